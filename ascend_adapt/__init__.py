@@ -1,0 +1,47 @@
+"""Run code written for NVIDIA GPUs on Ascend NPUs, unmodified: declared, version-gated, reversible, reported patches.
+
+import ascend_adapt
+ascend_adapt.enable()
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ascend_adapt.patches.host import Host
+from ascend_adapt.patches.outcome import Outcome, Status
+from ascend_adapt.patches.spec import Patch, add, entry, provide, replace, rewrite, wrap
+from ascend_adapt.runtime import disable, enable, enabled, status
+
+if TYPE_CHECKING:
+    import pluggy
+
+    hookimpl = pluggy.HookimplMarker("ascend_adapt")
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Host",
+    "Outcome",
+    "Patch",
+    "Status",
+    "add",
+    "disable",
+    "enable",
+    "enabled",
+    "entry",
+    "hookimpl",
+    "provide",
+    "replace",
+    "rewrite",
+    "status",
+    "wrap",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # pluggy is needed by plugins only, and a script that merely imports this package should not pay for it.
+    if name == "hookimpl":
+        import pluggy
+
+        marker = globals()["hookimpl"] = pluggy.HookimplMarker("ascend_adapt")
+        return marker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,101 @@
+"""`ascend-adapt`: everything that is not starting a job."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ascend_adapt.errors import AdaptError, SettingsError
+
+NOT_BUILT = ("preprocess", "merge", "inspect", "convert", "eval", "generate", "report", "kernels", "stop")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `ascend-adapt` and return its exit code: 0 done, 1 it could not be done, 2 usage."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments and arguments[0] in NOT_BUILT:
+        print(
+            f"ascend-adapt {arguments[0]}: is not built yet — see the CHANGELOG for what this version does",
+            file=sys.stderr,
+        )
+        return 1
+    known = _parser().parse_args(arguments)
+    try:
+        return int(known.run(known))
+    except AdaptError as error:
+        if known.debug:
+            raise
+        print(f"ascend-adapt {known.command}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, SettingsError) else 1
+    except BrokenPipeError:
+        # The reader, such as head, has seen enough.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  stays open for the interpreter's own flush
+        return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} — see {self.prog} --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    from ascend_adapt import __version__
+
+    parser = _Parser(prog="ascend-adapt", description="See what is adapted here, and what stands in its way.")
+    parser.add_argument("--version", action="version", version=f"ascend_adapt {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    status = commands.add_parser("status", help="every patch, and what became or would become of it")
+    status.add_argument(
+        "run_dir", nargs="?", metavar="RUN_DIR", help="the run directory of a job: what really happened"
+    )
+    status.add_argument("--upstream", metavar="DIR", help="judge a source tree instead of what is installed")
+    doctor = commands.add_parser("doctor", help="versions, devices, and what must be fixed")
+    for command, run in ((status, _status), (doctor, _doctor)):
+        command.add_argument("--json", action="store_true", help="print JSON")
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        command.set_defaults(run=run)
+    for name in NOT_BUILT:
+        commands.add_parser(name, help="(not built yet)")
+    return parser
+
+
+def _status(known: argparse.Namespace) -> int:
+    from ascend_adapt import status_report
+
+    if known.run_dir is not None and known.upstream is not None:
+        raise SettingsError("RUN_DIR and --upstream: one is what happened, the other what would — give one of them")
+    if known.run_dir is not None:
+        report = status_report.of_run(Path(known.run_dir))
+    else:
+        report = status_report.of_installation(Path(known.upstream) if known.upstream else None)
+    if known.json:
+        _print_json(report.to_json())
+    else:
+        status_report.show(report)
+    for problem in report.problems:
+        print(f"ascend-adapt status: {problem}", file=sys.stderr)
+    return 1 if report.problems else 0
+
+
+def _doctor(known: argparse.Namespace) -> int:
+    from ascend_adapt import doctor
+
+    diagnosis = doctor.examine(os.environ)
+    if known.json:
+        _print_json(diagnosis.to_json())
+    else:
+        doctor.show(diagnosis)
+    return 1 if any(finding.must_fix for finding in diagnosis.findings) else 0
+
+
+def _print_json(data: Any) -> None:
+    print(json.dumps(data, indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Every error this package raises on purpose.
+
+    AdaptError
+    ├── SettingsError            an option or ASCEND_ADAPT_* value that cannot be meant
+    │   └── EnableConflict       two callers of enable() want different things
+    ├── PluginError              a plugin that cannot be loaded, or registers something else than it may
+    ├── PatchError
+    │   ├── PatchSpecError       a patch declared wrongly
+    │   ├── PatchConflict        two patches that exclude each other
+    │   ├── PatchDrift           the target is missing or has changed
+    │   ├── PatchFailed          applying raised
+    │   └── PatchLost            the target was reloaded or replaced after apply
+    └── LaunchError              a job that cannot be planned or started
+
+None is an ImportError: upstream code wraps imports in ``except ImportError`` and would swallow it.
+Texts read *subject: observed, expected — next step*.
+"""
+
+
+class AdaptError(Exception):
+    """Root of the tree above."""
+
+
+class SettingsError(AdaptError):
+    """A setting cannot be meant as given."""
+
+
+class EnableConflict(SettingsError):
+    """Two callers of enable() want different things."""
+
+
+class PluginError(AdaptError):
+    """A plugin cannot be loaded, or registers something else than it may."""
+
+
+class PatchError(AdaptError):
+    """Something about one patch."""
+
+
+class PatchSpecError(PatchError):
+    """A patch is declared wrongly."""
+
+
+class PatchConflict(PatchError):
+    """Two patches exclude each other."""
+
+
+class PatchDrift(PatchError):
+    """The target of a patch is missing or has changed."""
+
+
+class PatchFailed(PatchError):
+    """Applying a patch raised."""
+
+
+class PatchLost(PatchError):
+    """A target was reloaded or replaced after its patch was applied."""
+
+
+class LaunchError(AdaptError):
+    """A job cannot be planned or started."""

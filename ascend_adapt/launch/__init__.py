@@ -1,0 +1,1 @@
+"""`ascend-run`: from hosts to processes."""

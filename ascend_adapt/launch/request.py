@@ -1,0 +1,175 @@
+"""The command line of `ascend-run` as data: what is asked for, before anything is planned."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from ascend_adapt.errors import LaunchError
+
+DEVICES = ("auto", "npu", "cuda", "cpu")
+
+USAGE = """\
+ascend-run [options] script.py [script arguments ...]
+       ascend-run [options] -m package.module [arguments ...]"""
+
+# Promised, not built: said in one line rather than ignored. The number is how many values the option takes.
+NOT_BUILT = {
+    "--once": 0,
+    "--native": 1,
+    "-H": 1,
+    "--hostfile": 1,
+    "-i": 1,
+    "--include": 1,
+    "-e": 1,
+    "--exclude": 1,
+    "--nnodes": 1,
+    "--node-rank": 1,
+    "--launcher": 1,
+    "--export": 1,
+    "--numerics": 1,
+    "--deterministic": 0,
+    "--npu-compile-mode": 1,
+    "--container": 1,
+    "--image": 1,
+    "--fallback": 1,
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One job as asked for; None is left to the plan."""
+
+    target: str
+    arguments: tuple[str, ...]
+    is_module: bool = False
+    nproc: int | None = None
+    device: str = "auto"
+    master_addr: str | None = None
+    master_port: int | None = None
+    disable: tuple[str, ...] = ()
+    allow_drift: tuple[str, ...] = ()
+    strict: bool = False
+    adapt: bool = True
+    pass_local_rank: bool = False
+    max_restarts: int = 0
+    log_dir: str | None = None
+    dry_run: bool = False
+    debug: bool = False
+
+
+def parse(argv: Sequence[str]) -> Request:
+    """Return what the command line asks for; everything after the script is kept as typed.
+
+    Raises:
+        SystemExit: usage error (2), --help or --version (0).
+        LaunchError: an option that is promised and not built yet.
+    """
+    parser = _parser()
+    options, command = _split(parser, list(argv))
+    known = parser.parse_args(options)
+    if not command:
+        parser.error("no script: expected script.py or -m package.module after the options")
+    target, arguments = command[0], tuple(command[1:])
+    if not known.module and not target.endswith(".py"):
+        raise LaunchError(
+            f"{target!r}: is not a script.py; starting commands is not built yet — give the Python script itself, "
+            "or -m and its module"
+        )
+    return Request(
+        target=target,
+        arguments=arguments,
+        is_module=known.module,
+        nproc=known.nproc,
+        device=known.device,
+        master_addr=known.master_addr,
+        master_port=known.master_port,
+        disable=tuple(known.disable),
+        allow_drift=tuple(known.allow_drift),
+        strict=known.strict,
+        adapt=not known.no_adapt,
+        pass_local_rank=known.pass_local_rank,
+        max_restarts=known.max_restarts,
+        log_dir=known.log_dir,
+        dry_run=known.dry_run,
+        debug=known.debug,
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"ascend-run: {message} — see ascend-run --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    from ascend_adapt import __version__
+
+    parser = _Parser(prog="ascend-run", usage=USAGE, allow_abbrev=False, description="Start a training job, adapted.")
+    add = parser.add_argument
+    add("-m", dest="module", action="store_true", help="the script is a module, as in python -m")
+    add("--nproc", "--nproc-per-node", "--num-gpus", dest="nproc", type=_at_least_one, metavar="N", help=_NPROC)
+    add("--device", choices=DEVICES, default="auto", help="what the ranks run on (default: what is found)")
+    add("--master-addr", metavar="HOST", help="address of rank 0 (default: 127.0.0.1)")
+    add("--master-port", type=_port, metavar="PORT", help="port of rank 0 (default: a free one)")
+    add("--disable", action="append", default=[], metavar="NAME", help="leave out a plugin or patch")
+    add(
+        "--allow-drift", action="append", default=[], metavar="NAME", help="go on although this patch drifted or failed"
+    )
+    add("--strict", action="store_true", help="stop on every patch that drifted, failed or was lost")
+    add("--no-adapt", action="store_true", help="start the job without any patch")
+    add("--pass-local-rank", action="store_true", help="add --local_rank=N to the script's arguments")
+    add("--max-restarts", type=_at_least_zero, default=0, metavar="N", help="restart all ranks up to N times")
+    add("--log-dir", metavar="DIR", help="the run directory (default: runs/<script>-<time>-<pid>)")
+    add("--dry-run", action="store_true", help="print the plan as JSON and start nothing")
+    add("--debug", action="store_true", help="show tracebacks of ascend-run's own errors")
+    add("--version", action="version", version=f"ascend_adapt {__version__}")
+    return parser
+
+
+_NPROC = "ranks on this machine (default: the devices found, 1 on a CPU)"
+
+
+def _split(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str], list[str]]:
+    """Split ``argv`` before the script; argparse's own REMAINDER would swallow a ``--`` of the script's."""
+    takes_value = {
+        name: action.nargs is None for action in parser._actions for name in action.option_strings
+    }  # nargs is 0 for flags
+    options: list[str] = []
+    rest = iter(range(len(argv)))
+    for index in rest:
+        word = argv[index]
+        if not word.startswith("-") or word == "-":
+            return options, argv[index:]
+        name, equals, value = word.partition("=")
+        name = name if not name.startswith("--") else name.replace("_", "-")
+        if name in NOT_BUILT:
+            raise LaunchError(f"{name}: is not built yet — leave it out")
+        options.append(name + equals + value)
+        if takes_value.get(name) and not equals:
+            follower = next(rest, None)
+            if follower is not None:
+                options.append(argv[follower])
+    return options, []
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than 1")
+    return number
+
+
+def _at_least_zero(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than 0")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 < number < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
+    return number

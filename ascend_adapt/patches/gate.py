@@ -1,0 +1,86 @@
+"""The gate: whether a patch is right for what is installed, with the reason.
+
+Plugins only declare; no other code compares versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ascend_adapt.patches.host import Host
+from ascend_adapt.patches.installation import Installation, packages_named
+from ascend_adapt.patches.spec import Patch
+from ascend_adapt.patches.target import Target
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``admits`` is None while it cannot be told yet; ``found`` lists the versions that were judged."""
+
+    admits: bool | None
+    reason: str
+    found: str = ""
+
+
+def judge(patch: Patch, device: str, hosts: Mapping[str, Host], installation: Installation) -> Verdict:
+    """Return whether ``patch`` is right for what is installed."""
+    if patch.devices and device not in patch.devices:
+        return Verdict(False, f"is for {' or '.join(patch.devices)}, this process runs on {device}")
+    verdicts = [_judge_version(requirement, patch.target, installation) for requirement in patch.requires]
+    if patch.host is not None and patch.kind != "provide":
+        # A provided module has no place of its own: its host is whoever imports it.
+        verdicts.append(_judge_host(hosts[str(patch.host)], patch.target, installation))
+    found = ", ".join(verdict.found for verdict in verdicts if verdict.found)
+    answers = [verdict.admits for verdict in verdicts]
+    answer = False if False in answers else None if None in answers else True
+    reasons = [verdict.reason for verdict in verdicts if verdict.admits is answer and verdict.reason]
+    return Verdict(answer, "; ".join(reasons), found)
+
+
+def requirement_text(patch: Patch) -> str:
+    """Return what the patch requires, as one text."""
+    parts = [str(requirement) for requirement in patch.requires]
+    if patch.devices:
+        parts.append("device " + " or ".join(patch.devices))
+    if patch.host is not None:
+        parts.append(f"host {patch.host}")
+    return ", ".join(parts)
+
+
+def _judge_version(requirement: Requirement, target: Target, installation: Installation) -> Verdict:
+    from packaging.version import InvalidVersion, Version
+
+    if requirement.marker is not None and not requirement.marker.evaluate():
+        return Verdict(True, "")
+    name = requirement.name
+    version = installation.version(name, target)
+    if version.text is None:
+        if version.later:
+            return Verdict(None, f"requires {requirement}; the version is judged when {target.module} is imported")
+        if not packages_named(name, target):
+            return Verdict(False, f"requires {requirement}, {name} is not installed", f"no {name}")
+        reason = f"requires {requirement}, found {name} without a version: no distribution owns it, no __version__"
+        return Verdict(False, reason, f"{name} of unknown version")
+    found = f"{name} {version.text}"
+    note = f" ({version.note})" if version.note else ""
+    try:
+        # Pre-releases and local versions (2.13.0+cpu) are what clusters run; they count.
+        admits = requirement.specifier.contains(Version(version.text), prereleases=True)
+    except InvalidVersion:
+        return Verdict(False, f"requires {requirement}, found {found}, which is not a version{note}", found)
+    if admits:
+        return Verdict(True, version.note, found)
+    return Verdict(False, f"requires {requirement}, found {found}{note}", found)
+
+
+def _judge_host(host: Host, target: Target, installation: Installation) -> Verdict:
+    folder = installation.folder(target.root)
+    if folder is None:
+        return Verdict(None, f"is for {host}, judged when {target.root} is imported")
+    foreign = host.owns(folder)
+    return Verdict(False, f"is for {host}: {foreign}", f"{target.root} in {folder}") if foreign else Verdict(True, "")

@@ -1,0 +1,31 @@
+"""Hosts: code bases that share package names (``megatron``, ``mpu``), told apart by the files beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Host:
+    """A code base, known by marker files relative to the folder that holds its packages.
+
+    ``present`` files must exist there, ``absent`` ones must not.
+    """
+
+    name: str
+    present: tuple[str, ...]
+    absent: tuple[str, ...] = ()
+
+    def owns(self, folder: Path) -> str:
+        """Return ``""`` if ``folder`` holds this host's packages, else what is missing or too much."""
+        for marker in self.present:
+            if not (folder / marker).exists():
+                return f"{marker} is not in {folder}"
+        for marker in self.absent:
+            if (folder / marker).exists():
+                return f"{marker} is in {folder}"
+        return ""
+
+    def __str__(self) -> str:
+        return self.name

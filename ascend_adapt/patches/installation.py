@@ -1,0 +1,135 @@
+"""Where a patch's target lives and in which version: in this process, or in a source tree that is not imported."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol
+
+from ascend_adapt import probe
+from ascend_adapt.patches import syntax
+from ascend_adapt.patches.target import Target
+
+
+@dataclass(frozen=True)
+class Version:
+    """What is known of a version: ``text`` is None if nothing tells it, ``later`` if an import still to come may."""
+
+    text: str | None
+    note: str = ""
+    later: bool = False
+
+
+class Installation(Protocol):
+    """What the gate asks."""
+
+    def version(self, name: str, target: Target) -> Version:
+        """Return the version of the distribution or package ``name``, as it matters for ``target``."""
+
+    def folder(self, root: str) -> Path | None:
+        """Return the folder that holds the top-level package ``root``, or None."""
+
+
+def is_complete(module: ModuleType) -> bool:
+    """Return whether the module's own import is over."""
+    return not getattr(module.__spec__, "_initializing", False)
+
+
+def packages_named(name: str, target: Target) -> tuple[str, ...]:
+    """Return the packages above ``target`` that ``name`` speaks of: ``megatron-core`` is ``megatron.core``."""
+    return tuple(package for package in target.packages if _canonical(package) == _canonical(name))
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+class ThisProcess:
+    """What is installed and imported here.
+
+    A version is that of the distribution that owns the package's files, else the package's ``__version__``; if both are
+    known and differ, the package's. ``complete`` says of a loaded module whether all of its code has run.
+    """
+
+    def __init__(self, complete: Callable[[ModuleType], bool] = is_complete) -> None:
+        self._complete = complete
+
+    def version(self, name: str, target: Target) -> Version:
+        own = packages_named(name, target)
+        said = next(filter(None, map(self._said_by, own or (name.replace("-", "_"),))), None)
+        recorded = probe.owning_version(name, target.root) if own else probe.distribution_version(name)
+        if said and recorded and said != recorded:
+            return Version(said, f"{name}.__version__ is {said}, its distribution says {recorded}")
+        later = bool(own) and any(self._is_to_come(module) for module in (*own, target.module))
+        return Version(said or recorded, later=later)
+
+    def folder(self, root: str) -> Path | None:
+        return probe.root_folder(root)
+
+    def _said_by(self, package: str) -> str | None:
+        module = sys.modules.get(package)
+        said = vars(module).get("__version__") if isinstance(module, ModuleType) else None
+        return said if isinstance(said, str) else None
+
+    def _is_to_come(self, name: str) -> bool:
+        module = sys.modules.get(name)
+        return module is None or not self._complete(module)
+
+
+class SourceTree:
+    """A folder of packages: site-packages, an unpacked source distribution, or a checkout; nothing is imported.
+
+    A version is that of PKG-INFO or version.txt, else a literal ``__version__``, else, with ``installed``, that of the
+    distribution recorded beside the packages.
+    """
+
+    def __init__(self, root: Path, installed: bool = False) -> None:
+        self.root, self.installed = root, installed
+
+    def version(self, name: str, target: Target) -> Version:
+        if self.installed:
+            own = packages_named(name, target)
+            recorded = probe.owning_version(name, target.root) if own else probe.distribution_version(name)
+            if recorded:
+                return Version(recorded)
+        if not packages_named(name, target):
+            return Version(probe.distribution_version(name))
+        for package in packages_named(name, target):
+            said = self._literal_version(package)
+            if said:
+                return Version(said)
+        return Version(self._version_file())
+
+    def folder(self, root: str) -> Path | None:
+        return self.root if (self.root / root).is_dir() or (self.root / f"{root}.py").exists() else None
+
+    def source_of(self, module: str) -> Path | None:
+        """Return the file of ``module``, or None."""
+        path = self.root.joinpath(*module.split("."))
+        for candidate in (path / "__init__.py", path.with_suffix(".py")):
+            if candidate.is_file():
+                return candidate
+        return None
+
+    def _literal_version(self, package: str) -> str | None:
+        source = self.source_of(package)
+        if source is None:
+            return None
+        for found in syntax.find(syntax.parse_file(source), ("__version__",)):
+            value = getattr(found.node, "value", None)
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                return value.value
+        return None
+
+    def _version_file(self) -> str | None:
+        for name, pattern in (("PKG-INFO", r"(?m)^Version: (\S+)$"), ("version.txt", r"^\s*(\S+)\s*$")):
+            path = self.root / name
+            match = re.search(pattern, path.read_text(errors="replace")) if path.is_file() else None
+            if match:
+                return match[1]
+        return None

@@ -1,0 +1,217 @@
+"""A patch as plain data, and the six words that declare one.
+
+Declaring changes nothing: a plugin returns its patches from ``register_patches()``, and only the session applies them.
+
+All six words share these keyword arguments. Always: ``why`` (what breaks without it), ``until`` (when to delete it),
+``without`` (``"crash"``, ``"wrong numbers"`` or ``"slower"``: what happens if it is absent). If needed: ``requires``
+(``"deepspeed>=0.6,<0.11.2"``, all must hold), ``devices`` (of npu, cuda, cpu), ``host`` (a Host or its name), ``name``
+(else the function's or the variable's).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from ascend_adapt.errors import PatchSpecError
+from ascend_adapt.patches.host import Host
+from ascend_adapt.patches.target import MISSING, Target
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+    from typing_extensions import Required, Unpack
+
+CONSEQUENCES = ("crash", "wrong numbers", "slower")
+DEVICES = ("npu", "cuda", "cpu")
+
+
+class Terms(TypedDict, total=False):
+    """The keyword arguments that every kind takes."""
+
+    why: Required[str]
+    until: Required[str]
+    without: Required[str]
+    requires: Iterable[str]
+    devices: Iterable[str]
+    host: Host | str | None
+    name: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Patch:
+    """One declared change to one target.
+
+    ``name`` may be empty: the plugin's own name for the object is taken then. ``function`` is the wrapper, the
+    replacement, or what fills a provided module; ``value`` the object that replace, add or entry puts in place.
+    """
+
+    kind: str
+    target: Target
+    why: str
+    until: str
+    without: str
+    name: str
+    requires: tuple[Requirement, ...]
+    devices: tuple[str, ...]
+    host: Host | str | None
+    host_script: str | None = None
+    unless: Callable[[Any], str] | None = None
+    reversible: bool = True
+    function: Callable[..., Any] | None = None
+    value: Any = MISSING
+    old: str = ""
+    new: str = ""
+    key: Any = MISSING
+    present: bool = False
+    bodies: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.target}"
+
+
+class NotNeeded(Exception):
+    """The target already behaves; the text says how that was seen. Never leaves this package."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A patch together with who brought it: what the session works on."""
+
+    patch: Patch
+    name: str
+    plugin: str
+    distribution: str = ""
+
+    def __str__(self) -> str:
+        origin = f" of {self.distribution}" if self.distribution else ""
+        return f"patch {self.name!r} (plugin {self.plugin!r}{origin})"
+
+
+def wrap(
+    target: str, *, unless: Callable[[Any], str] | None = None, reversible: bool = True, **terms: Unpack[Terms]
+) -> Callable[[Callable[..., Any]], Patch]:
+    """Return a decorator that turns ``def f(wrapped, instance, args, kwargs)`` into a patch that is called instead.
+
+    ``wrapped`` is the original, bound if the target is a method; ``instance`` the object or class, else None. Of a
+    property, the getter is wrapped. ``unless`` gets the original and returns why it already behaves, or ``""``.
+    ``reversible=False`` is for a wrapper whose effects stay.
+    """
+
+    def declare(function: Callable[..., Any]) -> Patch:
+        return _patch("wrap", target, terms, function=function, unless=unless, reversible=reversible)
+
+    return declare
+
+
+def replace(
+    target: str,
+    *,
+    value: Any = MISSING,
+    unless: Callable[[Any], str] | None = None,
+    bodies: Iterable[str] = (),
+    **terms: Unpack[Terms],
+) -> Any:
+    """Return a decorator whose function stands for the target; with ``value=``, the patch itself.
+
+    The function must accept every call that the original accepts. ``bodies`` are the digests of the originals it is
+    known to stand for (``ascend_adapt.patches.syntax.digest``); another body is drift.
+    """
+    return _function_or_value("replace", target, value, terms, unless=unless, bodies=_words(bodies))
+
+
+def add(target: str, *, value: Any = MISSING, **terms: Unpack[Terms]) -> Any:
+    """Return a decorator whose function becomes a new attribute; with ``value=``, the patch itself.
+
+    An attribute that is already there is left alone (``not_needed``).
+    """
+    return _function_or_value("add", target, value, terms)
+
+
+def rewrite(target: str, *, old: str, new: str, host_script: str | None = None, **terms: Unpack[Terms]) -> Patch:
+    """Return a patch that swaps one expression or statement of a function for another.
+
+    ``old`` is matched as a syntax tree (spelling and line breaks do not matter) and must occur exactly once. With
+    ``host_script`` (a file name) the target is ``__main__:function`` of the launched script.
+    """
+    return _patch("rewrite", target, terms, old=old, new=new, host_script=host_script)
+
+
+def provide(target: str, **terms: Unpack[Terms]) -> Callable[[Callable[..., Any]], Patch]:
+    """Return a decorator whose function ``def f(module)`` fills a module that cannot be imported otherwise.
+
+    A real module always wins. With ``host``, only that host's code sees the provided one.
+    """
+
+    def declare(function: Callable[..., Any]) -> Patch:
+        return _patch("provide", target, terms, function=function)
+
+    return declare
+
+
+def entry(target: str, key: Any, value: Any, *, present: bool, **terms: Unpack[Terms]) -> Patch:
+    """Return a patch that sets one key of the mapping at ``target``.
+
+    ``present`` says whether the key must be there already (it is replaced) or must be missing (it is added).
+    """
+    return _patch("entry", target, terms, key=key, value=value, present=present)
+
+
+def _function_or_value(kind: str, target: str, value: Any, terms: Terms, **fields: Any) -> Any:
+    if value is not MISSING:
+        return _patch(kind, target, terms, value=value, **fields)
+
+    def declare(function: Callable[..., Any]) -> Patch:
+        return _patch(kind, target, terms, function=function, **fields)
+
+    return declare
+
+
+def _patch(kind: str, target: str, terms: Terms, **fields: Any) -> Patch:
+    place = Target.parse(target)
+    subject = f"{kind} {place}"
+    unknown = sorted(set(terms) - set(Terms.__annotations__))
+    if unknown:
+        raise PatchSpecError(f"{subject}: {unknown[0]}= is not an argument of {kind} — see the docs of {kind}()")
+    for term in ("why", "until"):
+        if not terms.get(term):
+            raise PatchSpecError(f"{subject}: {term}= is missing, expected a sentence — every patch says it")
+    if terms.get("without") not in CONSEQUENCES:
+        expected = ", ".join(repr(word) for word in CONSEQUENCES)
+        raise PatchSpecError(f"{subject}: without={terms.get('without')!r}, expected one of {expected}")
+    devices = _words(terms.get("devices", ()))
+    if not set(devices) <= set(DEVICES):
+        raise PatchSpecError(f"{subject}: devices={devices!r}, expected some of {', '.join(DEVICES)}")
+    if kind == "provide" and place.path:
+        raise PatchSpecError(f"{subject}: expected a module name — provide makes modules, add makes attributes")
+    if kind != "provide" and not place.path:
+        raise PatchSpecError(f"{subject}: expected 'module:attribute' — name what to {kind} in the module")
+    if fields.get("host_script") and place.module != "__main__":
+        raise PatchSpecError(f"{subject}: host_script= needs a target '__main__:function'")
+    function = fields.get("function")
+    return Patch(
+        kind=kind,
+        target=place,
+        why=terms["why"],
+        until=terms["until"],
+        without=terms["without"],
+        name=terms.get("name", "") or getattr(function, "__name__", ""),
+        requires=tuple(_parse_requirement(text, subject) for text in _words(terms.get("requires", ()))),
+        devices=devices,
+        host=terms.get("host"),
+        **fields,
+    )
+
+
+def _words(value: Iterable[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _parse_requirement(text: str, subject: str) -> Requirement:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        return Requirement(text)
+    except InvalidRequirement as error:
+        reason = str(error).splitlines()[0]
+        raise PatchSpecError(f"{subject}: requires={text!r}, expected 'name>=1,<2' — {reason}") from error

@@ -1,0 +1,159 @@
+"""What would become of a patch, judged on source files alone: nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ascend_adapt import probe
+from ascend_adapt.errors import AdaptError, PatchDrift
+from ascend_adapt.patches import gate, syntax
+from ascend_adapt.patches.host import Host
+from ascend_adapt.patches.installation import SourceTree
+from ascend_adapt.patches.outcome import Outcome
+from ascend_adapt.patches.replacement import refused_call
+from ascend_adapt.patches.rewriting import rewritten_module
+from ascend_adapt.patches.spec import NotNeeded, Patch, Registered
+
+
+def judge(
+    registered: Iterable[Registered], *, device: str, hosts: Mapping[str, Host], tree: SourceTree | None = None
+) -> tuple[Outcome, ...]:
+    """Return what each patch would become when its target is imported from ``tree``, by default what is installed."""
+    return tuple(_outcome(one, device, hosts, tree) for one in registered)
+
+
+def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: SourceTree | None) -> Outcome:
+    patch = one.patch
+    folder = tree.root if tree is not None else probe.root_folder(patch.target.root)
+    state, reason, found = "armed", "", ""
+    if patch.kind == "provide":
+        state, reason = _judge_provide(patch, tree)
+    elif folder is None:
+        state, reason = "skipped", f"{patch.target.root} is not installed"
+    else:
+        place = tree or SourceTree(folder, installed=True)
+        verdict = gate.judge(patch, device, hosts, place)
+        found, reason = verdict.found, verdict.reason
+        if not verdict.admits:
+            state = "skipped"
+        else:
+            try:
+                _check(patch, place)
+            except NotNeeded as text:
+                state, reason = "not_needed", str(text)
+            except AdaptError as error:
+                state, reason = "drifted", str(error)
+    return Outcome(
+        patch=one.name,
+        plugin=one.plugin,
+        target=str(patch.target),
+        state=state,
+        reason=reason,
+        requires=gate.requirement_text(patch),
+        found=found,
+        reversible=patch.reversible,
+    )
+
+
+def _judge_provide(patch: Patch, tree: SourceTree | None) -> tuple[str, str]:
+    name = patch.target.module
+    there = tree.source_of(name) is not None if tree is not None else probe.find_root(patch.target.root) is not None
+    return ("not_needed", f"a real {name} is there") if there and "." not in name else ("armed", "")
+
+
+def _check(patch: Patch, tree: SourceTree) -> None:
+    """Raise PatchDrift or NotNeeded if applying the patch would."""
+    found = definitions(patch, tree)
+    if patch.kind == "add":
+        if found:
+            raise NotNeeded(f"{patch.target} is there already")
+        if len(patch.target.path) > 1 and not _find(patch.target.module, patch.target.path[:-1], tree):
+            raise PatchDrift(f"{patch.target}: {'.'.join(patch.target.path[:-1])} is not in {patch.target.module}")
+        return
+    if not found:
+        raise PatchDrift(f"{patch.target}: {'.'.join(patch.target.path)} is not in {patch.target.module}")
+    functions = [one for one in found if isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    if patch.kind == "rewrite":
+        if len(functions) != 1:
+            raise PatchDrift(f"{patch.target}: expected one definition, found {len(functions)}")
+        rewritten_module(patch, functions[0])
+    if patch.kind == "replace" and patch.function is not None:
+        for one in functions:
+            _check_replacement(patch, one.node)
+
+
+def _check_replacement(patch: Patch, node: ast.AST) -> None:
+    assert patch.function is not None
+    theirs = signature_of(node)
+    refused = refused_call(theirs, inspect.signature(patch.function))
+    if refused:
+        raise PatchDrift(f"{patch.target}{theirs}: the replacement does not accept {refused}")
+    if patch.bodies and syntax.digest(node) not in patch.bodies:
+        raise PatchDrift(f"{patch.target}: its body is {syntax.digest(node)}, expected {' or '.join(patch.bodies)}")
+
+
+def definitions(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
+    """Return what ``tree`` binds at the patch's target, in the class itself or in a base class it names.
+
+    Raises:
+        PatchDrift: the module is not there, or does not parse.
+    """
+    return _find(patch.target.module, patch.target.path, tree)
+
+
+def _find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Found]:
+    source = tree.source_of(module)
+    if source is None:
+        raise PatchDrift(f"{module}: is not in {tree.root}")
+    parsed = syntax.parse_file(source)
+    found = syntax.find(parsed, path)
+    if found or len(path) == 1:
+        return found
+    for cls in syntax.find(parsed, path[:-1]):
+        for base in getattr(cls.node, "bases", ()):
+            for home, name in _origins(base, parsed, module, source):
+                if tree.source_of(home) is not None and (home, (name,)) != (module, path[:-1]):
+                    found += _find(home, (name, path[-1]), tree)
+    return found
+
+
+def _origins(base: ast.expr, parsed: ast.Module, module: str, source: Path) -> list[tuple[str, str]]:
+    """Where a base class may come from, as modules and names: its own module, or those it is imported from."""
+    if not isinstance(base, ast.Name):
+        return []
+    origins = []
+    for one in syntax.find(parsed, (base.id,)):
+        if isinstance(one.node, ast.ClassDef):
+            origins.append((module, base.id))
+        if isinstance(one.node, ast.ImportFrom):
+            package = module.split(".") if source.name == "__init__.py" else module.split(".")[:-1]
+            above = package[: len(package) - one.node.level + 1] if one.node.level else []
+            name = next((alias.name for alias in one.node.names if alias.asname == base.id), base.id)
+            origins.append((".".join([*above, *filter(None, [one.node.module])]), name))
+    return origins
+
+
+def signature_of(node: ast.AST) -> inspect.Signature:
+    """Return the signature that a definition has; every default is the source text of its expression."""
+    arguments: ast.arguments = node.args  # type: ignore[attr-defined]
+    parameters: list[inspect.Parameter] = []
+
+    def add(args: Sequence[ast.arg], kind: inspect._ParameterKind, defaults: Sequence[ast.expr | None]) -> None:
+        for arg, default in zip(args, defaults, strict=True):
+            value = inspect.Parameter.empty if default is None else ast.unparse(default)
+            parameters.append(inspect.Parameter(arg.arg, kind, default=value))
+
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
+    count = len(arguments.posonlyargs)
+    add(arguments.posonlyargs, inspect.Parameter.POSITIONAL_ONLY, defaults[:count])
+    add(arguments.args, inspect.Parameter.POSITIONAL_OR_KEYWORD, defaults[count:])
+    if arguments.vararg is not None:
+        add([arguments.vararg], inspect.Parameter.VAR_POSITIONAL, [None])
+    add(arguments.kwonlyargs, inspect.Parameter.KEYWORD_ONLY, list(arguments.kw_defaults))
+    if arguments.kwarg is not None:
+        add([arguments.kwarg], inspect.Parameter.VAR_KEYWORD, [None])
+    return inspect.Signature(parameters)

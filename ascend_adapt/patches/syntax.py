@@ -1,0 +1,169 @@
+"""Functions as syntax trees: find one in a source, find one expression in it, compile it alone again."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from ascend_adapt.errors import PatchDrift, PatchSpecError
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
+_Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Found:
+    """A definition in a module's tree, and the classes or functions around it, outermost first."""
+
+    tree: ast.Module
+    around: tuple[ast.ClassDef | Definition, ...]
+    node: ast.stmt
+
+
+def parse_file(path: Path) -> ast.Module:
+    """Return the syntax tree of a source file.
+
+    Raises:
+        PatchDrift: it does not parse here, for instance because it is Python 2.
+    """
+    try:
+        return ast.parse(path.read_bytes(), str(path))
+    except SyntaxError as error:
+        raise PatchDrift(f"{path}: does not parse: {error.msg}, line {error.lineno}") from error
+
+
+def find(tree: ast.Module, path: tuple[str, ...], line: int | None = None) -> list[Found]:
+    """Return what the module binds at ``path``: definitions, assignments and imports, also those under if and try.
+
+    ``line`` keeps only definitions whose ``def`` or first decorator stands there.
+    """
+    return [found for found in _bound(tree, tree, path, ()) if line is None or line in _first_lines(found.node)]
+
+
+def _bound(
+    tree: ast.Module, scope: _Scope, path: tuple[str, ...], around: tuple[ast.ClassDef | Definition, ...]
+) -> list[Found]:
+    found = []
+    for statement in _statements(scope):
+        if path[0] not in _names_bound(statement):
+            continue
+        if len(path) == 1:
+            found.append(Found(tree, around, statement))
+        elif isinstance(statement, ast.ClassDef):
+            found.extend(_bound(tree, statement, path[1:], (*around, statement)))
+    return found
+
+
+def _statements(scope: ast.AST) -> list[ast.stmt]:
+    """The statements of one scope in order, those inside if, try, with and loops too, but not inside definitions."""
+    statements: list[ast.stmt] = []
+    for field in ("body", "orelse", "handlers", "finalbody"):
+        for child in getattr(scope, field, ()):
+            if isinstance(child, ast.stmt):
+                statements.append(child)
+            if not isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                statements.extend(_statements(child))
+    return statements
+
+
+def _names_bound(statement: ast.stmt) -> set[str]:
+    if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        return {statement.name}
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
+        targets = [statement.target]
+    else:
+        return set()
+    return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+def _first_lines(node: ast.AST) -> set[int]:
+    decorators = getattr(node, "decorator_list", [])
+    return {getattr(node, "lineno", -1), *(decorator.lineno for decorator in decorators)}
+
+
+def digest(node: ast.AST) -> str:
+    """Return 16 hex digits that change when the syntax tree changes; docstrings and layout do not count."""
+    copy = ast.parse(ast.unparse(node))
+    for child in ast.walk(copy):
+        if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(child):
+            child.body[0] = ast.Pass()
+    return hashlib.sha256(ast.unparse(copy).encode()).hexdigest()[:16]
+
+
+def parse_fragment(text: str, subject: str) -> ast.expr | ast.stmt:
+    """Return the one expression or statement that ``text`` is.
+
+    Raises:
+        PatchSpecError: it is neither.
+    """
+    try:
+        body = ast.parse(text.strip()).body
+    except SyntaxError as error:
+        raise PatchSpecError(f"{subject}: {text!r} is not Python: {error.msg}") from error
+    if len(body) != 1:
+        raise PatchSpecError(f"{subject}: {text!r} holds {len(body)} statements, expected one expression or statement")
+    statement = body[0]
+    return statement.value if isinstance(statement, ast.Expr) else statement
+
+
+def occurrences(node: ast.AST, fragment: ast.AST) -> list[ast.AST]:
+    """Return the nodes below ``node`` that are the same tree as ``fragment``, outermost first."""
+    wanted, kind = ast.dump(fragment), type(fragment)
+    return [
+        child for child in ast.walk(node) if type(child) is kind and child is not node and ast.dump(child) == wanted
+    ]
+
+
+def substitute(found: Found, old: ast.expr | ast.stmt, new: ast.expr | ast.stmt) -> ast.Module:
+    """Return a module that holds only the found definition, with ``old`` replaced by ``new``, in its own nesting.
+
+    The classes around it stay, because they give ``super()`` its cell and private names their mangling.
+
+    Raises:
+        PatchDrift: ``old`` does not occur exactly once.
+    """
+    places = occurrences(found.node, old)
+    if len(places) != 1:
+        times = f"{len(places)} times" if places else "nowhere"
+        raise PatchDrift(f"expected {ast.unparse(old)!r} exactly once, found it {times}")
+    replaced: ast.stmt = _Substitution(places[0], new).visit(found.node)
+    for scope in reversed(found.around):
+        scope.body = [replaced]
+        scope.decorator_list = []
+        replaced = scope
+    futures: list[ast.stmt] = [
+        statement
+        for statement in found.tree.body
+        if isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+    ]
+    return ast.fix_missing_locations(ast.Module(body=[*futures, replaced], type_ignores=[]))
+
+
+class _Substitution(ast.NodeTransformer):
+    def __init__(self, place: ast.AST, new: ast.AST) -> None:
+        self.place, self.new = place, new
+
+    def visit(self, node: ast.AST) -> Any:
+        if node is not self.place:
+            return self.generic_visit(node)
+        for child in ast.walk(self.new):
+            ast.copy_location(child, node)
+        return self.new
+
+
+def code_of(module_code: CodeType, path: tuple[str, ...]) -> CodeType | None:
+    """Return the code object at ``path`` (class names, then the function's) in a compiled module."""
+    for name in path:
+        inner = [c for c in module_code.co_consts if isinstance(c, CodeType) and c.co_name == name]
+        if not inner:
+            return None
+        module_code = inner[-1]
+    return module_code

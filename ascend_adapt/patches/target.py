@@ -1,0 +1,120 @@
+"""Targets: ``"package.module:Class.attribute"`` as data, and what stands there in a loaded module."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from ascend_adapt.errors import PatchDrift, PatchSpecError
+
+_NAME = r"[^\W\d]\w*"
+_TARGET = re.compile(rf"({_NAME}(?:\.{_NAME})*)(?::({_NAME}(?:\.{_NAME})*))?")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One place in somebody else's code: a module, and the path of an attribute in it."""
+
+    module: str
+    path: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Return the target that ``text`` names.
+
+        Raises:
+            PatchSpecError: ``text`` is not of the form ``package.module`` or ``package.module:Class.attribute``.
+        """
+        match = _TARGET.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise PatchSpecError(
+                f"target {text!r}: expected 'package.module:Class.attribute' — correct the declaration"
+            )
+        module, path = match.groups()
+        return cls(module, tuple(path.split(".")) if path else ())
+
+    @property
+    def root(self) -> str:
+        """The top-level package, such as ``deepspeed``."""
+        return self.module.partition(".")[0]
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The module and every package above it, innermost first."""
+        parts = self.module.split(".")
+        return tuple(".".join(parts[:end]) for end in range(len(parts), 0, -1))
+
+    def __str__(self) -> str:
+        return f"{self.module}:{'.'.join(self.path)}" if self.path else self.module
+
+
+class _Missing:
+    """The type of MISSING, so that it prints as a word."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Any = _Missing()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a target stands: ``vars(owner)[name]``, or, when ``inherited``, that of a base class."""
+
+    owner: Any
+    name: str
+    value: Any
+    inherited: bool
+
+
+def look_up(owner: Any, name: str) -> tuple[Any, bool]:
+    """Return what stands at ``owner.name`` and whether it is inherited, or ``(MISSING, False)``.
+
+    Reads namespaces only: descriptors survive, and neither a module's lazy ``__getattr__`` nor a property runs.
+    """
+    namespaces = owner.__mro__ if isinstance(owner, type) else (owner,)
+    for depth, holder in enumerate(namespaces):
+        value = vars(holder).get(name, MISSING)
+        if value is not MISSING:
+            return value, depth > 0
+    return MISSING, False
+
+
+def locate(target: Target, module: ModuleType) -> Place:
+    """Return where ``target`` stands in the loaded ``module``; its last step may be MISSING.
+
+    Raises:
+        PatchDrift: a step before the last one is missing, or is neither a module nor a class.
+    """
+    owner: Any = module
+    for step in target.path[:-1]:
+        value, _ = look_up(owner, step)
+        if value is MISSING:
+            raise PatchDrift(f"{target}: {step!r} is not in {_describe(owner)}")
+        if not isinstance(value, (type, ModuleType)):
+            raise PatchDrift(f"{target}: {step!r} is a {type(value).__name__}, expected a class")
+        owner = value
+    name = target.path[-1]
+    value, inherited = look_up(owner, name)
+    return Place(owner, name, value, inherited)
+
+
+def locate_present(target: Target, module: ModuleType) -> Place:
+    """Return where ``target`` stands in ``module``.
+
+    Raises:
+        PatchDrift: nothing stands there.
+    """
+    place = locate(target, module)
+    if place.value is MISSING:
+        raise PatchDrift(f"{target}: {place.name!r} is not in {_describe(place.owner)}")
+    return place
+
+
+def _describe(owner: Any) -> str:
+    if isinstance(owner, type):
+        return f"class {owner.__qualname__}"
+    return f"module {owner.__name__}"

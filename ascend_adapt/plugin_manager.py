@@ -1,0 +1,175 @@
+"""Plugins: found by entry point, registered with pluggy, checked, and asked for their patches."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pluggy
+
+from ascend_adapt import hookspecs
+from ascend_adapt.errors import AdaptError, PluginError, SettingsError
+from ascend_adapt.patches.host import Host
+from ascend_adapt.patches.spec import Patch, Registered
+
+GROUP = "ascend_adapt"
+
+
+@dataclass(frozen=True)
+class _Origin:
+    plugin: str
+    distribution: str
+
+    def __str__(self) -> str:
+        return f"plugin {self.plugin!r}" + (f" of {self.distribution}" if self.distribution else "")
+
+
+class PluginManager:
+    """The plugins of this process; ``problems`` tells those that could not be used, one paragraph each.
+
+    Args:
+        extra: plugin modules or objects to register after the installed ones.
+        disabled: plugins, by entry-point name, that are not even loaded.
+        allowed: if not None, the only plugins to load.
+    """
+
+    def __init__(
+        self, extra: Iterable[Any] = (), disabled: Collection[str] = (), allowed: Collection[str] | None = None
+    ) -> None:
+        self.problems: list[str] = []
+        self.known: list[str] = []
+        self._manager = pluggy.PluginManager(GROUP)
+        self._manager.add_hookspecs(hookspecs)
+        self._origins: dict[str, _Origin] = {}
+        for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.name):
+            self.known.append(point.name)
+            if point.name in disabled or (allowed is not None and point.name not in allowed):
+                continue
+            origin = _Origin(point.name, point.dist.name if point.dist is not None else "")
+            try:
+                plugin = point.load()
+            except Exception as error:  # somebody else's module: whatever it raises is its problem, told as such
+                self._refuse(origin, f"importing {point.value} raised {_one_line(error)}")
+                continue
+            self._register(plugin, origin)
+        self.add(extra)
+
+    def add(self, plugins: Iterable[Any]) -> None:
+        """Register plugin modules or objects that no entry point names."""
+        for plugin in plugins:
+            name = getattr(plugin, "__name__", type(plugin).__name__)
+            self.known.append(name)
+            self._register(plugin, _Origin(name, ""))
+
+    def has(self, plugin: Any) -> bool:
+        """Return whether this very plugin is registered."""
+        return self._manager.is_registered(plugin)
+
+    def _register(self, plugin: Any, origin: _Origin) -> None:
+        if self.has(plugin):
+            return
+        if origin.plugin in self._origins:
+            self._refuse(origin, f"the name is taken by {self._origins[origin.plugin]}")
+            return
+        try:
+            self._manager.register(plugin, origin.plugin)
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            self._manager.unregister(plugin)
+            hooks = ", ".join(
+                name for name in vars(hookspecs) if hasattr(getattr(hookspecs, name), "ascend_adapt_spec")
+            )
+            self._refuse(origin, f"{_one_line(error)}, expected only {hooks}")
+            return
+        self._origins[origin.plugin] = origin
+
+    def _refuse(self, origin: _Origin, text: str) -> None:
+        self.problems.append(
+            f"{origin}: {text} — correct it, uninstall it, or leave it out with --disable {origin.plugin}"
+        )
+
+    def patches(self) -> tuple[Registered, ...]:
+        """Return all patches in the order in which they apply: by plugin name, then as declared."""
+        collected: list[Registered] = []
+        for origin in sorted(self._origins.values(), key=lambda origin: origin.plugin):
+            plugin = self._manager.get_plugin(origin.plugin)
+            try:
+                collected += _patches_of(plugin, origin, self._call(plugin, "register_patches"))
+            except Exception as error:
+                text = str(error) if isinstance(error, AdaptError) else f"register_patches raised {_one_line(error)}"
+                self._refuse(origin, text)
+        return tuple(collected)
+
+    def check_names(self, disabled: Iterable[str], allowed: Iterable[str] | None) -> None:
+        """Refuse names that no plugin or patch has: a misspelt ``disable`` would leave the patch in force.
+
+        Raises:
+            SettingsError: such a name, with the nearest one there is.
+        """
+        patches = [name for one in self.patches() for name in (one.name, f"{one.plugin}.{one.name}")]
+        names = [*self.known, *patches]
+        unloaded = set(self.known) - set(self._origins)
+        for name in (*disabled, *(allowed or ())):
+            if name not in names and name.partition(".")[0] not in unloaded:
+                close = difflib.get_close_matches(name, names, 1)
+                hint = f"did you mean {close[0]!r}?" if close else "`ascend-adapt status` lists the names"
+                raise SettingsError(f"{name!r}: no plugin or patch has this name — {hint}")
+
+    def hosts(
+        self, patches: Sequence[Registered], known: Mapping[str, Host]
+    ) -> tuple[dict[str, Host], list[Registered]]:
+        """Return the hosts that patches name, and the patches whose host is declared and not contested."""
+        hosts, owners = dict(known), dict.fromkeys(known, "ascend_adapt")
+        for one in patches:
+            host = one.patch.host
+            if not isinstance(host, Host):
+                continue
+            if hosts.setdefault(host.name, host) != host:
+                self.problems.append(
+                    f"host {host.name!r}: {one} declares it otherwise than {owners[host.name]} — use another name"
+                )
+            owners.setdefault(host.name, str(one))
+        kept = []
+        for one in patches:
+            host = one.patch.host
+            if isinstance(host, str) and host not in hosts:
+                self.problems.append(
+                    f"{one}: host {host!r} is declared by nobody, known are {', '.join(sorted(hosts))}"
+                )
+            elif not isinstance(host, Host) or hosts[host.name] == host:
+                kept.append(one)
+        return hosts, kept
+
+    def launch_env(self, device: str, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that plugins want for every rank, without those that ``environ`` has already."""
+        wanted: dict[str, str] = {}
+        for variables in reversed(self._manager.hook.launch_env(device=device, environ=environ)):
+            wanted.update(variables)
+        return {name: value for name, value in wanted.items() if name not in environ}
+
+    def _call(self, plugin: Any, hook: str) -> Any:
+        function = getattr(plugin, hook, None)
+        return function() if function is not None and hasattr(function, "ascend_adapt_impl") else ()
+
+
+def _patches_of(plugin: Any, origin: _Origin, returned: Any) -> list[Registered]:
+    if not isinstance(returned, (list, tuple)):
+        raise PluginError(f"register_patches returned a {type(returned).__name__}, expected a list of patches")
+    variables = {id(value): name for name, value in {**vars(type(plugin)), **vars(plugin)}.items()}
+    registered: dict[str, Registered] = {}
+    for patch in returned:
+        if not isinstance(patch, Patch):
+            raise PluginError(f"register_patches returned {patch!r} among the patches, expected patches only")
+        name = patch.name or variables.get(id(patch), str(patch))
+        if name in registered:
+            raise PluginError(f"two patches are named {name!r} — give one of them name=")
+        registered[name] = Registered(patch, name, origin.plugin, origin.distribution)
+    return list(registered.values())
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,111 @@
+"""Read-only facts about this process and machine; nothing here imports torch or a target."""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+DEVICE_NODES = {"npu": "davinci[0-9]*", "cuda": "nvidia[0-9]*"}
+VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
+
+
+def device_nodes(kind: str, dev: Path = Path("/dev")) -> list[str]:
+    """Return the names of this machine's device nodes of one kind (``npu`` or ``cuda``), in order of their number."""
+    nodes = (path.name for path in dev.glob(DEVICE_NODES[kind]))
+    return sorted(nodes, key=lambda name: int(re.sub(r"\D", "", name) or 0))
+
+
+def detect_device(environ: Mapping[str, str], dev: Path = Path("/dev")) -> tuple[str, str]:
+    """Return the device kind this process would run on (``npu``, ``cuda`` or ``cpu``) and how that was told.
+
+    Told from device nodes, installed distributions and the visible-device variables, because asking torch would import
+    it. On WSL, NVIDIA GPUs are reached through /dev/dxg.
+    """
+    npus = device_nodes("npu", dev)
+    if npus and distribution_version("torch_npu"):
+        if environ.get("ASCEND_RT_VISIBLE_DEVICES") != "":
+            return "npu", f"{len(npus)} NPU device nodes, torch_npu installed"
+        return "cpu", "ASCEND_RT_VISIBLE_DEVICES is empty"
+    gpus = device_nodes("cuda", dev) or [path.name for path in (dev / "dxg",) if path.exists()]
+    torch_version = distribution_version("torch") or ""
+    if gpus and not torch_version.endswith("+cpu"):
+        if environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
+            return "cuda", f"{len(gpus)} NVIDIA device nodes"
+        return "cpu", "CUDA_VISIBLE_DEVICES hides every GPU"
+    if gpus:
+        return "cpu", f"NVIDIA device nodes, but torch {torch_version} is a CPU build"
+    if npus:
+        return "cpu", "NPU device nodes, but torch_npu is not installed"
+    return "cpu", "no NPU or GPU device nodes"
+
+
+def count_devices(kind: str, environ: Mapping[str, str], dev: Path = Path("/dev")) -> int:
+    """Return how many devices of ``kind`` this process may use; a CPU counts as one."""
+    if kind == "cpu":
+        return 1
+    visible = environ.get(VISIBLE_DEVICES[kind])
+    if visible is None:
+        return len(device_nodes(kind, dev))
+    listed = [word.strip() for word in visible.split(",")]
+    # As CUDA and CANN do, an invalid entry ends the list.
+    return next((index for index, word in enumerate(listed) if word in ("", "-1")), len(listed))
+
+
+def distribution_version(name: str) -> str | None:
+    """Return the version of an installed distribution, or None."""
+    return _version_on(name, tuple(sys.path))
+
+
+@functools.cache
+def _version_on(name: str, search_path: tuple[str, ...]) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def find_root(root: str) -> importlib.machinery.ModuleSpec | None:
+    """Return the spec of a top-level package without importing it, or None if it cannot be found."""
+    module = sys.modules.get(root)
+    if module is not None:
+        return getattr(module, "__spec__", None)
+    try:
+        return importlib.util.find_spec(root)
+    except (ImportError, ValueError):
+        return None
+
+
+def root_folder(root: str) -> Path | None:
+    """Return the folder that holds a top-level package or module, or None if it is not a file on disk."""
+    spec = find_root(root)
+    if spec is None:
+        return None
+    locations = list(spec.submodule_search_locations or ())
+    if locations:
+        return Path(locations[0]).parent
+    return Path(spec.origin).parent if spec.origin and spec.has_location else None
+
+
+def owning_version(distribution: str, root: str) -> str | None:
+    """Return the version of ``distribution`` if it is installed where the top-level package ``root`` is found.
+
+    A checkout earlier on sys.path is not owned by the installed distribution of the same name.
+    """
+    folder = root_folder(root)
+    return _version_in(distribution, folder, tuple(sys.path)) if folder is not None else None
+
+
+@functools.cache
+def _version_in(distribution: str, folder: Path, search_path: tuple[str, ...]) -> str | None:
+    try:
+        found = importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    home = Path(str(found.locate_file("")))
+    return found.version if home.resolve() == folder.resolve() else None

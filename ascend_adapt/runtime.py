@@ -1,0 +1,228 @@
+"""enable(), disable() and status(): the only place where probe, plugins and patches meet."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ascend_adapt.errors import EnableConflict, PluginError
+from ascend_adapt.patches.outcome import Outcome, Status
+
+if TYPE_CHECKING:
+    from ascend_adapt.patches.session import Session
+    from ascend_adapt.plugin_manager import PluginManager
+    from ascend_adapt.settings import Settings
+
+logger = logging.getLogger("ascend_adapt")
+
+
+@dataclass
+class _InForce:
+    """What the callers of enable() have agreed on so far."""
+
+    session: Session
+    manager: PluginManager
+    settings: Settings
+    device: str
+    device_reason: str
+    caller: str
+
+
+_lock = threading.RLock()
+_in_force: _InForce | None = None
+_last = Status()
+
+
+def enable(
+    *,
+    plugins: Iterable[Any] = (),
+    disable: Iterable[str] = (),
+    device: str | None = None,
+    kernels: Mapping[str, str] | str | None = None,
+    strict: bool | None = None,
+) -> Status:
+    """Put every patch that is right here in force, and return the status.
+
+    No target is imported: a patch is applied when its target is. Joins what an earlier call, or a launcher, has put in
+    force. With ASCEND_ADAPT=0, nothing is done and every patch is ``disabled``.
+
+    Args:
+        plugins: plugin modules or objects to add to the installed ones.
+        disable: names of plugins or patches to leave out.
+        device: ``npu``, ``cuda`` or ``cpu`` instead of what is found.
+        kernels: kernel backends to use, such as ``{"attention": "npu"}``.
+        strict: raise on every patch that drifted, failed or was lost, and on every unusable plugin.
+
+    Raises:
+        SettingsError: a value cannot be meant, or conflicts with an earlier call (EnableConflict, naming both callers).
+        PluginError: a plugin given as ``plugins`` cannot be used; with ``strict``, any plugin.
+        PatchError: two patches exclude each other; a patch drifted or failed whose absence gives wrong numbers; with
+            ``strict``, any patch drifted, failed or was lost.
+    """
+    from ascend_adapt import settings as settings_module
+
+    global _in_force
+    environ = os.environ
+    with _lock:
+        off = settings_module.is_off(environ)
+        wanted = settings_module.resolve(
+            environ, plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict
+        )
+        if off:
+            return _switched_off(wanted)
+        caller = _caller()
+        if _in_force is None:
+            _in_force = _begin(wanted, environ, caller)
+        else:
+            _join(_in_force, wanted, caller)
+        current = status()
+        if environ.get("RANK", "0") == "0":
+            logger.info("ascend_adapt: %s (ascend-adapt status tells why)", current.summary())
+        return current
+
+
+def disable() -> Status:
+    """Revert every patch, newest first, and return the status; originals and aliases are the same objects as before."""
+    global _in_force, _last
+    with _lock:
+        if _in_force is not None:
+            _in_force.session.revert()
+            _last = _status_of(_in_force)
+            _in_force = None
+        return _last
+
+
+def status() -> Status:
+    """Return what has become of each patch; after disable(), what it left."""
+    with _lock:
+        return _status_of(_in_force) if _in_force is not None else _last
+
+
+def at_first_apply(callback: Callable[[], None]) -> None:
+    """Call ``callback`` once, as soon as a patch in force has been applied."""
+    with _lock:
+        if _in_force is not None:
+            _in_force.session.at_first_apply(callback)
+
+
+@contextmanager
+def enabled(
+    *,
+    plugins: Iterable[Any] = (),
+    disable: Iterable[str] = (),
+    device: str | None = None,
+    kernels: Mapping[str, str] | str | None = None,
+    strict: bool | None = None,
+) -> Iterator[Status]:
+    """Enable within a ``with`` block; what was in force before stays so after it."""
+    joined = _in_force is not None
+    try:
+        yield enable(plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict)
+    finally:
+        if not joined:
+            _disable()
+
+
+_disable = disable  # enabled() has an argument of that name
+
+
+def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForce:
+    from ascend_adapt import hosts, probe
+    from ascend_adapt.patches.session import Session
+
+    device, reason = (wanted.device, "as asked") if wanted.device else probe.detect_device(environ)
+    manager = _load_plugins(wanted)
+    patches = manager.patches()
+    known, usable = manager.hosts(patches, hosts.KNOWN)
+    manager.check_names(wanted.disable, wanted.allowed_plugins)
+    _tell_problems(manager, wanted, strict=bool(wanted.strict))
+    session = Session(device=device, hosts=known, strict=bool(wanted.strict), allow_drift=wanted.allow_drift)
+    try:
+        session.add(usable, wanted.disable)
+    except BaseException:
+        session.revert()
+        raise
+    return _InForce(session, manager, wanted, device, reason, caller)
+
+
+def _join(in_force: _InForce, wanted: Settings, caller: str) -> None:
+    stated, session = in_force.settings, in_force.session
+    if wanted.device not in (None, in_force.device):
+        _refuse(in_force, caller, f"device={wanted.device!r}", f"device {in_force.device!r} ({in_force.device_reason})")
+    if wanted.strict is not None and stated.strict not in (None, wanted.strict):
+        _refuse(in_force, caller, f"strict={wanted.strict}", f"strict={stated.strict}")
+    known = [plugin for plugin in wanted.plugins if not in_force.manager.has(plugin)]
+    if known:
+        from ascend_adapt import hosts
+
+        before = {(one.plugin, one.name) for one in in_force.manager.patches()}
+        in_force.manager.add(known)
+        patches = in_force.manager.patches()
+        new = [one for one in patches if (one.plugin, one.name) not in before]
+        session.hosts, usable = in_force.manager.hosts(patches, hosts.KNOWN)
+        _tell_problems(in_force.manager, wanted, strict=bool(wanted.strict))
+        session.add([one for one in usable if one in new])
+    if wanted.strict:
+        session.strict = True
+        in_force.settings = replace(stated, strict=True)
+    session.disable(wanted.disable)
+    session.refresh()
+    session.check()
+
+
+def _refuse(in_force: _InForce, caller: str, wish: str, fact: str) -> None:
+    raise EnableConflict(
+        f"enable({wish}) at {caller}: {fact} is in force since enable() at {in_force.caller} — "
+        "state it in the first call, or call disable() between them"
+    )
+
+
+def _load_plugins(wanted: Settings) -> PluginManager:
+    from ascend_adapt.plugin_manager import PluginManager
+
+    return PluginManager(wanted.plugins, wanted.disable, wanted.allowed_plugins)
+
+
+def _tell_problems(manager: PluginManager, wanted: Settings, strict: bool) -> None:
+    own = {getattr(plugin, "__name__", type(plugin).__name__) for plugin in wanted.plugins}
+    for problem in manager.problems:
+        if strict or any(problem.startswith(f"plugin {name!r}:") for name in own):
+            raise PluginError(problem)
+        logger.warning("ascend_adapt: %s", problem)
+
+
+def _switched_off(wanted: Settings) -> Status:
+    outcomes = tuple(
+        Outcome(
+            patch=one.name,
+            plugin=one.plugin,
+            target=str(one.patch.target),
+            state="disabled",
+            reason="ASCEND_ADAPT=0",
+            requires=", ".join(str(requirement) for requirement in one.patch.requires),
+            found="",
+            reversible=one.patch.reversible,
+        )
+        for one in _load_plugins(wanted).patches()
+    )
+    return Status(outcomes)
+
+
+def _status_of(in_force: _InForce) -> Status:
+    return Status(
+        in_force.session.outcomes(), in_force.device, in_force.device_reason, tuple(in_force.manager.problems)
+    )
+
+
+def _caller() -> str:
+    """Where enable() was called, as ``file:line``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in (__name__, "contextlib"):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,88 @@
+"""What enable() is to do: explicit argument, else ASCEND_ADAPT_*, else the default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ascend_adapt.errors import SettingsError
+
+PREFIX = "ASCEND_ADAPT"
+DEVICES = ("npu", "cuda", "cpu")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings as stated by one caller or the environment; None is not stated."""
+
+    plugins: tuple[Any, ...] = ()
+    disable: tuple[str, ...] = ()
+    device: str | None = None
+    strict: bool | None = None
+    allow_drift: tuple[str, ...] = ()
+    allowed_plugins: tuple[str, ...] | None = None
+
+
+def is_off(environ: Mapping[str, str]) -> bool:
+    """Return whether the kill switch ASCEND_ADAPT=0 is set."""
+    text = environ.get(PREFIX)
+    return text not in (None, "") and not _flag(PREFIX, str(text))
+
+
+def resolve(
+    environ: Mapping[str, str],
+    *,
+    plugins: Iterable[Any] = (),
+    disable: Iterable[str] = (),
+    device: str | None = None,
+    kernels: Mapping[str, str] | str | None = None,
+    strict: bool | None = None,
+) -> Settings:
+    """Return the settings that the arguments state, with the environment's where they state none.
+
+    Raises:
+        SettingsError: a value cannot be meant.
+    """
+
+    def variable(name: str) -> str | None:
+        return environ.get(f"{PREFIX}_{name}")
+
+    def words(name: str) -> tuple[str, ...]:
+        return tuple(word.strip() for word in (variable(name) or "").split(",") if word.strip())
+
+    if strict is None and (text := variable("STRICT")) is not None:
+        strict = _flag(f"{PREFIX}_STRICT", text)
+    device = device or variable("DEVICE") or None
+    if device not in (None, "auto", *DEVICES):
+        raise SettingsError(
+            f"device {device!r}: expected auto, {', '.join(DEVICES)} — correct device= or {PREFIX}_DEVICE"
+        )
+    wanted = kernels or variable("KERNELS")
+    if wanted:
+        raise SettingsError(
+            f"kernels {wanted!r}: this version has no kernels to choose — unset kernels= and {PREFIX}_KERNELS"
+        )
+    if variable("NUMERICS") not in (None, "", "upstream"):
+        raise SettingsError(
+            f"{PREFIX}_NUMERICS={variable('NUMERICS')!r}: this version keeps upstream's numbers only — unset it"
+        )
+    if isinstance(plugins, str) or isinstance(disable, str):
+        raise SettingsError("plugins= and disable= take lists — put the one value in a list")
+    return Settings(
+        plugins=tuple(plugins),
+        disable=(*disable, *words("DISABLE")),
+        device=None if device == "auto" else device,
+        strict=strict,
+        allow_drift=words("ALLOW_DRIFT"),
+        allowed_plugins=words("PLUGINS") or None,
+    )
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise SettingsError(f"{name}={text!r}: expected 1 or 0 — correct it or unset it")

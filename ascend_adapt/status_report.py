@@ -1,0 +1,127 @@
+"""The patch table: of a job that ran, of what is installed, or of a source tree."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt import hosts, probe, settings
+from ascend_adapt.errors import AdaptError, SettingsError
+from ascend_adapt.patches import static
+from ascend_adapt.patches.installation import SourceTree
+from ascend_adapt.patches.outcome import BAD_STATES, Outcome
+from ascend_adapt.plugin_manager import PluginManager
+
+_COLOURS = {"applied": "green", "armed": "cyan", **dict.fromkeys(BAD_STATES, "red")}
+
+
+class NoStatus(AdaptError):
+    """A run directory that holds no status."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Outcomes with what they were judged on; ``problems`` make the command fail."""
+
+    subject: str
+    outcomes: tuple[Outcome, ...]
+    problems: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {
+            "subject": self.subject,
+            "outcomes": [vars(outcome) for outcome in self.outcomes],
+            "problems": list(self.problems),
+        }
+
+
+def of_installation(upstream: Path | None = None) -> Report:
+    """Return what each patch would become here, or in the source tree ``upstream``; nothing is imported.
+
+    Raises:
+        SettingsError: ``upstream`` is not a folder.
+    """
+    if upstream is not None and not upstream.is_dir():
+        raise SettingsError(f"--upstream {upstream}: is not a folder — give an unpacked source tree")
+    wanted = settings.resolve(os.environ)
+    device, reason = (wanted.device, "as asked") if wanted.device else probe.detect_device(os.environ)
+    manager = PluginManager(disabled=wanted.disable, allowed=wanted.allowed_plugins)
+    patches = manager.patches()
+    known, usable = manager.hosts(patches, hosts.KNOWN)
+    tree = SourceTree(upstream) if upstream is not None else None
+    outcomes = static.judge(usable, device=device, hosts=known, tree=tree)
+    if settings.is_off(os.environ):
+        outcomes = tuple(replace(outcome, state="disabled", reason="ASCEND_ADAPT=0") for outcome in outcomes)
+    disabled = set(wanted.disable)
+    outcomes = tuple(
+        replace(outcome, state="disabled", reason="by the user")
+        if disabled & {outcome.patch, f"{outcome.plugin}.{outcome.patch}"}
+        else outcome
+        for outcome in outcomes
+    )
+    where = f"the source tree {upstream}" if upstream is not None else "what is installed, nothing imported"
+    return Report(f"judged on {where}; device {device} ({reason})", outcomes, tuple(manager.problems))
+
+
+def of_run(run_dir: Path) -> Report:
+    """Return what became of each patch in a job; ranks that differ from rank 0 are told as problems.
+
+    Raises:
+        NoStatus: the folder holds no status of any rank, or a damaged one.
+    """
+    files = sorted(run_dir.glob("adapt-status.*.json"), key=lambda path: int(path.suffixes[0][1:]))
+    if not files:
+        raise NoStatus(f"{run_dir}: holds no adapt-status.<rank>.json — give the run directory that ascend-run printed")
+    ranks = {}
+    for file in files:
+        try:
+            data = json.loads(file.read_text())
+            ranks[int(data["rank"])] = data, tuple(_outcome(outcome) for outcome in data["outcomes"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise NoStatus(f"{file}: is not a status file ({error}) — remove it") from error
+    first = min(ranks)
+    data, outcomes = ranks[first]
+    problems = list(data.get("problems", ()))
+    for rank, (_, others) in ranks.items():
+        problems += [
+            f"rank {rank} differs from rank {first}: {other.plugin}.{other.patch} is {other.state} ({other.reason}), "
+            f"there {mine.state} ({mine.reason})"
+            for mine, other in zip(outcomes, others, strict=False)
+            if (mine.patch, mine.state) != (other.patch, other.state)
+        ]
+        if len(others) != len(outcomes):
+            problems.append(f"rank {rank} has {len(others)} patches, rank {first} has {len(outcomes)}")
+    subject = f"what {len(ranks)} ranks of {run_dir} did; device {data['device']} ({data['device_reason']})"
+    return Report(subject, outcomes, tuple(problems))
+
+
+def _outcome(data: dict[str, Any]) -> Outcome:
+    return Outcome(**{**data, "evidence": tuple(data["evidence"])})
+
+
+def show(report: Report) -> None:
+    """Print the report as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=report.subject, title_justify="left", title_style="", expand=False)
+    for column in ("patch", "state", "target", "reason", "requires", "found", "evidence"):
+        table.add_column(column, overflow="fold")
+    for outcome in report.outcomes:
+        colour = _COLOURS.get(outcome.state, "")
+        table.add_row(
+            f"{outcome.plugin}.{outcome.patch}",
+            f"[{colour}]{outcome.state}[/]" if colour else outcome.state,
+            outcome.target,
+            outcome.reason,
+            outcome.requires,
+            outcome.found,
+            ", ".join(outcome.evidence) or "none for these versions",
+        )
+    console = Console()
+    # A pipe has no width of its own; 80 columns would fold every word.
+    Console(width=None if console.is_terminal else 200, soft_wrap=False).print(table)

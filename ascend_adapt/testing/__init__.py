@@ -1,0 +1,1 @@
+"""What plugin authors and users run to see that patches keep their word."""
