@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
+EXAMPLE := examples/megatron_deepspeed_gpt2
+
 .PHONY: demo test check install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
@@ -14,7 +16,14 @@ $(VENV)/.installed: setup.cfg constraints.txt
 
 install: $(VENV)/.installed
 
-test: install
+demo: install
+	$(BIN)/python $(EXAMPLE)/prepare_data.py --output-prefix data/stdlib
+	rm -rf runs/demo
+	$(BIN)/ascend-run --nproc 2 --device cpu --log-dir runs/demo $(EXAMPLE)/pretrain_gpt2.py \
+	    --data-path data/stdlib_text_document --pipeline-model-parallel-size 2 --exit-loss-drop 2.0
+	$(BIN)/ascend-adapt status runs/demo
+
+test: check
 	$(BIN)/python -m pytest
 
 check: install

@@ -37,10 +37,10 @@ def fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwar
     """Use the operator where it was compiled at installation, else torch's multi-tensor operators."""
     from deepspeed.git_version_info import installed_ops
 
-    return wrapped(*args, **kwargs) if installed_ops.get("fused_adam") else _TorchFusedAdam
+    return wrapped(*args, **kwargs) if installed_ops.get("fused_adam") else TorchFusedAdam
 
 
-class _TorchFusedAdam:
+class TorchFusedAdam:
     """What FusedAdam expects of its compiled module, in torch's foreach operators."""
 
     @staticmethod

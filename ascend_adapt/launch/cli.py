@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from ascend_adapt import probe, settings
@@ -33,7 +34,9 @@ class _Usage(LaunchError):
 
 
 def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
-    if not request.is_module:
+    if request.is_module:
+        _check_module(request.target)
+    else:
         _check_script(Path(request.target))
     device, found = _devices(request, environ)
     run_dir = request.log_dir or _default_run_dir(request.target)
@@ -65,6 +68,15 @@ def _check_script(path: Path) -> None:
         path.open("rb").close()
     except OSError as error:
         raise _Usage(f"script {str(path)!r}: {error.strerror} — give the path of a readable Python file") from error
+
+
+def _check_module(name: str) -> None:
+    # python -m puts the current folder first; the console script has its own there.
+    root = name.partition(".")[0]
+    if PathFinder.find_spec(root, [os.getcwd(), *sys.path]) is None:
+        raise _Usage(
+            f"module {name!r}: no {root!r} in {os.getcwd()} or on sys.path — give a module that can be imported"
+        )
 
 
 def _devices(request: requests.Request, environ: Mapping[str, str]) -> tuple[str, int]:

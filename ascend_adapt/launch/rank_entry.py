@@ -51,19 +51,15 @@ def _run_script(argv: list[str]) -> None:
 def _report_status() -> None:
     folder = os.environ.get("ASCEND_ADAPT_RUN_DIR")
     if folder:
-        path = Path(folder) / f"adapt-status.{os.environ.get('RANK', '0')}.json"
-        runtime.at_first_apply(lambda: _write_status(path))
-        atexit.register(_write_status, path)
+        rank = int(os.environ["RANK"])
+        path = Path(folder) / f"adapt-status.{rank}.json"
+        runtime.at_first_apply(lambda: _write_status(path, rank))
+        atexit.register(_write_status, path, rank)
 
 
-def _write_status(path: Path) -> None:
+def _write_status(path: Path, rank: int) -> None:
     """Write the status of this rank, whole or not at all."""
-    data = {
-        "rank": path.suffixes[0][1:],
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        **runtime.status().to_json(),
-    }
+    data = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), **runtime.status().to_json()}
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     aside.write_text(json.dumps(data, indent=1) + "\n")
     aside.replace(path)

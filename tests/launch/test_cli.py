@@ -1,0 +1,138 @@
+"""`ascend-run` as a user starts it: real processes on gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import json, os, pickle, sys
+from pathlib import Path
+class Local: pass
+assert pickle.loads(pickle.dumps(Local())).__class__ is Local
+Path(os.environ["OUT"], os.environ["RANK"]).write_text(json.dumps([sys.argv, __name__, __file__, sys.path[0]]))
+"""
+
+
+def ascend_run(*argv, cwd, **env):
+    command = [sys.executable, "-m", "ascend_adapt.launch.cli", *argv]
+    return subprocess.run(command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=120)
+
+
+def test_two_ranks_run_the_script_as_main(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    arguments = ["--x", "a b", "", "--", "$HOME", "a;b", '{"k": "v"}', "ü"]
+    job = ascend_run("--nproc", "2", "--log-dir", "run", "train.py", *arguments, cwd=tmp_path, OUT=str(tmp_path))
+    assert job.returncode == 0, job.stderr
+    for rank in ("0", "1"):
+        argv, name, file, first_path = json.loads((tmp_path / rank).read_text())
+        assert (argv, name, file, first_path) == (["train.py", *arguments], "__main__", "train.py", str(tmp_path))
+        status = json.loads((tmp_path / "run" / f"adapt-status.{rank}.json").read_text())
+        assert status["rank"] == int(rank)
+        assert {outcome["state"] for outcome in status["outcomes"]} == {"armed"}
+
+
+def test_a_module(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "train.py").write_text("import sys\nprint(__name__, __spec__.name, sys.argv[1:])")
+    job = ascend_run("-m", "package.train", "-m", "x", cwd=tmp_path)
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.strip() == "__main__ package.train ['-m', 'x']"
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("raise KeyError", 1)]
+)
+def test_the_exit_code_is_the_failing_ranks_own(ending, code, tmp_path):
+    (tmp_path / "train.py").write_text(f"import os, sys\nif os.environ['RANK'] == '1':\n    {ending}\n")
+    job = ascend_run("--nproc", "2", "train.py", cwd=tmp_path)
+    assert job.returncode == code, job.stderr
+    assert "ascend-run: rank 1 ended first" in job.stderr
+
+
+def test_no_adapt_disables_every_patch(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import ascend_adapt\nprint({o.state for o in ascend_adapt.enable().outcomes}, 'wrapt' in __import__('sys').modules)"
+    )
+    job = ascend_run("--no-adapt", "train.py", cwd=tmp_path)
+    assert job.stdout.strip() == "{'disabled'} False", job.stderr
+
+
+def test_a_script_that_enables_itself_joins_the_launcher(tmp_path):
+    (tmp_path / "train.py").write_text("import ascend_adapt\nprint(ascend_adapt.enable().summary())")
+    job = ascend_run("train.py", cwd=tmp_path)
+    assert job.returncode == 0, job.stderr
+    assert "armed" in job.stdout
+
+
+def test_a_script_that_contradicts_the_launcher_is_told_in_one_paragraph(tmp_path):
+    (tmp_path / "train.py").write_text("import ascend_adapt\nascend_adapt.enable(device='npu')")
+    job = ascend_run("--device", "cpu", "train.py", cwd=tmp_path)
+    assert job.returncode == 1
+    assert "ascend_adapt: enable(device='npu') at train.py:2: device 'cpu'" in job.stderr
+    assert "Traceback" not in job.stderr
+
+
+def test_dry_run_starts_nothing(tmp_path):
+    (tmp_path / "train.py").write_text("raise SystemExit('started')")
+    job = ascend_run("--nproc", "3", "--dry-run", "train.py", "--x", cwd=tmp_path)
+    plan = json.loads(job.stdout)
+    assert (job.returncode, plan["world_size"], [rank["rank"] for rank in plan["ranks"]]) == (0, 3, [0, 1, 2])
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "text"),
+    [
+        (["missing.py"], 2, "script 'missing.py': No such file or directory"),
+        (["-m", "no_such.module"], 2, "module 'no_such.module': no 'no_such' in "),
+        (["."], 1, "'.': is not a script.py"),
+        (["--foo", "train.py"], 2, "unrecognized arguments: --foo"),
+        (["--disable", "nosharedmemory", "train.py"], 2, "'nosharedmemory': no plugin or patch has this name"),
+        (["--device", "npu", "--nproc", "2", "train.py"], 1, "--nproc 2: found 0 npu devices"),
+        (["--log-dir", "train.py/x", "train.py"], 1, "run directory train.py/x: Not a directory"),
+    ],
+)
+def test_bad_input_is_one_clear_paragraph(argv, code, text, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    job = ascend_run(*argv, cwd=tmp_path)
+    assert job.returncode == code, job.stderr
+    assert job.stderr.startswith(f"ascend-run: {text}")
+    assert "Traceback" not in job.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("raise RuntimeError('out of\\ncoffee')", "importing broken_plugin raised RuntimeError: out of coffee"),
+        (
+            "import ascend_adapt\n@ascend_adapt.hookimpl\ndef register_patchs(): return []",
+            "unknown hook 'register_patchs'",
+        ),
+        (
+            "import ascend_adapt\n@ascend_adapt.hookimpl\ndef register_patches(): return ['x']",
+            "register_patches returned 'x' among the patches",
+        ),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_stops_the_job_before_it_starts(source, text, tmp_path):
+    (tmp_path / "broken_plugin.py").write_text(source)
+    info = tmp_path / "broken_plugin-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[ascend_adapt]\nbroken = broken_plugin\n")
+    (tmp_path / "train.py").write_text("print('started')")
+    job = ascend_run("train.py", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert job.returncode == 1
+    assert "plugin 'broken' of broken-plugin: " in job.stderr
+    assert text in job.stderr
+    assert "Traceback" not in job.stderr
+    assert "started" not in job.stdout
+    without = ascend_run("--disable", "broken", "train.py", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (without.returncode, without.stdout) == (0, "started\n"), without.stderr

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.request import parse
+
+
+def test_everything_after_the_script_is_the_scripts():
+    request = parse(
+        ["--nproc", "2", "train.py", "--nproc", "3", "--", "--strict", "", "a b", "$HOME", '{"x": 1}', "a;b"]
+    )
+    assert request.nproc == 2
+    assert request.strict is False
+    assert request.arguments == ("--nproc", "3", "--", "--strict", "", "a b", "$HOME", '{"x": 1}', "a;b")
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        ["--nproc", "4"],
+        ["--nproc=4"],
+        ["--nproc-per-node", "4"],
+        ["--nproc_per_node=4"],
+        ["--num_gpus", "4"],
+        ["--num-gpus", "4"],
+    ],
+)
+def test_dashes_and_underscores_are_equal(spelling):
+    assert parse([*spelling, "train.py"]).nproc == 4
+
+
+def test_a_module():
+    request = parse(["-m", "package.module", "-m", "x"])
+    assert (request.is_module, request.target, request.arguments) == (True, "package.module", ("-m", "x"))
+
+
+def test_repeatable_options():
+    request = parse(["--disable", "a", "--disable=b", "--allow_drift", "c", "train.py"])
+    assert (request.disable, request.allow_drift) == (("a", "b"), ("c",))
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        ([], "no script: expected script.py or -m package.module"),
+        (["--nproc", "2"], "no script"),
+        (["--nproc", "0", "train.py"], "'0' is less than 1"),
+        (["--nproc", "two", "train.py"], "--nproc"),
+        (["--npro", "2", "train.py"], "unrecognized arguments: --npro"),
+        (["--device", "tpu", "train.py"], "invalid choice: 'tpu'"),
+        (["--master-port", "70000", "train.py"], "is not a port"),
+        (["--strict=yes", "train.py"], "--strict"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_exit_code_2(argv, text, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse(argv)
+    told = capsys.readouterr().err
+    assert exit_.value.code == 2
+    assert text in told
+    assert told.startswith("ascend-run: ")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "argv", [["--hostfile", "h", "t.py"], ["-H", "h", "t.py"], ["--native", "neox"], ["--dry_run", "--once", "t.py"]]
+)
+def test_what_is_promised_and_not_built_says_so(argv):
+    with pytest.raises(LaunchError, match=r"^--?[a-zH]+: is not built yet"):
+        parse(argv)
+
+
+def test_a_command_is_not_taken_for_a_script():
+    with pytest.raises(LaunchError, match="'bash': is not a script.py"):
+        parse(["bash", "run.sh"])

@@ -1,0 +1,148 @@
+"""Who may import whom (architecture), read off the imports themselves."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Package or module of ours -> what of ours it may import at any level, besides itself and errors.
+MAY_IMPORT = {
+    "ascend_adapt": {"ascend_adapt.patches", "ascend_adapt.runtime"},
+    "ascend_adapt.errors": set(),
+    "ascend_adapt.probe": set(),
+    "ascend_adapt.settings": set(),
+    "ascend_adapt.hosts": {"ascend_adapt.patches"},
+    "ascend_adapt.hookspecs": {"ascend_adapt.patches"},
+    "ascend_adapt.plugin_manager": {"ascend_adapt.hookspecs", "ascend_adapt.patches"},
+    "ascend_adapt.patches": {"ascend_adapt.probe"},
+    "ascend_adapt.runtime": {
+        "ascend_adapt.hosts",
+        "ascend_adapt.patches",
+        "ascend_adapt.plugin_manager",
+        "ascend_adapt.probe",
+        "ascend_adapt.settings",
+    },
+    "ascend_adapt.status_report": {
+        "ascend_adapt.hosts",
+        "ascend_adapt.patches",
+        "ascend_adapt.plugin_manager",
+        "ascend_adapt.probe",
+        "ascend_adapt.settings",
+    },
+    "ascend_adapt.doctor": {"ascend_adapt", "ascend_adapt.plugin_manager", "ascend_adapt.probe"},
+    "ascend_adapt.cli": {"ascend_adapt", "ascend_adapt.doctor", "ascend_adapt.status_report"},
+    "ascend_adapt.launch": {
+        "ascend_adapt",
+        "ascend_adapt.plugin_manager",
+        "ascend_adapt.probe",
+        "ascend_adapt.runtime",
+        "ascend_adapt.settings",
+    },
+    "ascend_adapt.testing": {"ascend_adapt", "ascend_adapt.patches", "ascend_adapt.runtime"},
+    "ascend_adapt_plugins": {"ascend_adapt"},
+}
+TARGETS = {"accelerate", "apex", "deepspeed", "megatron", "mpu", "peft", "torch", "torch_npu", "transformers"}
+
+
+def source_files() -> list[Path]:
+    return sorted([*(ROOT / "ascend_adapt").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")])
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    name = ".".join(part for part in parts if part != "__init__")
+    return name.replace("plugins", "ascend_adapt_plugins", 1) if name.startswith("plugins") else name
+
+
+def layer_of(module: str) -> str:
+    """The entry of MAY_IMPORT that speaks of ``module``."""
+    names = [".".join(module.split(".")[:end]) for end in range(len(module.split(".")), 0, -1)]
+    known = [name for name in names if name in MAY_IMPORT]
+    if not known or (known[0] == "ascend_adapt" and module != "ascend_adapt"):
+        raise AssertionError(f"{module}: no layer speaks of it — add it to MAY_IMPORT")
+    return known[0]
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """Every module that a file imports, and whether it does so when it is itself imported."""
+    tree = ast.parse(path.read_text())
+    inner = {
+        id(node)
+        for scope in ast.walk(tree)
+        if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)) or is_type_checking(scope)
+        for node in ast.walk(scope)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, id(node) not in inner) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            submodules = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [(name if is_ours(name) else str(node.module), id(node) not in inner) for name in submodules]
+    return found
+
+
+def is_ours(name: str) -> bool:
+    path = ROOT.joinpath(*name.replace("ascend_adapt_plugins", "plugins", 1).split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def violations(path: Path, module: str) -> list[str]:
+    layer = layer_of(module)
+    wrong = []
+    for name, at_import in imports(path):
+        root = name.partition(".")[0]
+        if root in ("ascend_adapt", "ascend_adapt_plugins"):
+            allowed = {layer, "ascend_adapt.errors", *MAY_IMPORT[layer]}
+            if layer_of(name if is_ours(name) else name.rpartition(".")[0]) not in allowed:
+                wrong.append(f"{module} imports {name}, {layer} may import {', '.join(sorted(allowed))}")
+        elif root in TARGETS and (at_import or not may_use_targets(layer)):
+            wrong.append(f"{module} imports {name}{' at its top' if at_import else ''}")
+    return wrong
+
+
+def may_use_targets(layer: str) -> bool:
+    return layer in ("ascend_adapt_plugins", "ascend_adapt.launch")
+
+
+@pytest.mark.parametrize("path", source_files(), ids=module_name)
+def test_imports_only_what_its_layer_may(path):
+    assert violations(path, module_name(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("ascend_adapt.patches.gate", "from ascend_adapt import runtime"),
+        ("ascend_adapt.patches.gate", "from ascend_adapt.plugin_manager import PluginManager"),
+        ("ascend_adapt.patches.gate", "def f():\n    import torch"),
+        ("ascend_adapt.probe", "import ascend_adapt.launch.plan"),
+        ("ascend_adapt_plugins.deepspeed_runtime", "import deepspeed.comm"),
+        ("ascend_adapt_plugins.deepspeed_runtime", "from ascend_adapt.patches.session import Session"),
+        ("ascend_adapt.launch.runner", "import torch.distributed"),
+    ],
+)
+def test_a_planted_import_is_found(module, line, tmp_path):
+    path = tmp_path / "planted.py"
+    path.write_text(line + "\n")
+    assert len(violations(path, module)) == 1
+
+
+def test_a_new_package_needs_a_layer():
+    with pytest.raises(AssertionError, match=r"ascend_adapt\.misc: no layer"):
+        layer_of("ascend_adapt.misc")
+
+
+@pytest.mark.parametrize("package", ["patches", "kernels"])
+def test_the_engine_names_no_framework(package):
+    for path in (ROOT / "ascend_adapt" / package).rglob("*.py"):
+        imported = {name.partition(".")[0] for name, _ in imports(path)}
+        assert not imported & (TARGETS - {"torch", "torch_npu"}), path

@@ -1,0 +1,77 @@
+"""What is installed is what is on disk."""
+
+from __future__ import annotations
+
+import configparser
+import importlib
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def config():
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def lines(text):
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def test_the_package_list_is_what_is_on_disk(config):
+    ours = [path.parent.relative_to(ROOT) for path in (ROOT / "ascend_adapt").rglob("__init__.py")]
+    theirs = [path.parent.relative_to(ROOT) for path in (ROOT / "plugins").rglob("__init__.py")]
+    on_disk = {".".join(path.parts) for path in ours}
+    on_disk |= {".".join(("ascend_adapt_plugins", *path.parts[1:])) for path in theirs}
+    assert set(lines(config["options"]["packages"])) == on_disk
+
+
+def test_every_entry_point_resolves(config):
+    for group, text in config["options.entry_points"].items():
+        for line in lines(text):
+            name, _, value = (part.strip() for part in line.partition("="))
+            point = importlib.metadata.EntryPoint(name, value, group)
+            assert point.load() is not None
+
+
+def test_every_plugin_has_an_entry_point(config):
+    named = {line.rpartition(".")[2] for line in lines(config["options.entry_points"]["ascend_adapt"])}
+    for path in (ROOT / "plugins").glob("*.py"):
+        module = importlib.import_module(f"ascend_adapt_plugins.{path.stem}")
+        assert (path.stem in named) == any(hasattr(value, "ascend_adapt_impl") for value in vars(module).values())
+
+
+def test_no_plugin_has_the_name_of_its_target():
+    # Run or collected from its own folder, it would shadow the real package.
+    for path in (ROOT / "plugins").iterdir():
+        assert path.stem not in {"accelerate", "deepspeed", "megatron", "transformers", "torch"}
+
+
+def test_no_extra_brings_torch_npu_or_pins_torch(config):
+    for name, text in config["options.extras_require"].items():
+        for line in lines(text):
+            assert "torch_npu" not in line.replace("-", "_"), name
+            assert not line.startswith("torch=="), name
+
+
+def test_the_constraints_pin_every_direct_dependency(config):
+    from packaging.requirements import Requirement
+
+    pinned = {
+        Requirement(line).name.lower() for line in lines((ROOT / "constraints.txt").read_text()) if line[0] != "#"
+    }
+    wanted = lines(config["options"]["install_requires"])
+    for text in config["options.extras_require"].values():
+        wanted += lines(text)
+    assert {Requirement(line).name.lower() for line in wanted} <= pinned
+
+
+def test_the_version_is_in_the_changelog():
+    import ascend_adapt
+
+    assert f"## {ascend_adapt.__version__}" in (ROOT / "CHANGELOG.md").read_text()
