@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ascend_adapt.errors import EnableConflict, PluginError
@@ -109,6 +110,14 @@ def at_first_apply(callback: Callable[[], None]) -> None:
     with _lock:
         if _in_force is not None:
             _in_force.session.at_first_apply(callback)
+
+
+def script_code(path: str, source: bytes) -> CodeType:
+    """Return the code of the script that a launcher is about to run, rewritten by the patches that name it."""
+    with _lock:
+        if _in_force is not None:
+            return _in_force.session.script_code(path, source)
+    return compile(source, path, "exec", dont_inherit=True)
 
 
 @contextmanager

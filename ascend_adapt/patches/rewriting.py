@@ -29,8 +29,9 @@ def rewritten_code(patch: Patch, descriptor: Any) -> tuple[FunctionType, CodeTyp
     function = _function_behind(patch, descriptor)
     path = tuple(step for step in function.__qualname__.split(".") if step != "<locals>")
     found = _definition(patch, function, path)
+    rewrite_definition(patch, found)
     code = compile(
-        rewritten_module(patch, found),
+        syntax.alone(found),
         function.__code__.co_filename,
         "exec",
         flags=function.__code__.co_flags & _FUTURES,
@@ -44,8 +45,8 @@ def rewritten_code(patch: Patch, descriptor: Any) -> tuple[FunctionType, CodeTyp
     return function, new
 
 
-def rewritten_module(patch: Patch, found: syntax.Found) -> ast.Module:
-    """Return a module with only the rewritten definition.
+def rewrite_definition(patch: Patch, found: syntax.Found) -> None:
+    """Rewrite a definition in its syntax tree.
 
     Raises:
         PatchDrift, NotNeeded: as in rewritten_code.
@@ -57,7 +58,7 @@ def rewritten_module(patch: Patch, found: syntax.Found) -> ast.Module:
     if not syntax.occurrences(found.node, old) and len(syntax.occurrences(found.node, new)) == 1:
         raise NotNeeded(f"{patch.new!r} is there already")
     try:
-        return syntax.substitute(found, old, new)
+        syntax.substitute(found, old, new)
     except PatchDrift as drift:
         raise PatchDrift(f"{patch.target}: {drift}") from None
 

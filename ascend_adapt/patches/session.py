@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
+from pathlib import Path
+from types import CodeType, ModuleType
 
 from ascend_adapt import probe
 from ascend_adapt.errors import AdaptError, PatchConflict, PatchDrift, PatchFailed, PatchLost
-from ascend_adapt.patches import aliases, gate
+from ascend_adapt.patches import aliases, gate, syntax
 from ascend_adapt.patches.applying import Application, Applier
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.imports import ImportWatch
 from ascend_adapt.patches.installation import ThisProcess
 from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.providing import Provided, ProvidingFinder
+from ascend_adapt.patches.rewriting import rewrite_definition
 from ascend_adapt.patches.spec import NotNeeded, Patch, Registered
 
 
@@ -113,6 +117,40 @@ class Session:
         with self._lock:
             self._raise_worst(self._records)
 
+    def script_code(self, path: str, source: bytes) -> CodeType:
+        """Return the code of a script that is about to run as ``__main__``, rewritten by the patches that name it.
+
+        Raises:
+            SyntaxError: the script does not parse.
+            PatchDrift, PatchFailed: as in ``check``.
+        """
+        with self._lock:
+            named = [record for record in self._records if record.patch.host_script == os.path.basename(path)]
+            named = [record for record in named if record.state == "armed"]
+            tree = ast.parse(source, path)
+            for record in named:
+                self._rewrite_script(record, path, tree)
+            self._raise_worst(named)
+            return compile(tree, path, "exec", dont_inherit=True)
+
+    def _rewrite_script(self, record: _Record, path: str, tree: ast.Module) -> None:
+        patch = record.patch
+        foreign = self.hosts[str(patch.host)].owns(Path(path).resolve().parent) if patch.host is not None else ""
+        if foreign:
+            record.set("skipped", f"is for {patch.host}: {foreign}")
+            return
+        found = syntax.find(tree, patch.target.path)
+        try:
+            if len(found) != 1:
+                raise PatchDrift(f"{patch.target}: expected one definition in {path}, found {len(found)}")
+            rewrite_definition(patch, found[0])
+        except NotNeeded as reason:
+            record.set("not_needed", str(reason))
+        except AdaptError as drift:
+            record.set("drifted", str(drift))
+        else:
+            record.set("applied", f"in {path}, before it ran")
+
     def at_first_apply(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, now or as soon as a patch has been applied."""
         with self._lock:
@@ -165,6 +203,8 @@ class Session:
             return None
         if patch.kind == "provide":
             self._provide(record, verdict)
+            return None
+        if patch.host_script is not None:
             return None
         module = sys.modules.get(patch.target.module)
         if any(module is known for known, _ in record.applications):

@@ -134,7 +134,8 @@ def rewrite(target: str, *, old: str, new: str, host_script: str | None = None, 
     ``old`` is matched as a syntax tree (spelling and line breaks do not matter) and must occur exactly once. With
     ``host_script`` (a file name) the target is ``__main__:function`` of the launched script.
     """
-    return _patch("rewrite", target, terms, old=old, new=new, host_script=host_script)
+    reversible = host_script is None  # what a script has run cannot be run again
+    return _patch("rewrite", target, terms, old=old, new=new, host_script=host_script, reversible=reversible)
 
 
 def provide(target: str, **terms: Unpack[Terms]) -> Callable[[Callable[..., Any]], Patch]:

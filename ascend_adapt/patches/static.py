@@ -14,7 +14,7 @@ from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.installation import SourceTree
 from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.replacement import refused_call
-from ascend_adapt.patches.rewriting import rewritten_module
+from ascend_adapt.patches.rewriting import rewrite_definition
 from ascend_adapt.patches.spec import NotNeeded, Patch, Registered
 
 
@@ -31,6 +31,8 @@ def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: Sour
     state, reason, found = "armed", "", ""
     if patch.kind == "provide":
         state, reason = _judge_provide(patch, tree)
+    elif patch.host_script is not None and (tree is None or not (tree.root / patch.host_script).is_file()):
+        reason = f"judged when {patch.host_script} is started"
     elif folder is None:
         state, reason = "skipped", f"{patch.target.root} is not installed"
     else:
@@ -79,7 +81,7 @@ def _check(patch: Patch, tree: SourceTree) -> None:
     if patch.kind == "rewrite":
         if len(functions) != 1:
             raise PatchDrift(f"{patch.target}: expected one definition, found {len(functions)}")
-        rewritten_module(patch, functions[0])
+        rewrite_definition(patch, functions[0])
     if patch.kind == "replace" and patch.function is not None:
         for one in functions:
             _check_replacement(patch, one.node)
@@ -101,6 +103,8 @@ def definitions(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
     Raises:
         PatchDrift: the module is not there, or does not parse.
     """
+    if patch.host_script is not None:
+        return syntax.find(syntax.parse_file(tree.root / patch.host_script), patch.target.path)
     return _find(patch.target.module, patch.target.path, tree)
 
 

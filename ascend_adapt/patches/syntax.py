@@ -122,10 +122,8 @@ def occurrences(node: ast.AST, fragment: ast.AST) -> list[ast.AST]:
     ]
 
 
-def substitute(found: Found, old: ast.expr | ast.stmt, new: ast.expr | ast.stmt) -> ast.Module:
-    """Return a module that holds only the found definition, with ``old`` replaced by ``new``, in its own nesting.
-
-    The classes around it stay, because they give ``super()`` its cell and private names their mangling.
+def substitute(found: Found, old: ast.expr | ast.stmt, new: ast.expr | ast.stmt) -> None:
+    """Replace ``old`` by ``new`` in the found definition, in its tree.
 
     Raises:
         PatchDrift: ``old`` does not occur exactly once.
@@ -134,17 +132,26 @@ def substitute(found: Found, old: ast.expr | ast.stmt, new: ast.expr | ast.stmt)
     if len(places) != 1:
         times = f"{len(places)} times" if places else "nowhere"
         raise PatchDrift(f"expected {ast.unparse(old)!r} exactly once, found it {times}")
-    replaced: ast.stmt = _Substitution(places[0], new).visit(found.node)
+    _Substitution(places[0], new).visit(found.node)
+    ast.fix_missing_locations(found.node)
+
+
+def alone(found: Found) -> ast.Module:
+    """Return a module that holds only the found definition, in its own nesting; its tree is cut down to it.
+
+    The classes around it stay, because they give ``super()`` its cell and private names their mangling.
+    """
+    kept = found.node
     for scope in reversed(found.around):
-        scope.body = [replaced]
+        scope.body = [kept]
         scope.decorator_list = []
-        replaced = scope
+        kept = scope
     futures: list[ast.stmt] = [
         statement
         for statement in found.tree.body
         if isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
     ]
-    return ast.fix_missing_locations(ast.Module(body=[*futures, replaced], type_ignores=[]))
+    return ast.Module(body=[*futures, kept], type_ignores=[])
 
 
 class _Substitution(ast.NodeTransformer):

@@ -57,7 +57,8 @@ def test_the_exit_code_is_the_failing_ranks_own(ending, code, tmp_path):
 
 def test_no_adapt_disables_every_patch(tmp_path):
     (tmp_path / "train.py").write_text(
-        "import ascend_adapt\nprint({o.state for o in ascend_adapt.enable().outcomes}, 'wrapt' in __import__('sys').modules)"
+        "import ascend_adapt, sys\n"
+        "print({outcome.state for outcome in ascend_adapt.enable().outcomes}, 'wrapt' in sys.modules)"
     )
     job = ascend_run("--no-adapt", "train.py", cwd=tmp_path)
     assert job.stdout.strip() == "{'disabled'} False", job.stderr
