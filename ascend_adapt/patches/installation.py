@@ -84,6 +84,8 @@ class ThisProcess:
 class SourceTree:
     """A folder of packages: site-packages, an unpacked source distribution, or a checkout; nothing is imported.
 
+    What the folder does not hold is judged as installed here.
+
     A version is that of PKG-INFO or version.txt, else a literal ``__version__``, else, with ``installed``, that of the
     distribution recorded beside the packages.
     """
@@ -92,18 +94,16 @@ class SourceTree:
         self.root, self.installed = root, installed
 
     def version(self, name: str, target: Target) -> Version:
+        own = packages_named(name, target)
         if self.installed:
-            own = packages_named(name, target)
             recorded = probe.owning_version(name, target.root) if own else probe.distribution_version(name)
-            if recorded:
+            if recorded or not own:
                 return Version(recorded)
-        if not packages_named(name, target):
+        packages = own or (name.replace("-", "_"),)
+        if self.folder(packages[-1].partition(".")[0]) is None:
             return Version(probe.distribution_version(name))
-        for package in packages_named(name, target):
-            said = self._literal_version(package)
-            if said:
-                return Version(said)
-        return Version(self._version_file())
+        said = next(filter(None, map(self._literal_version, packages)), None)
+        return Version(said or self._version_file())
 
     def folder(self, root: str) -> Path | None:
         return self.root if (self.root / root).is_dir() or (self.root / f"{root}.py").exists() else None

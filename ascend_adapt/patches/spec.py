@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from ascend_adapt.errors import PatchSpecError
 from ascend_adapt.patches.host import Host
@@ -104,6 +104,23 @@ def wrap(
     return declare
 
 
+@overload
+def replace(
+    target: str, *, unless: Callable[[Any], str] | None = ..., bodies: Iterable[str] = ..., **terms: Unpack[Terms]
+) -> Callable[[Callable[..., Any]], Patch]: ...
+
+
+@overload
+def replace(
+    target: str,
+    *,
+    value: Any,
+    unless: Callable[[Any], str] | None = ...,
+    bodies: Iterable[str] = ...,
+    **terms: Unpack[Terms],
+) -> Patch: ...
+
+
 def replace(
     target: str,
     *,
@@ -118,6 +135,14 @@ def replace(
     known to stand for (``ascend_adapt.patches.syntax.digest``); another body is drift.
     """
     return _function_or_value("replace", target, value, terms, unless=unless, bodies=_words(bodies))
+
+
+@overload
+def add(target: str, **terms: Unpack[Terms]) -> Callable[[Callable[..., Any]], Patch]: ...
+
+
+@overload
+def add(target: str, *, value: Any, **terms: Unpack[Terms]) -> Patch: ...
 
 
 def add(target: str, *, value: Any = MISSING, **terms: Unpack[Terms]) -> Any:

@@ -11,7 +11,7 @@ from ascend_adapt import probe
 from ascend_adapt.errors import AdaptError, PatchDrift
 from ascend_adapt.patches import gate, syntax
 from ascend_adapt.patches.host import Host
-from ascend_adapt.patches.installation import SourceTree
+from ascend_adapt.patches.installation import SourceTree, ThisProcess
 from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.replacement import refused_call
 from ascend_adapt.patches.rewriting import rewrite_definition
@@ -27,27 +27,22 @@ def judge(
 
 def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: SourceTree | None) -> Outcome:
     patch = one.patch
-    folder = tree.root if tree is not None else probe.root_folder(patch.target.root)
-    state, reason, found = "armed", "", ""
-    if patch.kind == "provide":
-        state, reason = _judge_provide(patch, tree)
-    elif patch.host_script is not None and (tree is None or not (tree.root / patch.host_script).is_file()):
+    home = _home(patch, tree)
+    verdict = gate.judge(patch, device, hosts, tree or home or ThisProcess())
+    state, reason = "armed", verdict.reason
+    if verdict.admits is False:
+        state = "skipped"
+    elif home is None and patch.host_script is not None:
         reason = f"judged when {patch.host_script} is started"
-    elif folder is None:
+    elif home is None and patch.kind != "provide":
         state, reason = "skipped", f"{patch.target.root} is not installed"
-    else:
-        place = tree or SourceTree(folder, installed=True)
-        verdict = gate.judge(patch, device, hosts, place)
-        found, reason = verdict.found, verdict.reason
-        if not verdict.admits:
-            state = "skipped"
-        else:
-            try:
-                _check(patch, place)
-            except NotNeeded as text:
-                state, reason = "not_needed", str(text)
-            except AdaptError as error:
-                state, reason = "drifted", str(error)
+    elif home is not None:
+        try:
+            _check(patch, home)
+        except NotNeeded as text:
+            state, reason = "not_needed", str(text)
+        except AdaptError as error:
+            state, reason = "drifted", str(error)
     return Outcome(
         patch=one.name,
         plugin=one.plugin,
@@ -55,19 +50,27 @@ def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: Sour
         state=state,
         reason=reason,
         requires=gate.requirement_text(patch),
-        found=found,
+        found=verdict.found,
         reversible=patch.reversible,
     )
 
 
-def _judge_provide(patch: Patch, tree: SourceTree | None) -> tuple[str, str]:
-    name = patch.target.module
-    there = tree.source_of(name) is not None if tree is not None else probe.find_root(patch.target.root) is not None
-    return ("not_needed", f"a real {name} is there") if there and "." not in name else ("armed", "")
+def _home(patch: Patch, tree: SourceTree | None) -> SourceTree | None:
+    """Where the target lies: in ``tree`` if that holds its package, else where it is installed, else nowhere."""
+    if patch.host_script is not None:
+        return tree if tree is not None and (tree.root / patch.host_script).is_file() else None
+    if tree is not None and tree.folder(patch.target.root) is not None:
+        return tree
+    folder = probe.root_folder(patch.target.root)
+    return SourceTree(folder, installed=True) if folder is not None else None
 
 
 def _check(patch: Patch, tree: SourceTree) -> None:
     """Raise PatchDrift or NotNeeded if applying the patch would."""
+    if patch.kind == "provide":
+        if tree.source_of(patch.target.module) is not None:
+            raise NotNeeded(f"a real {patch.target.module} is there")
+        return
     found = definitions(patch, tree)
     if patch.kind == "add":
         if found:
