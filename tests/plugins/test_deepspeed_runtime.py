@@ -214,7 +214,7 @@ def test_variables_reach_other_hosts_as_they_are(tmp_path):
     """Case env-1, by the real launcher and a pdsh that runs the remote command here."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    remote = 'for word in "$@"; do case "$word" in "export "*) env -i sh -c "$word env -0" ;; esac; done'
+    remote = 'for word in "$@"; do case "$word" in "export "*) printf "\\0"; env -i sh -c "$word env -0" ;; esac; done'
     (tools / "pdsh").write_text(f"#!/bin/sh\n{remote}\n")
     (tools / "ssh").write_text("#!/bin/sh\nexit 0\n")
     for tool in tools.iterdir():
