@@ -77,18 +77,24 @@ def _check(patch: Patch, tree: SourceTree) -> None:
         raise PatchDrift(f"{patch.target}: {'.'.join(patch.target.path)} is not in {patch.target.module}")
     functions = [one for one in found if isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     if patch.kind == "rewrite":
+        for one in functions:
+            if [cls.name for cls in one.around[-1:]] != list(patch.target.path[-2:-1]):
+                raise PatchDrift(f"{patch.target} is inherited from {one.around[-1].name}, whose code all would share")
         if len(functions) != 1:
             raise PatchDrift(f"{patch.target}: expected one definition, found {len(functions)}")
         rewritten_module(patch, functions[0])
     if patch.kind == "replace" and patch.function is not None:
         for one in functions:
-            _check_replacement(patch, one.node)
+            _check_replacement(patch, one)
 
 
-def _check_replacement(patch: Patch, node: ast.AST) -> None:
+def _check_replacement(patch: Patch, found: syntax.Found) -> None:
     assert patch.function is not None
+    node = found.node
     theirs = signature_of(node)
-    refused = refused_call(theirs, inspect.signature(patch.function))
+    decorators = [ast.unparse(decorator) for decorator in getattr(node, "decorator_list", ())]
+    bound = bool(found.around) and "staticmethod" not in decorators
+    refused = refused_call(theirs, inspect.signature(patch.function), bound)
     if refused:
         raise PatchDrift(f"{patch.target}{theirs}: the replacement does not accept {refused}")
     if patch.bodies and syntax.digest(node) not in patch.bodies:
@@ -101,7 +107,7 @@ def definitions(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
     Raises:
         PatchDrift: the module is not there, or does not parse.
     """
-    return _find(patch.target.module, patch.target.path, tree)
+    return _find(patch.target.module, patch.target.source_path, tree)
 
 
 def _find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Found]:
