@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check install clean
+.PHONY: demo test check bench-overhead install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,6 +22,9 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_packaging.py
+
+bench-overhead: install
+	$(BIN)/python bench/overhead.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info data runs
