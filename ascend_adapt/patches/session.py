@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -265,7 +266,8 @@ class Session:
         for record in changed:
             holders = [text for key in record.applications[-1].swaps for text in held.get(key, ())]
             if holders:
-                told = f"applied after its import; {len(holders)} places keep the original: {', '.join(holders)}"
+                kinds = ", ".join(f"{kind} ({n} times)" if n > 1 else kind for kind, n in Counter(holders).items())
+                told = f"applied after its import; {len(holders)} places keep the original: {kinds}"
                 record.reason = f"{record.reason}; {told}" if record.reason else told
 
     def _refuse_conflicts(self, new: Iterable[_Record]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import Any
 
 from ascend_adapt.patches.replacement import inherited, is_borrowed, stand_in, underlying
@@ -81,10 +82,20 @@ class Slot:
 
     def holders(self) -> list[Any]:
         """Return the containers through which this package itself holds the original."""
-        functions = [underlying(head) for head in self.heads]
-        namespaces = [vars(function) for function in functions if hasattr(function, "__dict__")]
-        cells = [cell for function in functions for cell in getattr(function, "__closure__", None) or ()]
-        return [self.original, *namespaces, *cells, *(cell.cell_contents for cell in cells), *self.heads]
+        functions = [function for head in self.heads for function in _inner_functions(head)]
+        namespaces = [vars(function) for function in functions]
+        cells = [cell for function in functions for cell in function.__closure__ or ()]
+        return [self.original, self.heads, *self.heads, *namespaces, *cells, *(cell.cell_contents for cell in cells)]
+
+
+def _inner_functions(head: Any) -> list[FunctionType]:
+    """The stand-in behind a descriptor, those it goes through, and the original."""
+    inner = getattr(head, "fget", None) or getattr(head, "__func__", head)
+    functions = []
+    while isinstance(inner, FunctionType):
+        functions.append(inner)
+        inner = getattr(inner, "__wrapped__", None)
+    return functions
 
 
 def _is_one_of_a_kind(value: Any) -> bool:

@@ -282,6 +282,15 @@ def test_a_late_apply_with_nothing_out_of_reach_says_nothing(site: Site, enable:
     assert {status[name].reason for name in names} == {""}
 
 
+def test_several_late_wraps_of_one_function_say_nothing_of_each_other(site: Site, enable: Enable) -> None:
+    site.write(upstream="def f(): return 1\nclass Engine:\n    def g(self): return 1\nTABLE = (f,)\nAGAIN = (f,)\n")
+    import upstream  # noqa: F401
+
+    status = enable(*(counting(f"upstream:{path}", [], name=f"{path}{n}") for path in ("f", "Engine.g") for n in "ab"))
+    told = "applied after its import; 2 places keep the original: a tuple (2 times)"
+    assert (status["fa"].reason, status["Engine.ga"].reason, status["Engine.gb"].reason) == (told, "", "")
+
+
 def test_lazy_modules_stay_lazy(site: Site, enable: Enable) -> None:
     site.write(
         upstream="def f(): return 1\n",
