@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test check install clean
+.PHONY: demo test check bench-overhead install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -38,6 +38,9 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_packaging.py
+
+bench-overhead: install
+	$(BIN)/python bench/overhead.py
 
 clean:
 	rm -rf $(VENV) .venv-deepspeed-0.9.2 build dist *.egg-info data runs

@@ -37,7 +37,7 @@ class Installation(Protocol):
 
 def is_complete(module: ModuleType) -> bool:
     """Return whether the module's own import is over."""
-    return not getattr(module.__spec__, "_initializing", False)
+    return not getattr(getattr(module, "__spec__", None), "_initializing", False)
 
 
 def packages_named(name: str, target: Target) -> tuple[str, ...]:
@@ -53,10 +53,10 @@ class ThisProcess:
     """What is installed and imported here.
 
     A version is that of the distribution that owns the package's files, else the package's ``__version__``; if both are
-    known and differ, the package's. ``complete`` says of a loaded module whether all of its code has run.
+    known and differ, the package's. ``complete`` says of a loaded module, by name, whether all of its code has run.
     """
 
-    def __init__(self, complete: Callable[[ModuleType], bool] = is_complete) -> None:
+    def __init__(self, complete: Callable[[str], bool]) -> None:
         self._complete = complete
 
     def version(self, name: str, target: Target) -> Version:
@@ -77,8 +77,7 @@ class ThisProcess:
         return said if isinstance(said, str) else None
 
     def _is_to_come(self, name: str) -> bool:
-        module = sys.modules.get(name)
-        return module is None or not self._complete(module)
+        return sys.modules.get(name) is None or not self._complete(name)
 
 
 class SourceTree:

@@ -28,7 +28,7 @@ def judge(
 def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: SourceTree | None) -> Outcome:
     patch = one.patch
     home = _home(patch, tree)
-    verdict = gate.judge(patch, device, hosts, tree or home or ThisProcess())
+    verdict = gate.judge(patch, device, hosts, tree or home or ThisProcess(lambda name: True))
     state, reason = "armed", verdict.reason
     if verdict.admits is False:
         state = "skipped"
@@ -82,18 +82,24 @@ def _check(patch: Patch, tree: SourceTree) -> None:
         raise PatchDrift(f"{patch.target}: {'.'.join(patch.target.path)} is not in {patch.target.module}")
     functions = [one for one in found if isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     if patch.kind == "rewrite":
+        for one in functions:
+            if [cls.name for cls in one.around[-1:]] != list(patch.target.path[-2:-1]):
+                raise PatchDrift(f"{patch.target} is inherited from {one.around[-1].name}, whose code all would share")
         if len(functions) != 1:
             raise PatchDrift(f"{patch.target}: expected one definition, found {len(functions)}")
         rewrite_definition(patch, functions[0])
     if patch.kind == "replace" and patch.function is not None:
         for one in functions:
-            _check_replacement(patch, one.node)
+            _check_replacement(patch, one)
 
 
-def _check_replacement(patch: Patch, node: ast.AST) -> None:
+def _check_replacement(patch: Patch, found: syntax.Found) -> None:
     assert patch.function is not None
+    node = found.node
     theirs = signature_of(node)
-    refused = refused_call(theirs, inspect.signature(patch.function))
+    decorators = [ast.unparse(decorator) for decorator in getattr(node, "decorator_list", ())]
+    bound = bool(found.around) and "staticmethod" not in decorators
+    refused = refused_call(theirs, inspect.signature(patch.function), bound)
     if refused:
         raise PatchDrift(f"{patch.target}{theirs}: the replacement does not accept {refused}")
     if patch.bodies and syntax.digest(node) not in patch.bodies:
@@ -108,7 +114,7 @@ def definitions(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
     """
     if patch.host_script is not None:
         return syntax.find(syntax.parse_file(tree.root / patch.host_script), patch.target.path)
-    return _find(patch.target.module, patch.target.path, tree)
+    return _find(patch.target.module, patch.target.source_path, tree)
 
 
 def _find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Found]:
