@@ -104,6 +104,13 @@ def status() -> Status:
         return _status_of(_in_force) if _in_force is not None else _last
 
 
+def check() -> None:
+    """Raise for a patch whose state must not be passed over, as enable() would; an import may have swallowed it."""
+    with _lock:
+        if _in_force is not None:
+            _in_force.session.check()
+
+
 def at_first_apply(callback: Callable[[], None]) -> None:
     """Call ``callback`` once, as soon as a patch in force has been applied."""
     with _lock:
