@@ -1,0 +1,78 @@
+"""This process as a member of a job: adapted, and if it is a rank, reporting and compared with the other ranks."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt import agreement, runtime
+from ascend_adapt.errors import AdaptError, LaunchError
+from ascend_adapt.launch import failures
+from ascend_adapt.launch.run_directory import RunDirectory, write_whole
+
+
+def join() -> None:
+    """Adapt this process; a rank also writes its status now, at the first apply and at exit.
+
+    Raises:
+        AdaptError: as enable(); and if this rank has other versions or patches than one that is there already.
+    """
+    try:
+        runtime.enable()
+        rank, folder = _own_rank(), os.environ.get("ASCEND_ADAPT_RUN_DIR")
+        if rank is None or not folder:
+            return
+        run_dir, pid = RunDirectory(Path(folder)), os.getpid()
+
+        def report_and_compare() -> None:
+            _report(run_dir, rank)
+            _compare(run_dir)
+
+        report_and_compare()
+        runtime.at_first_apply(report_and_compare)
+        # A forked child runs our exit handlers too, and is not the rank.
+        atexit.register(lambda: _report(run_dir, rank) if os.getpid() == pid else None)
+    except AdaptError as error:
+        failures.record(os.environ, 1, str(error))
+        raise
+
+
+def _own_rank() -> int | None:
+    rank = os.environ.get("RANK", "")
+    pid = os.environ.setdefault("ASCEND_ADAPT_RANK_PID", str(os.getpid()))
+    return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
+
+
+def _report(run_dir: RunDirectory, rank: int) -> None:
+    status = runtime.status()
+    told = agreement.facts(status)
+    data = {
+        "rank": rank,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "job": os.environ.get("ASCEND_ADAPT_JOB", ""),
+        "digest": agreement.digest(told),
+        "facts": told,
+        **status.to_json(),
+    }
+    write_whole(run_dir.rank_status(rank), data)
+
+
+def _compare(run_dir: RunDirectory) -> None:
+    """Raise if a rank differs from another.
+
+    Each writes before it reads, so of two that differ one at least sees the other, before it runs a line of the script.
+    """
+    told: dict[int, dict[str, str]] = {}
+    for path in run_dir.path.glob("adapt-status.*.json"):
+        data: dict[str, Any] = json.loads(path.read_text())
+        if data["job"] == os.environ.get("ASCEND_ADAPT_JOB", ""):
+            told[int(data["rank"])] = data["facts"]
+    found = agreement.differences(told)
+    if found:
+        more = f"; {len(found) - 1} more differences" if len(found) > 1 else ""
+        raise LaunchError(f"{found[0]}{more} — give all ranks the same packages and settings")
