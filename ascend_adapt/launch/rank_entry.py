@@ -49,7 +49,8 @@ def _run(is_module: bool, argv: list[str]) -> None:
         raise
     except BaseException as error:
         failures.record(os.environ, 1, _in_one_line(error))
-        sys.excepthook(type(error), error, _of_the_script(error.__traceback__))
+        error.__traceback__ = _of_the_script(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
 
 

@@ -45,3 +45,41 @@ def toy(tmp_path):
         "def register_patches():\n    return [toy_answer, toy_grow]\n"
     )
     return str(folder)
+
+
+class Background:
+    """A job that runs while the test looks on; every wait is for something the job does."""
+
+    def __init__(self, argv, cwd, env, **kwargs):
+        command = [sys.executable, "-m", "ascend_adapt.launch.cli", *argv]
+        self.process = subprocess.Popen(
+            command, cwd=cwd, env={**os.environ, **env}, stdout=subprocess.PIPE, text=True, **kwargs
+        )
+        self.pid = self.process.pid
+
+    def lines(self, count):
+        """Return the next lines that the ranks print, sorted."""
+        return sorted(self.process.stdout.readline().rstrip("\n") for _ in range(count))
+
+    def code(self):
+        """Wait for the launcher and return its exit code as a shell tells it."""
+        code = self.process.wait(60)
+        return code if code >= 0 else 128 - code
+
+
+@pytest.fixture
+def background(tmp_path):
+    """Start ascend-run in ``tmp_path`` and return it, running."""
+    jobs = []
+
+    def start(*argv, env=(), **kwargs):
+        jobs.append(Background(argv, tmp_path, dict(env), **kwargs))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.process.terminate()
+        job.process.wait(60)
+        for stream in (job.process.stdout, job.process.stderr):
+            if stream is not None:
+                stream.close()
