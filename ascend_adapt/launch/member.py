@@ -42,9 +42,11 @@ def join() -> None:
 
 
 def _own_rank() -> int | None:
+    """Return the rank that this process is; what a rank starts inherits RANK and is none."""
     rank = os.environ.get("RANK", "")
-    pid = os.environ.setdefault("ASCEND_ADAPT_RANK_PID", str(os.getpid()))
-    return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
+    if not rank.isdigit() or os.environ.setdefault("ASCEND_ADAPT_RANK_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    return int(rank)
 
 
 def _report(run_dir: RunDirectory, rank: int) -> None:
