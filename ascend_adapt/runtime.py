@@ -36,6 +36,7 @@ class _InForce:
 
 _lock = threading.RLock()
 _in_force: _InForce | None = None
+_is_beginning = False
 _last = Status()
 
 
@@ -67,9 +68,11 @@ def enable(
     """
     from ascend_adapt import settings as settings_module
 
-    global _in_force
+    global _in_force, _is_beginning
     environ = os.environ
     with _lock:
+        if _is_beginning:
+            return status()
         off = settings_module.is_off(environ)
         wanted = settings_module.resolve(
             environ, plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict
@@ -78,7 +81,11 @@ def enable(
             return _switched_off(wanted)
         caller = _caller()
         if _in_force is None:
-            _in_force = _begin(wanted, environ, caller)
+            _is_beginning = True
+            try:
+                _in_force = _begin(wanted, environ, caller)
+            finally:
+                _is_beginning = False
         else:
             _join(_in_force, wanted, caller)
         current = status()
@@ -109,6 +116,12 @@ def check() -> None:
     with _lock:
         if _in_force is not None:
             _in_force.session.check()
+
+
+def is_beginning() -> bool:
+    """Return whether the first enable() is at work in this thread: looking for a target, it asks every import finder."""
+    with _lock:
+        return _is_beginning
 
 
 def at_first_apply(callback: Callable[[], None]) -> None:
