@@ -119,7 +119,7 @@ def check() -> None:
 
 
 def is_beginning() -> bool:
-    """Return whether the first enable() is at work in this thread: looking for a target, it asks every import finder."""
+    """Return whether the first enable() is at work in this thread; looking for targets, it asks every import finder."""
     with _lock:
         return _is_beginning
 

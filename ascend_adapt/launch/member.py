@@ -15,17 +15,21 @@ from ascend_adapt.launch import failures
 from ascend_adapt.launch.run_directory import RunDirectory, write_whole
 
 
-def join() -> None:
+def join() -> bool:
     """Adapt this process; a rank also writes its status now, at the first apply and at exit.
+
+    Return False if the script's own enable() is at work just now, which is to be joined later.
 
     Raises:
         AdaptError: as enable(); and if this rank has other versions or patches than one that is there already.
     """
+    if runtime.is_beginning():
+        return False
     try:
         runtime.enable()
         rank, folder = _own_rank(), os.environ.get("ASCEND_ADAPT_RUN_DIR")
         if rank is None or not folder:
-            return
+            return True
         run_dir, pid = RunDirectory(Path(folder)), os.getpid()
 
         def report_and_compare() -> None:
@@ -36,6 +40,7 @@ def join() -> None:
         runtime.at_first_apply(report_and_compare)
         # A forked child runs our exit handlers too, and is not the rank.
         atexit.register(lambda: _report(run_dir, rank) if os.getpid() == pid else None)
+        return True
     except AdaptError as error:
         failures.record(os.environ, 1, str(error))
         raise

@@ -199,3 +199,14 @@ def test_an_interpreter_without_this_package_goes_on_and_says_so(toy):
 def test_a_helper_that_imports_no_target_loads_nothing_of_ours(toy):
     code = "import sys; print([name for name in sys.modules if name.startswith(('ascend_adapt', 'wrapt', 'pluggy'))])"
     assert interpreter(code, BOOTSTRAP, toy).stdout == "[]\n"
+
+
+def test_a_script_that_enables_itself_has_one_session(ascend_run, toy, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import sys, ascend_adapt\nascend_adapt.enable()\nimport toytarget\n"
+        "print([type(finder).__name__ for finder in sys.meta_path].count('ImportWatch'), toytarget.answer())\n"
+        "print({one.state for one in ascend_adapt.status().outcomes if one.plugin == 'toy'})\n"
+    )
+    for command in (["train.py"], [sys.executable, "train.py"]):
+        job = ascend_run(*command, PYTHONPATH=toy)
+        assert job.stdout == "1 patched\n{'applied'}\n", job.stderr

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from _thread import RLock
+from _thread import get_ident
 from importlib.machinery import ModuleSpec, PathFinder
 
 TYPE_CHECKING = False  # importing typing would cost every process of the job a millisecond
@@ -27,24 +27,22 @@ class TargetFinder:
 
     def __init__(self, roots: frozenset[str]) -> None:
         self.roots = roots
-        self._done = self._busy = False
-        self._lock = RLock()
+        self._done = False
+        self._busy: set[int] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Adapt the process if it is time, and let all other finders look."""
-        if self._done or fullname.partition(".")[0] not in self.roots:
+        # No lock: enable() has its own, and calls us while it holds it.
+        thread = get_ident()
+        if self._done or thread in self._busy or fullname.partition(".")[0] not in self.roots:
             return None
-        with self._lock:
-            if self._done or self._busy:
-                return None
-            self._busy = True
-            try:
-                _adapt()
-                self._done = True
-            finally:
-                self._busy = False
+        self._busy.add(thread)
+        try:
+            self._done = _adapt()
+        finally:
+            self._busy.discard(thread)
         # The patches' own finders entered sys.meta_path before us, and this very import must not miss them.
         for finder in tuple(sys.meta_path):
             find = getattr(finder, "find_spec", None)
@@ -55,7 +53,8 @@ class TargetFinder:
         return None
 
 
-def _adapt() -> None:
+def _adapt() -> bool:
+    """Adapt this process; return False if the script's own enable() does so just now."""
     try:
         from ascend_adapt.launch import member
     except ImportError as error:
@@ -66,8 +65,8 @@ def _adapt() -> None:
             f"ascend_adapt: {sys.executable} has no ascend_adapt, this process runs without patches — install it there",
             file=sys.stderr,
         )
-        return
-    member.join()
+        return True
+    return member.join()
 
 
 def _begin() -> None:
