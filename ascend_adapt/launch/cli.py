@@ -116,7 +116,7 @@ def _check_module(name: str) -> None:
 def _devices(request: requests.Request, environ: Mapping[str, str]) -> tuple[str, int]:
     asked = request.device if request.device != "auto" else settings.resolve(environ).device
     device = asked or probe.detect_device(environ)[0]
-    return device, probe.count_devices(device, environ)
+    return device, probe.count_devices(device, {**environ, **environment.visible_npus(environ)})
 
 
 def _plugins(request: requests.Request, environ: Mapping[str, str]) -> PluginManager:

@@ -38,6 +38,13 @@ def python_path(users: str) -> str:
     return os.pathsep.join([BOOTSTRAP, *(entry for entry in users.split(os.pathsep) if entry not in ("", BOOTSTRAP))])
 
 
+def visible_npus(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the NPUs that a user means who has said so for GPUs only."""
+    if "ASCEND_RT_VISIBLE_DEVICES" in environ or "CUDA_VISIBLE_DEVICES" not in environ:
+        return {}
+    return {"ASCEND_RT_VISIBLE_DEVICES": environ["CUDA_VISIBLE_DEVICES"]}
+
+
 def of_device(device: str, run_dir: str, hccl_base_port: int, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the defaults for one kind of device, without those that the user has set.
 
@@ -54,6 +61,5 @@ def of_device(device: str, run_dir: str, hccl_base_port: int, environ: Mapping[s
         # Megatron asserts it, whatever the device.
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     }
-    if "CUDA_VISIBLE_DEVICES" in environ:
-        defaults["ASCEND_RT_VISIBLE_DEVICES"] = environ["CUDA_VISIBLE_DEVICES"]
+    defaults.update(visible_npus(environ))
     return {name: value for name, value in defaults.items() if name not in environ}

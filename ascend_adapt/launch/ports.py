@@ -15,11 +15,11 @@ class Ports:
     """A rendezvous port and the base of an HCCL range, both ours until ``close()`` or the end of this process."""
 
     def __init__(self) -> None:
+        self._hccl_lock, self.hccl_base = _lock_range()
         # Bound and not listening: no other program is given the port, and rank 0, which sets SO_REUSEADDR as torch's
         # store does, can still listen on it.
         self._rendezvous = _bound(0)
         self.rendezvous = int(self._rendezvous.getsockname()[1])
-        self._hccl_lock, self.hccl_base = _lock_range()
 
     def close(self) -> None:
         """Release both."""

@@ -130,3 +130,26 @@ def test_a_plugin_that_cannot_be_used_stops_the_job_before_it_starts(ascend_run,
     assert "started" not in job.stdout
     without = ascend_run("--disable", "broken", "train.py", PYTHONPATH=str(tmp_path))
     assert (without.returncode, without.stdout) == (0, "started\n"), without.stderr
+
+
+def test_windows_line_ends_in_a_script_and_what_it_reads(ascend_run, tmp_path):
+    (tmp_path / "c.yml").write_bytes(b"a: 1\r\nb:\r\n  - x\r\n")
+    (tmp_path / "c.json").write_bytes(b'{"a":\r\n 1}\r\n')
+    (tmp_path / "train.py").write_bytes(
+        b"import json, yaml\r\nif True:\r\n    text = '''one\r\ntwo'''\r\n"
+        b"print([text, yaml.safe_load(open('c.yml')), json.load(open('c.json'))])\r\n"
+    )
+    job = ascend_run("train.py")
+    assert job.stdout == "['one\\ntwo', {'a': 1, 'b': ['x']}, {'a': 1}]\n", job.stderr
+
+
+def test_the_devices_of_the_user_narrow_the_job(ascend_run, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    job = ascend_run("--device", "npu", "--dry-run", "train.py", ASCEND_RT_VISIBLE_DEVICES="4,5", HCCL_EXEC_TIMEOUT="9")
+    ranks = json.loads(job.stdout)["ranks"]
+    assert [rank["device"] for rank in ranks] == ["npu:0", "npu:1"]
+    assert "ASCEND_RT_VISIBLE_DEVICES" not in ranks[0]["env"]
+    assert "HCCL_IF_BASE_PORT" in ranks[0]["env"]
+    cuda = ascend_run("--device", "npu", "--dry-run", "train.py", CUDA_VISIBLE_DEVICES="0,1,2")
+    ranks = json.loads(cuda.stdout)["ranks"]
+    assert [rank["env"]["ASCEND_RT_VISIBLE_DEVICES"] for rank in ranks] == ["0,1,2"] * 3

@@ -58,11 +58,9 @@ def _adapt() -> bool:
     try:
         from ascend_adapt.launch import member
     except ImportError as error:
-        if (error.name or "").partition(".")[0] != "ascend_adapt":
-            raise
         _withdraw_beacon()
         print(
-            f"ascend_adapt: {sys.executable} has no ascend_adapt, this process runs without patches — install it there",
+            f"ascend_adapt: {sys.executable}: {error}, this process runs without patches — install ascend_adapt there",
             file=sys.stderr,
         )
         return True
