@@ -34,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"ascend-run: {error}", file=sys.stderr)
         return 2 if isinstance(error, (SettingsError, _Usage)) else 1
+    except KeyboardInterrupt:
+        # Before the runner takes care of signals: nothing has been started.
+        return 130
 
 
 class _Usage(LaunchError):
