@@ -14,20 +14,26 @@ from typing import Any
 from ascend_adapt.launch.processes import code_name
 from ascend_adapt.launch.run_directory import RunDirectory, write_whole
 
+_LONGEST = 500
+
 
 @dataclass(frozen=True)
 class Failure:
-    """The end of a rank that was not a success; ``error`` is empty if it had no time to say."""
+    """An end that was no success, of a rank or, with None, of a command; ``error`` is empty if nothing was said."""
 
-    rank: int
+    rank: int | None
     time_ns: int
     code: int
     error: str = ""
     host: str = ""
 
-    def __str__(self) -> str:
+    def told(self, run_dir: RunDirectory) -> str:
+        """Return what the user is told of it, in one line."""
+        if self.rank is None:
+            return self.error
         what = f"{self.error} ({code_name(self.code)})" if self.error else code_name(self.code)
-        return f"rank {self.rank} on {self.host or socket.gethostname()} failed first: {what}"
+        where = f"on {self.host or socket.gethostname()}"
+        return f"rank {self.rank} {where} failed first: {what}; its log: {run_dir.rank_log(self.rank)}"
 
 
 def record(environ: Mapping[str, str], code: int, error: str) -> None:
@@ -35,7 +41,8 @@ def record(environ: Mapping[str, str], code: int, error: str) -> None:
     folder, rank = environ.get("ASCEND_ADAPT_RUN_DIR"), environ.get("RANK", "")
     if not folder or not rank.isdigit():
         return
-    data = {"rank": int(rank), "time_ns": time.time_ns(), "code": code, "error": error, "host": socket.gethostname()}
+    told = {"rank": int(rank), "time_ns": time.time_ns(), "code": code, "host": socket.gethostname()}
+    data = {**told, "error": error if len(error) <= _LONGEST else f"{error[:_LONGEST]} ..."}
     try:
         write_whole(RunDirectory(Path(folder)).failures / f"{rank}.{os.getpid()}.json", data)
     except OSError:
@@ -44,6 +51,8 @@ def record(environ: Mapping[str, str], code: int, error: str) -> None:
 
 def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
     """Return the first failure of all: another rank may have failed before ``seen``, which ended first."""
+    if seen.rank is None:
+        return seen
     told = [failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None]
     own = [failure for failure in told if failure.rank == seen.rank and failure.time_ns >= since_ns]
     if own:

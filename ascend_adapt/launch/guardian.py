@@ -15,19 +15,19 @@ import subprocess
 import time
 from dataclasses import dataclass
 
+from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch import failures, processes
 from ascend_adapt.launch.ending import Ending
 from ascend_adapt.launch.environment import BOOTSTRAP
 from ascend_adapt.launch.failures import Failure
 from ascend_adapt.launch.output import STDERR, STDOUT, Output
 from ascend_adapt.launch.plan import Plan, RankCommand
-from ascend_adapt.launch.processes import Identity
+from ascend_adapt.launch.processes import Identity, code_name
 from ascend_adapt.launch.reach import Watch
 from ascend_adapt.launch.run_directory import Job, RunDirectory
 
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _ENDING_LOOK_S = 0.02
-_REACH_LOOK_S = 0.2
 _OUTPUT_WAIT_S = 5.0
 
 
@@ -47,7 +47,7 @@ class Guardian:
 
     def __init__(self, assignment: Assignment, control: int, launcher: Identity) -> None:
         self._assignment, self._control = assignment, control
-        self._job = Job.here(launcher, _myself())
+        self._job = Job.here(launcher, Identity.own())
         self._stop: int | None = None
         self._hurry = False
         self._unreached: list[str] = []
@@ -83,19 +83,13 @@ class Guardian:
         output = Output(logs, append=restarts > 0)
         running = {self._start(command, output, restarts): command for command in self._assignment.plan.ranks}
         output.begin()
-        failed = self._wait_for_end(running)
-        left_running = self._end_all(failed is not None)
+        failure = self._wait_for_end(running)
+        left_running = self._end_all(failure)
         output.finish(_OUTPUT_WAIT_S if not left_running else 0)
-        if self._stop is not None:
-            return 128 + self._stop
-        if failed is None:
-            return 0
-        command, code = failed
-        if command.rank is None:
-            say(f"{command.argv[0]} ended with {processes.code_name(code)}")
-            return code
-        first = failures.earliest(self._assignment.run_dir, Failure(command.rank, time.time_ns(), code), began_ns)
-        say(f"{first}; its log: {self._assignment.run_dir.rank_log(first.rank)}")
+        if failure is None:
+            return 0 if self._stop is None else 128 + self._stop
+        first = failures.earliest(self._assignment.run_dir, failure, began_ns)
+        say(first.told(self._assignment.run_dir))
         return first.code
 
     def _start(self, command: RankCommand, output: Output, restarts: int) -> int:
@@ -107,52 +101,58 @@ class Guardian:
             env["TORCHELASTIC_RUN_ID"] = env["ASCEND_ADAPT_JOB"]
             env["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
             stdout, stderr = output.pipe(command.rank, STDOUT), output.pipe(command.rank, STDERR)
-        process = subprocess.Popen(
-            command.argv,
-            env=env,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-            # Safe here: this process has no thread but this one until output.begin().
-            preexec_fn=processes.dies_with_parent(),
-        )
+        try:
+            process = subprocess.Popen(
+                command.argv,
+                env=env,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                # Safe here: this process has no thread but this one until output.begin().
+                preexec_fn=processes.dies_with_parent(),
+            )
+        except OSError as error:
+            raise LaunchError(
+                f"{command.argv[0]}: {error.strerror}, expected a program that can be started — see its first line"
+            ) from error
         process.returncode = 0  # the guardian reaps by itself, in the order in which its children end
         return int(process.pid)
 
     def _job_name(self) -> str:
         return f"{self._job.boot[:8]}-{self._job.guardian.pid}-{self._job.guardian.start}"
 
-    def _wait_for_end(self, running: dict[int, RankCommand]) -> tuple[RankCommand, int] | None:
-        """Return who failed first and with which code; None after the last success, or if the job is to stop."""
+    def _wait_for_end(self, running: dict[int, RankCommand]) -> Failure | None:
+        """Return the first failure; None after the last success, or if the job is to stop."""
         watch = Watch(self._assignment.run_dir, BOOTSTRAP) if self._assignment.watch_reach else None
         while running and self._stop is None:
-            self._wait(_REACH_LOOK_S if watch is not None else None)
+            self._wait(watch.interval if watch is not None else None)
             for pid, code in processes.reap():
                 command = running.pop(pid, None)
                 if command is not None and code != 0:
-                    return command, code
+                    error = "" if command.rank is not None else f"{command.argv[0]} ended with {code_name(code)}"
+                    return Failure(command.rank, time.time_ns(), code, error)
             for unreached in watch.look() if watch is not None else ():
                 self._unreached.append(str(unreached))
                 say(str(unreached))
                 if self._assignment.strict:
-                    return self._assignment.plan.ranks[0], 1
+                    return Failure(None, time.time_ns(), 1, "--strict: stops the job, every rank must be adapted")
         return None
 
-    def _end_all(self, failed: bool) -> list[Identity]:
+    def _end_all(self, failure: Failure | None) -> list[Identity]:
         """End everything below this process; return what nothing could end."""
-        asked_to_stop = self._stop is not None
+        is_success = failure is None and self._stop is None
         ending = Ending(signal.SIGINT if self._stop == signal.SIGINT else signal.SIGTERM)
         self._hurry = False
-        first_look = True
-        while not ending.look():
-            if first_look and not failed and not asked_to_stop:
-                say(f"ends what the job left running: {', '.join(str(one.pid) for one in ending.left)}")
-            first_look = False
+        done = ending.look()
+        if is_success and ending.left:
+            say(f"ends what the job left running: {', '.join(str(one.pid) for one in ending.left)}")
+        while not done:
             self._wait(_ENDING_LOOK_S)
             for _ in processes.reap():
                 pass
             if self._hurry:
                 ending.hurry()
+            done = ending.look()
         for _ in processes.reap():
             pass
         if ending.left:
@@ -184,10 +184,3 @@ def say(text: str) -> None:
     """Tell the user one line; a closed terminal is no reason to stop."""
     with contextlib.suppress(OSError):
         os.write(STDERR, os.fsencode(f"ascend-run: {text}\n"))
-
-
-def _myself() -> Identity:
-    myself = Identity.of(os.getpid())
-    if myself is None:
-        raise RuntimeError("/proc does not show this process")
-    return myself

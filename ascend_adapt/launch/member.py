@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import socket
@@ -10,40 +11,49 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt import agreement, runtime
-from ascend_adapt.errors import AdaptError, LaunchError
-from ascend_adapt.launch import failures
+from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.run_directory import RunDirectory, write_whole
+
+_joined = False
 
 
 def join() -> bool:
-    """Adapt this process; a rank also writes its status now, at the first apply and at exit.
+    """Adapt this process, once; a rank also writes its status now, at the first apply and at exit.
 
     Return False if the script's own enable() is at work just now, which is to be joined later.
 
     Raises:
         AdaptError: as enable(); and if this rank has other versions or patches than one that is there already.
     """
+    global _joined
+    if _joined:
+        return True  # and what the script has done since, such as disable(), stands
     if runtime.is_beginning():
         return False
-    try:
-        runtime.enable()
-        rank, folder = _own_rank(), os.environ.get("ASCEND_ADAPT_RUN_DIR")
-        if rank is None or not folder:
-            return True
-        run_dir, pid = RunDirectory(Path(folder)), os.getpid()
+    runtime.enable()
+    rank, folder = _own_rank(), os.environ.get("ASCEND_ADAPT_RUN_DIR")
+    if rank is not None and folder:
+        _take_part(RunDirectory(Path(folder)), rank)
+    _joined = True
+    return True
 
-        def report_and_compare() -> None:
-            _report(run_dir, rank)
-            _compare(run_dir)
 
-        report_and_compare()
-        runtime.at_first_apply(report_and_compare)
-        # A forked child runs our exit handlers too, and is not the rank.
-        atexit.register(lambda: _report(run_dir, rank) if os.getpid() == pid else None)
-        return True
-    except AdaptError as error:
-        failures.record(os.environ, 1, str(error))
-        raise
+def _take_part(run_dir: RunDirectory, rank: int) -> None:
+    pid = os.getpid()
+
+    def report_and_compare() -> None:
+        _report(run_dir, rank)
+        _compare(run_dir)
+
+    def report_at_exit() -> None:
+        # A forked child runs our exit handlers too, and is not the rank. A full disk is no failure of the job.
+        if os.getpid() == pid:
+            with contextlib.suppress(LaunchError):
+                _report(run_dir, rank)
+
+    report_and_compare()
+    runtime.at_first_apply(report_and_compare)
+    atexit.register(report_at_exit)
 
 
 def _own_rank() -> int | None:
@@ -66,7 +76,12 @@ def _report(run_dir: RunDirectory, rank: int) -> None:
         "facts": told,
         **status.to_json(),
     }
-    write_whole(run_dir.rank_status(rank), data)
+    try:
+        write_whole(run_dir.rank_status(rank), data)
+    except OSError as error:
+        raise LaunchError(
+            f"{run_dir.path}: {error.strerror}, expected a folder that ranks can write — choose another with --log-dir"
+        ) from error
 
 
 def _compare(run_dir: RunDirectory) -> None:

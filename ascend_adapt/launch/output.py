@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import threading
@@ -47,7 +48,9 @@ class Output:
                 rank, console = key.data
                 data = os.read(key.fd, _AT_ONCE)
                 if data:
-                    self._logs[rank].write(data)
+                    # A full disk must not stop the rank: what cannot be kept is at least shown.
+                    with contextlib.suppress(OSError):
+                        self._logs[rank].write(data)
                 else:
                     self._selector.unregister(key.fd)
                     os.close(key.fd)

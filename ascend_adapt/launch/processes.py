@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascend_adapt.errors import LaunchError
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PF_FORKNOEXEC = 0x40
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,18 @@ class Identity:
 
     pid: int
     start: int
+
+    @classmethod
+    def own(cls) -> Identity:
+        """Return the identity of this process.
+
+        Raises:
+            LaunchError: there is no /proc to tell it.
+        """
+        own = cls.of(os.getpid())
+        if own is None:
+            raise LaunchError("/proc: does not show this process, expected Linux with /proc mounted — mount it")
+        return own
 
     @classmethod
     def of(cls, pid: int) -> Identity | None:
@@ -30,6 +45,11 @@ class Identity:
         """Return whether it still runs; a zombie does not."""
         stat = _Stat.read(self.pid)
         return stat is not None and stat.start == self.start and stat.state not in "ZX"
+
+    def is_forked_copy(self) -> bool:
+        """Return whether it still runs what its parent ran when it was forked."""
+        stat = _Stat.read(self.pid)
+        return stat is not None and stat.start == self.start and bool(stat.flags & _PF_FORKNOEXEC)
 
     def send(self, number: int) -> None:
         """Send it a signal; nothing happens if it is gone, whoever has its pid by now."""
@@ -115,6 +135,7 @@ def code_name(code: int) -> str:
 class _Stat:
     state: str
     parent: int
+    flags: int
     start: int
 
     @classmethod
@@ -125,7 +146,7 @@ class _Stat:
             return None
         # The name before the last parenthesis may hold spaces and parentheses itself.
         fields = text[text.rindex(b")") + 2 :].split()
-        return cls(fields[0].decode(), int(fields[1]), int(fields[19]))
+        return cls(fields[0].decode(), int(fields[1]), int(fields[6]), int(fields[19]))
 
 
 def _libc() -> ctypes.CDLL:

@@ -44,8 +44,10 @@ def _run(is_module: bool, argv: list[str]) -> None:
     except (AdaptError, KeyboardInterrupt):
         raise
     except SystemExit as request:
-        if request.code not in (None, 0):
-            failures.record(os.environ, request.code if isinstance(request.code, int) else 1, f"exit({request.code!r})")
+        if isinstance(request.code, int) and request.code & 0xFF:
+            failures.record(os.environ, request.code & 0xFF, f"sys.exit({request.code})")
+        elif request.code is not None and not isinstance(request.code, int):
+            failures.record(os.environ, 1, f"sys.exit: {request.code}")
         raise
     except BaseException as error:
         failures.record(os.environ, 1, _in_one_line(error))

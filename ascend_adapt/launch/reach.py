@@ -15,6 +15,7 @@ from ascend_adapt.launch.run_directory import RunDirectory
 
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 _TAKES_VALUE = "WX"
+_LOOK_S, _LOOK_LATER_S, _LATER_S = 0.2, 2.0, 60.0
 # An interpreter that has run this long has long imported site; a beacon is then missing, not late.
 _SETTLED_S = 10.0
 
@@ -40,19 +41,31 @@ class Watch:
         self._run_dir, self._bootstrap = run_dir, bootstrap
         self._first_seen: dict[Identity, float] = {}
         self._known: set[Identity] = set()
+        self._last_new = time.monotonic()
+
+    @property
+    def interval(self) -> float:
+        """How long to wait for the next look: less while processes begin."""
+        return _LOOK_S if time.monotonic() - self._last_new < _LATER_S else _LOOK_LATER_S
 
     def look(self) -> list[Unreached]:
         """Return the ranks found to be unreached since the last look."""
         found = []
-        for one in processes.descendants(os.getpid()):
+        below = processes.descendants(os.getpid())
+        for one in below:
             if one in self._known:
                 continue
-            waited = time.monotonic() - self._first_seen.setdefault(one, time.monotonic())
+            if one not in self._first_seen:
+                self._first_seen[one] = self._last_new = time.monotonic()
+            waited = time.monotonic() - self._first_seen[one]
             if (self._run_dir.beacons / str(one.pid)).exists():
                 self._known.add(one)
+            elif one.is_forked_copy():
+                continue  # as reached as its parent; it may still become another program
             elif (unreached := self._judge(one, settled=waited > _SETTLED_S)) is not None:
                 self._known.add(one)
                 found.append(unreached)
+        self._known.intersection_update(below)
         return found
 
     def _judge(self, one: Identity, settled: bool) -> Unreached | None:

@@ -24,12 +24,20 @@ class RunDirectory:
         """Make the folders, and clear what an earlier job left in them.
 
         Raises:
-            LaunchError: they cannot be made.
+            LaunchError: they cannot be made, or a job that runs uses them.
         """
+        if self.job.exists():
+            job, _ = Job.read(self)
+            if job.is_alive():
+                raise LaunchError(
+                    f"run directory {self.path}: is in use by a running job (pid {job.launcher.pid}) — "
+                    f"choose another with --log-dir, or end it with `ascend-adapt stop {self.path}`"
+                )
+        stale_status = self.path.glob("adapt-status.*.json")
         try:
             for folder in (self.path, self.beacons, self.failures):
                 folder.mkdir(parents=True, exist_ok=True)
-            for stale in (*self.beacons.iterdir(), *self.failures.iterdir(), *self.path.glob("adapt-status.*.json")):
+            for stale in (self.job, *self.beacons.iterdir(), *self.failures.iterdir(), *stale_status):
                 stale.unlink(missing_ok=True)
         except OSError as error:
             raise LaunchError(f"run directory {self.path}: {error.strerror} — choose another with --log-dir") from error
@@ -91,6 +99,11 @@ class Job:
             ) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LaunchError(f"{run_dir.job}: is not a job file ({error}) — remove it") from error
+
+    def is_alive(self) -> bool:
+        """Return whether it runs on this machine now."""
+        here = (self.host, self.boot) == (socket.gethostname(), boot_id())
+        return here and (self.launcher.is_alive() or self.guardian.is_alive())
 
     def write(self, run_dir: RunDirectory, **more: Any) -> None:
         """Write who runs the job, and ``more`` about it."""

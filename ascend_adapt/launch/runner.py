@@ -9,6 +9,7 @@ import sys
 import traceback
 from types import FrameType
 
+from ascend_adapt.errors import AdaptError
 from ascend_adapt.launch import ending, guardian, processes
 from ascend_adapt.launch.guardian import Assignment, Guardian
 from ascend_adapt.launch.processes import Identity
@@ -20,9 +21,7 @@ def run(assignment: Assignment) -> int:
     If the guardian is killed, its ranks die with it and what they left becomes a child of this process, which ends it.
     """
     processes.adopt_orphans()
-    launcher = Identity.of(os.getpid())
-    if launcher is None:
-        raise RuntimeError("/proc does not show this process")
+    launcher = Identity.own()
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -59,6 +58,9 @@ def _guard(guard: Guardian, mask: set[int]) -> None:
         guard.listen()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = guard.run()
+    except AdaptError as error:
+        guardian.say(str(error))
+        ending.end_descendants()
     except BaseException:
         traceback.print_exc()
         ending.end_descendants()

@@ -18,8 +18,8 @@ from ascend_adapt.launch.processes import Identity
 LASTING = """
 import os, signal, subprocess, sys
 child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-print(os.environ.get("RANK", "-"), os.getpid(), os.getppid(), child.pid, flush=True)
 try:
+    print(os.environ.get("RANK", "-"), os.getpid(), os.getppid(), child.pid, flush=True)
     signal.pause()
 finally:
     print("cleaned", os.environ.get("RANK", "-"), flush=True)
@@ -64,14 +64,13 @@ def test_run_1_a_rank_that_ignores_sigterm_and_its_child_in_another_session(asce
         "    print(os.getpid(), child.pid, flush=True)\n"
         "    open('ready', 'w').close()\n"
         "    while True: signal.pause()\n"
-        "os.mkfifo('never') if not os.path.exists('never') else None\n"
         "while not os.path.exists('ready'): pass\n"
         "sys.exit(7)\n"
     )
     job = ascend_run("--nproc", "2", "--log-dir", "run", "train.py")
     assert job.returncode == 7, job.stderr
     assert not any(os.path.exists(f"/proc/{pid}") for pid in job.stdout.split())
-    assert f"failed first: exit(7) (exit code 7); its log: {tmp_path}/run/rank-1.log" in job.stderr
+    assert f"failed first: sys.exit(7) (exit code 7); its log: {tmp_path}/run/rank-1.log" in job.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -262,3 +261,55 @@ def test_run_2_nohup_and_the_terminal_closes(tmp_path):
     job = json.loads((tmp_path / "run" / "job.json").read_text())
     assert gone(Identity(**job["launcher"]))
     assert json.loads((tmp_path / "run" / "job.json").read_text())["exit_code"] == 0
+
+
+def test_what_a_rank_says_while_it_is_ended_is_not_the_first_error(ascend_run, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import os, signal, sys\n"
+        "def stop(*_): raise RuntimeError('was ended')\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    open('ready', 'w').close()\n    signal.pause()\n"
+        "while not os.path.exists('ready'): pass\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    job = ascend_run("--nproc", "2", "train.py")
+    assert job.returncode == 137
+    assert "ascend-run: rank 1 on " in job.stderr
+    assert "RuntimeError: was ended" in job.stderr
+
+
+def test_a_stop_after_a_failure_does_not_change_the_code(background, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import os, signal, sys\n"
+        "if os.environ['RANK'] == '1':\n    sys.stdin.readline(); sys.exit(7)\n"
+        "def stop(*_): print('asked', flush=True)\n"
+        "signal.signal(signal.SIGTERM, stop)\nprint('ready', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    job = background("--nproc", "2", "train.py", stdin=subprocess.PIPE)
+    assert job.lines(1) == ["ready"]
+    job.process.stdin.write("\n")
+    job.process.stdin.close()
+    assert job.lines(1) == ["asked"]
+    # The second one is from somebody who will not wait for the grace.
+    for _ in range(2):
+        os.kill(job.pid, signal.SIGTERM)
+    assert job.code() == 7
+
+
+def test_a_program_that_cannot_be_started_is_told_in_one_line(ascend_run, tmp_path):
+    (tmp_path / "broken").write_bytes(b"\x7fnot a program")
+    (tmp_path / "broken").chmod(0o755)
+    job = ascend_run("./broken")
+    assert job.returncode == 1
+    assert "ascend-run: ./broken: Exec format error, expected a program that can be started" in job.stderr
+    assert "Traceback" not in job.stderr
+
+
+def test_a_run_directory_in_use_is_refused(lasting, ascend_run):
+    job, ranks = lasting()
+    second = ascend_run("--log-dir", "run", "train.py")
+    assert second.returncode == 1
+    assert f"is in use by a running job (pid {job.pid}) — " in second.stderr
+    assert all(one.is_alive() for rank in ranks for one in rank)
