@@ -35,7 +35,13 @@ MAY_IMPORT = {
         "ascend_adapt.probe",
         "ascend_adapt.settings",
     },
-    "ascend_adapt.doctor": {"ascend_adapt", "ascend_adapt.plugin_manager", "ascend_adapt.probe"},
+    "ascend_adapt.findings": set(),
+    "ascend_adapt.doctor": {
+        "ascend_adapt",
+        "ascend_adapt.findings",
+        "ascend_adapt.plugin_manager",
+        "ascend_adapt.probe",
+    },
     "ascend_adapt.cli": {
         "ascend_adapt",
         "ascend_adapt.doctor",
