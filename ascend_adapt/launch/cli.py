@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,7 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     run_dir = RunDirectory(Path(os.path.abspath(folder)))
     adapt = request.adapt and not settings.is_off(environ)
     if adapt:
+        _check_bootstrap()
         manager = _plugins(request, environ)
         patched = {
             **manager.launch_env(device, environ),
@@ -81,6 +83,14 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
 
         return runner.run(
             Assignment(plan, run_dir, request.max_restarts, request.strict, watch_reach=adapt and started_once)
+        )
+
+
+def _check_bootstrap() -> None:
+    if os.stat(environment.BOOTSTRAP).st_mode & stat.S_IWOTH:
+        raise LaunchError(
+            f"{environment.BOOTSTRAP}: is writable by everybody, and every Python of the job runs what is in it — "
+            "chmod o-w it"
         )
 
 

@@ -210,3 +210,16 @@ def test_a_script_that_enables_itself_has_one_session(ascend_run, toy, tmp_path)
     for command in (["train.py"], [sys.executable, "train.py"]):
         job = ascend_run(*command, PYTHONPATH=toy)
         assert job.stdout == "1 patched\n{'applied'}\n", job.stderr
+
+
+def test_the_sitecustomize_that_debian_ships_runs(toy):
+    """It lies in the standard library's folder, where only the end of sys.path leads."""
+    shipped = sorted(Path("/usr/lib").glob("python3.*/sitecustomize.py"))
+    if not shipped or not Path("/usr/bin/python3").exists():
+        pytest.skip("this system ships none")
+    env = {**os.environ, "PYTHONPATH": BOOTSTRAP, "ASCEND_ADAPT_TARGETS": "toytarget"}
+    code = "import sys, sitecustomize; print(sitecustomize.__file__, type(sys.meta_path[0]).__name__)"
+    run = subprocess.run(["/usr/bin/python3", "-c", code], env=env, capture_output=True, text=True)
+    file, finder = run.stdout.split()
+    assert Path(file) in shipped
+    assert finder == "TargetFinder"

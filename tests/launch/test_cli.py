@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from ascend_adapt.launch import cli, environment
+
 SCRIPT = """
 import json, os, pickle, sys
 from pathlib import Path
@@ -153,3 +155,12 @@ def test_the_devices_of_the_user_narrow_the_job(ascend_run, tmp_path):
     cuda = ascend_run("--device", "npu", "--dry-run", "train.py", CUDA_VISIBLE_DEVICES="0,1,2")
     ranks = json.loads(cuda.stdout)["ranks"]
     assert [rank["env"]["ASCEND_RT_VISIBLE_DEVICES"] for rank in ranks] == ["0,1,2"] * 3
+
+
+def test_a_bootstrap_that_everybody_may_write_is_refused(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "bootstrap").mkdir()
+    (tmp_path / "bootstrap").chmod(0o777)
+    monkeypatch.setattr(environment, "BOOTSTRAP", str(tmp_path / "bootstrap"))
+    assert cli.main(["--dry-run", str(tmp_path / "train.py")]) == 1
+    assert f"{tmp_path}/bootstrap: is writable by everybody" in capsys.readouterr().err
