@@ -60,8 +60,8 @@ class Run:
 def one_run(number: int, chance: random.Random, folder: Path) -> Run:
     victim, what = chance.choice(VICTIMS), chance.choice(SIGNALS)
     moment = chance.uniform(STARTED_S, LATEST_S)
-    # Rank 0 of a stubborn job ignores SIGTERM, so it cannot be what that job is ended with.
-    stubborn = chance.random() < 0.05 and (victim, what) != ("rank", signal.SIGTERM)
+    # Rank 0 of a stubborn job, and its child, ignore SIGTERM; then that cannot be what they are killed with.
+    stubborn = chance.random() < 0.05 and not (victim in ("rank", "grandchild") and what == signal.SIGTERM)
     env = {**os.environ, MARK: str(number), "STUBBORN": str(int(stubborn))}
     command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", "2", "--device", "cpu"]
     command += ["--log-dir", f"run-{number}", "train.py"]
