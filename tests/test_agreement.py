@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ascend_adapt import agreement
@@ -28,6 +30,11 @@ def test_a_patch_that_never_becomes_the_same_is_a_difference(one, other):
     assert difference == f"rank 2 differs from rank 0: {NAME} is {other}, there {one}"
 
 
+@pytest.mark.parametrize("later", ["armed", "applied", "skipped"])
+def test_a_patch_that_is_judged_at_import_may_become_anything(later):
+    assert agreement.differences(told(r0="undecided", r1=later)) == []
+
+
 def test_a_fact_that_one_rank_does_not_have():
     facts = told(r0="armed", r3="armed")
     del facts[3][NAME]
@@ -46,6 +53,8 @@ def test_the_facts_are_versions_device_and_states():
     )  # fmt: skip
     facts = agreement.facts(Status((outcome,), device="cpu"))
     assert (facts["device"], facts["patch toy.one"]) == ("cpu", "armed")
+    later = replace(outcome, reason="the version is judged when wrapt is imported")
+    assert agreement.facts(Status((later,)))["patch toy.one"] == "undecided"
     assert facts["wrapt"][0].isdigit()
     assert facts["torch"][0].isdigit()
     assert facts["torch_npu"] == "not installed"

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch import failures, processes
@@ -56,14 +57,19 @@ class Guardian:
     def run(self) -> int:
         """Run the job to its end and return its exit code."""
         processes.adopt_orphans()
-        self._job.write(self._assignment.run_dir)
+        self._write_job()
         code, restarts = self._attempt(0), 0
         while code and self._stop is None and restarts < self._assignment.max_restarts:
             restarts += 1
             say(f"restart {restarts} of {self._assignment.max_restarts}")
             code = self._attempt(restarts)
-        self._job.write(self._assignment.run_dir, exit_code=code, restarts=restarts, unreached=self._unreached)
+        self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached)
         return code
+
+    def _write_job(self, **more: Any) -> None:
+        # A full disk must not change how the job ends.
+        with contextlib.suppress(OSError):
+            self._job.write(self._assignment.run_dir, **more)
 
     def listen(self) -> None:
         """Heed signals from now on; those that were ignored at the start of the job stay ignored."""

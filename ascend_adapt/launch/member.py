@@ -58,10 +58,8 @@ def _take_part(run_dir: RunDirectory, rank: int) -> None:
 
 def _own_rank() -> int | None:
     """Return the rank that this process is; what a rank starts inherits RANK and is none."""
-    rank = os.environ.get("RANK", "")
-    if not rank.isdigit() or os.environ.setdefault("ASCEND_ADAPT_RANK_PID", str(os.getpid())) != str(os.getpid()):
-        return None
-    return int(rank)
+    rank, pid = os.environ.get("RANK", ""), os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
+    return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
 
 
 def _report(run_dir: RunDirectory, rank: int) -> None:

@@ -21,6 +21,8 @@ def main(argv: Sequence[str]) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)  # as on a terminal: the launcher passes it on line by line
+    # Without a bootstrap, under --no-adapt, nobody has said so yet; what this rank starts must not pass for it.
+    os.environ.setdefault("ASCEND_ADAPT_RANK_PID", str(os.getpid()))
     try:
         member.join()
         _run(is_module, rest)
@@ -44,9 +46,11 @@ def _run(is_module: bool, argv: list[str]) -> None:
     except (AdaptError, KeyboardInterrupt):
         raise
     except SystemExit as request:
-        if isinstance(request.code, int) and request.code & 0xFF:
+        if request.code is None or request.code == 0:
+            runtime.check()
+        elif isinstance(request.code, int):
             failures.record(os.environ, request.code & 0xFF, f"sys.exit({request.code})")
-        elif request.code is not None and not isinstance(request.code, int):
+        else:
             failures.record(os.environ, 1, f"sys.exit: {request.code}")
         raise
     except BaseException as error:

@@ -102,6 +102,17 @@ def parse(argv: Sequence[str]) -> Request:
     )
 
 
+def without_effect_on_a_command(request: Request) -> list[str]:
+    """Return the options that speak of ranks, which a command starts by itself or not at all."""
+    stated = {
+        "--nproc": request.nproc,
+        "--master-addr": request.master_addr,
+        "--master-port": request.master_port,
+        "--pass-local-rank": request.pass_local_rank,
+    }
+    return [option for option, value in stated.items() if value]
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"ascend-run: {message} — see ascend-run --help\n")

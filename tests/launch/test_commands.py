@@ -95,6 +95,16 @@ def test_once_starts_the_script_without_ranks(ascend_run, environ, tmp_path):
     )
     job = ascend_run("--once", "--nproc", "4", "train.py", "x", **environ)
     assert job.stdout == "patched False ['train.py', 'x']\n", job.stderr
+    assert "ascend-run: --nproc has no effect: train.py is started once\n" in job.stderr
+
+
+def test_ranks_on_a_cluster_that_sets_rank_for_the_whole_machine(ascend_run, environ, tmp_path):
+    (tmp_path / "train.py").write_text("import toytarget")
+    ascend_run("--log-dir", "run", *LAUNCHERS["torchrun"], **environ, RANK="0", WORLD_SIZE="1")
+    assert sorted(path.name for path in (tmp_path / "run").glob("adapt-status.*")) == [
+        "adapt-status.0.json",
+        "adapt-status.1.json",
+    ]
 
 
 def test_a_command_in_dry_run(ascend_run, tmp_path):

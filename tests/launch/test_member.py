@@ -105,7 +105,10 @@ def register_patches(): return [toy_question]
 """
 
 
-@pytest.mark.parametrize("script", ["import toytarget", "try:\n    import toytarget\nexcept Exception:\n    pass"])
+SWALLOWED = "try:\n    import toytarget\nexcept Exception:\n    pass"
+
+
+@pytest.mark.parametrize("script", ["import toytarget", SWALLOWED, f"{SWALLOWED}\nraise SystemExit(0)"])
 def test_a_strict_failure_ends_the_rank_even_if_the_script_swallows_it(script, ascend_run, toy, tmp_path):
     Path(toy, "toy_plugin.py").write_text(DRIFTING)
     (tmp_path / "train.py").write_text(script)

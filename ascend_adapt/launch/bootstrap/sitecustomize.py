@@ -71,8 +71,7 @@ def _begin() -> None:
     if os.environ.get("ASCEND_ADAPT", "").lower() in _OFF:
         return
     if os.environ.get("RANK"):
-        # Whatever this rank starts inherits RANK; only the rank itself speaks for it.
-        os.environ.setdefault("ASCEND_ADAPT_RANK_PID", str(os.getpid()))
+        _claim_rank()
     _leave_beacon()
     roots = frozenset(os.environ.get("ASCEND_ADAPT_TARGETS", "").split(",")) - {""}
     if not roots.isdisjoint(sys.modules):
@@ -81,6 +80,14 @@ def _begin() -> None:
         sys.meta_path.insert(0, TargetFinder(roots))
     if any(word.startswith(("--local-rank", "--local_rank")) for word in getattr(sys, "argv", ())[1:]):
         _accept_both_spellings_of_local_rank()
+
+
+def _claim_rank() -> None:
+    """Speak for this rank, unless a process above does: whatever a rank starts inherits its RANK."""
+    rank = ":".join(os.environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+    # Some clusters set RANK for a whole machine; a launcher's ranks differ from it in the other two at least.
+    if os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[2] != rank:
+        os.environ["ASCEND_ADAPT_RANK_PID"] = f"{os.getpid()} {rank}"
 
 
 def _adapt_now() -> None:
