@@ -19,10 +19,12 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-VICTIMS = ("rank", "guardian", "launcher", "grandchild")
+VICTIMS = ("rank", "agent", "guardian", "launcher", "grandchild")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
 MARK = "TORTURE_RUN"
 # The interpreter itself needs this long before it can tell a SIGINT from a failed start.
@@ -57,29 +59,20 @@ class Run:
         return self.code == self.wanted and self.left == 0
 
 
-def one_run(number: int, chance: random.Random, folder: Path) -> Run:
+def one_run(number: int, chance: random.Random, folder: Path, agents_own: Mapping[int, int]) -> Run:
     victim, what = chance.choice(VICTIMS), chance.choice(SIGNALS)
     moment = chance.uniform(STARTED_S, LATEST_S)
     # Rank 0 of a stubborn job, and its child, ignore SIGTERM; then that cannot be what they are killed with.
     stubborn = chance.random() < 0.05 and not (victim in ("rank", "grandchild") and what == signal.SIGTERM)
-    env = {**os.environ, MARK: str(number), "STUBBORN": str(int(stubborn))}
-    command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", "2", "--device", "cpu"]
-    command += ["--log-dir", f"run-{number}", "train.py"]
-    job = subprocess.Popen(
-        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
-    )
-    assert job.stdout is not None
+    target = [*TORCHRUN, "train.py"] if victim == "agent" else ["--nproc", "2", "train.py"]
+    log_dir = ["--log-dir", f"run-{number}"]
+    job = start([sys.executable, "-m", "ascend_adapt.launch.cli", *log_dir, *target], number, folder, stubborn)
     if victim == "launcher":
         # Any moment at all: the job may not have begun.
         time.sleep(moment)
         pids = [job.pid]
     else:
-        ranks = [[int(word) for word in job.stdout.readline().split()] for _ in range(2)]
-        pids = {
-            "rank": [chance.choice(ranks)[0]],
-            "guardian": [ranks[0][1]],
-            "grandchild": [rank[2] for rank in ranks],
-        }[victim]
+        pids = chance.choice(victims(job, victim))
         time.sleep(moment - STARTED_S)
     began = time.monotonic()
     for pid in pids:
@@ -93,9 +86,44 @@ def one_run(number: int, chance: random.Random, folder: Path) -> Run:
     seconds = time.monotonic() - began
     for pid in left:
         os.kill(pid, signal.SIGKILL)
-    job.stdout.close()
-    wanted = 0 if victim == "grandchild" else 128 + what
-    return Run(victim, what, moment, wanted, code if code >= 0 else 128 - code, len(left), seconds)
+    wanted = {"grandchild": 0, "agent": agents_own[what]}.get(victim, 128 + what)
+    return Run(victim, what, moment, wanted, as_a_shell_tells(code), len(left), seconds)
+
+
+def start(command: Sequence[str], number: int, folder: Path, stubborn: bool = False) -> subprocess.Popen[str]:
+    env = {**os.environ, MARK: str(number), "STUBBORN": str(int(stubborn)), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
+    )
+
+
+def victims(job: subprocess.Popen[str], victim: str) -> list[list[int]]:
+    """Wait until both ranks are there; return those to choose from, each with all processes to kill."""
+    assert job.stdout is not None
+    ranks = [[int(word) for word in job.stdout.readline().split()] for _ in range(2)]
+    return {
+        "rank": [[rank[0]] for rank in ranks],
+        "guardian": [[ranks[0][1]]],
+        "agent": [[ranks[0][1]]],
+        "grandchild": [[rank[2] for rank in ranks]],
+    }[victim]
+
+
+def codes_of_an_agent_alone(folder: Path) -> dict[int, int]:
+    """Return with which code torchrun, started without us, answers each signal."""
+    codes = {}
+    for what in SIGNALS:
+        agent = start([*TORCHRUN, "train.py"], -what, folder)
+        victims(agent, "agent")
+        agent.send_signal(what)
+        codes[int(what)] = as_a_shell_tells(agent.wait(PATIENCE_S))
+        for pid in marked(-what):
+            os.kill(pid, signal.SIGKILL)
+    return codes
+
+
+def as_a_shell_tells(code: int) -> int:
+    return code if code >= 0 else 128 - code
 
 
 def marked(number: int) -> list[int]:
@@ -140,9 +168,9 @@ def report(runs: list[Run], touched: int, foreign: int, command: str) -> str:
         "",
         "Two ranks, each with a child in its own session. The launcher is killed at any moment from "
         f"{STARTED_S * 1000:.0f} ms to {LATEST_S:.0f} s after its start, the others that long after they are there. "
-        "In one run of 20, rank 0 ignores SIGTERM; such an end takes the grace of 10 s. There is no agent between "
-        "guardian and ranks. A grandchild that is killed is its script's own matter: here the script goes on and "
-        "succeeds.",
+        "In one run of 20, rank 0 ignores SIGTERM; such an end takes the grace of 10 s. The agent is torchrun's, in "
+        "jobs `ascend-run torchrun ...`; the code wanted is the one torchrun gives when it is killed so without us. "
+        "A grandchild that is killed is its script's own matter: here the script goes on and succeeds.",
         "",
         "Not shown, and not held: if launcher and guardian are killed with SIGKILL at the same instant, ranks die with "
         "the guardian, but what they started in other sessions stays.",
@@ -163,8 +191,9 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "train.py").write_text(SCRIPT)
+            agents_own = codes_of_an_agent_alone(Path(folder))
             for number in range(known.runs):
-                runs.append(one_run(number, chance, Path(folder)))
+                runs.append(one_run(number, chance, Path(folder), agents_own))
                 if not runs[-1].is_right:
                     print(f"run {number}: {runs[-1]}", flush=True)
         touched = sum(process.poll() is not None for process in foreign)
