@@ -74,6 +74,8 @@ def of_run(run_dir: Path) -> Report:
         NoStatus: the folder holds no status of any rank, or a damaged one.
     """
     files = sorted(run_dir.glob("adapt-status.*.json"), key=lambda path: int(path.suffixes[0][1:]))
+    if not files and (unreached := _unreached(run_dir)):
+        return Report(f"nothing: no rank of {run_dir} was reached", (), tuple(unreached))
     if not files:
         raise NoStatus(f"{run_dir}: holds no adapt-status.<rank>.json — give the run directory that ascend-run printed")
     ranks: dict[int, dict[str, Any]] = {}

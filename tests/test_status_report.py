@@ -53,6 +53,11 @@ def test_ranks_that_were_not_reached_are_named(run_dir):
     assert status_report.of_run(folder).problems == ("rank 3 (pid 7): is not adapted",)
 
 
+def test_a_job_of_which_no_rank_was_reached(tmp_path):
+    (tmp_path / "job.json").write_text(json.dumps({"unreached": ["rank 0 (pid 7): is not adapted"]}))
+    assert status_report.of_run(tmp_path).problems == ("rank 0 (pid 7): is not adapted",)
+
+
 def test_a_folder_without_a_status(tmp_path):
     with pytest.raises(NoStatus, match=r"holds no adapt-status\.<rank>\.json"):
         status_report.of_run(tmp_path)

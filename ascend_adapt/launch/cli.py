@@ -67,6 +67,8 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         }
         started_once = request.form == "command" or request.once or _is_launcher(request)
         if started_once:
+            if request.form == "script" and not request.once:
+                print(f"ascend-run: {request.target} starts ranks itself, so it is started once", file=sys.stderr)
             for option in requests.without_effect_on_a_command(request):
                 print(f"ascend-run: {option} has no effect: {request.target} is started once", file=sys.stderr)
             plan = planning.of_command(request, device=device, env=env)

@@ -6,7 +6,12 @@ import ast
 from pathlib import Path
 
 _NAMES = ("deepy.py",)
-_RUNNERS = ("deepspeed.launcher.runner", "torch.distributed.run", "torch.distributed.launch", "accelerate.commands")
+_RUNNERS = (
+    "deepspeed.launcher.runner",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+)
 
 
 def is_launcher(script: Path) -> bool:

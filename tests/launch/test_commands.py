@@ -49,6 +49,7 @@ def test_ranks_below_another_launcher(launcher, ascend_run, environ, tmp_path):
     )
     job = ascend_run("--log-dir", "run", *LAUNCHERS[launcher], *ARGUMENTS, **environ)
     assert job.returncode == 0, job.stderr
+    assert ("starts ranks itself, so it is started once" in job.stderr) == (launcher == "deepy.py")
     told = [json.loads((tmp_path / f"told.{rank}").read_text()) for rank in (0, 1)]
     assert told == [[str(rank), ARGUMENTS, "patched"] for rank in (0, 1)]
     for rank in (0, 1):
