@@ -66,6 +66,7 @@ class Watch:
                 self._known.add(one)
                 found.append(unreached)
         self._known.intersection_update(below)
+        self._first_seen = {one: self._first_seen[one] for one in below}
         return found
 
     def _judge(self, one: Identity, settled: bool) -> Unreached | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -132,6 +133,14 @@ def test_a_plugin_that_cannot_be_used_stops_the_job_before_it_starts(ascend_run,
     assert "started" not in job.stdout
     without = ascend_run("--disable", "broken", "train.py", PYTHONPATH=str(tmp_path))
     assert (without.returncode, without.stdout) == (0, "started\n"), without.stderr
+
+
+def test_variables_reach_the_ranks_byte_for_byte(ascend_run, tmp_path):
+    values = {"A": "64(x2)", "B": "a b\"c'd", "C": "/x:/y z", "D": "", "E": "$HOME `x` \\ \n", "F": "ü\udcff"}
+    (tmp_path / "train.py").write_text("import json, os; print(json.dumps({n: os.environ[n] for n in 'ABCDEF'}))")
+    for command in (["train.py"], ["bash", "-c", f"{sys.executable} train.py"]):
+        job = ascend_run(*command, **values)
+        assert json.loads(job.stdout) == values, job.stderr
 
 
 def test_windows_line_ends_in_a_script_and_what_it_reads(ascend_run, tmp_path):
