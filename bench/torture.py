@@ -62,8 +62,10 @@ class Run:
 def one_run(number: int, chance: random.Random, folder: Path, agents_own: Mapping[int, int]) -> Run:
     victim, what = chance.choice(VICTIMS), chance.choice(SIGNALS)
     moment = chance.uniform(STARTED_S, LATEST_S)
-    # Rank 0 of a stubborn job, and its child, ignore SIGTERM; then that cannot be what they are killed with.
-    stubborn = chance.random() < 0.05 and not (victim in ("rank", "grandchild") and what == signal.SIGTERM)
+    # Rank 0 of a stubborn job, and its child, ignore SIGTERM; then that cannot be what they are killed with. torchrun's
+    # own patience with such a rank, 30 s, is not what is measured here.
+    heeds = victim == "agent" or (victim in ("rank", "grandchild") and what == signal.SIGTERM)
+    stubborn = chance.random() < 0.05 and not heeds
     target = [*TORCHRUN, "train.py"] if victim == "agent" else ["--nproc", "2", "train.py"]
     log_dir = ["--log-dir", f"run-{number}"]
     job = start([sys.executable, "-m", "ascend_adapt.launch.cli", *log_dir, *target], number, folder, stubborn)
