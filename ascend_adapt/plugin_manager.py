@@ -52,7 +52,7 @@ class PluginManager:
             origin = _Origin(point.name, point.dist.name if point.dist is not None else "")
             try:
                 plugin = point.load()
-            except Exception as error:  # somebody else's module: whatever it raises is its problem, told as such
+            except (Exception, SystemExit) as error:  # somebody else's module: what it raises is told as its problem
                 self._refuse(origin, f"importing {point.value} raised {_one_line(error)}")
                 continue
             self._register(plugin, origin)
@@ -116,7 +116,7 @@ class PluginManager:
         plugin = self._manager.get_plugin(origin.plugin)
         try:
             return _registered(plugin, origin, self._call(plugin, "register_patches"))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             text = str(error) if isinstance(error, AdaptError) else f"register_patches raised {_one_line(error)}"
             self._refuse(origin, text)
             return ()
@@ -154,21 +154,47 @@ class PluginManager:
         for one in patches:
             host = one.patch.host
             if isinstance(host, str) and host not in hosts:
-                self._tell(f"{one}: host {host!r} is declared by nobody, known are {', '.join(sorted(hosts))}")
+                self._tell(
+                    f"{one}: host {host!r} is declared by nobody — give Host(...) or one of {', '.join(sorted(hosts))}"
+                )
             elif not isinstance(host, Host) or hosts[host.name] == host:
                 kept.append(one)
         return hosts, kept
 
     def launch_env(self, device: str, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that plugins want for every rank, without those that ``environ`` has already."""
+        """Return the variables that plugins want for every rank, without those that ``environ`` has already.
+
+        Raises:
+            PluginError: a plugin that raises, or wants something else than texts for names.
+        """
         wanted: dict[str, str] = {}
-        for variables in reversed(self._manager.hook.launch_env(device=device, environ=environ)):
-            wanted.update(variables)
+        for origin in self._origins.values():
+            plugin = self._manager.get_plugin(origin.plugin)
+            others = [other for other in self._manager.get_plugins() if other is not plugin]
+            hook = self._manager.subset_hook_caller("launch_env", remove_plugins=others)
+            try:
+                answers = hook(device=device, environ=environ)
+            except Exception as error:
+                raise PluginError(
+                    f"{origin}: launch_env raised {_one_line(error)} — leave it out or correct it"
+                ) from error
+            for variables in answers:
+                if not isinstance(variables, Mapping) or not all(map(_is_variable, variables.items())):
+                    raise PluginError(
+                        f"{origin}: launch_env returned {variables!r}, expected texts by name — correct it"
+                    )
+                wanted.update(variables)
         return {name: value for name, value in wanted.items() if name not in environ}
 
     def _call(self, plugin: Any, hook: str) -> Any:
         function = getattr(plugin, hook, None)
         return function() if function is not None and hasattr(function, "ascend_adapt_impl") else ()
+
+
+def _is_variable(item: tuple[Any, Any]) -> bool:
+    name, value = item
+    texts = isinstance(name, str) and isinstance(value, str)
+    return texts and bool(name) and "=" not in name and "\0" not in name + value
 
 
 def _name_of(plugin: Any) -> str:
@@ -183,7 +209,7 @@ def _registered(plugin: Any, origin: _Origin, returned: Any) -> tuple[Registered
     for patch in returned:
         if not isinstance(patch, Patch):
             raise PluginError(f"register_patches returned {patch!r} among the patches, expected patches only")
-        name = patch.name or variables.get(id(patch), str(patch))
+        name = patch.name or variables.get(id(patch), f"{patch.kind}_{'_'.join(patch.target.path)}")
         if name in registered:
             raise PluginError(f"two patches are named {name!r} — give one of them name=")
         registered[name] = Registered(patch, name, origin.plugin, origin.distribution)

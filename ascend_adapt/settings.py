@@ -68,10 +68,18 @@ def resolve(
         raise SettingsError(
             f"{PREFIX}_NUMERICS={variable('NUMERICS')!r}: this version keeps upstream's numbers only — unset it"
         )
-    if isinstance(plugins, str) or isinstance(disable, str):
-        raise SettingsError("plugins= and disable= take lists — put the one value in a list")
+    for argument, value in (("plugins", plugins), ("disable", disable)):
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise SettingsError(f"{argument}={value!r}: expected a list — put the one value in a list")
+    plugins, disable = tuple(plugins), tuple(disable)
+    if not all(isinstance(name, str) for name in disable):
+        raise SettingsError(f"disable={list(disable)!r}: expected names of plugins or patches — give texts")
+    if any(isinstance(plugin, (str, bytes)) for plugin in plugins):
+        raise SettingsError(f"plugins={list(plugins)!r}: expected modules or objects — import them first")
+    if strict is not None and not isinstance(strict, bool):
+        raise SettingsError(f"strict={strict!r}: expected True or False — correct it")
     return Settings(
-        plugins=tuple(plugins),
+        plugins=plugins,
         disable=(*disable, *words("DISABLE")),
         device=None if device == "auto" else device,
         strict=strict,
@@ -81,8 +89,8 @@ def resolve(
 
 
 def _flag(name: str, text: str) -> bool:
-    if text.lower() in _TRUE:
+    if text.strip().lower() in _TRUE:
         return True
-    if text.lower() in _FALSE:
+    if text.strip().lower() in _FALSE:
         return False
     raise SettingsError(f"{name}={text!r}: expected 1 or 0 — correct it or unset it")

@@ -73,7 +73,8 @@ def of_run(run_dir: Path) -> Report:
     Raises:
         NoStatus: the folder holds no status of any rank, or a damaged one.
     """
-    files = sorted(run_dir.glob("adapt-status.*.json"), key=lambda path: int(path.suffixes[0][1:]))
+    files = [path for path in run_dir.glob("adapt-status.*.json") if path.suffixes[0][1:].isdecimal()]
+    files.sort(key=lambda path: int(path.suffixes[0][1:]))
     if not files and (unreached := _unreached(run_dir)):
         return Report(f"nothing: no rank of {run_dir} was reached", (), tuple(unreached))
     if not files:
@@ -112,21 +113,24 @@ def show(report: Report) -> None:
     """Print the report as a table."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=report.subject, title_justify="left", title_style="", expand=False)
     for column in ("patch", "state", "target", "reason", "requires", "found", "evidence"):
         table.add_column(column, overflow="fold")
     for outcome in report.outcomes:
-        colour = _COLOURS.get(outcome.state, "")
-        table.add_row(
+        cells = (
             f"{outcome.plugin}.{outcome.patch}",
-            f"[{colour}]{outcome.state}[/]" if colour else outcome.state,
+            outcome.state,
             outcome.target,
             outcome.reason,
             outcome.requires,
             outcome.found,
             ", ".join(outcome.evidence) or "none for these versions",
         )
+        # Text and not str: brackets in a reason are no markup.
+        styles = ("", _COLOURS.get(outcome.state, ""), *[""] * 5)
+        table.add_row(*(Text(cell, style=style) for cell, style in zip(cells, styles, strict=True)))
     console = Console()
     # A pipe has no width of its own; 80 columns would fold every word.
     Console(width=None if console.is_terminal else 200, soft_wrap=False).print(table)

@@ -165,7 +165,7 @@ def test_objects_are_plugins_too(site: Site) -> None:
     outcome = ascend_adapt.enable(plugins=[Extra()])["added"]
     assert (outcome.plugin, outcome.patch) == ("Extra", "added")
     namespace = SimpleNamespace(register_patches=hookimpl(lambda: [add("m:g", value=1, **TERMS)]))
-    assert ascend_adapt.enable(plugins=[namespace])["add m:g"].plugin == "SimpleNamespace"
+    assert ascend_adapt.enable(plugins=[namespace])["add_g"].plugin == "SimpleNamespace"
 
 
 def test_register_patches_is_asked_once(site: Site) -> None:
@@ -247,7 +247,7 @@ def test_an_unknown_host_is_told_and_the_others_go_on(site: Site) -> None:
     )
     status = ascend_adapt.enable()
     (problem,) = status.problems
-    assert "host 'nowhere' is declared by nobody, known are " in problem
+    assert "host 'nowhere' is declared by nobody — give Host(...) or one of " in problem
     assert "gpt-neox" in problem
     assert [one.patch for one in status.outcomes if one.plugin == "lost"] == ["b"]
 

@@ -55,8 +55,6 @@ def requirement_text(patch: Patch) -> str:
 def _judge_version(requirement: Requirement, target: Target, installation: Installation) -> Verdict:
     from packaging.version import InvalidVersion, Version
 
-    if requirement.marker is not None and not requirement.marker.evaluate():
-        return Verdict(True, "")
     name = requirement.name
     version = installation.version(name, target)
     if version.text is None:

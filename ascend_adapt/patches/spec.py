@@ -10,11 +10,15 @@ All six words share these keyword arguments. Always: ``why`` (what breaks withou
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from ascend_adapt.errors import PatchSpecError
+from ascend_adapt.patches import syntax
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.target import MISSING, Target
 
@@ -134,7 +138,9 @@ def replace(
     The function must accept every call that the original accepts. ``bodies`` are the digests of the originals it is
     known to stand for (``ascend_adapt.patches.syntax.digest``); another body is drift.
     """
-    return _function_or_value("replace", target, value, terms, unless=unless, bodies=_words(bodies))
+    return _function_or_value(
+        "replace", target, value, terms, unless=unless, bodies=_words(bodies, f"replace {target} bodies=")
+    )
 
 
 @overload
@@ -196,48 +202,102 @@ def _function_or_value(kind: str, target: str, value: Any, terms: Terms, **field
 def _patch(kind: str, target: str, terms: Terms, **fields: Any) -> Patch:
     place = Target.parse(target)
     subject = f"{kind} {place}"
-    unknown = sorted(set(terms) - set(Terms.__annotations__))
-    if unknown:
-        raise PatchSpecError(f"{subject}: {unknown[0]}= is not an argument of {kind} — see the docs of {kind}()")
-    for term in ("why", "until"):
-        if not terms.get(term):
-            raise PatchSpecError(f"{subject}: {term}= is missing, expected a sentence — every patch says it")
-    if terms.get("without") not in CONSEQUENCES:
-        expected = ", ".join(repr(word) for word in CONSEQUENCES)
-        raise PatchSpecError(f"{subject}: without={terms.get('without')!r}, expected one of {expected}")
-    devices = _words(terms.get("devices", ()))
-    if not set(devices) <= set(DEVICES):
-        raise PatchSpecError(f"{subject}: devices={devices!r}, expected some of {', '.join(DEVICES)}")
-    if kind == "provide" and place.path:
-        raise PatchSpecError(f"{subject}: expected a module name — provide makes modules, add makes attributes")
-    if kind != "provide" and not place.path:
-        raise PatchSpecError(f"{subject}: expected 'module:attribute' — name what to {kind} in the module")
-    if fields.get("host_script") and place.module != "__main__":
-        raise PatchSpecError(f"{subject}: host_script= needs a target '__main__:function'")
+    _check_target(kind, place, subject)
+    _check_terms(terms, kind, subject)
+    _check_fields(kind, fields, place, subject)
     function = fields.get("function")
+    own_name = getattr(function, "__name__", "")
+    name = terms.get("name", "") or ("" if own_name == "<lambda>" else own_name)
     return Patch(
         kind=kind,
         target=place,
         why=terms["why"],
         until=terms["until"],
         without=terms["without"],
-        name=terms.get("name", "") or getattr(function, "__name__", ""),
-        requires=tuple(_parse_requirement(text, subject) for text in _words(terms.get("requires", ()))),
-        devices=devices,
+        name=name,
+        requires=tuple(_parse_requirement(text, subject) for text in _words(terms.get("requires", ()), subject)),
+        devices=_words(terms.get("devices", ()), subject),
         host=terms.get("host"),
         **fields,
     )
 
 
-def _words(value: Iterable[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+# The ground that everybody stands on: a patch there would reach code that has nothing to do with its plugin.
+_UNTOUCHABLE = re.compile(r"(builtins|importlib|sys)(\..*)?:.*|torch(\._tensor)?:Tensor(\..*)?")
+
+
+def _check_target(kind: str, place: Target, subject: str) -> None:
+    if kind == "provide" and place.path:
+        raise PatchSpecError(f"{subject}: expected a module name — provide makes modules, add makes attributes")
+    if kind != "provide" and not place.path:
+        raise PatchSpecError(f"{subject}: expected 'module:attribute' — name what to {kind} in the module")
+    if _UNTOUCHABLE.fullmatch(str(place)):
+        raise PatchSpecError(f"{subject}: is never patched — patch the code that uses it")
+
+
+def _check_terms(terms: Terms, kind: str, subject: str) -> None:
+    unknown = sorted(set(terms) - set(Terms.__annotations__))
+    if unknown:
+        raise PatchSpecError(f"{subject}: {unknown[0]}= is not an argument of {kind} — see docs/patches.md")
+    for term in ("why", "until"):
+        text = terms.get(term)
+        if not isinstance(text, str) or not text.strip():
+            raise PatchSpecError(f"{subject}: {term}= is {text!r}, expected a sentence — every patch says it")
+    if terms.get("without") not in CONSEQUENCES:
+        expected = ", ".join(repr(word) for word in CONSEQUENCES)
+        raise PatchSpecError(f"{subject}: without= is {terms.get('without')!r} — say one of {expected}")
+    if not set(_words(terms.get("devices", ()), subject)) <= set(DEVICES):
+        raise PatchSpecError(f"{subject}: devices= is {terms.get('devices')!r} — name some of {', '.join(DEVICES)}")
+    host = terms.get("host")
+    if host is not None and not isinstance(host, (str, Host)):
+        raise PatchSpecError(f"{subject}: host= is {host!r} — give a Host or the name of one")
+    name = terms.get("name", "")
+    if not isinstance(name, str) or name != name.strip() or "," in name:
+        raise PatchSpecError(f"{subject}: name= is {name!r} — give one that fits a list with commas")
+
+
+def _check_fields(kind: str, fields: dict[str, Any], place: Target, subject: str) -> None:
+    if fields.get("host_script") and place.module != "__main__":
+        raise PatchSpecError(f"{subject}: host_script= needs a target '__main__:function'")
+    if "function" in fields:
+        function: Any = fields["function"]
+        descriptors = (classmethod, staticmethod, property) if kind == "add" else ()
+        if not isinstance(function, descriptors) and (not callable(function) or isinstance(function, type)):
+            raise PatchSpecError(f"{subject}: decorates {function!r}, expected a function")
+        _check_arguments(kind, function, subject)
+    if kind == "rewrite":
+        old, new = (syntax.parse_fragment(fields[name], f"{subject} {name}=") for name in ("old", "new"))
+        if isinstance(old, ast.expr) is not isinstance(new, ast.expr):
+            raise PatchSpecError(f"{subject}: old= and new= are an expression and a statement — give two of one sort")
+        if ast.dump(old) == ast.dump(new):
+            raise PatchSpecError(f"{subject}: old= and new= are the same — say what is to change")
+
+
+def _check_arguments(kind: str, function: Any, subject: str) -> None:
+    arguments = {"wrap": ("wrapped", "instance", "args", "kwargs"), "provide": ("module",)}.get(kind, ())
+    try:
+        if arguments:
+            inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise PatchSpecError(f"{subject}: decorates a function without ({', '.join(arguments)}): {error}") from error
+
+
+def _words(value: Iterable[str], subject: str) -> tuple[str, ...]:
+    words = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(word, str) for word in words):
+        raise PatchSpecError(f"{subject}: got {value!r} — give a text or a list of texts")
+    return words
 
 
 def _parse_requirement(text: str, subject: str) -> Requirement:
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
-        return Requirement(text)
+        requirement = Requirement(text)
     except InvalidRequirement as error:
-        reason = str(error).splitlines()[0]
-        raise PatchSpecError(f"{subject}: requires={text!r}, expected 'name>=1,<2' — {reason}") from error
+        raise PatchSpecError(
+            f"{subject}: requires={text!r}, {str(error).splitlines()[0]} — say 'name>=1,<2'"
+        ) from error
+    if requirement.marker or requirement.url or requirement.extras:
+        raise PatchSpecError(f"{subject}: requires={text!r} has a marker, address or extra — say only 'name>=1,<2'")
+    return requirement

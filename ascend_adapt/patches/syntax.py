@@ -105,6 +105,8 @@ def parse_fragment(text: str, subject: str) -> ast.expr | ast.stmt:
     Raises:
         PatchSpecError: it is neither.
     """
+    if not isinstance(text, str) or not text.strip():
+        raise PatchSpecError(f"{subject}: {text!r} — give one expression or statement")
     try:
         body = ast.parse(text.strip()).body
     except SyntaxError as error:

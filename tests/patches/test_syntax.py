@@ -73,7 +73,9 @@ def test_digest_ignores_docstrings_comments_and_layout_only() -> None:
     assert len(one) == 16
 
 
-@pytest.mark.parametrize(("text", "words"), [("x +", "is not Python"), ("a; b", "holds 2 statements"), ("", "holds 0")])
+@pytest.mark.parametrize(
+    ("text", "words"), [("x +", "is not Python"), ("a; b", "holds 2 statements"), ("", "give one expression")]
+)
 def test_a_fragment_is_one_expression_or_statement(text: str, words: str) -> None:
     with pytest.raises(PatchSpecError, match=words):
         syntax.parse_fragment(text, "subject")
