@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import CellType, FrameType, ModuleType
 from typing import Any
 
-Swaps = Mapping[int, tuple[Any, Any]]
-"""``id(old) -> (old, new)``; old is held so that its id stays its own."""
+from ascend_adapt.patches.swaps import Swaps
 
 
 def modules_after(name: str) -> list[ModuleType]:

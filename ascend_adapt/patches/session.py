@@ -17,7 +17,8 @@ from typing import Any
 from ascend_adapt import probe
 from ascend_adapt.errors import AdaptError, PatchConflict, PatchDrift, PatchFailed, PatchLost
 from ascend_adapt.patches import aliases, gate, syntax
-from ascend_adapt.patches.applying import Application, Applier, Swaps, chain
+from ascend_adapt.patches.application import Application
+from ascend_adapt.patches.applying import Applier
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.imports import ImportWatch
 from ascend_adapt.patches.installation import ThisProcess
@@ -25,6 +26,7 @@ from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.providing import Provided, ProvidingFinder
 from ascend_adapt.patches.rewriting import rewrite_definition
 from ascend_adapt.patches.spec import NotNeeded, Patch, Registered
+from ascend_adapt.patches.swaps import Swaps, chain
 
 
 @dataclass(eq=False)
