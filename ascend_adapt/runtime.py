@@ -13,7 +13,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ascend_adapt.errors import EnableConflict, PluginError
-from ascend_adapt.patches.outcome import Outcome, Status
+from ascend_adapt.patches.outcome import Status
 
 if TYPE_CHECKING:
     from ascend_adapt.patches.session import Session
@@ -221,20 +221,8 @@ def _tell_problems(problems: Iterable[str], wanted: Settings) -> None:
 
 
 def _switched_off(wanted: Settings) -> Status:
-    outcomes = tuple(
-        Outcome(
-            patch=one.name,
-            plugin=one.plugin,
-            target=str(one.patch.target),
-            state="disabled",
-            reason="ASCEND_ADAPT=0",
-            requires=", ".join(str(requirement) for requirement in one.patch.requires),
-            found="",
-            reversible=one.patch.reversible,
-        )
-        for one in _load_plugins(wanted).patches()
-    )
-    return Status(outcomes)
+    patches = _load_plugins(wanted).patches()
+    return Status(tuple(one.outcome("disabled", "ASCEND_ADAPT=0") for one in patches))
 
 
 def _status_of(in_force: _InForce) -> Status:

@@ -3,48 +3,30 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 from ascend_adapt import probe
-from ascend_adapt.errors import AdaptError, PatchConflict, PatchDrift, PatchFailed, PatchLost
-from ascend_adapt.patches import aliases, gate, syntax
-from ascend_adapt.patches.application import Application
+from ascend_adapt.errors import PatchDrift
+from ascend_adapt.patches import aliases, gate
 from ascend_adapt.patches.applying import Applier
+from ascend_adapt.patches.following import follow
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.imports import ImportWatch
 from ascend_adapt.patches.installation import ThisProcess
 from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.providing import Provided, ProvidingFinder
-from ascend_adapt.patches.rewriting import rewrite_definition
+from ascend_adapt.patches.record import Record
+from ascend_adapt.patches.rivals import Rivals, conflict
+from ascend_adapt.patches.script import rewrite_script
 from ascend_adapt.patches.spec import NotNeeded, Patch, Registered
 from ascend_adapt.patches.swaps import Swaps, chain
-
-
-@dataclass(eq=False)
-class _Record:
-    """What has become of one patch so far; ``applications`` has one entry for each import of the target."""
-
-    registered: Registered
-    state: str = "armed"
-    reason: str = ""
-    found: str = ""
-    applications: list[Application] = field(default_factory=list)
-
-    @property
-    def patch(self) -> Patch:
-        return self.registered.patch
-
-    def set(self, state: str, reason: str) -> None:
-        self.state, self.reason = state, reason
 
 
 class Session:
@@ -65,10 +47,10 @@ class Session:
     ) -> None:
         self.device, self.hosts, self.strict = device, dict(hosts), strict
         self.allow_drift = frozenset(allow_drift)
-        self._records: list[_Record] = []
+        self._records: list[Record] = []
         self._on_apply: list[Callable[[], None]] = []
-        self._by_module: dict[str, list[_Record]] = {}
-        self._rivals: dict[str, list[_Record]] = {}
+        self._by_module: dict[str, list[Record]] = {}
+        self._rivals = Rivals()
         self._applier = Applier()
         self._finder = ProvidingFinder()
         self._watch = ImportWatch(self._on_import)
@@ -83,7 +65,7 @@ class Session:
             PatchDrift, PatchFailed: as in ``check``; none of the new patches is in force then.
         """
         with self._lock:
-            new = [_Record(one) for one in registered]
+            new = [Record(one) for one in registered]
             self._records += new
             try:
                 self.disable(disabled)
@@ -104,7 +86,7 @@ class Session:
     def disable(self, names: Iterable[str]) -> None:
         """Revert or disarm the patches and plugins with these names, for good."""
         with self._lock:
-            chosen = [record for record in self._records if _is_named(record.registered, names)]
+            chosen = [record for record in self._records if record.registered.is_named(names)]
             self._revert(chosen)
             for record in chosen:
                 record.set("disabled", "by the user")
@@ -113,7 +95,7 @@ class Session:
         """Judge every patch again, and apply again what was lost."""
         with self._lock:
             for record in self._records:
-                if self._is_lost(record):
+                if record.is_lost():
                     record.applications = [one for one in record.applications if one.holds()]
                     record.set("armed", "")
             self._consider(self._records)
@@ -135,7 +117,7 @@ class Session:
                 wrong numbers, or the session is strict.
         """
         with self._lock:
-            self._raise_worst(self._records)
+            self._raise_grave(self._records)
 
     def script_code(self, path: str, source: bytes) -> CodeType:
         """Return the code of a script that is about to run as ``__main__``, rewritten by the patches that name it.
@@ -149,27 +131,9 @@ class Session:
             named = [record for record in named if record.state == "armed"]
             tree = ast.parse(source, path)
             for record in named:
-                self._rewrite_script(record, path, tree)
-            self._raise_worst(named)
+                rewrite_script(record, self._host_of(record.patch), path, tree)
+            self._raise_grave(named)
             return compile(tree, path, "exec", dont_inherit=True)
-
-    def _rewrite_script(self, record: _Record, path: str, tree: ast.Module) -> None:
-        patch = record.patch
-        foreign = self.hosts[str(patch.host)].owns(Path(path).resolve().parent) if patch.host is not None else ""
-        if foreign:
-            record.set("skipped", f"is for {patch.host}: {foreign}")
-            return
-        found = syntax.find(tree, patch.target.path)
-        try:
-            if len(found) != 1:
-                raise PatchDrift(f"{patch.target}: expected one definition in {path}, found {len(found)}")
-            rewrite_definition(patch, found[0])
-        except NotNeeded as reason:
-            record.set("not_needed", str(reason))
-        except AdaptError as drift:
-            record.set("drifted", str(drift))
-        else:
-            record.set("applied", f"in {path}, before it ran")
 
     def at_first_apply(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, now or as soon as a patch has been applied."""
@@ -182,7 +146,7 @@ class Session:
     def outcomes(self) -> tuple[Outcome, ...]:
         """Return the state of every patch now."""
         with self._lock:
-            return tuple(self._outcome(record) for record in self._records)
+            return tuple(record.outcome() for record in self._records)
 
     # Import events
 
@@ -192,26 +156,26 @@ class Session:
 
     # Judging and applying
 
-    def _consider(self, records: Iterable[_Record], imported: ModuleType | None = None) -> None:
+    def _consider(self, records: Iterable[Record], imported: ModuleType | None = None) -> None:
         """Bring records up to date, because the import of a module has just ended or for another reason."""
         touched = [record for record in records if record.state not in ("disabled", "reverted")]
         changed = [record for record in touched if self._consider_one(record)]
-        self._follow_aliases(changed, imported)
+        follow(self._applier, changed, imported)
         if any(record.state == "applied" for record in touched):
             self._tell_applied()
-        self._raise_worst(touched)
+        self._raise_grave(touched)
 
-    def _consider_one(self, record: _Record) -> bool:
+    def _consider_one(self, record: Record) -> bool:
         """Bring one record up to date; return whether it was applied just now."""
         patch = record.patch
-        verdict = gate.judge(patch, self.device, self.hosts, self._installation)
+        verdict = self._judge(patch)
         record.found = verdict.found or record.found
         if verdict.admits is False:
             self._revert([record])
             record.set("skipped", verdict.reason)
             return False
         if patch.kind == "provide":
-            self._provide(record, verdict)
+            self._provide(record, verdict.reason)
             return False
         if patch.host_script is not None:
             return False
@@ -224,120 +188,73 @@ class Session:
         if not self._watch.is_complete(patch.target.module):
             record.set("armed", f"{patch.target.module} is still being imported")
             return False
+        return self._apply(record, module, verdict.reason)
+
+    def _apply(self, record: Record, module: ModuleType, reason: str) -> bool:
         try:
-            self._refuse_rival(record)
-            application = self._applier.apply(patch, module)
-        except NotNeeded as reason:
-            record.set("not_needed", str(reason))
+            for other in self._rivals.of(record):
+                # The versions, known only now, may be right for both.
+                if any(application.is_current() for application in other.applications):
+                    raise conflict(other, record)
+            application = self._applier.apply(record.patch, module)
+        except NotNeeded as seen:
+            record.set("not_needed", str(seen))
         except PatchDrift as drift:
             record.set("drifted", str(drift))
         except Exception as error:  # whatever it is, it must not break the target's import by itself
-            record.set("failed", str(error) if isinstance(error, AdaptError) else f"{type(error).__name__}: {error}")
+            record.set_raised(error)
         else:
             record.applications.append(application)
-            record.set("applied", verdict.reason)
+            record.set("applied", reason)
             return True
         return False
 
-    def _provide(self, record: _Record, verdict: gate.Verdict) -> None:
+    def _provide(self, record: Record, reason: str) -> None:
         name = record.patch.target.module
         if name in self._finder.provided:
             return
-        real = name in sys.modules or ("." not in name and probe.find_root(name) is not None)
-        if real:
+        if name in sys.modules or ("." not in name and probe.find_root(name) is not None):
             record.set("not_needed", f"a real {name} is there")
             return
+        fill = functools.partial(self._fill, record, reason)
+        self._finder.offer(name, Provided(record.registered, self._host_of(record.patch), fill))
+        record.set("armed", reason)
 
-        def fill(module: ModuleType) -> None:
-            self._fill(record, verdict.reason, module)
-
-        host = self.hosts[str(record.patch.host)] if record.patch.host is not None else None
-        self._finder.offer(name, Provided(record.registered, host, fill))
-        record.set("armed", verdict.reason)
-
-    def _fill(self, record: _Record, reason: str, module: ModuleType) -> None:
-        assert record.patch.function is not None
+    def _fill(self, record: Record, reason: str, module: ModuleType) -> None:
+        assert record.patch.function is not None  # provide() is a decorator
         try:
             record.patch.function(module)
         except Exception as error:
             with self._lock:
-                record.set("failed", f"{type(error).__name__}: {error}")
-                self._raise_worst([record])
+                record.set_raised(error)
+                self._raise_grave([record])
             # Missing, as it is without the patch: upstream may know what to do then.
             raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__) from error
         with self._lock:
             record.set("applied", reason)
             self._tell_applied()
 
-    def _tell_applied(self) -> None:
-        while self._on_apply:
-            self._on_apply.pop()()
-
-    def _follow_aliases(self, changed: Sequence[_Record], imported: ModuleType | None) -> None:
-        applications = [record.applications[-1] for record in changed]
-        swaps: Swaps = {}
-        for application in applications:
-            if application.is_borrowed:
-                self._follow_in_borrower(application)
-            else:
-                chain(swaps, application.swaps)
-        self._applier.follow(swaps)
-        if not swaps:
-            return
-        homes = {application.module.__name__: application.module for application in applications}
-        if imported is not None and all(
-            getattr(old, "__module__", None) == imported.__name__ for old, _ in swaps.values()
-        ):
-            # Only modules that entered sys.modules after it can hold a copy of what it defines.
-            modules = aliases.modules_after(imported.__name__)
-        else:
-            modules = aliases.all_modules()
-        aliases.rebind(swaps, modules, homes.values())
-        if imported is None:
-            self._tell_out_of_reach(changed, swaps)
-
-    def _follow_in_borrower(self, application: Application) -> None:
-        """What a module took over from another package is patched for its own package only."""
-        if isinstance(application.place.owner, ModuleType):
-            root = f"{application.patch.target.root}."
-            own = [module for module in aliases.all_modules() if f"{module.__name__}.".startswith(root)]
-            aliases.rebind(application.swaps, own, [application.module])
-
-    def _tell_out_of_reach(self, changed: Sequence[_Record], swaps: Swaps) -> None:
-        held = aliases.out_of_reach(swaps, self._applier.holders())
-        for record in changed:
-            holders = [text for key in record.applications[-1].swaps for text in held.get(key, ())]
-            if holders:
-                kinds = ", ".join(f"{kind} ({n} times)" if n > 1 else kind for kind, n in Counter(holders).items())
-                told = f"applied after its import; {len(holders)} places keep the original: {kinds}"
-                record.reason = f"{record.reason}; {told}" if record.reason else told
-
-    def _refuse_conflicts(self, new: Iterable[_Record]) -> None:
+    def _refuse_conflicts(self, new: Iterable[Record]) -> None:
         """Refuse new patches that are right here and exclude one another, or one that is here already."""
         for record in new:
-            key = _exclusive_place(record.patch)
-            if not key:
-                continue
-            rivals = self._rivals.setdefault(key, [])
-            if self._is_admitted(record):
+            rivals = self._rivals.of(record)
+            if rivals and self._is_admitted(record):
                 for other in filter(self._is_admitted, rivals):
-                    raise PatchConflict(_conflict(other, record))
-            rivals.append(record)
+                    raise conflict(other, record)
+            self._rivals.claim(record)
 
-    def _is_admitted(self, record: _Record) -> bool:
-        return record.state != "disabled" and bool(
-            gate.judge(record.patch, self.device, self.hosts, self._installation).admits
-        )
+    def _is_admitted(self, record: Record) -> bool:
+        return record.state != "disabled" and bool(self._judge(record.patch).admits)
 
-    def _refuse_rival(self, record: _Record) -> None:
-        """Refuse what only now, with the versions known, excludes a patch that is applied."""
-        for other in self._rivals.get(_exclusive_place(record.patch), ()):
-            if other is not record and any(application.is_current() for application in other.applications):
-                raise PatchConflict(_conflict(other, record))
+    def _judge(self, patch: Patch) -> gate.Verdict:
+        return gate.judge(patch, self.device, self.hosts, self._installation)
+
+    def _host_of(self, patch: Patch) -> Host | None:
+        return None if patch.host is None else self.hosts[str(patch.host)]
 
     # Undoing
 
-    def _revert(self, records: Iterable[_Record]) -> None:
+    def _revert(self, records: Iterable[Record]) -> None:
         swaps: Swaps = {}
         homes: list[ModuleType] = []
         for record in reversed(list(records)):
@@ -355,58 +272,21 @@ class Session:
         if swaps:
             aliases.rebind(swaps, aliases.all_modules(), homes)
 
-    def _forget(self, records: Sequence[_Record]) -> None:
+    def _forget(self, records: Collection[Record]) -> None:
         self._revert(records)
-        for known in (self._records, *self._by_module.values(), *self._rivals.values()):
+        self._rivals.forget(records)
+        for known in (self._records, *self._by_module.values()):
             known[:] = [record for record in known if record not in records]
 
     # Telling
 
-    def _is_lost(self, record: _Record) -> bool:
-        if record.state != "applied" or not record.applications:
-            return record.state == "lost"
-        application = record.applications[-1]
-        return sys.modules.get(record.patch.target.module) is not application.module or not application.is_current()
+    def _tell_applied(self) -> None:
+        while self._on_apply:
+            self._on_apply.pop()()
 
-    def _outcome(self, record: _Record) -> Outcome:
-        if record.state == "applied" and self._is_lost(record):
-            record.set("lost", f"{record.patch.target} was reloaded or replaced after apply")
-        return Outcome(
-            patch=record.registered.name,
-            plugin=record.registered.plugin,
-            target=str(record.patch.target),
-            state=record.state,
-            reason=record.reason,
-            requires=gate.requirement_text(record.patch),
-            found=record.found,
-            reversible=record.patch.reversible,
-        )
-
-    def _raise_worst(self, records: Iterable[_Record]) -> None:
+    def _raise_grave(self, records: Iterable[Record]) -> None:
         for record in records:
-            outcome = self._outcome(record)
-            error = _ERRORS.get(outcome.state)
-            grave = self.strict or (record.patch.without == "wrong numbers" and outcome.state != "lost")
-            if error is not None and grave and not _is_named(record.registered, self.allow_drift):
-                raise error(
-                    f"{record.registered} {outcome.state}: {outcome.reason} — without it: {record.patch.without} "
-                    f"({record.patch.why}); --allow-drift {record.registered.name} goes on without"
-                )
-
-
-_ERRORS: dict[str, type[AdaptError]] = {"drifted": PatchDrift, "failed": PatchFailed, "lost": PatchLost}
-
-
-def _exclusive_place(patch: Patch) -> str:
-    """What only one patch may change, or ``""``."""
-    if patch.kind == "entry":
-        return f"{patch.target}[{patch.key!r}]"
-    return str(patch.target) if patch.kind in ("replace", "rewrite") else ""
-
-
-def _conflict(one: _Record, other: _Record) -> str:
-    place = _exclusive_place(one.patch)
-    return f"{place}: {one.registered} and {other.registered} both change it, expected one of them — disable the other"
+            record.raise_grave(self.strict, self.allow_drift)
 
 
 def _watched_names(patch: Patch) -> tuple[str, ...]:
@@ -414,8 +294,3 @@ def _watched_names(patch: Patch) -> tuple[str, ...]:
         return ()
     # The packages above the target tell versions once their own import is complete.
     return patch.target.packages
-
-
-def _is_named(registered: Registered, names: Iterable[str]) -> bool:
-    own = (registered.name, registered.plugin, f"{registered.plugin}.{registered.name}")
-    return any(name in own for name in names)

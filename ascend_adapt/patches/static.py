@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ascend_adapt import probe
 from ascend_adapt.errors import AdaptError, PatchDrift
@@ -43,16 +44,7 @@ def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: Sour
             state, reason = "not_needed", str(text)
         except AdaptError as error:
             state, reason = "drifted", str(error)
-    return Outcome(
-        patch=one.name,
-        plugin=one.plugin,
-        target=str(patch.target),
-        state=state,
-        reason=reason,
-        requires=gate.requirement_text(patch),
-        found=verdict.found,
-        reversible=patch.reversible,
-    )
+    return one.outcome(state, reason, verdict.found)
 
 
 def _home(patch: Patch, tree: SourceTree | None) -> SourceTree | None:
@@ -90,16 +82,15 @@ def _check(patch: Patch, tree: SourceTree) -> None:
         rewrite_definition(patch, functions[0])
     if patch.kind == "replace" and patch.function is not None:
         for one in functions:
-            _check_replacement(patch, one)
+            _check_replacement(patch, patch.function, one)
 
 
-def _check_replacement(patch: Patch, found: syntax.Found) -> None:
-    assert patch.function is not None
+def _check_replacement(patch: Patch, function: Callable[..., Any], found: syntax.Found) -> None:
     node = found.node
     theirs = signature_of(node)
     decorators = [ast.unparse(decorator) for decorator in getattr(node, "decorator_list", ())]
     bound = bool(found.around) and "staticmethod" not in decorators
-    refused = refused_call(theirs, inspect.signature(patch.function), bound)
+    refused = refused_call(theirs, inspect.signature(function), bound)
     if refused:
         raise PatchDrift(f"{patch.target}{theirs}: the replacement does not accept {refused}")
     if patch.bodies and syntax.digest(node) not in patch.bodies:
