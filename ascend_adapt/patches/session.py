@@ -7,14 +7,14 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType, ModuleType
 from typing import Any
 
 from ascend_adapt import probe
 from ascend_adapt.errors import PatchDrift
-from ascend_adapt.patches import aliases, gate
+from ascend_adapt.patches import gate
 from ascend_adapt.patches.applying import Applier
 from ascend_adapt.patches.following import follow
 from ascend_adapt.patches.host import Host
@@ -23,10 +23,10 @@ from ascend_adapt.patches.installation import ThisProcess
 from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.providing import Provided, ProvidingFinder
 from ascend_adapt.patches.record import Record
-from ascend_adapt.patches.rivals import Rivals, conflict
+from ascend_adapt.patches.rivals import Rivals
 from ascend_adapt.patches.script import rewrite_script
 from ascend_adapt.patches.spec import NotNeeded, Patch, Registered
-from ascend_adapt.patches.swaps import Swaps, chain
+from ascend_adapt.patches.undoing import undo
 
 
 class Session:
@@ -69,7 +69,8 @@ class Session:
             self._records += new
             try:
                 self.disable(disabled)
-                self._refuse_conflicts(new)
+                for record in new:
+                    self._rivals.claim(record, self._is_admitted)
                 for record in new:
                     for name in _watched_names(record.patch):
                         self._by_module.setdefault(name, []).append(record)
@@ -87,7 +88,7 @@ class Session:
         """Revert or disarm the patches and plugins with these names, for good."""
         with self._lock:
             chosen = [record for record in self._records if record.registered.is_named(names)]
-            self._revert(chosen)
+            self._undo(chosen)
             for record in chosen:
                 record.set("disabled", "by the user")
 
@@ -104,7 +105,7 @@ class Session:
         """Undo every patch, newest first, and disarm the rest; the session is over."""
         with self._lock:
             self._watch.stop()
-            self._revert(self._records)
+            self._undo(self._records)
             for record in self._records:
                 if record.state == "armed":
                     record.set("reverted", "was armed, its target was never imported")
@@ -171,7 +172,7 @@ class Session:
         verdict = self._judge(patch)
         record.found = verdict.found or record.found
         if verdict.admits is False:
-            self._revert([record])
+            self._undo([record])
             record.set("skipped", verdict.reason)
             return False
         if patch.kind == "provide":
@@ -192,10 +193,7 @@ class Session:
 
     def _apply(self, record: Record, module: ModuleType, reason: str) -> bool:
         try:
-            for other in self._rivals.of(record):
-                # The versions, known only now, may be right for both.
-                if any(application.is_current() for application in other.applications):
-                    raise conflict(other, record)
+            self._rivals.refuse_second(record)
             application = self._applier.apply(record.patch, module)
         except NotNeeded as seen:
             record.set("not_needed", str(seen))
@@ -234,15 +232,6 @@ class Session:
             record.set("applied", reason)
             self._tell_applied()
 
-    def _refuse_conflicts(self, new: Iterable[Record]) -> None:
-        """Refuse new patches that are right here and exclude one another, or one that is here already."""
-        for record in new:
-            rivals = self._rivals.of(record)
-            if rivals and self._is_admitted(record):
-                for other in filter(self._is_admitted, rivals):
-                    raise conflict(other, record)
-            self._rivals.claim(record)
-
     def _is_admitted(self, record: Record) -> bool:
         return record.state != "disabled" and bool(self._judge(record.patch).admits)
 
@@ -254,29 +243,15 @@ class Session:
 
     # Undoing
 
-    def _revert(self, records: Iterable[Record]) -> None:
-        swaps: Swaps = {}
-        homes: list[ModuleType] = []
-        for record in reversed(list(records)):
-            if record.patch.kind == "provide" and record.patch.target.module in self._finder.provided:
-                self._finder.withdraw(record.patch.target.module)
-                record.set("reverted", "")
-            for application in reversed(record.applications):
-                if not application.holds():
-                    record.set("lost", f"{record.patch.target} was changed by somebody else after apply; left alone")
-                    continue
-                chain(swaps, self._applier.undo(application))
-                homes.append(application.module)
-                record.set("reverted", "" if record.patch.reversible else "what it did cannot be undone")
-            record.applications.clear()
-        if swaps:
-            aliases.rebind(swaps, aliases.all_modules(), homes)
+    def _undo(self, records: Sequence[Record]) -> None:
+        undo(records, self._applier, self._finder)
 
-    def _forget(self, records: Collection[Record]) -> None:
-        self._revert(records)
-        self._rivals.forget(records)
+    def _forget(self, records: Sequence[Record]) -> None:
+        self._undo(records)
+        gone = set(records)
+        self._rivals.forget(gone)
         for known in (self._records, *self._by_module.values()):
-            known[:] = [record for record in known if record not in records]
+            known[:] = [record for record in known if record not in gone]
 
     # Telling
 
