@@ -57,21 +57,23 @@ class Session:
         self._installation = ThisProcess(self._watch.is_complete)
         self._lock = lock or threading.RLock()
 
-    def add(self, registered: Iterable[Registered], disabled: Iterable[str] = ()) -> None:
+    def add(self, registered: Iterable[Registered], disabled: Iterable[str] = ()) -> list[Registered]:
         """Take in patches: judge them, apply those whose target is imported already, arm the others.
+
+        Those whose names are among ``disabled`` are never tried. Returns the patches that were not taken in before.
 
         Raises:
             PatchConflict: two patches that both are right for what is installed exclude each other.
-            PatchDrift, PatchFailed: as in ``check``; none of the new patches is in force then.
+            PatchDrift, PatchFailed: as in ``refresh``; none of the new patches is in force then.
         """
         with self._lock:
-            new = [Record(one) for one in registered]
+            known = {record.registered for record in self._records}
+            new = [Record(one) for one in registered if one not in known]
             self._records += new
             try:
-                self.disable(disabled)
+                self._disable(record for record in new if record.registered.is_named(disabled))
                 for record in new:
                     self._rivals.claim(record, self._is_admitted)
-                for record in new:
                     for name in _watched_names(record.patch):
                         self._by_module.setdefault(name, []).append(record)
                 self._watch.watch(self._by_module)
@@ -79,21 +81,46 @@ class Session:
             except BaseException:
                 self._forget(new)
                 raise
+            return [record.registered for record in new]
 
-    def has(self, registered: Registered) -> bool:
-        """Return whether this patch has been taken in."""
-        return any(record.registered == registered for record in self._records)
-
-    def disable(self, names: Iterable[str]) -> None:
-        """Revert or disarm the patches and plugins with these names, for good."""
+    def forget(self, registered: Iterable[Registered]) -> None:
+        """Revert or disarm patches as if they had never been taken in."""
         with self._lock:
-            chosen = [record for record in self._records if record.registered.is_named(names)]
-            self._undo(chosen)
-            for record in chosen:
-                record.set("disabled", "by the user")
+            self._forget(self._records_of(registered))
+
+    def disable(self, names: Iterable[str]) -> dict[Registered, Outcome]:
+        """Revert or disarm the patches and plugins with these names; return what those not yet disabled were before."""
+        with self._lock:
+            named = [record for record in self._records if record.registered.is_named(names)]
+            chosen = [record for record in named if record.state != "disabled"]
+            before = {record.registered: record.outcome() for record in chosen}
+            self._disable(chosen)
+            return before
+
+    def enable_again(self, before: Mapping[Registered, Outcome]) -> None:
+        """Put what ``disable`` returned in force again, below the wraps that were laid on the same target after it."""
+        with self._lock:
+            chosen = self._records_of(before)
+            targets = {record.patch.target for record in chosen}
+            in_force = [record for record in self._records if record.applications and not record.is_lost()]
+            above = [record for record in in_force if record.patch.target in targets]
+            before = {**before, **{record.registered: record.outcome() for record in above}}
+            self._undo(above)
+            again = self._records_of(before)
+            for record in again:
+                record.set("armed", "")
+            self._consider(again)
+            for record in again:
+                if record.state == before[record.registered].state:
+                    record.reason = before[record.registered].reason
 
     def refresh(self) -> None:
-        """Judge every patch again, and apply again what was lost."""
+        """Judge every patch again, and apply again what was lost.
+
+        Raises:
+            PatchDrift, PatchFailed, PatchLost: a patch drifted, failed or was lost, and it is one whose absence gives
+                wrong numbers, or the session is strict.
+        """
         with self._lock:
             for record in self._records:
                 if record.is_lost():
@@ -110,22 +137,12 @@ class Session:
                 if record.state == "armed":
                     record.set("reverted", "was armed, its target was never imported")
 
-    def check(self) -> None:
-        """Raise for what must not be passed over.
-
-        Raises:
-            PatchDrift, PatchFailed, PatchLost: a patch drifted, failed or was lost, and it is one whose absence gives
-                wrong numbers, or the session is strict.
-        """
-        with self._lock:
-            self._raise_grave(self._records)
-
     def script_code(self, path: str, source: bytes) -> CodeType:
         """Return the code of a script that is about to run as ``__main__``, rewritten by the patches that name it.
 
         Raises:
             SyntaxError: the script does not parse.
-            PatchDrift, PatchFailed: as in ``check``.
+            PatchDrift, PatchFailed: as in ``refresh``.
         """
         with self._lock:
             named = [record for record in self._records if record.patch.host_script == os.path.basename(path)]
@@ -243,6 +260,12 @@ class Session:
 
     # Undoing
 
+    def _disable(self, records: Iterable[Record]) -> None:
+        chosen = list(records)
+        self._undo(chosen)
+        for record in chosen:
+            record.set("disabled", "by the user")
+
     def _undo(self, records: Sequence[Record]) -> None:
         undo(records, self._applier, self._finder)
 
@@ -252,6 +275,10 @@ class Session:
         self._rivals.forget(gone)
         for known in (self._records, *self._by_module.values()):
             known[:] = [record for record in known if record not in gone]
+
+    def _records_of(self, registered: Iterable[Registered]) -> list[Record]:
+        wanted = set(registered)
+        return [record for record in self._records if record.registered in wanted]
 
     # Telling
 
