@@ -72,7 +72,7 @@ def _check(patch: Patch, tree: SourceTree) -> None:
         return
     if not found:
         raise PatchDrift(f"{patch.target}: {'.'.join(patch.target.path)} is not in {patch.target.module}")
-    functions = [one for one in found if isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    functions = [one for one in found if isinstance(one.node, syntax.Definition)]
     if patch.kind == "rewrite":
         for one in functions:
             if [cls.name for cls in one.around[-1:]] != list(patch.target.path[-2:-1]):
@@ -81,14 +81,16 @@ def _check(patch: Patch, tree: SourceTree) -> None:
             raise PatchDrift(f"{patch.target}: expected one definition, found {len(functions)}")
         rewrite_definition(patch, functions[0])
     if patch.kind == "replace" and patch.function is not None:
-        for one in functions:
+        for one in found:
             _check_replacement(patch, patch.function, one)
 
 
 def _check_replacement(patch: Patch, function: Callable[..., Any], found: syntax.Found) -> None:
     node = found.node
+    if not isinstance(node, syntax.Definition):
+        return
     theirs = signature_of(node)
-    decorators = [ast.unparse(decorator) for decorator in getattr(node, "decorator_list", ())]
+    decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
     bound = bool(found.around) and "staticmethod" not in decorators
     refused = refused_call(theirs, inspect.signature(function), bound)
     if refused:
@@ -140,9 +142,9 @@ def _origins(base: ast.expr, parsed: ast.Module, module: str, source: Path) -> l
     return origins
 
 
-def signature_of(node: ast.AST) -> inspect.Signature:
+def signature_of(node: syntax.Definition) -> inspect.Signature:
     """Return the signature that a definition has; every default is the source text of its expression."""
-    arguments: ast.arguments = node.args  # type: ignore[attr-defined]
+    arguments = node.args
     parameters: list[inspect.Parameter] = []
 
     def add(args: Sequence[ast.arg], kind: inspect._ParameterKind, defaults: Sequence[ast.expr | None]) -> None:
