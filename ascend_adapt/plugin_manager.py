@@ -141,7 +141,8 @@ class PluginManager:
     ) -> tuple[dict[str, Host], list[Registered]]:
         """Return the hosts that patches name, and the patches whose host is declared and not contested."""
         hosts, owners = dict(known), dict.fromkeys(known, "ascend_adapt")
-        for one in patches:
+        order = list(self._origins)  # whoever was here first, not whose name sorts first, has declared it
+        for one in sorted(patches, key=lambda one: order.index(one.plugin)):
             host = one.patch.host
             if not isinstance(host, Host):
                 continue

@@ -274,6 +274,22 @@ def test_a_joining_call_that_fails_leaves_everything_as_it_was(
     assert [with_more[name].state for name in "abcd"] == ["applied"] * 4
 
 
+def test_a_joining_plugin_cannot_redefine_a_host(site: Site, enable: Enable) -> None:
+    """Whichever name sorts first, the host that is in force stays."""
+    site.write(upstream="def f(): return 1\n", marker="")
+    import upstream  # noqa: F401
+
+    ours = ascend_adapt.Host("project", present=("marker.py",))
+    theirs = ascend_adapt.Host("project", present=("elsewhere.py",))
+    before = enable(counting("upstream:f", [], host=ours), name="first")
+    assert before["counting"].state == "applied"
+    after = enable(counting("upstream:f", [], name="other", host=theirs), name="a_newer_one")
+    assert after["counting"] == before["counting"]
+    assert "'project'" in after.problems[-1]
+    with pytest.raises(KeyError):
+        after["other"]
+
+
 def test_disable_without_enable_does_nothing(site: Site) -> None:
     ascend_adapt.disable()
     before = ascend_adapt.status()
