@@ -32,10 +32,6 @@ class Record:
         """Note a new state and how it came about."""
         self.state, self.reason = state, reason
 
-    def set_raised(self, error: Exception) -> None:
-        """Note as failed what raised ``error``."""
-        self.set("failed", str(error) if isinstance(error, AdaptError) else f"{type(error).__name__}: {error}")
-
     def is_lost(self) -> bool:
         """Return whether the target is no longer what the patch made of it."""
         if self.state != "applied" or not self.applications:
@@ -70,3 +66,8 @@ class Record:
                 f"{self.registered} {self.state}: {self.reason} — without it: {self.patch.without} "
                 f"({self.patch.why}); --allow-drift {self.registered.name} goes on without"
             )
+
+
+def as_reason(error: Exception) -> str:
+    """Return the reason of a patch that failed with ``error``; our own errors speak for themselves."""
+    return str(error) if isinstance(error, AdaptError) else f"{type(error).__name__}: {error}"

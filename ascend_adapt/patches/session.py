@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import os
 import sys
 import threading
@@ -12,21 +11,14 @@ from contextlib import AbstractContextManager
 from types import CodeType, ModuleType
 from typing import Any
 
-from ascend_adapt import probe
-from ascend_adapt.errors import PatchDrift
-from ascend_adapt.patches import gate
-from ascend_adapt.patches.applying import Applier
+from ascend_adapt.patches.arming import Arming
 from ascend_adapt.patches.following import follow
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.imports import ImportWatch
-from ascend_adapt.patches.installation import ThisProcess
 from ascend_adapt.patches.outcome import Outcome
-from ascend_adapt.patches.providing import Provided, ProvidingFinder
 from ascend_adapt.patches.record import Record
-from ascend_adapt.patches.rivals import Rivals
 from ascend_adapt.patches.script import rewrite_script
-from ascend_adapt.patches.spec import NotNeeded, Patch, Registered
-from ascend_adapt.patches.undoing import undo
+from ascend_adapt.patches.spec import Patch, Registered
 
 
 class Session:
@@ -45,17 +37,23 @@ class Session:
         allow_drift: Iterable[str] = (),
         lock: AbstractContextManager[Any] | None = None,
     ) -> None:
-        self.device, self.hosts, self.strict = device, dict(hosts), strict
+        self.strict = strict
         self.allow_drift = frozenset(allow_drift)
         self._records: list[Record] = []
         self._on_apply: list[Callable[[], None]] = []
         self._by_module: dict[str, list[Record]] = {}
-        self._rivals = Rivals()
-        self._applier = Applier()
-        self._finder = ProvidingFinder()
         self._watch = ImportWatch(self._on_import)
-        self._installation = ThisProcess(self._watch.is_complete)
+        self._arming = Arming(device, hosts, self._watch.is_complete, self._on_filled)
         self._lock = lock or threading.RLock()
+
+    @property
+    def hosts(self) -> Mapping[str, Host]:
+        """What resolves the names of hosts; a joining plugin may bring more."""
+        return self._arming.hosts
+
+    @hosts.setter
+    def hosts(self, hosts: Mapping[str, Host]) -> None:
+        self._arming.hosts = hosts
 
     def add(self, registered: Iterable[Registered], disabled: Iterable[str] = ()) -> list[Registered]:
         """Take in patches: judge them, apply those whose target is imported already, arm the others.
@@ -73,7 +71,7 @@ class Session:
             try:
                 self._disable(record for record in new if record.registered.is_named(disabled))
                 for record in new:
-                    self._rivals.claim(record, self._is_admitted)
+                    self._arming.claim(record)
                     for name in _watched_names(record.patch):
                         self._by_module.setdefault(name, []).append(record)
                 self._watch.watch(self._by_module)
@@ -105,7 +103,7 @@ class Session:
             in_force = [record for record in self._records if record.applications and not record.is_lost()]
             above = [record for record in in_force if record.patch.target in targets]
             before = {**before, **{record.registered: record.outcome() for record in above}}
-            self._undo(above)
+            self._arming.undo(above)
             again = self._records_of(before)
             for record in again:
                 record.set("armed", "")
@@ -132,7 +130,7 @@ class Session:
         """Undo every patch, newest first, and disarm the rest; the session is over."""
         with self._lock:
             self._watch.stop()
-            self._undo(self._records)
+            self._arming.undo(self._records)
             for record in self._records:
                 if record.state == "armed":
                     record.set("reverted", "was armed, its target was never imported")
@@ -149,7 +147,7 @@ class Session:
             named = [record for record in named if record.state == "armed"]
             tree = ast.parse(source, path)
             for record in named:
-                rewrite_script(record, self._host_of(record.patch), path, tree)
+                rewrite_script(record, self._arming.host_of(record.patch), path, tree)
             self._raise_grave(named)
             return compile(tree, path, "exec", dont_inherit=True)
 
@@ -172,107 +170,34 @@ class Session:
         with self._lock:
             self._consider(self._by_module.get(name, ()), imported=sys.modules.get(name))
 
-    # Judging and applying
+    def _on_filled(self, record: Record, state: str, reason: str) -> None:
+        with self._lock:
+            record.set(state, reason)
+            if record.state == "applied":
+                self._tell_applied()
+            self._raise_grave([record])
 
     def _consider(self, records: Iterable[Record], imported: ModuleType | None = None) -> None:
         """Bring records up to date, because the import of a module has just ended or for another reason."""
         touched = [record for record in records if record.state not in ("disabled", "reverted")]
-        changed = [record for record in touched if self._consider_one(record)]
-        follow(self._applier, changed, imported)
+        changed = [record for record in touched if self._arming.bring_up_to_date(record)]
+        follow(self._arming.applier, changed, imported)
         if any(record.state == "applied" for record in touched):
             self._tell_applied()
         self._raise_grave(touched)
-
-    def _consider_one(self, record: Record) -> bool:
-        """Bring one record up to date; return whether it was applied just now."""
-        patch = record.patch
-        verdict = self._judge(patch)
-        record.found = verdict.found or record.found
-        if verdict.admits is False:
-            self._undo([record])
-            record.set("skipped", verdict.reason)
-            return False
-        if patch.kind == "provide":
-            self._provide(record, verdict.reason)
-            return False
-        if patch.host_script is not None:
-            return False
-        module = sys.modules.get(patch.target.module)
-        if any(module is one.module and one.is_current() for one in record.applications):
-            return False
-        if module is None or verdict.admits is None:
-            record.set("armed", verdict.reason)
-            return False
-        if not self._watch.is_complete(patch.target.module):
-            record.set("armed", f"{patch.target.module} is still being imported")
-            return False
-        return self._apply(record, module, verdict.reason)
-
-    def _apply(self, record: Record, module: ModuleType, reason: str) -> bool:
-        try:
-            self._rivals.refuse_second(record)
-            application = self._applier.apply(record.patch, module)
-        except NotNeeded as seen:
-            record.set("not_needed", str(seen))
-        except PatchDrift as drift:
-            record.set("drifted", str(drift))
-        except Exception as error:  # whatever it is, it must not break the target's import by itself
-            record.set_raised(error)
-        else:
-            record.applications.append(application)
-            record.set("applied", reason)
-            return True
-        return False
-
-    def _provide(self, record: Record, reason: str) -> None:
-        name = record.patch.target.module
-        if name in self._finder.provided:
-            return
-        if name in sys.modules or ("." not in name and probe.find_root(name) is not None):
-            record.set("not_needed", f"a real {name} is there")
-            return
-        fill = functools.partial(self._fill, record, reason)
-        self._finder.offer(name, Provided(record.registered, self._host_of(record.patch), fill))
-        record.set("armed", reason)
-
-    def _fill(self, record: Record, reason: str, module: ModuleType) -> None:
-        assert record.patch.function is not None  # provide() is a decorator
-        try:
-            record.patch.function(module)
-        except Exception as error:
-            with self._lock:
-                record.set_raised(error)
-                self._raise_grave([record])
-            # Missing, as it is without the patch: upstream may know what to do then.
-            raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__) from error
-        with self._lock:
-            record.set("applied", reason)
-            self._tell_applied()
-
-    def _is_admitted(self, record: Record) -> bool:
-        return record.state != "disabled" and bool(self._judge(record.patch).admits)
-
-    def _judge(self, patch: Patch) -> gate.Verdict:
-        return gate.judge(patch, self.device, self.hosts, self._installation)
-
-    def _host_of(self, patch: Patch) -> Host | None:
-        return None if patch.host is None else self.hosts[str(patch.host)]
 
     # Undoing
 
     def _disable(self, records: Iterable[Record]) -> None:
         chosen = list(records)
-        self._undo(chosen)
+        self._arming.undo(chosen)
         for record in chosen:
             record.set("disabled", "by the user")
 
-    def _undo(self, records: Sequence[Record]) -> None:
-        undo(records, self._applier, self._finder)
-
     def _forget(self, records: Sequence[Record]) -> None:
-        self._undo(records)
+        self._arming.undo(records)
         gone = set(records)
-        self._rivals.forget(gone)
+        self._arming.forget(gone)
         for known in (self._records, *self._by_module.values()):
             known[:] = [record for record in known if record not in gone]
 
