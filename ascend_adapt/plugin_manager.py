@@ -115,7 +115,7 @@ class PluginManager:
     def _patches_of(self, origin: _Origin) -> tuple[Registered, ...]:
         plugin = self._manager.get_plugin(origin.plugin)
         try:
-            return _registered(plugin, origin, self._call(plugin, "register_patches"))
+            return _registered(plugin, origin, _declared(plugin))
         except (Exception, SystemExit) as error:
             text = str(error) if isinstance(error, AdaptError) else f"register_patches raised {_one_line(error)}"
             self._refuse(origin, text)
@@ -141,7 +141,8 @@ class PluginManager:
     ) -> tuple[dict[str, Host], list[Registered]]:
         """Return the hosts that patches name, and the patches whose host is declared and not contested."""
         hosts, owners = dict(known), dict.fromkeys(known, "ascend_adapt")
-        for one in patches:
+        order = list(self._origins)  # whoever was here first, not whose name sorts first, has declared it
+        for one in sorted(patches, key=lambda one: order.index(one.plugin)):
             host = one.patch.host
             if not isinstance(host, Host):
                 continue
@@ -186,10 +187,6 @@ class PluginManager:
                 wanted.update(variables)
         return {name: value for name, value in wanted.items() if name not in environ}
 
-    def _call(self, plugin: Any, hook: str) -> Any:
-        function = getattr(plugin, hook, None)
-        return function() if function is not None and hasattr(function, "ascend_adapt_impl") else ()
-
 
 def _is_variable(item: tuple[Any, Any]) -> bool:
     name, value = item
@@ -199,6 +196,12 @@ def _is_variable(item: tuple[Any, Any]) -> bool:
 
 def _name_of(plugin: Any) -> str:
     return str(getattr(plugin, "__name__", type(plugin).__name__))
+
+
+def _declared(plugin: Any) -> Any:
+    """What the plugin's register_patches returns, if that is marked as ours."""
+    hook = getattr(plugin, "register_patches", None)
+    return hook() if hook is not None and hasattr(hook, "ascend_adapt_impl") else ()
 
 
 def _registered(plugin: Any, origin: _Origin, returned: Any) -> tuple[Registered, ...]:

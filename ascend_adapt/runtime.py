@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from ascend_adapt.patches.outcome import Outcome, Status
 
 if TYPE_CHECKING:
     from ascend_adapt.patches.session import Session
+    from ascend_adapt.patches.spec import Registered
     from ascend_adapt.plugin_manager import PluginManager
     from ascend_adapt.settings import Settings
 
@@ -69,32 +70,7 @@ def enable(
         PatchError: two patches exclude each other; a patch drifted or failed whose absence gives wrong numbers; with
             ``strict``, any patch drifted, failed or was lost.
     """
-    from ascend_adapt import settings as settings_module
-
-    global _in_force, _is_beginning, _last
-    environ = os.environ
-    with _lock:
-        if _is_beginning:
-            return status()
-        if settings_module.is_off(environ):
-            _last = _switched_off(settings_module.Settings(plugins=tuple(plugins)))
-            return _last
-        wanted = settings_module.resolve(
-            environ, plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict
-        )
-        caller = _caller()
-        if _in_force is None:
-            _is_beginning = True
-            try:
-                _in_force = _begin(wanted, environ, caller)
-            finally:
-                _is_beginning = False
-        else:
-            _join(_in_force, wanted, caller)
-        current = status()
-        if environ.get("RANK", "0") == "0":
-            logger.info("ascend_adapt: %s (ascend-adapt status tells why)", current.summary())
-        return current
+    return _enable(plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict)[0]
 
 
 def disable() -> Status:
@@ -151,16 +127,40 @@ def enabled(
     kernels: Mapping[str, str] | str | None = None,
     strict: bool | None = None,
 ) -> Iterator[Status]:
-    """Enable within a ``with`` block; what was in force before stays so after it."""
-    joined = _in_force is not None
+    """Enable within a ``with`` block; at its end just what this call has put in force or disabled is taken back."""
+    current, undo = _enable(plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict)
     try:
-        yield enable(plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict)
+        yield current
     finally:
-        if not joined:
-            _disable()
+        undo()
 
 
-_disable = disable  # enabled() has an argument of that name
+def _enable(**stated: Any) -> tuple[Status, Callable[[], object]]:
+    """Do what enable() does, and return the status and what takes just this call back."""
+    from ascend_adapt import settings as settings_module
+
+    global _in_force, _is_beginning, _last
+    environ = os.environ
+    with _lock:
+        if _is_beginning:
+            return status(), lambda: None
+        if settings_module.is_off(environ):
+            _last = _switched_off(settings_module.Settings(plugins=tuple(stated["plugins"])))
+            return _last, lambda: None
+        wanted = settings_module.resolve(environ, **stated)
+        undo: Callable[[], object]
+        if _in_force is None:
+            _is_beginning = True
+            try:
+                _in_force, undo = _begin(wanted, environ, _caller()), disable
+            finally:
+                _is_beginning = False
+        else:
+            undo = _join(_in_force, wanted, _caller())
+        current = status()
+        if environ.get("RANK", "0") == "0":
+            logger.info("ascend_adapt: %s (ascend-adapt status tells why)", current.summary())
+        return current, undo
 
 
 def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForce:
@@ -184,39 +184,69 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
     return _InForce(session, manager, wanted, device, reason, caller)
 
 
-def _join(in_force: _InForce, wanted: Settings, caller: str) -> None:
-    stated, session = in_force.settings, in_force.session
+def _join(in_force: _InForce, wanted: Settings, caller: str) -> Callable[[], None]:
+    """Add what a further call asks for, or nothing if that raises; return what takes just that back."""
+    stated = in_force.settings
     if wanted.device not in (None, in_force.device):
         _refuse(in_force, caller, f"device={wanted.device!r}", f"device {in_force.device!r} ({in_force.device_reason})")
     if wanted.strict is not None and stated.strict not in (None, wanted.strict):
         _refuse(in_force, caller, f"strict={wanted.strict}", f"strict={stated.strict}")
-    new = [plugin for plugin in wanted.plugins if not in_force.manager.has(plugin)]
-    told = len(in_force.manager.problems)
-    in_force.manager.add(new)
+    joined = _Joined(in_force, len(in_force.manager.problems))
     try:
-        in_force.manager.check_names(wanted.disable, ())
-        session.disable(wanted.disable)
-        _add_patches(in_force, wanted, told)
+        joined.take_in(wanted)
     except BaseException:
-        in_force.manager.remove(new)
-        del in_force.manager.problems[told:]
+        joined.undo()
         raise
-    if wanted.strict is not None:
-        session.strict = wanted.strict
-        in_force.settings = replace(stated, strict=wanted.strict)
-    session.refresh()
-    session.check()
+    return joined.undo
 
 
-def _add_patches(in_force: _InForce, wanted: Settings, told: int) -> None:
-    """Put in force what plugins have brought since the last call."""
-    from ascend_adapt import hosts
+@dataclass
+class _Joined:
+    """What one further call of enable() has added, so that just that can be taken back."""
 
-    manager, session = in_force.manager, in_force.session
-    patches = manager.patches()
-    session.hosts, usable = manager.hosts(patches, hosts.KNOWN)
-    _tell_problems(manager.problems[told:], wanted)
-    session.add([one for one in usable if not session.has(one)], wanted.disable)
+    in_force: _InForce
+    known_problems: int
+    stated: Settings | None = None
+    """The settings before, if this call has changed them."""
+    plugins: list[Any] = field(default_factory=list)
+    disabled: dict[Registered, Outcome] = field(default_factory=dict)
+    patches: list[Registered] = field(default_factory=list)
+
+    def take_in(self, wanted: Settings) -> None:
+        manager, session = self.in_force.manager, self.in_force.session
+        self.plugins = [plugin for plugin in wanted.plugins if not manager.has(plugin)]
+        manager.add(self.plugins)
+        manager.check_names(wanted.disable, ())
+        usable = self._usable()
+        _tell_problems(manager.problems[self.known_problems :], wanted)
+        if wanted.strict is not None:
+            self.stated = self.in_force.settings
+            self._state(replace(self.stated, strict=wanted.strict))
+        self.disabled = session.disable(wanted.disable)
+        self.patches = session.add(usable, wanted.disable)
+        session.refresh()
+
+    def undo(self) -> None:
+        with _lock:
+            if self.in_force is not _in_force:
+                return  # disable() was called meanwhile
+            self.in_force.session.forget(self.patches)
+            self.in_force.manager.remove(self.plugins)
+            self._usable()
+            del self.in_force.manager.problems[self.known_problems :]
+            if self.stated is not None:
+                self._state(self.stated)
+            self.in_force.session.enable_again(self.disabled)
+
+    def _usable(self) -> list[Registered]:
+        from ascend_adapt import hosts
+
+        manager = self.in_force.manager
+        self.in_force.session.hosts, usable = manager.hosts(manager.patches(), hosts.KNOWN)
+        return usable
+
+    def _state(self, settings: Settings) -> None:
+        self.in_force.settings, self.in_force.session.strict = settings, bool(settings.strict)
 
 
 def _refuse(in_force: _InForce, caller: str, wish: str, fact: str) -> None:
@@ -241,20 +271,8 @@ def _tell_problems(problems: Iterable[str], wanted: Settings) -> None:
 
 
 def _switched_off(wanted: Settings) -> Status:
-    outcomes = tuple(
-        Outcome(
-            patch=one.name,
-            plugin=one.plugin,
-            target=str(one.patch.target),
-            state="disabled",
-            reason="ASCEND_ADAPT=0",
-            requires=", ".join(str(requirement) for requirement in one.patch.requires),
-            found="",
-            reversible=one.patch.reversible,
-        )
-        for one in _load_plugins(wanted).patches()
-    )
-    return Status(outcomes)
+    patches = _load_plugins(wanted).patches()
+    return Status(tuple(one.outcome("disabled", "ASCEND_ADAPT=0") for one in patches))
 
 
 def _status_of(in_force: _InForce) -> Status:

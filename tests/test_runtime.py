@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import logging
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from stand_ins import GRAVE, Site, counting, plugin
+from stand_ins import GRAVE, TERMS, Site, counting, plugin
 
 import ascend_adapt
 from ascend_adapt import errors
@@ -129,6 +131,163 @@ def test_enabled_within_enabled_leaves_the_outer_one_in_force(site: Site) -> Non
         assert ascend_adapt.status()["counting"].state == "applied"
     assert ascend_adapt.status()["counting"].state == "reverted"
     assert not hasattr(upstream.f, "__wrapped__")
+
+
+def around(name: str, notes: list[str], **terms: Any) -> ascend_adapt.Patch:
+    """A wrap of upstream:f that notes its name."""
+
+    @ascend_adapt.wrap("upstream:f", **{**TERMS, "name": name, **terms})
+    def note(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        notes.append(name)
+        return wrapped(*args, **kwargs)
+
+    return note
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("ending", [None, KeyError])
+def test_enabled_within_enabled_takes_back_just_what_it_added(
+    site: Site, enable: Enable, late: bool, ending: type[Exception] | None
+) -> None:
+    site.write(upstream="def f(): return 1\nKEPT = (f,)\n", client="from upstream import f\n")
+    if late:
+        import client
+    notes: list[str] = []
+    enable(around("a", notes), around("b", notes), around("c", notes), name="outer")
+    import client
+
+    before = ascend_adapt.status()
+    inner = plugin(around("d", notes), counting("upstream:gone", []), name="inner")
+    for _ in range(2):
+        with contextlib.suppress(KeyError), ascend_adapt.enabled(plugins=[inner], disable=["b"]) as status:
+            assert [status[name].state for name in "abcd"] == ["applied", "disabled", "applied", "applied"]
+            client.f()
+            assert notes == ["d", "c", "a"]
+            notes.clear()
+            if ending is not None:
+                raise ending
+        assert ascend_adapt.status() == before
+        client.f()
+        assert notes == ["c", "b", "a"]
+        notes.clear()
+    ascend_adapt.disable()
+    assert client.f is importlib.import_module("upstream").KEPT[0]
+
+
+def test_enabled_with_what_is_in_force_already_takes_nothing_back(site: Site, enable: Enable) -> None:
+    site.write(upstream="def f(): return 1\n")
+    import upstream  # noqa: F401
+
+    ours = plugin(counting("upstream:f", [], name="one"), counting("upstream:f", [], name="two"))
+    ascend_adapt.enable(plugins=[ours], disable=["two"], strict=True)
+    before = ascend_adapt.status()
+    with ascend_adapt.enabled(plugins=[ours], disable=["two"], strict=True) as status:
+        assert status == before
+    assert ascend_adapt.status() == before
+
+
+def test_enabled_takes_its_strictness_back(site: Site, enable: Enable) -> None:
+    site.write(upstream="def f(): return 1\n")
+    enable(counting("upstream:gone", []))
+    with ascend_adapt.enabled(strict=True):
+        pass
+    import upstream  # noqa: F401
+
+    assert ascend_adapt.status()["counting"].state == "drifted"
+
+
+def test_disable_within_enabled_within_enabled(site: Site, enable: Enable) -> None:
+    site.write(upstream="def f(): return 1\n")
+    import upstream
+
+    notes: list[str] = []
+    enable(around("a", notes), name="outer")
+    with ascend_adapt.enabled(plugins=[plugin(around("b", notes), name="inner")]):
+        ascend_adapt.disable()
+        enable(around("c", notes), name="other")
+    assert ascend_adapt.status()["c"].state == "applied"
+    upstream.f()
+    assert notes == ["c"]
+
+
+def test_one_plugin_stands_in_for_another_within_enabled(site: Site, enable: Enable) -> None:
+    site.write(upstream="def f(): return 1\n")
+    import upstream
+
+    old = ascend_adapt.replace("upstream:f", name="old", **TERMS)(lambda: 2)
+    new = ascend_adapt.replace("upstream:f", name="new", **TERMS)(lambda: 3)
+    enable(old, name="first")
+    with ascend_adapt.enabled(plugins=[plugin(new, name="second")], disable=["first"]):
+        assert upstream.f() == 3
+    assert upstream.f() == 2
+
+
+def test_a_module_provided_within_enabled_is_gone_after_it(site: Site) -> None:
+    ascend_adapt.enable()
+
+    @ascend_adapt.provide("provided_here", **TERMS)
+    def fill(module: Any) -> None:
+        module.value = 1
+
+    with ascend_adapt.enabled(plugins=[plugin(fill)]):
+        assert importlib.import_module("provided_here").value == 1
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("provided_here")
+
+
+FAILURES: dict[str, tuple[Callable[[], list[ascend_adapt.Patch]], dict[str, Any]]] = {
+    "a grave drift": (lambda: [counting("upstream:gone", [], **GRAVE)], {}),
+    "a conflict": (lambda: [ascend_adapt.replace("upstream:g", name="g2", **TERMS)(lambda: 3)], {}),
+    "a drift, strict": (lambda: [counting("upstream:gone", [])], {"strict": True}),
+    "an older drift, strict": (list, {"strict": True}),
+    "a misspelt name": (lambda: [counting("upstream:f", [])], {"disable": ["b", "outter"]}),
+    "an unknown host": (lambda: [counting("upstream:f", [], host="nobody")], {"strict": True}),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("late", [False, True])
+def test_a_joining_call_that_fails_leaves_everything_as_it_was(
+    site: Site, enable: Enable, failure: str, late: bool
+) -> None:
+    site.write(upstream="def f(): return 1\ndef g(): return 1\n", client="from upstream import f\n")
+    if late:
+        import client
+    notes: list[str] = []
+    replaced = ascend_adapt.replace("upstream:g", name="g", **TERMS)(lambda: 2)
+    drifted = counting("upstream:nowhere", [], name="drifted")
+    enable(around("a", notes), around("b", notes), around("c", notes), replaced, drifted, name="outer")
+    import client
+
+    before = ascend_adapt.status()
+    declare, settings = FAILURES[failure]
+    newer = plugin(around("d", notes), *declare(), name="newer")
+    for _ in range(2):
+        with pytest.raises(AdaptError):
+            ascend_adapt.enable(plugins=[newer], **{"disable": ["b"], **settings})
+        assert ascend_adapt.status() == before
+        client.f()
+        assert notes == ["c", "b", "a"]
+        notes.clear()
+    assert ascend_adapt.enable() == before
+    with_more = ascend_adapt.enable(plugins=[plugin(around("d", notes), name="newer")])
+    assert [with_more[name].state for name in "abcd"] == ["applied"] * 4
+
+
+def test_a_joining_plugin_cannot_redefine_a_host(site: Site, enable: Enable) -> None:
+    """Whichever name sorts first, the host that is in force stays."""
+    site.write(upstream="def f(): return 1\n", marker="")
+    import upstream  # noqa: F401
+
+    ours = ascend_adapt.Host("project", present=("marker.py",))
+    theirs = ascend_adapt.Host("project", present=("elsewhere.py",))
+    before = enable(counting("upstream:f", [], host=ours), name="first")
+    assert before["counting"].state == "applied"
+    after = enable(counting("upstream:f", [], name="other", host=theirs), name="a_newer_one")
+    assert after["counting"] == before["counting"]
+    assert "'project'" in after.problems[-1]
+    with pytest.raises(KeyError):
+        after["other"]
 
 
 def test_disable_without_enable_does_nothing(site: Site) -> None:

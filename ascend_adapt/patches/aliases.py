@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import CellType, FrameType, ModuleType
 from typing import Any
 
-Swaps = Mapping[int, tuple[Any, Any]]
-"""``id(old) -> (old, new)``; old is held so that its id stays its own."""
+from ascend_adapt.patches.swaps import Swaps
 
 
 def modules_after(name: str) -> list[ModuleType]:
@@ -36,21 +35,31 @@ def rebind(swaps: Swaps, modules: Iterable[ModuleType], homes: Iterable[ModuleTy
     lazy.
     """
     count = sum(_rebind_mapping(vars(module), swaps) for module in modules)
-    for home in {id(home): home for home in homes}.values():
-        classes = [v for v in list(vars(home).values()) if isinstance(v, type) and v.__module__ == home.__name__]
-        for cls in classes:
-            for name, new in _hits(vars(cls).items(), swaps):
-                setattr(cls, name, new)
-                count += 1
-        for namespace in (home, *classes):
-            for table in list(vars(namespace).values()):
-                if type(table) is dict and table is not vars(home):
-                    count += _rebind_mapping(table, swaps)
-                elif type(table) is list:
-                    for index, new in _hits(enumerate(table), swaps):
-                        table[index] = new
-                        count += 1
+    return count + sum(_rebind_home(home, swaps) for home in {id(home): home for home in homes}.values())
+
+
+def _rebind_home(home: ModuleType, swaps: Swaps) -> int:
+    classes = [v for v in list(vars(home).values()) if isinstance(v, type) and v.__module__ == home.__name__]
+    count = 0
+    for cls in classes:
+        hits = _hits(vars(cls).items(), swaps)
+        for name, new in hits:
+            setattr(cls, name, new)
+        count += len(hits)
+    tables = [table for namespace in (home, *classes) for table in list(vars(namespace).values())]
+    for table in tables:
+        if type(table) is list:
+            count += _rebind_list(table, swaps)
+        elif type(table) is dict and table is not vars(home):
+            count += _rebind_mapping(table, swaps)
     return count
+
+
+def _rebind_list(table: list[Any], swaps: Swaps) -> int:
+    hits = _hits(enumerate(table), swaps)
+    for index, new in hits:
+        table[index] = new
+    return len(hits)
 
 
 def _rebind_mapping(namespace: dict[Any, Any], swaps: Swaps) -> int:

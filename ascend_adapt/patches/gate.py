@@ -42,16 +42,6 @@ def judge(patch: Patch, device: str, hosts: Mapping[str, Host], installation: In
     return Verdict(answer, "; ".join(reasons), found)
 
 
-def requirement_text(patch: Patch) -> str:
-    """Return what the patch requires, as one text."""
-    parts = [str(requirement) for requirement in patch.requires]
-    if patch.devices:
-        parts.append("device " + " or ".join(patch.devices))
-    if patch.host is not None:
-        parts.append(f"host {patch.host}")
-    return ", ".join(parts)
-
-
 def _judge_version(requirement: Requirement, target: Target, installation: Installation) -> Verdict:
     from packaging.version import InvalidVersion, Version
 

@@ -29,15 +29,16 @@ class ImportWatch:
         """Begin to watch modules; the ones already imported are watched for their next import only."""
         self.active = True
         for name in names:
-            if name not in self._watched:
-                self._watched.add(name)
-                module = sys.modules.get(name)
-                if module is None:
-                    self._hook(name)
-                    continue
-                self._seen.add(name)
-                if not is_complete(module):
-                    _at_end_of_import(module, functools.partial(self._imported, name))
+            if name in self._watched:
+                continue
+            self._watched.add(name)
+            module = sys.modules.get(name)
+            if module is None:
+                self._hook(name)
+                continue
+            self._seen.add(name)
+            if not is_complete(module):
+                _at_end_of_import(module, functools.partial(self._imported, name))
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 

@@ -45,6 +45,13 @@ def packages_named(name: str, target: Target) -> tuple[str, ...]:
     return tuple(package for package in target.packages if _canonical(package) == _canonical(name))
 
 
+def _recorded_version(name: str, target: Target) -> str | None:
+    """What the distribution ``name`` says, unless ``target`` should be of it and comes from elsewhere."""
+    if packages_named(name, target):
+        return probe.owning_version(name, target.root)
+    return probe.distribution_version(name)
+
+
 def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -62,7 +69,7 @@ class ThisProcess:
     def version(self, name: str, target: Target) -> Version:
         own = packages_named(name, target)
         said = next(filter(None, map(self._said_by, own or (name.replace("-", "_"),))), None)
-        recorded = probe.owning_version(name, target.root) if own else probe.distribution_version(name)
+        recorded = _recorded_version(name, target)
         if said and recorded and said != recorded:
             return Version(said, f"{name}.__version__ is {said}, its distribution says {recorded}")
         later = bool(own) and any(self._is_to_come(module) for module in (*own, target.module))
@@ -95,7 +102,7 @@ class SourceTree:
     def version(self, name: str, target: Target) -> Version:
         own = packages_named(name, target)
         if self.installed:
-            recorded = probe.owning_version(name, target.root) if own else probe.distribution_version(name)
+            recorded = _recorded_version(name, target)
             if recorded or not own:
                 return Version(recorded)
         packages = own or (name.replace("-", "_"),)

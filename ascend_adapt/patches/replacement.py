@@ -119,41 +119,41 @@ def _function(patch: Patch, original: Callable[..., Any], place: Place, bound: b
     return call
 
 
-def _wrapping(original: Callable[..., Any], wrapper: Callable[..., Any]) -> FunctionType:
+def _wrapping(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return wrapper(original, None, args, kwargs)
 
-    return call  # type: ignore[return-value]
+    return call
 
 
-def _wrapping_method(original: Any, wrapper: Callable[..., Any]) -> FunctionType:
+def _wrapping_method(original: Any, wrapper: Callable[..., Any]) -> Callable[..., Any]:
     bind = original.__get__  # torch.compile follows it into the original, and refuses types.MethodType
 
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return wrapper(bind(self), self, args, kwargs)
 
-    return call  # type: ignore[return-value]
+    return call
 
 
-def _replacing(original: Callable[..., Any], function: Callable[..., Any]) -> FunctionType:
+def _replacing(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     # A function of its own: one patch object may be applied, reverted and applied to a reloaded module.
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    return call
 
 
-def _copy_attributes(original: Any, call: FunctionType) -> None:
+def _copy_attributes(original: Any, call: Callable[..., Any]) -> None:
     """Copy what functools.wraps does not see: an lru_cache has cache_clear() in its type."""
     for name in dir(original):
         if not name.startswith("__") and not hasattr(call, name):
             setattr(call, name, getattr(original, name))
 
 
-def _of_the_same_kind(original: Callable[..., Any], call: FunctionType) -> FunctionType:
+def _of_the_same_kind(original: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``call`` as a coroutine or generator function if the original is one: others ask ``inspect``."""
     if inspect.iscoroutinefunction(original):
 
@@ -162,14 +162,14 @@ def _of_the_same_kind(original: Callable[..., Any], call: FunctionType) -> Funct
             result = call(*args, **kwargs)
             return await result if inspect.isawaitable(result) else result
 
-        return run  # type: ignore[return-value]
+        return run
     if inspect.isgeneratorfunction(original):
 
         @functools.wraps(call)
         def generate(*args: Any, **kwargs: Any) -> Any:
             return (yield from call(*args, **kwargs))
 
-        return generate  # type: ignore[return-value]
+        return generate
     return call
 
 

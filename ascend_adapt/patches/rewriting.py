@@ -4,8 +4,10 @@ from __future__ import annotations
 import __future__
 
 import ast
+import functools
 import inspect
 import linecache
+import operator
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -13,9 +15,9 @@ from ascend_adapt.errors import PatchDrift, PatchSpecError
 from ascend_adapt.patches import replacement, syntax
 from ascend_adapt.patches.spec import NotNeeded, Patch
 
-_FUTURES = 0
-for _feature in __future__.all_feature_names:
-    _FUTURES |= getattr(__future__, _feature).compiler_flag
+_FUTURES = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
 
 
 def rewritten_code(patch: Patch, descriptor: Any) -> tuple[FunctionType, CodeType]:
@@ -109,11 +111,8 @@ def _definition(patch: Patch, function: FunctionType, path: tuple[str, ...]) -> 
         tree = ast.parse("".join(lines))
     except SyntaxError as error:
         raise PatchDrift(f"{patch.target}: its source {filename} does not parse: {error.msg}") from error
-    found = [
-        one
-        for one in syntax.find(tree, path, function.__code__.co_firstlineno)
-        if isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    ]
+    bound = syntax.find(tree, path, function.__code__.co_firstlineno)
+    found = [one for one in bound if isinstance(one.node, syntax.Definition)]
     if len(found) != 1:
         raise PatchDrift(
             f"{patch.target}: {filename} line {function.__code__.co_firstlineno} does not define it — "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
 from ascend_adapt.patches.replacement import inherited, is_borrowed, stand_in, underlying
 from ascend_adapt.patches.spec import Patch
+from ascend_adapt.patches.swaps import Swaps, swapped
 from ascend_adapt.patches.target import Place, look_up
 
 
@@ -39,24 +39,26 @@ class Slot:
         """Return whether the place still holds what was put there last."""
         return look_up(self.place.owner, self.place.name)[0] is self.head
 
-    def put(self, patch: Patch) -> dict[int, tuple[Any, Any]]:
+    def put(self, patch: Patch) -> Swaps:
         """Lay ``patch`` on top (a replacement goes to the bottom) and return what aliases must follow."""
         layers = [patch, *self.layers] if patch.kind == "replace" else [*self.layers, patch]
         return self._stack(layers)
 
-    def take(self, patch: Patch) -> dict[int, tuple[Any, Any]]:
+    def take(self, patch: Patch) -> Swaps:
         """Take ``patch`` away and return what aliases must follow; the last one leaves the very original."""
         return self._stack([layer for layer in self.layers if layer is not patch])
 
-    def follow(self, swaps: Mapping[int, tuple[Any, Any]]) -> dict[int, tuple[Any, Any]]:
+    def follow(self, swaps: Swaps) -> Swaps:
         """Follow another slot, whose head is the original of this one, and return what aliases must follow in turn."""
-        new = swaps.get(id(self.original), (None, None))[1]
-        if not self.layers or self.place.inherited or new is None or any(new is underlying(one) for one in self.heads):
+        new = swapped(self.original, swaps)
+        if not self.layers or self.place.inherited or new is None or new is self.original:
+            return {}
+        if any(new is underlying(head) for head in self.heads):
             return {}
         self.place = replace(self.place, value=new)
         return self._stack(self.layers)
 
-    def _stack(self, layers: list[Patch]) -> dict[int, tuple[Any, Any]]:
+    def _stack(self, layers: list[Patch]) -> Swaps:
         owner, name = self.place.owner, self.place.name
         head = inherited(self.place) if layers and self.place.inherited else self.original
         for layer in layers:
@@ -72,12 +74,12 @@ class Slot:
         if layers:
             setattr(owner, name, head)
             self.heads.append(head)
+            return swaps
+        if self.place.inherited:
+            delattr(owner, name)
         else:
-            if self.place.inherited:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, self.original)
-            self.heads.clear()
+            setattr(owner, name, self.original)
+        self.heads.clear()
         return swaps
 
     def holders(self) -> list[Any]:

@@ -11,6 +11,7 @@ All six words share these keyword arguments. Always: ``why`` (what breaks withou
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 from ascend_adapt.errors import PatchSpecError
 from ascend_adapt.patches import syntax
 from ascend_adapt.patches.host import Host
+from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.target import MISSING, Target
 
 if TYPE_CHECKING:
@@ -70,6 +72,16 @@ class Patch:
     present: bool = False
     bodies: tuple[str, ...] = ()
 
+    @functools.cached_property
+    def conditions(self) -> str:
+        """All that must hold for it to apply, as one text."""
+        parts = [str(requirement) for requirement in self.requires]
+        if self.devices:
+            parts.append("device " + " or ".join(self.devices))
+        if self.host is not None:
+            parts.append(f"host {self.host}")
+        return ", ".join(parts)
+
     def __str__(self) -> str:
         return f"{self.kind} {self.target}"
 
@@ -90,6 +102,24 @@ class Registered:
     def __str__(self) -> str:
         origin = f" of {self.distribution}" if self.distribution else ""
         return f"patch {self.name!r} (plugin {self.plugin!r}{origin})"
+
+    def is_named(self, names: Iterable[str]) -> bool:
+        """Return whether one of ``names`` is that of the patch, of its plugin, or ``plugin.patch``."""
+        own = (self.name, self.plugin, f"{self.plugin}.{self.name}")
+        return any(name in own for name in names)
+
+    def outcome(self, state: str, reason: str, found: str = "") -> Outcome:
+        """Return what became of the patch, as a value."""
+        return Outcome(
+            patch=self.name,
+            plugin=self.plugin,
+            target=str(self.patch.target),
+            state=state,
+            reason=reason,
+            requires=self.patch.conditions,
+            found=found,
+            reversible=self.patch.reversible,
+        )
 
 
 def wrap(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ascend_adapt import probe
 from ascend_adapt.errors import AdaptError, PatchDrift
@@ -43,16 +44,7 @@ def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: Sour
             state, reason = "not_needed", str(text)
         except AdaptError as error:
             state, reason = "drifted", str(error)
-    return Outcome(
-        patch=one.name,
-        plugin=one.plugin,
-        target=str(patch.target),
-        state=state,
-        reason=reason,
-        requires=gate.requirement_text(patch),
-        found=verdict.found,
-        reversible=patch.reversible,
-    )
+    return one.outcome(state, reason, verdict.found)
 
 
 def _home(patch: Patch, tree: SourceTree | None) -> SourceTree | None:
@@ -80,7 +72,7 @@ def _check(patch: Patch, tree: SourceTree) -> None:
         return
     if not found:
         raise PatchDrift(f"{patch.target}: {'.'.join(patch.target.path)} is not in {patch.target.module}")
-    functions = [one for one in found if isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    functions = [one for one in found if isinstance(one.node, syntax.Definition)]
     if patch.kind == "rewrite":
         for one in functions:
             if [cls.name for cls in one.around[-1:]] != list(patch.target.path[-2:-1]):
@@ -89,17 +81,18 @@ def _check(patch: Patch, tree: SourceTree) -> None:
             raise PatchDrift(f"{patch.target}: expected one definition, found {len(functions)}")
         rewrite_definition(patch, functions[0])
     if patch.kind == "replace" and patch.function is not None:
-        for one in functions:
-            _check_replacement(patch, one)
+        for one in found:
+            _check_replacement(patch, patch.function, one)
 
 
-def _check_replacement(patch: Patch, found: syntax.Found) -> None:
-    assert patch.function is not None
+def _check_replacement(patch: Patch, function: Callable[..., Any], found: syntax.Found) -> None:
     node = found.node
+    if not isinstance(node, syntax.Definition):
+        return
     theirs = signature_of(node)
-    decorators = [ast.unparse(decorator) for decorator in getattr(node, "decorator_list", ())]
+    decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
     bound = bool(found.around) and "staticmethod" not in decorators
-    refused = refused_call(theirs, inspect.signature(patch.function), bound)
+    refused = refused_call(theirs, inspect.signature(function), bound)
     if refused:
         raise PatchDrift(f"{patch.target}{theirs}: the replacement does not accept {refused}")
     if patch.bodies and syntax.digest(node) not in patch.bodies:
@@ -149,9 +142,9 @@ def _origins(base: ast.expr, parsed: ast.Module, module: str, source: Path) -> l
     return origins
 
 
-def signature_of(node: ast.AST) -> inspect.Signature:
+def signature_of(node: syntax.Definition) -> inspect.Signature:
     """Return the signature that a definition has; every default is the source text of its expression."""
-    arguments: ast.arguments = node.args  # type: ignore[attr-defined]
+    arguments = node.args
     parameters: list[inspect.Parameter] = []
 
     def add(args: Sequence[ast.arg], kind: inspect._ParameterKind, defaults: Sequence[ast.expr | None]) -> None:
