@@ -53,6 +53,9 @@ def of_installation(upstream: Path | None = None) -> Report:
     patches = manager.patches()
     known, usable = manager.hosts(patches, hosts.KNOWN)
     tree = SourceTree(upstream) if upstream is not None else None
+    if tree is not None and not any(tree.folder(one.patch.target.root) for one in usable):
+        raise SettingsError(f"--upstream {upstream}: holds no package that a patch is for — give the folder of one")
+    manager.check_names(wanted.disable, wanted.allowed_plugins)
     outcomes = static.judge(usable, device=device, hosts=known, tree=tree)
     if settings.is_off(os.environ):
         outcomes = tuple(replace(outcome, state="disabled", reason="ASCEND_ADAPT=0") for outcome in outcomes)
@@ -63,8 +66,9 @@ def of_installation(upstream: Path | None = None) -> Report:
         else outcome
         for outcome in outcomes
     )
+    told = [*manager.problems, *static.conflicts(usable, outcomes)]
     where = f"the source tree {upstream}" if upstream is not None else "what is installed, nothing imported"
-    return Report(f"judged on {where}; device {device} ({reason})", outcomes, tuple(manager.problems))
+    return Report(f"judged on {where}; device {device} ({reason})", outcomes, tuple(told))
 
 
 def of_run(run_dir: Path) -> Report:

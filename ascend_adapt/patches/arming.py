@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
 
 from ascend_adapt import probe
-from ascend_adapt.errors import PatchDrift
+from ascend_adapt.errors import PatchConflict, PatchDrift
 from ascend_adapt.patches import gate
 from ascend_adapt.patches.applying import Applier
 from ascend_adapt.patches.host import Host
-from ascend_adapt.patches.installation import ThisProcess
+from ascend_adapt.patches.installation import ThisProcess, missing_module
 from ascend_adapt.patches.providing import Provided, ProvidingFinder
 from ascend_adapt.patches.record import Record, as_reason
 from ascend_adapt.patches.rivals import Rivals
@@ -78,6 +78,10 @@ class Arming:
         module = sys.modules.get(patch.target.module)
         if any(module is one.module and one.is_current() for one in record.applications):
             return False
+        missing = missing_module(patch.target, self._is_complete) if module is None else ""
+        if missing and verdict.admits:
+            record.set("drifted", f"{patch.target}: {missing}")
+            return False
         if module is None or verdict.admits is None:
             record.set("armed", verdict.reason)
             return False
@@ -94,6 +98,9 @@ class Arming:
             record.set("not_needed", str(seen))
         except PatchDrift as drift:
             record.set("drifted", str(drift))
+        except PatchConflict as conflict:
+            record.set("failed", str(conflict))
+            record.conflicts = True
         except Exception as error:  # whatever it is, it must not break the target's import by itself
             record.set("failed", as_reason(error))
         else:

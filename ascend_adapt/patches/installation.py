@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import sys
 from collections.abc import Callable
@@ -38,6 +39,23 @@ class Installation(Protocol):
 def is_complete(module: ModuleType) -> bool:
     """Return whether the module's own import is over."""
     return not getattr(getattr(module, "__spec__", None), "_initializing", False)
+
+
+def missing_module(target: Target, is_complete: Callable[[str], bool]) -> str:
+    """Return what is missing on the way to the target's module, or ``""`` if that may still be imported.
+
+    Only what lies directly in a package that is loaded is looked for, so that nothing is imported.
+    """
+    for package, module in zip(target.packages[1:], target.packages, strict=False):
+        if package in sys.modules:
+            if not is_complete(package):
+                return ""
+            try:
+                found = importlib.util.find_spec(module) is not None
+            except (ImportError, AttributeError, ValueError):
+                found = False  # the package is a module, or says that it is none
+            return "" if found else f"{module} is not in package {package}"
+    return ""
 
 
 def packages_named(name: str, target: Target) -> tuple[str, ...]:

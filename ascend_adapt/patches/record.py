@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from ascend_adapt.errors import AdaptError, PatchDrift, PatchFailed, PatchLost
+from ascend_adapt.errors import AdaptError, PatchConflict, PatchDrift, PatchFailed, PatchLost
 from ascend_adapt.patches.application import Application
 from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.spec import Patch, Registered
@@ -22,6 +22,7 @@ class Record:
     state: str = "armed"
     reason: str = ""
     found: str = ""
+    conflicts: bool = False
     applications: list[Application] = field(default_factory=list)
 
     @property
@@ -53,12 +54,15 @@ class Record:
         """Raise if the patch drifted, failed or was lost, and must not be passed over.
 
         Raises:
+            PatchConflict: it failed because another patch excludes it.
             PatchDrift, PatchFailed: its absence gives wrong numbers, or ``strict``, and ``allow_drift`` has no name of
                 its own.
             PatchLost: the same, with ``strict`` only.
         """
         if strict:
             self.notice_loss()
+        if self.state == "failed" and self.conflicts:
+            raise PatchConflict(self.reason)
         error = _ERRORS.get(self.state)
         is_grave = strict or (self.patch.without == "wrong numbers" and self.state != "lost")
         if error is not None and is_grave and not self.registered.is_named(allow_drift):

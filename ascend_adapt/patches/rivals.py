@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from ascend_adapt.errors import PatchConflict
 from ascend_adapt.patches.record import Record
-from ascend_adapt.patches.spec import Patch
+from ascend_adapt.patches.spec import Patch, Registered
 
 
 class Rivals:
@@ -25,7 +25,7 @@ class Rivals:
         if others and is_admitted(record):
             for other in filter(is_admitted, others):
                 raise _conflict(other, record)
-        if place := _exclusive_place(record.patch):
+        if place := exclusive_place(record.patch):
             self._claims.setdefault(place, []).append(record)
 
     def refuse_second(self, record: Record) -> None:
@@ -44,18 +44,23 @@ class Rivals:
             claims[:] = [record for record in claims if record not in records]
 
     def _others(self, record: Record) -> list[Record]:
-        return [other for other in self._claims.get(_exclusive_place(record.patch), ()) if other is not record]
+        return [other for other in self._claims.get(exclusive_place(record.patch), ()) if other is not record]
 
 
 def _conflict(one: Record, other: Record) -> PatchConflict:
-    place = _exclusive_place(one.patch)
-    return PatchConflict(
-        f"{place}: {one.registered} and {other.registered} both change it, expected one of them — disable the other"
+    return PatchConflict(conflict_text(one.registered, other.registered))
+
+
+def conflict_text(one: Registered, other: Registered) -> str:
+    """Return how to tell that two patches claim one place."""
+    return (
+        f"{exclusive_place(one.patch)}: {one} and {other} both change it, expected one of them — disable "
+        f"{one.plugin}.{one.name} or {other.plugin}.{other.name}"
     )
 
 
-def _exclusive_place(patch: Patch) -> str:
-    """What only one patch may change, or ``""``."""
+def exclusive_place(patch: Patch) -> str:
+    """Return what only one patch may change, or ``""`` if there is no such thing."""
     if patch.kind == "entry":
         return f"{patch.target}[{patch.key!r}]"
     return str(patch.target) if patch.kind in ("replace", "rewrite") else ""

@@ -126,6 +126,15 @@ class Session:
                     record.set("armed", "")
             self._consider(self._records)
 
+    def check(self) -> None:
+        """Raise what ``refresh`` would, without judging again: an import may have swallowed it.
+
+        Raises:
+            PatchDrift, PatchFailed, PatchLost, PatchConflict: as in ``refresh``.
+        """
+        with self._lock:
+            self._raise_grave(self._records)
+
     def revert(self) -> None:
         """Undo every patch, newest first, and disarm the rest; the session is over."""
         with self._lock:

@@ -16,6 +16,7 @@ from ascend_adapt.patches.installation import SourceTree, ThisProcess
 from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.replacement import refused_call
 from ascend_adapt.patches.rewriting import rewrite_definition
+from ascend_adapt.patches.rivals import conflict_text, exclusive_place
 from ascend_adapt.patches.spec import NotNeeded, Patch, Registered
 
 
@@ -45,6 +46,20 @@ def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: Sour
         except AdaptError as error:
             state, reason = "drifted", str(error)
     return one.outcome(state, reason, verdict.found)
+
+
+def conflicts(registered: Sequence[Registered], outcomes: Sequence[Outcome]) -> list[str]:
+    """Return one sentence for each two patches that would be applied and exclude each other."""
+    claims: dict[str, Registered] = {}
+    told = []
+    for one, outcome in zip(registered, outcomes, strict=True):
+        place = exclusive_place(one.patch)
+        if not place or outcome.state != "armed":
+            continue
+        other = claims.setdefault(place, one)
+        if other is not one:
+            told.append(conflict_text(other, one))
+    return told
 
 
 def _home(patch: Patch, tree: SourceTree | None) -> SourceTree | None:

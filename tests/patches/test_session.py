@@ -328,13 +328,39 @@ def test_a_conflict_seen_only_at_import_names_both_plugins(site: Site) -> None:
     one = plugin(exclusive("replace", "a", requires="upstream>=1"), name="one")
     two = plugin(exclusive("replace", "b", requires="upstream>=2"), name="two")
     ascend_adapt.enable(plugins=[one, two])
-    import upstream
-
-    assert upstream.f() == 2
+    with pytest.raises(PatchConflict, match="disable one.a or two.b") as told:
+        import upstream  # noqa: F401
     outcome = ascend_adapt.status()["b"]
-    assert outcome.state == "failed"
+    assert (outcome.state, outcome.reason) == ("failed", str(told.value))
     for word in ("patch 'a'", "'one'", "patch 'b'", "'two'"):
         assert word in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("package.missing:f", "package.missing is not in package package"),
+        ("package.inner.missing:f", "package.inner.missing is not in package package.inner"),
+        ("package.module.missing:f", "package.module.missing is not in package package.module"),
+    ],
+)
+def test_a_module_that_is_not_in_its_package_is_drift(site: Site, enable: Enable, target: str, reason: str) -> None:
+    site.write(package__module="", package__inner__real="f = len")
+    enable(counting(target, [], name="wrong"), counting("package.inner.real:f", [], name="right"))
+    import package.inner
+    import package.module  # noqa: F401
+
+    status = ascend_adapt.status()
+    assert (status["wrong"].state, status["wrong"].reason) == ("drifted", f"{target}: {reason}")
+    assert status["right"].state == "armed"
+    assert "package.inner.real" not in sys.modules
+
+
+def test_a_missing_module_raises_where_its_absence_gives_wrong_numbers(site: Site, enable: Enable) -> None:
+    site.write(package__module="")
+    enable(counting("package.missing:f", [], without="wrong numbers"))
+    with pytest.raises(PatchDrift, match=r"package\.missing is not in package package"):
+        import package  # noqa: F401
 
 
 def test_a_conflict_on_joining_changes_nothing(site: Site) -> None:
