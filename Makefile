@@ -6,12 +6,19 @@ export OMP_NUM_THREADS ?= 1
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test check torture bench-startup install clean
+.PHONY: demo test check bench-overhead torture bench-startup install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[deepspeed,data,hf,test]'
+	touch $@
+
+# The tests that need an older DeepSpeed run it in an environment of its own.
+.venv-deepspeed-0.9.2/.installed: setup.cfg constraints-deepspeed-0.9.2.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint constraints-deepspeed-0.9.2.txt torch setuptools
+	$(@D)/bin/python -m pip install --quiet --constraint constraints-deepspeed-0.9.2.txt --editable '.[deepspeed]'
 	touch $@
 
 install: $(VENV)/.installed
@@ -23,7 +30,7 @@ demo: install
 	    --data-path data/stdlib_text_document --pipeline-model-parallel-size 2 --exit-loss-drop 2.0
 	$(BIN)/ascend-adapt status runs/demo
 
-test: check
+test: check .venv-deepspeed-0.9.2/.installed
 	$(BIN)/python -m pytest
 
 check: install
@@ -31,6 +38,9 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_packaging.py
+
+bench-overhead: install
+	$(BIN)/python bench/overhead.py
 
 RUNS ?= 200
 SEED ?= 1
@@ -41,4 +51,4 @@ bench-startup: install
 	$(BIN)/python bench/startup.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info data runs
+	rm -rf $(VENV) .venv-deepspeed-0.9.2 build dist *.egg-info data runs

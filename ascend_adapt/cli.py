@@ -26,15 +26,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     known = _parser().parse_args(arguments)
     try:
-        return int(known.run(known))
+        code = int(known.run(known))
+        sys.stdout.flush()
+        return code
     except AdaptError as error:
         if known.debug:
             raise
         print(f"ascend-adapt {known.command}: {error}", file=sys.stderr)
         return 2 if isinstance(error, SettingsError) else 1
     except BrokenPipeError:
-        # The reader, such as head, has seen enough.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  stays open for the interpreter's own flush
+        # The reader, such as head, has seen enough; what is left must not fail in the interpreter's own last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 

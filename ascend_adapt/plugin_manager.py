@@ -44,6 +44,7 @@ class PluginManager:
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         self._origins: dict[str, _Origin] = {}
+        self._patches: dict[str, tuple[Registered, ...]] = {}
         for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.name):
             self.known.append(point.name)
             if point.name in disabled or (allowed is not None and point.name not in allowed):
@@ -60,9 +61,19 @@ class PluginManager:
     def add(self, plugins: Iterable[Any]) -> None:
         """Register plugin modules or objects that no entry point names."""
         for plugin in plugins:
-            name = getattr(plugin, "__name__", type(plugin).__name__)
+            name = _name_of(plugin)
             self.known.append(name)
             self._register(plugin, _Origin(name, ""))
+
+    def remove(self, plugins: Iterable[Any]) -> None:
+        """Forget plugins that ``add`` registered."""
+        for plugin in plugins:
+            name = _name_of(plugin)
+            self.known.remove(name)
+            if self.has(plugin):
+                self._manager.unregister(plugin)
+                self._origins.pop(name, None)
+                self._patches.pop(name, None)
 
     def has(self, plugin: Any) -> bool:
         """Return whether this very plugin is registered."""
@@ -78,7 +89,8 @@ class PluginManager:
             self._manager.register(plugin, origin.plugin)
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:
-            self._manager.unregister(plugin)
+            if self.has(plugin):
+                self._manager.unregister(plugin)
             hooks = ", ".join(
                 name for name in vars(hookspecs) if hasattr(getattr(hookspecs, name), "ascend_adapt_spec")
             )
@@ -87,21 +99,27 @@ class PluginManager:
         self._origins[origin.plugin] = origin
 
     def _refuse(self, origin: _Origin, text: str) -> None:
-        self.problems.append(
-            f"{origin}: {text} — correct it, uninstall it, or leave it out with --disable {origin.plugin}"
-        )
+        self._tell(f"{origin}: {text} — correct it, uninstall it, or leave it out with --disable {origin.plugin}")
+
+    def _tell(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def patches(self) -> tuple[Registered, ...]:
         """Return all patches in the order in which they apply: by plugin name, then as declared."""
-        collected: list[Registered] = []
-        for origin in sorted(self._origins.values(), key=lambda origin: origin.plugin):
-            plugin = self._manager.get_plugin(origin.plugin)
-            try:
-                collected += _patches_of(plugin, origin, self._call(plugin, "register_patches"))
-            except Exception as error:
-                text = str(error) if isinstance(error, AdaptError) else f"register_patches raised {_one_line(error)}"
-                self._refuse(origin, text)
-        return tuple(collected)
+        for origin in self._origins.values():
+            if origin.plugin not in self._patches:
+                self._patches[origin.plugin] = self._patches_of(origin)
+        return tuple(one for name in sorted(self._patches) for one in self._patches[name])
+
+    def _patches_of(self, origin: _Origin) -> tuple[Registered, ...]:
+        plugin = self._manager.get_plugin(origin.plugin)
+        try:
+            return _registered(plugin, origin, self._call(plugin, "register_patches"))
+        except Exception as error:
+            text = str(error) if isinstance(error, AdaptError) else f"register_patches raised {_one_line(error)}"
+            self._refuse(origin, text)
+            return ()
 
     def check_names(self, disabled: Iterable[str], allowed: Iterable[str] | None) -> None:
         """Refuse names that no plugin or patch has: a misspelt ``disable`` would leave the patch in force.
@@ -128,7 +146,7 @@ class PluginManager:
             if not isinstance(host, Host):
                 continue
             if hosts.setdefault(host.name, host) != host:
-                self.problems.append(
+                self._tell(
                     f"host {host.name!r}: {one} declares it otherwise than {owners[host.name]} — use another name"
                 )
             owners.setdefault(host.name, str(one))
@@ -136,9 +154,7 @@ class PluginManager:
         for one in patches:
             host = one.patch.host
             if isinstance(host, str) and host not in hosts:
-                self.problems.append(
-                    f"{one}: host {host!r} is declared by nobody, known are {', '.join(sorted(hosts))}"
-                )
+                self._tell(f"{one}: host {host!r} is declared by nobody, known are {', '.join(sorted(hosts))}")
             elif not isinstance(host, Host) or hosts[host.name] == host:
                 kept.append(one)
         return hosts, kept
@@ -155,7 +171,11 @@ class PluginManager:
         return function() if function is not None and hasattr(function, "ascend_adapt_impl") else ()
 
 
-def _patches_of(plugin: Any, origin: _Origin, returned: Any) -> list[Registered]:
+def _name_of(plugin: Any) -> str:
+    return str(getattr(plugin, "__name__", type(plugin).__name__))
+
+
+def _registered(plugin: Any, origin: _Origin, returned: Any) -> tuple[Registered, ...]:
     if not isinstance(returned, (list, tuple)):
         raise PluginError(f"register_patches returned a {type(returned).__name__}, expected a list of patches")
     variables = {id(value): name for name, value in {**vars(type(plugin)), **vars(plugin)}.items()}
@@ -167,7 +187,7 @@ def _patches_of(plugin: Any, origin: _Origin, returned: Any) -> list[Registered]
         if name in registered:
             raise PluginError(f"two patches are named {name!r} — give one of them name=")
         registered[name] = Registered(patch, name, origin.plugin, origin.distribution)
-    return list(registered.values())
+    return tuple(registered.values())
 
 
 def _one_line(error: BaseException) -> str:

@@ -97,15 +97,18 @@ def owning_version(distribution: str, root: str) -> str | None:
 
     A checkout earlier on sys.path is not owned by the installed distribution of the same name.
     """
+    recorded = _recorded(distribution, tuple(sys.path))
+    if recorded is None:
+        return None
+    version, home = recorded
     folder = root_folder(root)
-    return _version_in(distribution, folder, tuple(sys.path)) if folder is not None else None
+    return version if folder is not None and folder.resolve() == home else None
 
 
 @functools.cache
-def _version_in(distribution: str, folder: Path, search_path: tuple[str, ...]) -> str | None:
+def _recorded(distribution: str, search_path: tuple[str, ...]) -> tuple[str, Path] | None:
     try:
         found = importlib.metadata.distribution(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
-    home = Path(str(found.locate_file("")))
-    return found.version if home.resolve() == folder.resolve() else None
+    return found.version, Path(str(found.locate_file(""))).resolve()

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ascend_adapt.errors import EnableConflict, PluginError
@@ -35,6 +36,8 @@ class _InForce:
 
 
 _lock = threading.RLock()
+# A child must not inherit a lock that some other thread holds, nor what that thread has half done.
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _in_force: _InForce | None = None
 _is_beginning = False
 _last = Status()
@@ -68,17 +71,17 @@ def enable(
     """
     from ascend_adapt import settings as settings_module
 
-    global _in_force, _is_beginning
+    global _in_force, _is_beginning, _last
     environ = os.environ
     with _lock:
         if _is_beginning:
             return status()
-        off = settings_module.is_off(environ)
+        if settings_module.is_off(environ):
+            _last = _switched_off(settings_module.Settings(plugins=tuple(plugins)))
+            return _last
         wanted = settings_module.resolve(
             environ, plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict
         )
-        if off:
-            return _switched_off(wanted)
         caller = _caller()
         if _in_force is None:
             _is_beginning = True
@@ -131,6 +134,14 @@ def at_first_apply(callback: Callable[[], None]) -> None:
             _in_force.session.at_first_apply(callback)
 
 
+def script_code(path: str, source: bytes) -> CodeType:
+    """Return the code of the script that a launcher is about to run, rewritten by the patches that name it."""
+    with _lock:
+        if _in_force is not None:
+            return _in_force.session.script_code(path, source)
+    return compile(source, path, "exec", dont_inherit=True)
+
+
 @contextmanager
 def enabled(
     *,
@@ -161,8 +172,10 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
     patches = manager.patches()
     known, usable = manager.hosts(patches, hosts.KNOWN)
     manager.check_names(wanted.disable, wanted.allowed_plugins)
-    _tell_problems(manager, wanted, strict=bool(wanted.strict))
-    session = Session(device=device, hosts=known, strict=bool(wanted.strict), allow_drift=wanted.allow_drift)
+    _tell_problems(manager.problems, wanted)
+    session = Session(
+        device=device, hosts=known, strict=bool(wanted.strict), allow_drift=wanted.allow_drift, lock=_lock
+    )
     try:
         session.add(usable, wanted.disable)
     except BaseException:
@@ -177,23 +190,33 @@ def _join(in_force: _InForce, wanted: Settings, caller: str) -> None:
         _refuse(in_force, caller, f"device={wanted.device!r}", f"device {in_force.device!r} ({in_force.device_reason})")
     if wanted.strict is not None and stated.strict not in (None, wanted.strict):
         _refuse(in_force, caller, f"strict={wanted.strict}", f"strict={stated.strict}")
-    known = [plugin for plugin in wanted.plugins if not in_force.manager.has(plugin)]
-    if known:
-        from ascend_adapt import hosts
-
-        before = {(one.plugin, one.name) for one in in_force.manager.patches()}
-        in_force.manager.add(known)
-        patches = in_force.manager.patches()
-        new = [one for one in patches if (one.plugin, one.name) not in before]
-        session.hosts, usable = in_force.manager.hosts(patches, hosts.KNOWN)
-        _tell_problems(in_force.manager, wanted, strict=bool(wanted.strict))
-        session.add([one for one in usable if one in new])
-    if wanted.strict:
-        session.strict = True
-        in_force.settings = replace(stated, strict=True)
-    session.disable(wanted.disable)
+    new = [plugin for plugin in wanted.plugins if not in_force.manager.has(plugin)]
+    told = len(in_force.manager.problems)
+    in_force.manager.add(new)
+    try:
+        in_force.manager.check_names(wanted.disable, ())
+        session.disable(wanted.disable)
+        _add_patches(in_force, wanted, told)
+    except BaseException:
+        in_force.manager.remove(new)
+        del in_force.manager.problems[told:]
+        raise
+    if wanted.strict is not None:
+        session.strict = wanted.strict
+        in_force.settings = replace(stated, strict=wanted.strict)
     session.refresh()
     session.check()
+
+
+def _add_patches(in_force: _InForce, wanted: Settings, told: int) -> None:
+    """Put in force what plugins have brought since the last call."""
+    from ascend_adapt import hosts
+
+    manager, session = in_force.manager, in_force.session
+    patches = manager.patches()
+    session.hosts, usable = manager.hosts(patches, hosts.KNOWN)
+    _tell_problems(manager.problems[told:], wanted)
+    session.add([one for one in usable if not session.has(one)], wanted.disable)
 
 
 def _refuse(in_force: _InForce, caller: str, wish: str, fact: str) -> None:
@@ -209,10 +232,10 @@ def _load_plugins(wanted: Settings) -> PluginManager:
     return PluginManager(wanted.plugins, wanted.disable, wanted.allowed_plugins)
 
 
-def _tell_problems(manager: PluginManager, wanted: Settings, strict: bool) -> None:
+def _tell_problems(problems: Iterable[str], wanted: Settings) -> None:
     own = {getattr(plugin, "__name__", type(plugin).__name__) for plugin in wanted.plugins}
-    for problem in manager.problems:
-        if strict or any(problem.startswith(f"plugin {name!r}:") for name in own):
+    for problem in problems:
+        if wanted.strict or any(problem.startswith(f"plugin {name!r}:") for name in own):
             raise PluginError(problem)
         logger.warning("ascend_adapt: %s", problem)
 

@@ -70,7 +70,7 @@ def _run_script(argv: list[str]) -> None:
     loader = SourceFileLoader("__main__", path)
     vars(module).update(__file__=path, __loader__=loader, __builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = module
-    exec(loader.source_to_code(loader.get_data(path), path), vars(module))
+    exec(runtime.script_code(path, loader.get_data(path)), vars(module))
 
 
 def _in_one_line(error: BaseException) -> str:

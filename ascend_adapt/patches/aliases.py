@@ -31,55 +31,56 @@ def all_modules() -> list[ModuleType]:
 def rebind(swaps: Swaps, modules: Iterable[ModuleType], homes: Iterable[ModuleType] = ()) -> int:
     """Replace every module-level name that is one of ``swaps``, and return how many were.
 
-    In ``homes``, the modules of the targets, function tables follow too: dicts and lists one level down, at module
-    level and in the module's own classes. Namespaces are read with ``vars()``, so lazy modules stay lazy.
+    In ``homes``, the modules of the targets, more follows: the names in their own classes, and function tables, dicts
+    and lists one level down in the module and those classes. Namespaces are read with ``vars()``, so lazy modules stay
+    lazy.
     """
-    count = 0
-    for module in modules:
-        count += _rebind_mapping(vars(module), swaps)
-    for home in homes:
-        for table in _function_tables(home):
-            count += _rebind_mapping(table, swaps) if isinstance(table, dict) else _rebind_list(table, swaps)
+    count = sum(_rebind_mapping(vars(module), swaps) for module in modules)
+    for home in {id(home): home for home in homes}.values():
+        classes = [v for v in list(vars(home).values()) if isinstance(v, type) and v.__module__ == home.__name__]
+        for cls in classes:
+            for name, new in _hits(vars(cls).items(), swaps):
+                setattr(cls, name, new)
+                count += 1
+        for namespace in (home, *classes):
+            for table in list(vars(namespace).values()):
+                if type(table) is dict and table is not vars(home):
+                    count += _rebind_mapping(table, swaps)
+                elif type(table) is list:
+                    for index, new in _hits(enumerate(table), swaps):
+                        table[index] = new
+                        count += 1
     return count
 
 
 def _rebind_mapping(namespace: dict[Any, Any], swaps: Swaps) -> int:
+    hits = _hits(namespace.items(), swaps)
+    for key, new in hits:
+        namespace[key] = new
+    return len(hits)
+
+
+def _hits(items: Iterable[tuple[Any, Any]], swaps: Swaps) -> list[tuple[Any, Any]]:
     try:
-        hits = [key for key, value in namespace.items() if id(value) in swaps]
+        return [(key, swaps[id(value)][1]) for key, value in items if id(value) in swaps]
     except RuntimeError:  # another thread changed its size
-        hits = [key for key, value in namespace.copy().items() if id(value) in swaps]
-    for key in hits:
-        namespace[key] = swaps[id(namespace[key])][1]
-    return len(hits)
+        return _hits(list(items), swaps)
 
 
-def _rebind_list(table: list[Any], swaps: Swaps) -> int:
-    hits = [index for index, value in enumerate(table) if id(value) in swaps]
-    for index in hits:
-        table[index] = swaps[id(table[index])][1]
-    return len(hits)
-
-
-def _function_tables(home: ModuleType) -> list[dict[Any, Any] | list[Any]]:
-    namespaces: list[Mapping[str, Any]] = [vars(home)]
-    namespaces += [vars(v) for v in vars(home).values() if isinstance(v, type) and v.__module__ == home.__name__]
-    return [v for namespace in namespaces for v in list(namespace.values()) if type(v) in (dict, list)]
-
-
-def out_of_reach(originals: Iterable[Any], ours: Iterable[Any]) -> dict[int, list[str]]:
+def out_of_reach(swaps: Swaps, ours: list[Any]) -> dict[int, list[str]]:
     """Return, by the id of each original, what still holds it and could not be rebound, as ``a closure cell``.
 
     ``ours`` are the containers of this package that hold it on purpose. Walks every object that the garbage collector
     knows, once: for targets that were imported before enable() only.
     """
-    wanted = {id(original): original for original in originals}
-    known = {id(container) for container in ours} | {id(wanted)}
+    wanted = tuple(old for old, _ in swaps.values())
+    known = {id(ours), id(wanted), *map(id, ours), *map(id, swaps.values())}
     told: dict[int, list[str]] = {}
-    for holder in gc.get_referrers(*wanted.values()):
+    for holder in gc.get_referrers(*wanted):
         if id(holder) in known or isinstance(holder, (FrameType, ModuleType)):
             continue
         for held in gc.get_referents(holder):
-            if id(held) in wanted:
+            if id(held) in swaps:
                 told.setdefault(id(held), []).append(_describe(holder))
     return told
 

@@ -32,8 +32,8 @@ def judge(patch: Patch, device: str, hosts: Mapping[str, Host], installation: In
     if patch.devices and device not in patch.devices:
         return Verdict(False, f"is for {' or '.join(patch.devices)}, this process runs on {device}")
     verdicts = [_judge_version(requirement, patch.target, installation) for requirement in patch.requires]
-    if patch.host is not None and patch.kind != "provide":
-        # A provided module has no place of its own: its host is whoever imports it.
+    if patch.host is not None and patch.kind != "provide" and patch.host_script is None:
+        # A provided module belongs to whoever imports it, a script lies where it is started from.
         verdicts.append(_judge_host(hosts[str(patch.host)], patch.target, installation))
     found = ", ".join(verdict.found for verdict in verdicts if verdict.found)
     answers = [verdict.admits for verdict in verdicts]

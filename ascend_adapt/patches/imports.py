@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable
 from types import ModuleType
@@ -11,17 +12,14 @@ from ascend_adapt.patches.installation import is_complete
 
 
 class ImportWatch:
-    """Calls ``on_import(module)`` after each import of a watched module.
+    """Calls ``on_import(name)`` after each import of a watched module.
 
-    wrapt's hooks fire once and know no second import, and a module whose import is running when the watch begins fires
-    at once, half made. A finder of our own, which finds nothing, fills both gaps: it renews the hook of a module that
-    left sys.modules, and calls ``on_any_import()`` while ``waiting`` is set.
+    wrapt's hooks know neither a second import nor one that is running when the watch begins. A finder of our own, which
+    finds nothing, renews the hook of a module that left sys.modules; the end of a running import is seen in its spec.
     """
 
-    def __init__(self, on_import: Callable[[ModuleType], None], on_any_import: Callable[[], None]) -> None:
+    def __init__(self, on_import: Callable[[str], None]) -> None:
         self.on_import = on_import
-        self.on_any_import = on_any_import
-        self.waiting = False
         self.active = False
         self._watched: set[str] = set()
         self._seen: set[str] = set()
@@ -33,39 +31,68 @@ class ImportWatch:
         for name in names:
             if name not in self._watched:
                 self._watched.add(name)
-                if name in sys.modules:
-                    self._seen.add(name)
-                else:
+                module = sys.modules.get(name)
+                if module is None:
                     self._hook(name)
+                    continue
+                self._seen.add(name)
+                if not is_complete(module):
+                    _at_end_of_import(module, functools.partial(self._imported, name))
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
         """Call nobody any more; wrapt's hooks cannot be withdrawn and stay, silent."""
-        self.active = self.waiting = False
+        self.active = False
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> None:
         """Find nothing; see the class."""
-        if self.waiting:
-            self.on_any_import()
         if fullname in self._seen and fullname not in sys.modules:
             self._seen.discard(fullname)
             self._executed.discard(fullname)
             self._hook(fullname)
 
-    def is_complete(self, module: ModuleType) -> bool:
-        """Return whether all of the module's code has run; wrapt calls a moment before importlib says so."""
-        return module.__name__ in self._executed or is_complete(module)
+    def is_complete(self, name: str) -> bool:
+        """Return whether all code of a loaded module has run; wrapt calls a moment before importlib says so."""
+        return name in self._executed or is_complete(sys.modules[name])
 
     def _hook(self, name: str) -> None:
         import wrapt
 
-        wrapt.register_post_import_hook(self._imported, name)
+        # What importing left in sys.modules counts, not the module that wrapt passes: some modules replace themselves.
+        wrapt.register_post_import_hook(lambda module: self._imported(name), name)
 
-    def _imported(self, module: ModuleType) -> None:
-        self._seen.add(module.__name__)
-        self._executed.add(module.__name__)
+    def _imported(self, name: str) -> None:
+        self._seen.add(name)
+        self._executed.add(name)
         if self.active:
-            self.on_import(module)
+            self.on_import(name)
+
+
+def _at_end_of_import(module: ModuleType, callback: Callable[[], None]) -> None:
+    """Call ``callback`` when importlib marks the module, which is being imported, as complete."""
+    spec: Any = module.__spec__
+    kind = type(spec)
+
+    class EndingSpec(kind):  # type: ignore[misc, valid-type]
+        @property
+        def _initializing(self) -> bool:
+            return bool(vars(self)["_initializing"])
+
+        @_initializing.setter
+        def _initializing(self, value: bool) -> None:
+            self.__class__ = kind
+            self._initializing = value
+            if sys.modules.get(self.name) is None:
+                return  # the import failed
+            try:
+                callback()
+            except BaseException:
+                sys.modules.pop(self.name, None)
+                raise
+
+    spec.__class__ = EndingSpec
+    if not vars(spec)["_initializing"]:
+        spec._initializing = False  # another thread ended the import meanwhile

@@ -37,7 +37,7 @@ class Installation(Protocol):
 
 def is_complete(module: ModuleType) -> bool:
     """Return whether the module's own import is over."""
-    return not getattr(module.__spec__, "_initializing", False)
+    return not getattr(getattr(module, "__spec__", None), "_initializing", False)
 
 
 def packages_named(name: str, target: Target) -> tuple[str, ...]:
@@ -53,10 +53,10 @@ class ThisProcess:
     """What is installed and imported here.
 
     A version is that of the distribution that owns the package's files, else the package's ``__version__``; if both are
-    known and differ, the package's. ``complete`` says of a loaded module whether all of its code has run.
+    known and differ, the package's. ``complete`` says of a loaded module, by name, whether all of its code has run.
     """
 
-    def __init__(self, complete: Callable[[ModuleType], bool] = is_complete) -> None:
+    def __init__(self, complete: Callable[[str], bool]) -> None:
         self._complete = complete
 
     def version(self, name: str, target: Target) -> Version:
@@ -77,12 +77,13 @@ class ThisProcess:
         return said if isinstance(said, str) else None
 
     def _is_to_come(self, name: str) -> bool:
-        module = sys.modules.get(name)
-        return module is None or not self._complete(module)
+        return sys.modules.get(name) is None or not self._complete(name)
 
 
 class SourceTree:
     """A folder of packages: site-packages, an unpacked source distribution, or a checkout; nothing is imported.
+
+    What the folder does not hold is judged as installed here.
 
     A version is that of PKG-INFO or version.txt, else a literal ``__version__``, else, with ``installed``, that of the
     distribution recorded beside the packages.
@@ -92,18 +93,16 @@ class SourceTree:
         self.root, self.installed = root, installed
 
     def version(self, name: str, target: Target) -> Version:
+        own = packages_named(name, target)
         if self.installed:
-            own = packages_named(name, target)
             recorded = probe.owning_version(name, target.root) if own else probe.distribution_version(name)
-            if recorded:
+            if recorded or not own:
                 return Version(recorded)
-        if not packages_named(name, target):
+        packages = own or (name.replace("-", "_"),)
+        if self.folder(packages[-1].partition(".")[0]) is None:
             return Version(probe.distribution_version(name))
-        for package in packages_named(name, target):
-            said = self._literal_version(package)
-            if said:
-                return Version(said)
-        return Version(self._version_file())
+        said = next(filter(None, map(self._literal_version, packages)), None)
+        return Version(said or self._version_file())
 
     def folder(self, root: str) -> Path | None:
         return self.root if (self.root / root).is_dir() or (self.root / f"{root}.py").exists() else None

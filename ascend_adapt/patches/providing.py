@@ -18,11 +18,11 @@ from ascend_adapt.patches.spec import Registered
 
 @dataclass(frozen=True)
 class Provided:
-    """One module to provide: the patch that fills it, its host, and what to call once it has been imported."""
+    """One module to provide: the patch that provides it, its host, and what fills it."""
 
     registered: Registered
     host: Host | None
-    on_import: Callable[[ModuleType], None]
+    fill: Callable[[ModuleType], None]
 
 
 class ProvidingFinder:
@@ -43,9 +43,10 @@ class ProvidingFinder:
         module = sys.modules.get(name)
         if isinstance(getattr(getattr(module, "__spec__", None), "loader", None), _Loader):
             del sys.modules[name]
-            parent, _, child = name.rpartition(".")
-            if vars(sys.modules[parent]).get(child) is module if parent in sys.modules else False:
-                delattr(sys.modules[parent], child)
+            above, _, child = name.rpartition(".")
+            parent = sys.modules.get(above)
+            if parent is not None and vars(parent).get(child) is module:
+                delattr(parent, child)
         if not self.provided and self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -69,10 +70,7 @@ class _Loader(importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        function = self.provided.registered.patch.function
-        if function is not None:
-            function(module)
-        self.provided.on_import(module)
+        self.provided.fill(module)
 
 
 def _asked_by(host: Host) -> bool:

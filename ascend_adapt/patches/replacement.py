@@ -8,37 +8,73 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from types import MethodType
+from types import FunctionType
 from typing import Any
 
 from ascend_adapt.errors import PatchDrift
 from ascend_adapt.patches.spec import Patch
+from ascend_adapt.patches.target import Place
 
 
-def stand_in(patch: Patch, original: Any, in_class: bool) -> Any:
-    """Return what ``patch`` (a wrap or replace) puts where the descriptor ``original`` stands.
+def stand_in(patch: Patch, original: Any, place: Place) -> Any:
+    """Return what ``patch`` (a wrap or replace) puts at ``place`` instead of the descriptor ``original``.
 
-    A classmethod, staticmethod or property stays one.
+    A classmethod, staticmethod or property stays one, a coroutine or generator function too.
 
     Raises:
         PatchDrift: the original is not what the patch can stand for.
     """
     if isinstance(original, type):
         raise PatchDrift(f"{patch.target} is a class: classes are never replaced — patch its __init__ or a method")
-    if patch.kind == "replace" and patch.function is None:
+    if patch.kind == "replace" and patch.function is None and not _is_function(patch.value, original):
         return patch.value
     if isinstance(original, classmethod):
-        return classmethod(_function(patch, original.__func__, bound_to="class"))
+        return classmethod(_function(patch, original.__func__, place, bound=True))
     if isinstance(original, staticmethod):
-        return staticmethod(_function(patch, original.__func__, bound_to=""))
+        return staticmethod(_function(patch, original.__func__, place, bound=False))
     if isinstance(original, property):
         if original.fget is None:
             raise PatchDrift(f"{patch.target} is a property without a getter")
-        getter = _function(patch, original.fget, bound_to="instance")
+        getter = _function(patch, original.fget, place, bound=True)
         return property(getter, original.fset, original.fdel, original.__doc__)
     if not callable(original):
         raise PatchDrift(f"{patch.target} is a {type(original).__name__}, expected a function")
-    return _function(patch, original, bound_to="instance" if in_class else "")
+    if isinstance(getattr(type(original), "__call__", None), FunctionType):  # noqa: B004
+        name = type(original).__qualname__
+        raise PatchDrift(f"{patch.target} is an object of class {name}, expected a function — patch {name}.__call__")
+    if not isinstance(place.owner, type):
+        return _function(patch, original, place, bound=False)
+    if hasattr(type(original), "__get__"):
+        return _function(patch, original, place, bound=True)
+    return staticmethod(_function(patch, original, place, bound=False))  # a builtin in a class is never bound
+
+
+def inherited(place: Place) -> Any:
+    """Return what calls the method that ``place.owner`` inherits, whichever that is at the time of the call.
+
+    Raises:
+        PatchDrift: it is one of those of object that count their arguments by what a class defines itself.
+    """
+    owner, name, value = place.owner, place.name, place.value
+    if name in ("__new__", "__init__") and value is vars(object)[name]:
+        raise PatchDrift(f"class {owner.__qualname__} has no {name} of its own or of its bases, object's takes no wrap")
+
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return getattr(super(owner, self), name)(*args, **kwargs)
+
+    def call_static(*args: Any, **kwargs: Any) -> Any:
+        return getattr(super(owner, owner), name)(*args, **kwargs)
+
+    def get(self: Any) -> Any:
+        return getattr(super(owner, self), name)
+
+    if isinstance(value, classmethod):
+        return classmethod(functools.wraps(value.__func__)(call))
+    if isinstance(value, staticmethod):
+        return staticmethod(functools.wraps(value.__func__)(call_static))
+    if isinstance(value, property) and value.fget is not None:
+        return property(functools.wraps(value.fget)(get), value.fset, value.fdel, value.__doc__)
+    return functools.wraps(value)(call) if isinstance(value, FunctionType) else value
 
 
 def underlying(descriptor: Any) -> Any:
@@ -46,54 +82,113 @@ def underlying(descriptor: Any) -> Any:
     return descriptor.__func__ if isinstance(descriptor, staticmethod) else descriptor
 
 
-def _function(patch: Patch, original: Callable[..., Any], bound_to: str) -> Callable[..., Any]:
-    assert patch.function is not None
+def is_borrowed(function: Any, place: Place) -> bool:
+    """Return whether ``place`` only took ``function`` over: a class from elsewhere, a module from another package."""
+    home, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not isinstance(home, str) or not isinstance(qualname, str) or "<locals>" in qualname:
+        return False
+    if isinstance(place.owner, type):
+        return (home, qualname.rpartition(".")[0]) != (place.owner.__module__, place.owner.__qualname__)
+    return home.partition(".")[0] != str(place.owner.__name__).partition(".")[0]
+
+
+def _is_function(value: Any, original: Any) -> bool:
+    return isinstance(value, FunctionType) and (callable(original) or hasattr(original, "__get__"))
+
+
+def _function(patch: Patch, original: Callable[..., Any], place: Place, bound: bool) -> Callable[..., Any]:
+    function = patch.value if patch.function is None else patch.function
     if patch.kind == "replace":
-        _check_signature(patch, original)
-        return _replacing(original, patch.function)
-    return _wrapping_method(original, patch.function) if bound_to else _wrapping(original, patch.function)
+        _check_signature(patch, original, function, bound)
+        call = _replacing(original, function)
+    elif bound:
+        call = _wrapping_method(original, function)
+    else:
+        call = _wrapping(original, function)
+    is_plain = isinstance(original, FunctionType)
+    if not is_plain:
+        _copy_attributes(original, call)
+    call = _of_the_same_kind(original, call)
+    if place.inherited or is_borrowed(original, place) or not is_plain:
+        # Under the original's name pickle would find the original, or nothing.
+        owner = place.owner
+        in_class = isinstance(owner, type)
+        call.__module__ = owner.__module__ if in_class else owner.__name__
+        call.__name__ = place.name
+        call.__qualname__ = f"{owner.__qualname__}.{place.name}" if in_class else place.name
+    return call
 
 
-def _wrapping(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapping(original: Callable[..., Any], wrapper: Callable[..., Any]) -> FunctionType:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return wrapper(original, None, args, kwargs)
 
-    return call
+    return call  # type: ignore[return-value]
 
 
-def _wrapping_method(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapping_method(original: Any, wrapper: Callable[..., Any]) -> FunctionType:
+    bind = original.__get__  # torch.compile follows it into the original, and refuses types.MethodType
+
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return wrapper(MethodType(original, self), self, args, kwargs)
+        return wrapper(bind(self), self, args, kwargs)
 
-    return call
+    return call  # type: ignore[return-value]
 
 
-def _replacing(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _replacing(original: Callable[..., Any], function: Callable[..., Any]) -> FunctionType:
     # A function of its own: one patch object may be applied, reverted and applied to a reloaded module.
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
+    return call  # type: ignore[return-value]
+
+
+def _copy_attributes(original: Any, call: FunctionType) -> None:
+    """Copy what functools.wraps does not see: an lru_cache has cache_clear() in its type."""
+    for name in dir(original):
+        if not name.startswith("__") and not hasattr(call, name):
+            setattr(call, name, getattr(original, name))
+
+
+def _of_the_same_kind(original: Callable[..., Any], call: FunctionType) -> FunctionType:
+    """Return ``call`` as a coroutine or generator function if the original is one: others ask ``inspect``."""
+    if inspect.iscoroutinefunction(original):
+
+        @functools.wraps(call)
+        async def run(*args: Any, **kwargs: Any) -> Any:
+            result = call(*args, **kwargs)
+            return await result if inspect.isawaitable(result) else result
+
+        return run  # type: ignore[return-value]
+    if inspect.isgeneratorfunction(original):
+
+        @functools.wraps(call)
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            return (yield from call(*args, **kwargs))
+
+        return generate  # type: ignore[return-value]
     return call
 
 
-def _check_signature(patch: Patch, original: Callable[..., Any]) -> None:
-    assert patch.function is not None
+def _check_signature(patch: Patch, original: Callable[..., Any], function: Callable[..., Any], bound: bool) -> None:
     try:
         theirs = inspect.signature(original)
     except (TypeError, ValueError):
         return  # a builtin without a text signature
-    refused = refused_call(theirs, inspect.signature(patch.function))
+    refused = refused_call(theirs, inspect.signature(function), bound)
     if refused:
         raise PatchDrift(f"{patch.target}{theirs}: the replacement does not accept {refused}")
 
 
-def refused_call(theirs: inspect.Signature, ours: inspect.Signature) -> str:
-    """Return which call that ``theirs`` accepts ``ours`` does not, or ``""``."""
+def refused_call(theirs: inspect.Signature, ours: inspect.Signature, bound: bool = False) -> str:
+    """Return which call that ``theirs`` accepts ``ours`` does not, or ``""``; a ``bound`` self is never named."""
     by_position, by_name = [], []
-    for parameter in theirs.parameters.values():
+    for index, parameter in enumerate(theirs.parameters.values()):
+        if bound and index == 0 and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+            parameter = parameter.replace(kind=parameter.POSITIONAL_ONLY)
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             by_position.append(parameter)
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):

@@ -10,8 +10,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from ascend_adapt.errors import PatchDrift, PatchSpecError
-from ascend_adapt.patches import syntax
-from ascend_adapt.patches.replacement import underlying
+from ascend_adapt.patches import replacement, syntax
 from ascend_adapt.patches.spec import NotNeeded, Patch
 
 _FUTURES = 0
@@ -26,17 +25,17 @@ def rewritten_code(patch: Patch, descriptor: Any) -> tuple[FunctionType, CodeTyp
         PatchDrift: source or expression are not as declared, or the new code needs other closure variables.
         NotNeeded: ``old`` is nowhere and ``new`` is there once.
     """
-    function = _function_behind(patch, descriptor)
+    function = function_behind(patch, descriptor)
     path = tuple(step for step in function.__qualname__.split(".") if step != "<locals>")
     found = _definition(patch, function, path)
-    code = compile(
-        rewritten_module(patch, found),
-        function.__code__.co_filename,
-        "exec",
-        flags=function.__code__.co_flags & _FUTURES,
-        dont_inherit=True,
-    )
-    new = syntax.code_of(code, path)
+    as_read = _compiled(found, function, path)
+    if as_read is None or _shape(as_read) != _shape(function.__code__):
+        raise PatchDrift(
+            f"{patch.target}: {function.__code__.co_filename} does not compile to the code that runs — "
+            "the file changed after it was imported"
+        )
+    rewrite_definition(patch, found)
+    new = _compiled(found, function, path)
     if new is None or new.co_freevars != function.__code__.co_freevars:
         had = ", ".join(function.__code__.co_freevars) or "none"
         needs = ", ".join(new.co_freevars) or "none" if new else "unknown"
@@ -44,8 +43,21 @@ def rewritten_code(patch: Patch, descriptor: Any) -> tuple[FunctionType, CodeTyp
     return function, new
 
 
-def rewritten_module(patch: Patch, found: syntax.Found) -> ast.Module:
-    """Return a module with only the rewritten definition.
+def _compiled(found: syntax.Found, function: FunctionType, path: tuple[str, ...]) -> CodeType | None:
+    code = function.__code__
+    flags = code.co_flags & _FUTURES
+    module = compile(syntax.alone(found), code.co_filename, "exec", flags=flags, dont_inherit=True)
+    return syntax.code_of(module, path)
+
+
+def _shape(code: CodeType) -> tuple[Any, ...]:
+    """What two compilations of one source share; the instructions also depend on the module around it."""
+    constants = [_shape(one) if isinstance(one, CodeType) else one for one in code.co_consts]
+    return code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_argcount, constants
+
+
+def rewrite_definition(patch: Patch, found: syntax.Found) -> None:
+    """Rewrite a definition in its syntax tree.
 
     Raises:
         PatchDrift, NotNeeded: as in rewritten_code.
@@ -57,27 +69,32 @@ def rewritten_module(patch: Patch, found: syntax.Found) -> ast.Module:
     if not syntax.occurrences(found.node, old) and len(syntax.occurrences(found.node, new)) == 1:
         raise NotNeeded(f"{patch.new!r} is there already")
     try:
-        return syntax.substitute(found, old, new)
+        syntax.substitute(found, old, new)
     except PatchDrift as drift:
         raise PatchDrift(f"{patch.target}: {drift}") from None
 
 
-def _function_behind(patch: Patch, descriptor: Any) -> FunctionType:
-    """The function that was written under the target's name, also behind decorators."""
-    candidate = descriptor.fget if isinstance(descriptor, property) else underlying(descriptor)
+def function_behind(patch: Patch, descriptor: Any) -> FunctionType:
+    """Return the function that was written under the target's name, also behind decorators and our own wraps.
+
+    Raises:
+        PatchDrift: there is none.
+    """
+    candidate = descriptor.fget if isinstance(descriptor, property) else replacement.underlying(descriptor)
     candidate = getattr(candidate, "__func__", candidate)
-    name = patch.target.path[-1]
-    for _ in range(16):
-        if isinstance(candidate, FunctionType) and candidate.__code__.co_name == name:
-            return candidate
-        inner = getattr(candidate, "__wrapped__", None)
-        if inner is None and isinstance(candidate, FunctionType):
+    name = patch.target.source_path[-1]
+    candidates, seen = [candidate], set()
+    while candidates:
+        candidate = candidates.pop(0)
+        seen.add(id(candidate))
+        inner = [getattr(candidate, "__wrapped__", None)]
+        if isinstance(candidate, FunctionType):
+            is_ours = candidate.__globals__.get("__name__") == replacement.__name__
+            if candidate.__code__.co_name == name and not is_ours:
+                return candidate
             # A decorator without functools.wraps keeps the function in a closure cell.
-            held = inspect.getclosurevars(candidate).nonlocals.values()
-            inner = next((one for one in held if isinstance(one, FunctionType) and one.__code__.co_name == name), None)
-        if inner is None:
-            break
-        candidate = inner
+            inner += inspect.getclosurevars(candidate).nonlocals.values()
+        candidates += [one for one in inner if callable(one) and id(one) not in seen]
     raise PatchDrift(
         f"{patch.target} is a {type(descriptor).__name__} without a Python function of that name behind it"
     )

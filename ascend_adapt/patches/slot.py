@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import Any
 
-from ascend_adapt.patches.replacement import stand_in, underlying
+from ascend_adapt.patches.replacement import inherited, is_borrowed, stand_in, underlying
 from ascend_adapt.patches.spec import Patch
 from ascend_adapt.patches.target import Place, look_up
 
 
-@dataclass
+@dataclass(eq=False)
 class Slot:
     """The original at one place, the patches on it from the innermost out, and what was put there for them."""
 
@@ -28,6 +30,11 @@ class Slot:
         """What stands there if nobody else touched it."""
         return self.heads[-1] if self.heads else self.original
 
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether copies of the original elsewhere are not copies of what stands here."""
+        return self.place.inherited or is_borrowed(underlying(self.original), self.place)
+
     def is_ours(self) -> bool:
         """Return whether the place still holds what was put there last."""
         return look_up(self.place.owner, self.place.name)[0] is self.head
@@ -41,12 +48,26 @@ class Slot:
         """Take ``patch`` away and return what aliases must follow; the last one leaves the very original."""
         return self._stack([layer for layer in self.layers if layer is not patch])
 
+    def follow(self, swaps: Mapping[int, tuple[Any, Any]]) -> dict[int, tuple[Any, Any]]:
+        """Follow another slot, whose head is the original of this one, and return what aliases must follow in turn."""
+        new = swaps.get(id(self.original), (None, None))[1]
+        if not self.layers or self.place.inherited or new is None or any(new is underlying(one) for one in self.heads):
+            return {}
+        self.place = replace(self.place, value=new)
+        return self._stack(self.layers)
+
     def _stack(self, layers: list[Patch]) -> dict[int, tuple[Any, Any]]:
         owner, name = self.place.owner, self.place.name
-        head = self.original
+        head = inherited(self.place) if layers and self.place.inherited else self.original
         for layer in layers:
-            head = stand_in(layer, head, isinstance(owner, type))
-        earlier = [*self.heads, self.original]
+            head = stand_in(layer, head, self.place)
+        # Copies of an inherited method are copies of the base class's own: they stay.
+        earlier = self.heads or ([] if self.place.inherited else [self.original])
+        swaps = {
+            id(underlying(old)): (underlying(old), underlying(head))
+            for old in earlier
+            if old is not head and _is_one_of_a_kind(old)
+        }
         self.layers = layers
         if layers:
             setattr(owner, name, head)
@@ -57,11 +78,26 @@ class Slot:
             else:
                 setattr(owner, name, self.original)
             self.heads.clear()
-        return {id(underlying(old)): (underlying(old), underlying(head)) for old in earlier if old is not head}
+        return swaps
 
     def holders(self) -> list[Any]:
         """Return the containers through which this package itself holds the original."""
-        functions = [underlying(head) for head in self.heads]
-        namespaces = [vars(function) for function in functions if hasattr(function, "__dict__")]
-        cells = [cell for function in functions for cell in getattr(function, "__closure__", None) or ()]
-        return [self.place, vars(self.place), *namespaces, *cells, *self.heads]
+        functions = [function for head in self.heads for function in _inner_functions(head)]
+        namespaces = [vars(function) for function in functions]
+        cells = [cell for function in functions for cell in function.__closure__ or ()]
+        return [self.original, self.heads, *self.heads, *namespaces, *cells, *(cell.cell_contents for cell in cells)]
+
+
+def _inner_functions(head: Any) -> list[FunctionType]:
+    """The stand-in behind a descriptor, those it goes through, and the original."""
+    inner = getattr(head, "fget", None) or getattr(head, "__func__", head)
+    functions = []
+    while isinstance(inner, FunctionType):
+        functions.append(inner)
+        inner = getattr(inner, "__wrapped__", None)
+    return functions
+
+
+def _is_one_of_a_kind(value: Any) -> bool:
+    """Whether names that hold this very object are copies of each other: two names that are True are strangers."""
+    return not isinstance(value, (int, float, complex, str, bytes, tuple, frozenset, type(None)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from ascend_adapt.errors import PatchSpecError
 from ascend_adapt.patches.host import Host
@@ -104,6 +104,23 @@ def wrap(
     return declare
 
 
+@overload
+def replace(
+    target: str, *, unless: Callable[[Any], str] | None = ..., bodies: Iterable[str] = ..., **terms: Unpack[Terms]
+) -> Callable[[Callable[..., Any]], Patch]: ...
+
+
+@overload
+def replace(
+    target: str,
+    *,
+    value: Any,
+    unless: Callable[[Any], str] | None = ...,
+    bodies: Iterable[str] = ...,
+    **terms: Unpack[Terms],
+) -> Patch: ...
+
+
 def replace(
     target: str,
     *,
@@ -120,6 +137,14 @@ def replace(
     return _function_or_value("replace", target, value, terms, unless=unless, bodies=_words(bodies))
 
 
+@overload
+def add(target: str, **terms: Unpack[Terms]) -> Callable[[Callable[..., Any]], Patch]: ...
+
+
+@overload
+def add(target: str, *, value: Any, **terms: Unpack[Terms]) -> Patch: ...
+
+
 def add(target: str, *, value: Any = MISSING, **terms: Unpack[Terms]) -> Any:
     """Return a decorator whose function becomes a new attribute; with ``value=``, the patch itself.
 
@@ -134,7 +159,8 @@ def rewrite(target: str, *, old: str, new: str, host_script: str | None = None, 
     ``old`` is matched as a syntax tree (spelling and line breaks do not matter) and must occur exactly once. With
     ``host_script`` (a file name) the target is ``__main__:function`` of the launched script.
     """
-    return _patch("rewrite", target, terms, old=old, new=new, host_script=host_script)
+    reversible = host_script is None  # what a script has run cannot be run again
+    return _patch("rewrite", target, terms, old=old, new=new, host_script=host_script, reversible=reversible)
 
 
 def provide(target: str, **terms: Unpack[Terms]) -> Callable[[Callable[..., Any]], Patch]:

@@ -11,10 +11,10 @@ from ascend_adapt import probe
 from ascend_adapt.errors import AdaptError, PatchDrift
 from ascend_adapt.patches import gate, syntax
 from ascend_adapt.patches.host import Host
-from ascend_adapt.patches.installation import SourceTree
+from ascend_adapt.patches.installation import SourceTree, ThisProcess
 from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.replacement import refused_call
-from ascend_adapt.patches.rewriting import rewritten_module
+from ascend_adapt.patches.rewriting import rewrite_definition
 from ascend_adapt.patches.spec import NotNeeded, Patch, Registered
 
 
@@ -27,25 +27,22 @@ def judge(
 
 def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: SourceTree | None) -> Outcome:
     patch = one.patch
-    folder = tree.root if tree is not None else probe.root_folder(patch.target.root)
-    state, reason, found = "armed", "", ""
-    if patch.kind == "provide":
-        state, reason = _judge_provide(patch, tree)
-    elif folder is None:
+    home = _home(patch, tree)
+    verdict = gate.judge(patch, device, hosts, tree or home or ThisProcess(lambda name: True))
+    state, reason = "armed", verdict.reason
+    if verdict.admits is False:
+        state = "skipped"
+    elif home is None and patch.host_script is not None:
+        reason = f"judged when {patch.host_script} is started"
+    elif home is None and patch.kind != "provide":
         state, reason = "skipped", f"{patch.target.root} is not installed"
-    else:
-        place = tree or SourceTree(folder, installed=True)
-        verdict = gate.judge(patch, device, hosts, place)
-        found, reason = verdict.found, verdict.reason
-        if not verdict.admits:
-            state = "skipped"
-        else:
-            try:
-                _check(patch, place)
-            except NotNeeded as text:
-                state, reason = "not_needed", str(text)
-            except AdaptError as error:
-                state, reason = "drifted", str(error)
+    elif home is not None:
+        try:
+            _check(patch, home)
+        except NotNeeded as text:
+            state, reason = "not_needed", str(text)
+        except AdaptError as error:
+            state, reason = "drifted", str(error)
     return Outcome(
         patch=one.name,
         plugin=one.plugin,
@@ -53,19 +50,27 @@ def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: Sour
         state=state,
         reason=reason,
         requires=gate.requirement_text(patch),
-        found=found,
+        found=verdict.found,
         reversible=patch.reversible,
     )
 
 
-def _judge_provide(patch: Patch, tree: SourceTree | None) -> tuple[str, str]:
-    name = patch.target.module
-    there = tree.source_of(name) is not None if tree is not None else probe.find_root(patch.target.root) is not None
-    return ("not_needed", f"a real {name} is there") if there and "." not in name else ("armed", "")
+def _home(patch: Patch, tree: SourceTree | None) -> SourceTree | None:
+    """Where the target lies: in ``tree`` if that holds its package, else where it is installed, else nowhere."""
+    if patch.host_script is not None:
+        return tree if tree is not None and (tree.root / patch.host_script).is_file() else None
+    if tree is not None and tree.folder(patch.target.root) is not None:
+        return tree
+    folder = probe.root_folder(patch.target.root)
+    return SourceTree(folder, installed=True) if folder is not None else None
 
 
 def _check(patch: Patch, tree: SourceTree) -> None:
     """Raise PatchDrift or NotNeeded if applying the patch would."""
+    if patch.kind == "provide":
+        if tree.source_of(patch.target.module) is not None:
+            raise NotNeeded(f"a real {patch.target.module} is there")
+        return
     found = definitions(patch, tree)
     if patch.kind == "add":
         if found:
@@ -77,18 +82,24 @@ def _check(patch: Patch, tree: SourceTree) -> None:
         raise PatchDrift(f"{patch.target}: {'.'.join(patch.target.path)} is not in {patch.target.module}")
     functions = [one for one in found if isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     if patch.kind == "rewrite":
+        for one in functions:
+            if [cls.name for cls in one.around[-1:]] != list(patch.target.path[-2:-1]):
+                raise PatchDrift(f"{patch.target} is inherited from {one.around[-1].name}, whose code all would share")
         if len(functions) != 1:
             raise PatchDrift(f"{patch.target}: expected one definition, found {len(functions)}")
-        rewritten_module(patch, functions[0])
+        rewrite_definition(patch, functions[0])
     if patch.kind == "replace" and patch.function is not None:
         for one in functions:
-            _check_replacement(patch, one.node)
+            _check_replacement(patch, one)
 
 
-def _check_replacement(patch: Patch, node: ast.AST) -> None:
+def _check_replacement(patch: Patch, found: syntax.Found) -> None:
     assert patch.function is not None
+    node = found.node
     theirs = signature_of(node)
-    refused = refused_call(theirs, inspect.signature(patch.function))
+    decorators = [ast.unparse(decorator) for decorator in getattr(node, "decorator_list", ())]
+    bound = bool(found.around) and "staticmethod" not in decorators
+    refused = refused_call(theirs, inspect.signature(patch.function), bound)
     if refused:
         raise PatchDrift(f"{patch.target}{theirs}: the replacement does not accept {refused}")
     if patch.bodies and syntax.digest(node) not in patch.bodies:
@@ -101,7 +112,9 @@ def definitions(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
     Raises:
         PatchDrift: the module is not there, or does not parse.
     """
-    return _find(patch.target.module, patch.target.path, tree)
+    if patch.host_script is not None:
+        return syntax.find(syntax.parse_file(tree.root / patch.host_script), patch.target.path)
+    return _find(patch.target.module, patch.target.source_path, tree)
 
 
 def _find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Found]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,11 +92,11 @@ def _first_lines(node: ast.AST) -> set[int]:
 
 def digest(node: ast.AST) -> str:
     """Return 16 hex digits that change when the syntax tree changes; docstrings and layout do not count."""
-    copy = ast.parse(ast.unparse(node))
-    for child in ast.walk(copy):
+    tree = ast.parse(ast.unparse(node))
+    for child in ast.walk(tree):
         if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(child):
             child.body[0] = ast.Pass()
-    return hashlib.sha256(ast.unparse(copy).encode()).hexdigest()[:16]
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
 
 
 def parse_fragment(text: str, subject: str) -> ast.expr | ast.stmt:
@@ -122,10 +123,8 @@ def occurrences(node: ast.AST, fragment: ast.AST) -> list[ast.AST]:
     ]
 
 
-def substitute(found: Found, old: ast.expr | ast.stmt, new: ast.expr | ast.stmt) -> ast.Module:
-    """Return a module that holds only the found definition, with ``old`` replaced by ``new``, in its own nesting.
-
-    The classes around it stay, because they give ``super()`` its cell and private names their mangling.
+def substitute(found: Found, old: ast.expr | ast.stmt, new: ast.expr | ast.stmt) -> None:
+    """Replace ``old`` by ``new`` in the found definition, in its tree.
 
     Raises:
         PatchDrift: ``old`` does not occur exactly once.
@@ -134,17 +133,26 @@ def substitute(found: Found, old: ast.expr | ast.stmt, new: ast.expr | ast.stmt)
     if len(places) != 1:
         times = f"{len(places)} times" if places else "nowhere"
         raise PatchDrift(f"expected {ast.unparse(old)!r} exactly once, found it {times}")
-    replaced: ast.stmt = _Substitution(places[0], new).visit(found.node)
+    _Substitution(places[0], new).visit(found.node)
+    ast.fix_missing_locations(found.node)
+
+
+def alone(found: Found) -> ast.Module:
+    """Return a module that holds only the found definition, in its own nesting.
+
+    The classes around it stay, because they give ``super()`` its cell and private names their mangling.
+    """
+    node = found.node
     for scope in reversed(found.around):
-        scope.body = [replaced]
-        scope.decorator_list = []
-        replaced = scope
+        around = copy.copy(scope)
+        around.body, around.decorator_list = [node], []
+        node = around
     futures: list[ast.stmt] = [
         statement
         for statement in found.tree.body
         if isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
     ]
-    return ast.fix_missing_locations(ast.Module(body=[*futures, replaced], type_ignores=[]))
+    return ast.fix_missing_locations(ast.Module(body=[*futures, node], type_ignores=[]))
 
 
 class _Substitution(ast.NodeTransformer):

@@ -41,6 +41,15 @@ class Target:
         return self.module.partition(".")[0]
 
     @property
+    def source_path(self) -> tuple[str, ...]:
+        """The path as the source spells it: ``__f`` for the private method that a class holds as ``_Class__f``."""
+        *around, name = self.path
+        for prefix in (f"_{cls.lstrip('_')}" for cls in around[-1:]):
+            if name.startswith(f"{prefix}__") and not name.endswith("__"):
+                name = name.removeprefix(prefix)
+        return (*around, name)
+
+    @property
     def packages(self) -> tuple[str, ...]:
         """The module and every package above it, innermost first."""
         parts = self.module.split(".")
@@ -89,6 +98,8 @@ def locate(target: Target, module: ModuleType) -> Place:
     Raises:
         PatchDrift: a step before the last one is missing, or is neither a module nor a class.
     """
+    if not isinstance(module, ModuleType):
+        raise PatchDrift(f"{target}: {target.module} is a {type(module).__name__} in sys.modules, expected a module")
     owner: Any = module
     for step in target.path[:-1]:
         value, _ = look_up(owner, step)
@@ -98,6 +109,8 @@ def locate(target: Target, module: ModuleType) -> Place:
             raise PatchDrift(f"{target}: {step!r} is a {type(value).__name__}, expected a class")
         owner = value
     name = target.path[-1]
+    if isinstance(owner, type) and name.startswith("__") and not name.endswith("__"):
+        name = f"_{owner.__name__.lstrip('_')}{name}"
     value, inherited = look_up(owner, name)
     return Place(owner, name, value, inherited)
 

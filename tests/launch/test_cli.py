@@ -28,7 +28,7 @@ def test_two_ranks_run_the_script_as_main(ascend_run, tmp_path):
         assert (argv, name, file, first_path) == (["train.py", *arguments], "__main__", "train.py", str(tmp_path))
         status = json.loads((tmp_path / "run" / f"adapt-status.{rank}.json").read_text())
         assert status["rank"] == int(rank)
-        assert {outcome["state"] for outcome in status["outcomes"]} == {"armed"}
+        assert {outcome["state"] for outcome in status["outcomes"]} == {"armed", "skipped"}
 
 
 def test_a_module(ascend_run, tmp_path):
@@ -52,7 +52,8 @@ def test_the_exit_code_is_the_failing_ranks_own(ascend_run, ending, code, tmp_pa
 
 def test_no_adapt_disables_every_patch(ascend_run, tmp_path):
     (tmp_path / "train.py").write_text(
-        "import sys, ascend_adapt\nprint({o.state for o in ascend_adapt.enable().outcomes}, 'wrapt' in sys.modules)"
+        "import ascend_adapt, sys\n"
+        "print({outcome.state for outcome in ascend_adapt.enable().outcomes}, 'wrapt' in sys.modules)"
     )
     job = ascend_run("--no-adapt", "train.py")
     assert job.stdout.strip() == "{'disabled'} False", job.stderr

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import ascend_adapt
-from ascend_adapt_plugins.deepspeed_runtime import TorchFusedAdam
+from ascend_adapt_plugins.deepspeed_runtime import communication, pipeline
+from ascend_adapt_plugins.deepspeed_runtime.jit_builds import TorchFusedAdam
 
 
 def run(code, tmp_path, **env):
@@ -28,7 +29,7 @@ def test_nothing_is_compiled_and_everything_is_restored(tmp_path):
     code = """
 import ascend_adapt
 status = ascend_adapt.enable(strict=True)
-assert {o.state for o in status.outcomes if o.requires.endswith("device cpu")} == {"armed"}, status
+assert {status[name].state for name in ("no_shared_memory_build", "fused_adam_in_torch")} == {"armed"}
 import sys
 assert "torch" not in sys.modules and "deepspeed" not in sys.modules
 import torch, deepspeed
@@ -87,3 +88,299 @@ def test_without_bias_correction():
     torch.testing.assert_close(first, torch.tensor([0.05]))
     torch.testing.assert_close(second, torch.tensor([0.00025]))
     torch.testing.assert_close(parameter, torch.tensor([1.0 - 0.1 * 0.05 / 0.00025**0.5]))
+
+
+DECORATIONS = """
+import torch
+
+def function():
+    "text"
+    return 1
+
+from deepspeed.utils.nvtx import instrument_w_nvtx
+before = instrument_w_nvtx(function)
+import ascend_adapt
+ascend_adapt.enable()
+assert before() == 1
+from deepspeed.utils.nvtx import instrument_w_nvtx
+after = instrument_w_nvtx(function)
+assert after is function and (after.__name__, after.__doc__) == ("function", "text")
+"""
+
+
+def test_nothing_is_left_of_nvtx_off_cuda(tmp_path):
+    """Case nvtx-1: a decorated function is the function itself; functions decorated before enable() run."""
+    job = run(DECORATIONS, tmp_path)
+    assert job.returncode == 0, job.stderr
+
+
+def test_nothing_is_left_of_nvtx_before_0_8_1_on_a_stand_in(tmp_path):
+    """These releases call torch's ranges, which raise without CUDA, in functions decorated before enable() too."""
+    decorator = """
+import torch
+
+def instrument_w_nvtx(func):
+    def wrapped_fn(*args, **kwargs):
+        with torch.cuda.nvtx.range(func.__qualname__):
+            return func(*args, **kwargs)
+    return wrapped_fn
+"""
+    stand_in_deepspeed(tmp_path, "0.7.7", **{"utils.nvtx": decorator})
+    (tmp_path / "deepspeed-0.7.7.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.7.7\n"
+    (tmp_path / "deepspeed-0.7.7.dist-info" / "METADATA").write_text(metadata)
+    adapted = run(DECORATIONS, tmp_path, PYTHONPATH=str(tmp_path))
+    assert adapted.returncode == 0, adapted.stderr
+    without = run(DECORATIONS, tmp_path, PYTHONPATH=str(tmp_path), ASCEND_ADAPT_DISABLE="range_push")
+    assert "NVTX functions not installed" in without.stderr
+
+
+INITIALIZE = """
+import argparse, json, pathlib, sys, torch, deepspeed
+config = {"train_batch_size": 1, "optimizer": {"type": "Adam", "params": {"lr": 0.1, "torch_adam": True}}}
+pathlib.Path(sys.argv[1], "config.json").write_text(json.dumps(config))
+args = argparse.Namespace(deepspeed_config=eval(sys.argv[2]), local_rank=0)
+model = torch.nn.Linear(2, 2)
+engine, *_ = deepspeed.initialize(
+    args=args, model=model, model_parameters=model.parameters(), config_params=eval(sys.argv[3])
+)
+print("batch", engine.train_batch_size())
+"""
+
+
+@pytest.mark.parametrize(
+    ("in_args", "given", "fits"),
+    [
+        ("config", "dict(config)", True),
+        ("sys.argv[1] + '/config.json'", "config", True),
+        ("config", "{**config, 'train_batch_size': 2}", False),
+        ("sys.argv[1] + '/missing.json'", "config", False),
+    ],
+)
+def test_one_configuration_given_twice(in_args, given, fits, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import ascend_adapt; ascend_adapt.enable(strict=True)\n" + INITIALIZE)
+    env = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+    }
+    command = [sys.executable, script, tmp_path, in_args, given]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+    if fits:
+        assert job.stdout.endswith("batch 1\n"), job.stderr
+    else:
+        assert "Not sure how to proceed, we were given deepspeed configs" in job.stderr
+
+
+METADATA = """
+import os, sys, torch
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+if sys.argv[1] == "adapted":
+    import ascend_adapt
+    ascend_adapt.enable(strict=True)
+import deepspeed
+from deepspeed.runtime.utils import PartitionedTensor
+deepspeed.init_distributed("gloo", init_method="tcp://127.0.0.1:0?rank=0&world_size=1")
+group = torch.distributed.group.WORLD
+part = PartitionedTensor(torch.arange(6.0).view(2, 3), group)
+meta = part.to_meta()
+received = PartitionedTensor.from_meta(meta.int(), part.local_data, group)
+assert received.full().equal(torch.arange(6.0).view(2, 3))
+assert received.orig_device == part.local_data.device
+wrong = meta.int()
+wrong[2] = 4
+try:
+    PartitionedTensor.from_meta(wrong, part.local_data, group)
+except OverflowError as error:
+    print(error)
+"""
+
+
+def test_int32_metadata_is_widened_and_checked(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(METADATA)
+    env = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "DS_BUILD_SHM_COMM": "0"}
+    adapted = subprocess.run([sys.executable, script, "adapted"], capture_output=True, text=True, timeout=120, env=env)
+    assert adapted.returncode == 0, adapted.stderr
+    assert "a tensor of [2, 4] has 8 elements, its parts end at 6" in adapted.stdout
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [[1, -5, 1, 0, 0, -5], [2, 65536, 65536, 1, 0, 0, 0], [1, 6, 2, 0, 0, 4, 3], [1, 7, 1, 0, 0, 6]],
+    ids=["negative", "wrapped to zero", "parts go back", "wrong end"],
+)
+def test_metadata_that_lost_digits_is_refused(meta):
+    with pytest.raises(OverflowError, match="the backend narrowed int64"):
+        pipeline.check_partition_metadata(meta)
+
+
+def test_metadata_that_fits_passes():
+    pipeline.check_partition_metadata([2, 2, 3, 2, 1, 0, 3, 6])
+
+
+def test_variables_reach_other_hosts_as_they_are(tmp_path):
+    """Case env-1, by the real launcher and a pdsh that runs the remote command here."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    remote = 'for word in "$@"; do case "$word" in "export "*) printf "\\0"; env -i sh -c "$word env -0" ;; esac; done'
+    (tools / "pdsh").write_text(f"#!/bin/sh\n{remote}\n")
+    (tools / "ssh").write_text("#!/bin/sh\nexit 0\n")
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    (tmp_path / "hosts").write_text("one slots=1\ntwo slots=1\n")
+    values = {
+        "HCCL_A": "64(x2)",
+        "ASCEND_B": "a b\"c'd",
+        "PYTHON_C": "/x:/y z",
+        "OMP_D": "$HOME `id` \\ ;",
+        "NOT_E": "no",
+    }
+    code = (
+        "import ascend_adapt; ascend_adapt.enable(strict=True)\n"
+        "from deepspeed.launcher import runner\n"
+        "before = list(runner.EXPORT_ENVS)\n"
+        f"try: runner.main(['--hostfile', {str(tmp_path / 'hosts')!r}, '--master_addr', 'one', 'train.py'])\n"
+        "finally: assert runner.EXPORT_ENVS == before\n"
+    )
+    path = f"{tools}:{os.environ['PATH']}"
+    job = run(code, tmp_path, PATH=path, **values)
+    arrived = dict(line.partition("=")[::2] for line in job.stdout.split("\0") if "=" in line)
+    assert "NOT_E" not in arrived
+    del values["NOT_E"]
+    assert {name: arrived.get(name) for name in values} == values, job.stderr
+
+
+def test_only_what_is_named_is_exported(tmp_path):
+    code = """
+import ascend_adapt; ascend_adapt.enable(strict=True)
+import argparse
+from deepspeed.launcher.multinode_runner import OpenMPIRunner, PDSHRunner
+pdsh, mpi = PDSHRunner.__new__(PDSHRunner), OpenMPIRunner.__new__(OpenMPIRunner)
+for runner in (pdsh, mpi):
+    runner.exports = {}
+    runner.add_export(" HCCL_A ", "a $b\\n")
+assert (pdsh.exports, mpi.exports) == ({"HCCL_A": "'a $b'"}, {"HCCL_A": "a $b"}), (pdsh.exports, mpi.exports)
+"""
+    job = run(code, tmp_path)
+    assert job.returncode == 0, job.stderr
+
+
+def test_no_cann_is_no_key_error(tmp_path):
+    code = """
+import os, ascend_adapt
+os.environ.pop("ASCEND_HOME_PATH", None)
+from deepspeed.ops.op_builder.npu.builder import NPUOpBuilder
+class Builder(NPUOpBuilder):
+    absolute_name = sources = None
+builder = Builder.__new__(Builder)
+try:
+    builder.installed_cann_path()
+except KeyError:
+    pass
+else:
+    raise SystemExit("fixed upstream: the patch has outlived its until")
+ascend_adapt.enable(device="npu", strict=True)
+assert builder.installed_cann_path() is None
+os.environ["ASCEND_HOME_PATH"] = "/"
+assert builder.installed_cann_path() == "/"
+"""
+    job = run(code, tmp_path)
+    assert job.returncode == 0, job.stderr
+
+
+def test_gradients_are_told_apart_by_type():
+    half, single, double = (torch.zeros(1, dtype=dtype) for dtype in (torch.half, torch.float, torch.double))
+    buckets = communication.gradients_by_type.function([double, single, half, single])
+    assert [(kind, len(tensors)) for kind, tensors in buckets] == [
+        ("torch.HalfTensor", 1),
+        ("torch.FloatTensor", 2),
+        ("torch.DoubleTensor", 1),
+    ]
+
+
+def stand_in_deepspeed(folder, version, **files):
+    """Write a package named deepspeed that has the named modules, for releases that cannot run here."""
+    for name, text in {"__init__": f"__version__ = {version!r}", **files}.items():
+        path = folder.joinpath("deepspeed", *name.split("."))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".py").write_text(text)
+
+
+ENGINE_0_6_0 = """
+class PipelineEngine:
+    has_bool_tensors = False
+    def __init__(self): self.pipe_buffers = {"outputs": [None, None]}
+    def is_last_stage(self): return True
+    def _exec_forward_pass(self, buffer_id): self.pipe_buffers["outputs"][buffer_id] = f"logits {buffer_id}"
+    def eval_batch(self, data_iter, compute_loss=True, reduce_output="avg"):
+        for buffer_id in (0, 1):
+            self._INSTRUCTION_MAP["forward"](self, buffer_id)
+        self.pipe_buffers = {"outputs": [None, None]}
+        return "loss" if compute_loss else "output"
+    _INSTRUCTION_MAP = {"forward": _exec_forward_pass}
+"""
+
+
+def test_logits_and_mask_before_0_6_3_on_a_stand_in(tmp_path):
+    stand_in_deepspeed(tmp_path, "0.6.0", **{"runtime.pipe.engine": ENGINE_0_6_0})
+    code = """
+import ascend_adapt
+ascend_adapt.enable()
+from deepspeed.runtime.pipe.engine import PipelineEngine
+engine = PipelineEngine()
+assert engine.eval_batch(iter([]), return_logits=True) == ("loss", "logits 1")
+assert engine.eval_batch(iter([]), return_logits=False) == "loss"
+assert engine.eval_batch(iter([]), compute_loss=False) == "output"
+assert "_ascend_adapt_outputs" not in vars(engine)
+engine.set_has_attention_mask(True)
+assert engine.has_bool_tensors is True
+ascend_adapt.disable()
+assert not hasattr(engine, "set_has_attention_mask")
+assert PipelineEngine._INSTRUCTION_MAP["forward"] is PipelineEngine._exec_forward_pass
+"""
+    job = run(code, tmp_path, PYTHONPATH=str(tmp_path))
+    assert job.returncode == 0, job.stderr
+
+
+def test_torch_six_for_old_releases_on_a_stand_in(tmp_path):
+    stand_in_deepspeed(tmp_path, "0.8.1")
+    (tmp_path / "deepspeed-0.8.1.dist-info").mkdir()
+    (tmp_path / "deepspeed-0.8.1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.8.1\n"
+    )
+    code = """
+import ascend_adapt
+ascend_adapt.enable()
+from torch._six import inf, string_classes
+assert inf == float("inf") and string_classes == (str, bytes)
+assert ascend_adapt.status()["torch_six"].state == "applied"
+import numpy
+assert numpy.BUFSIZE == 8192
+ascend_adapt.disable()
+import importlib.util
+assert importlib.util.find_spec("torch._six") is None and not hasattr(numpy, "BUFSIZE")
+"""
+    job = run(code, tmp_path, PYTHONPATH=str(tmp_path))
+    assert job.returncode == 0, job.stderr
+
+
+def test_fused_adam_of_releases_that_select_npus_and_have_none_on_a_stand_in(tmp_path):
+    accelerator = """
+class NPU_Accelerator:
+    def create_op_builder(self, class_name): return f"no {class_name}"
+"""
+    stand_in_deepspeed(tmp_path, "0.11.1", **{"accelerator.npu_accelerator": accelerator})
+    code = """
+import ascend_adapt
+ascend_adapt.enable(device="npu")
+from deepspeed.accelerator.npu_accelerator import NPU_Accelerator
+assert NPU_Accelerator().create_op_builder("FusedAdamBuilder").load().__name__ == "TorchFusedAdam"
+assert NPU_Accelerator().create_op_builder("AsyncIOBuilder") == "no AsyncIOBuilder"
+"""
+    job = run(code, tmp_path, PYTHONPATH=str(tmp_path))
+    assert job.returncode == 0, job.stderr

@@ -1,0 +1,203 @@
+"""Operators that DeepSpeed would compile behind the user's back, in torch instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from ascend_adapt import wrap
+
+_NEVER_ASKED = "DeepSpeed ships the operator compiled, or asks before it compiles"
+
+
+@wrap(
+    "deepspeed.comm.torch:build_shm_op",
+    requires="deepspeed>=0.14.2",
+    devices="cpu",
+    why="init_distributed compiles deepspeed_shm_comm with g++ for minutes, without a word; a run killed meanwhile "
+    "leaves a lock file on which every later run waits for ever; gloo does the same reductions",
+    until=_NEVER_ASKED,
+    without="crash",
+)
+def no_shared_memory_build(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Use the operator where it was compiled at installation, else let gloo reduce."""
+    return wrapped(*args, **kwargs) if _is_installed("deepspeed_shm_comm") else None
+
+
+_WHY_ADAM = (
+    "the optimizer 'Adam' is FusedAdam, which compiles its kernel when it is made, one rank at a time behind a lock "
+    "file that a killed run leaves behind"
+)
+
+
+@wrap(
+    "deepspeed.ops.op_builder.cpu.fused_adam:FusedAdamBuilder.load",
+    requires="deepspeed>=0.14.1",
+    devices="cpu",
+    why=_WHY_ADAM,
+    until=_NEVER_ASKED,
+    without="crash",
+)
+def fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Use the operator where it was compiled at installation, else torch's multi-tensor operators."""
+    return wrapped(*args, **kwargs) if _is_installed("fused_adam") else TorchFusedAdam
+
+
+@wrap(
+    "deepspeed.ops.op_builder.fused_adam:FusedAdamBuilder.load",
+    requires="deepspeed>=0.8.1,<0.14.1",
+    devices="cpu",
+    why=f"{_WHY_ADAM}; on our own CPU accelerator it is the CUDA kernel's builder",
+    until="support for DeepSpeed 0.14.0 ends",
+    without="crash",
+)
+def cuda_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Use torch's multi-tensor operators."""
+    return TorchFusedAdam
+
+
+@wrap(
+    "deepspeed.ops.op_builder.fused_adam:FusedAdamBuilder.load",
+    requires="deepspeed>=0.8.1,<0.10.1",
+    devices="npu",
+    why="before DeepSpeed selects NPUs, FusedAdam has a CUDA kernel only",
+    until="support for DeepSpeed 0.10.0 ends",
+    without="crash",
+)
+def npu_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Use torch's multi-tensor operators."""
+    return TorchFusedAdam
+
+
+@wrap(
+    "deepspeed.accelerator.npu_accelerator:NPU_Accelerator.create_op_builder",
+    requires="deepspeed>=0.10.1,<0.11.2",
+    devices="npu",
+    why="these releases select NPUs but have no FusedAdam for them: making the optimizer 'Adam' raises",
+    until="support for DeepSpeed 0.11.1 ends",
+    without="crash",
+)
+def npu_fused_adam_builder(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Use torch's multi-tensor operators for FusedAdam, whatever there is for the others."""
+    name = args[0] if args else kwargs["class_name"]
+    return TorchFusedAdamBuilder() if name == "FusedAdamBuilder" else wrapped(*args, **kwargs)
+
+
+@wrap(
+    "deepspeed.ops.op_builder.utils:UtilsBuilder.load",
+    requires="deepspeed>=0.6,<0.9.5",
+    devices=("cpu", "npu"),
+    why="the engine compiles flatten and unflatten, which torch has in Python",
+    until="support for DeepSpeed 0.9.4 ends",
+    without="crash",
+)
+def flatten_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Use torch's own flatten and unflatten."""
+    return TorchFlatten
+
+
+@wrap(
+    "deepspeed.ops.op_builder.npu.builder:NPUOpBuilder.installed_cann_path",
+    requires="deepspeed>=0.12.4",
+    devices="npu",
+    why="without ASCEND_HOME_PATH it raises KeyError, where it means to say that there is no CANN",
+    until="DeepSpeed tests the variable with `and` instead of `or`",
+    without="crash",
+)
+def cann_path_or_none(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Return where CANN is, or None."""
+    path = os.environ.get("ASCEND_HOME_PATH")
+    return path if path and os.path.exists(path) else None
+
+
+def _is_installed(operator: str) -> bool:
+    from deepspeed.git_version_info import installed_ops
+
+    return bool(installed_ops.get(operator))
+
+
+class TorchFusedAdamBuilder:
+    """What FusedAdam expects of an operator's builder."""
+
+    def load(self, verbose: bool = True) -> type[TorchFusedAdam]:
+        """Return the operator; nothing is built."""
+        return TorchFusedAdam
+
+
+class TorchFlatten:
+    """What the engine expects of its compiled utils module."""
+
+    @staticmethod
+    def flatten(tensors: Sequence[Any]) -> Any:
+        """Return one flat tensor with the elements of all."""
+        from torch._utils import _flatten_dense_tensors
+
+        return _flatten_dense_tensors(tensors)
+
+    @staticmethod
+    def unflatten(flat: Any, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """Return views of ``flat`` in the shapes of ``tensors``."""
+        from torch._utils import _unflatten_dense_tensors
+
+        return tuple(_unflatten_dense_tensors(flat, tensors))
+
+
+class TorchFusedAdam:
+    """What FusedAdam expects of its compiled module, in torch's foreach operators."""
+
+    @staticmethod
+    def multi_tensor_adam(
+        chunk_size: int,
+        noop_flag: Any,
+        tensor_lists: Sequence[Sequence[Any]],
+        lr: float,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        step: int,
+        adam_w_mode: int,
+        bias_correction: int,
+        weight_decay: float,
+    ) -> None:
+        """Update parameters and both moments in place, in fp32, as DeepSpeed's CPU kernel does.
+
+        ``tensor_lists`` holds gradients, parameters, first and second moments, each a list of tensors of equal shapes.
+
+        Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, algorithm 2.
+        """
+        import torch
+
+        grads, params, firsts, seconds = (list(tensors) for tensors in tensor_lists)
+        with torch.no_grad():
+            grads32, params32, firsts32, seconds32 = (
+                [tensor.float() for tensor in tensors] for tensors in (grads, params, firsts, seconds)
+            )
+            if weight_decay and adam_w_mode:
+                torch._foreach_mul_(params32, 1 - lr * weight_decay)
+            elif weight_decay:
+                grads32 = torch._foreach_add(grads32, params32, alpha=weight_decay)
+            torch._foreach_lerp_(firsts32, grads32, 1 - beta1)
+            torch._foreach_mul_(seconds32, beta2)
+            torch._foreach_addcmul_(seconds32, grads32, grads32, 1 - beta2)
+            correction1 = 1 - beta1**step if bias_correction else 1.0
+            correction2 = 1 - beta2**step if bias_correction else 1.0
+            denominators = torch._foreach_sqrt(seconds32)
+            torch._foreach_div_(denominators, correction2**0.5)
+            torch._foreach_add_(denominators, eps)
+            torch._foreach_addcdiv_(params32, firsts32, denominators, -lr / correction1)
+            for kept, computed in ((params, params32), (firsts, firsts32), (seconds, seconds32)):
+                for tensor, value in zip(kept, computed, strict=True):
+                    if value is not tensor:
+                        tensor.copy_(value)
+
+
+PATCHES = (
+    no_shared_memory_build,
+    fused_adam_in_torch,
+    cuda_fused_adam_in_torch,
+    npu_fused_adam_in_torch,
+    npu_fused_adam_builder,
+    flatten_in_torch,
+    cann_path_or_none,
+)

@@ -1,0 +1,47 @@
+"""DeepSpeed's own launcher: what it forwards to other hosts, and how."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from ascend_adapt import replace, wrap
+
+# Prefixes of names. ASCEND covers ASCEND_ADAPT_*: without those, other hosts would run other patches.
+FORWARDED = ("ASCEND", "HCCL", "LD_LIBRARY_PATH", "OMP_", "PATH")
+
+
+@wrap(
+    "deepspeed.launcher.runner:main",
+    requires="deepspeed>=0.6",
+    why="variables of CANN, HCCL and this package are not forwarded to other hosts, which then run otherwise",
+    until="DeepSpeed forwards them",
+    without="wrong numbers",
+)
+def forward_ascend_variables(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Add our prefixes to EXPORT_ENVS while the launcher runs."""
+    from deepspeed.launcher import runner
+
+    added = [prefix for prefix in FORWARDED if prefix not in runner.EXPORT_ENVS]
+    runner.EXPORT_ENVS.extend(added)
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        for prefix in added:
+            runner.EXPORT_ENVS.remove(prefix)
+
+
+@replace(
+    "deepspeed.launcher.multinode_runner:MultiNodeRunner.add_export",
+    requires="deepspeed>=0.6.3",
+    why="values reach the other hosts' shell unquoted, or in double quotes that still expand: spaces, $, quotes change",
+    until="DeepSpeed quotes them for the shell that reads them",
+    without="wrong numbers",
+)
+def quote_exports(self: Any, key: str, var: str) -> None:
+    """Quote a value once, for the only runner whose exports pass through a shell."""
+    value = var.strip()
+    self.exports[key.strip()] = shlex.quote(value) if self.name == "pdsh" else value
+
+
+PATCHES = (forward_ascend_variables, quote_exports)

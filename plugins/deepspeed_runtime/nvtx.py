@@ -1,0 +1,46 @@
+"""NVTX ranges where there is no NVTX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascend_adapt import replace
+from ascend_adapt.patches.spec import Terms
+
+
+@replace(
+    "deepspeed.utils.nvtx:instrument_w_nvtx",
+    requires="deepspeed>=0.6",
+    devices=("cpu", "npu"),
+    why="it marks ranges with NVTX, which fails or does nothing off CUDA, and hides the function's name",
+    until="DeepSpeed's decorator asks the accelerator first and keeps the name",
+    without="crash",
+)
+def no_instrumentation(func: Any) -> Any:
+    """Return the function itself."""
+    return func
+
+
+# Newer releases ask the accelerator, whose ranges are empty off CUDA; these ask torch, at every call.
+_WITHOUT_NVTX: Terms = {
+    "requires": "deepspeed>=0.6,<0.8.1",
+    "devices": ("cpu", "npu"),
+    "why": "functions decorated before enable() call it, and without CUDA it raises",
+    "until": "support for DeepSpeed 0.8.0 ends",
+    "without": "crash",
+}
+
+
+@replace("torch.cuda.nvtx:range_push", **_WITHOUT_NVTX)
+def range_push(msg: str) -> int:
+    """Begin nothing."""
+    return 0
+
+
+@replace("torch.cuda.nvtx:range_pop", **_WITHOUT_NVTX)
+def range_pop() -> int:
+    """End nothing."""
+    return 0
+
+
+PATCHES = (no_instrumentation, range_push, range_pop)

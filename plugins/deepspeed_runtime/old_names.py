@@ -1,0 +1,64 @@
+"""Names of torch and numpy that older DeepSpeed imports and newer torch and numpy no longer have."""
+
+from __future__ import annotations
+
+import collections.abc
+import logging
+import math
+from types import ModuleType
+from typing import Any
+
+from ascend_adapt import add, provide
+
+numpy_bufsize = add(
+    "numpy:BUFSIZE",
+    value=8192,
+    name="numpy_bufsize",
+    requires=("deepspeed<0.14.4", "numpy>=2"),
+    why="the autotuner imports it from numpy, which lost it in 2.0",
+    until="support for DeepSpeed 0.14.3 ends",
+    without="crash",
+)
+
+
+@provide(
+    "torch._six",
+    requires=("deepspeed<0.8.2", "torch>=2"),
+    why="ZeRO imports inf from it; torch lost it in 2.0",
+    until="support for DeepSpeed 0.8.1 ends",
+    without="crash",
+)
+def torch_six(module: ModuleType) -> None:
+    """Fill in what torch 1.13 had there."""
+    module.inf, module.nan = math.inf, math.nan  # type: ignore[attr-defined]
+    module.string_classes, module.int_classes = (str, bytes), int  # type: ignore[attr-defined]
+    module.container_abcs, module.PY3 = collections.abc, True  # type: ignore[attr-defined]
+
+
+ELASTIC_API = "torch.distributed.elastic.agent.server.api"
+elastic_log = add(
+    f"{ELASTIC_API}:log",
+    value=logging.getLogger(ELASTIC_API),
+    name="elastic_log",
+    requires=("deepspeed>=0.10.1,<0.14.1", "torch>=2"),
+    why="the elastic agent imports it from torch, which renamed it to logger",
+    until="support for DeepSpeed 0.14.0 ends",
+    without="crash",
+)
+
+
+@add(
+    f"{ELASTIC_API}:_get_socket_with_port",
+    requires=("deepspeed>=0.10.1,<0.14.4", "torch>=2"),
+    why="the elastic agent imports it from torch, which moved it",
+    until="support for DeepSpeed 0.14.3 ends",
+    without="crash",
+)
+def _get_socket_with_port() -> Any:
+    """Return a bound socket on a free port."""
+    from torch.distributed.elastic.utils.distributed import get_socket_with_port
+
+    return get_socket_with_port()
+
+
+PATCHES = (numpy_bufsize, torch_six, elastic_log, _get_socket_with_port)

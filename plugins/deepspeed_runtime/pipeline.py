@@ -1,0 +1,133 @@
+"""Pipeline parallelism: gradients, partition metadata, and what evaluation returns."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+from ascend_adapt import add, rewrite, wrap
+
+ENGINE = "deepspeed.runtime.pipe.engine:PipelineEngine"
+FROM_META = "deepspeed.runtime.utils:PartitionedTensor.from_meta"
+
+# The tail is [grad, grad of the mask]; afterwards the last element is popped as the mask's. Without the None, that
+# removes the gradient itself. PipelineEngine._INSTRUCTION_MAP holds the same function object, so it follows.
+keep_missing_grads = rewrite(
+    f"{ENGINE}._exec_send_grads",
+    old="[elt.grad for elt in inputs[1:] if elt.grad is not None]",
+    new="[elt.grad for elt in inputs[1:]]",
+    name="keep_missing_grads",
+    requires="deepspeed>=0.6,<0.11.2",
+    why="with model parallelism and a mask between stages, the gradient is popped in the mask's place: IndexError",
+    until="support for DeepSpeed 0.11.1 ends (fixed by pull request 2538)",
+    without="crash",
+)
+
+
+@wrap(
+    FROM_META,
+    requires="deepspeed>=0.6",
+    why="a backend that sends int64 as int32 delivers the metadata as int32, which fails the assertion on its dtype",
+    until="no backend narrows int64",
+    without="crash",
+)
+def widen_partition_metadata(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Widen int32 metadata, after a check that nothing was lost when it was narrowed."""
+    import torch
+
+    meta, rest = (args[0], args[1:]) if args else (kwargs.pop("meta"), ())
+    if meta.dtype == torch.int32:
+        check_partition_metadata(meta.tolist())
+        meta = meta.long()
+    return wrapped(meta, *rest, **kwargs)
+
+
+def check_partition_metadata(meta: list[int]) -> None:
+    """Refuse metadata whose parts contradict each other: [N, d_1 .. d_N, parts, rank, 0, end_1 .. end_parts].
+
+    Raises:
+        OverflowError: a number did not fit when it was narrowed.
+    """
+    dims = meta[1 : 1 + meta[0]]
+    ends = meta[3 + meta[0] :]
+    if min(meta) < 0 or ends != sorted(ends) or math.prod(dims) != ends[-1]:
+        raise OverflowError(
+            f"partition metadata {meta}: a tensor of {dims} has {math.prod(dims)} elements, its parts end at "
+            f"{ends[-1]} — the backend narrowed int64 and lost digits; use smaller micro batches, or send int64"
+        )
+
+
+@wrap(
+    FROM_META,
+    requires="deepspeed>=0.6",
+    why="its default device is evaluated when the module is imported, before the accelerator may be set",
+    until="DeepSpeed evaluates it at the call",
+    without="crash",
+)
+def partition_on_its_own_device(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Give a received partition the device of its data, unless the caller names one."""
+    if len(args) < 4 and "device" not in kwargs:
+        kwargs["device"] = (args[1] if len(args) > 1 else kwargs["local_part"]).device
+    return wrapped(*args, **kwargs)
+
+
+def takes_return_logits(eval_batch: Any) -> str:
+    """Return why nothing is needed if ``eval_batch`` has the parameter, else ``""``."""
+    return "eval_batch takes return_logits" if "return_logits" in inspect.signature(eval_batch).parameters else ""
+
+
+@wrap(
+    f"{ENGINE}.eval_batch",
+    requires="deepspeed>=0.6,<0.6.3",
+    unless=takes_return_logits,
+    why="GPT-NeoX passes return_logits=; before 0.6.3 there is no such argument",
+    until="support for DeepSpeed 0.6.1 ends",
+    without="crash",
+)
+def eval_batch_with_logits(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return (loss, logits of the last micro batch or None) if they are asked for, as 0.6.3 does."""
+    if not kwargs.pop("return_logits", False):
+        return wrapped(*args, **kwargs)
+    instance._ascend_adapt_keeps_outputs, instance._ascend_adapt_outputs = True, None
+    try:
+        return wrapped(*args, **kwargs), instance._ascend_adapt_outputs
+    finally:
+        del instance._ascend_adapt_keeps_outputs, instance._ascend_adapt_outputs
+
+
+@wrap(
+    f"{ENGINE}._exec_forward_pass",
+    requires="deepspeed>=0.6,<0.6.3",
+    why="eval_batch_with_logits needs the last stage's outputs, which are freed before eval_batch returns",
+    until="support for DeepSpeed 0.6.1 ends",
+    without="crash",
+)
+def keep_last_outputs(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Keep the outputs of the last stage while eval_batch_with_logits runs."""
+    wrapped(*args, **kwargs)
+    if getattr(instance, "_ascend_adapt_keeps_outputs", False) and instance.is_last_stage():
+        buffer_id = args[0] if args else kwargs["buffer_id"]
+        instance._ascend_adapt_outputs = instance.pipe_buffers["outputs"][buffer_id]
+
+
+@add(
+    f"{ENGINE}.set_has_attention_mask",
+    requires="deepspeed>=0.6,<0.6.3",
+    why="GPT-NeoX calls it unconditionally; before 0.6.3 there is no such method",
+    until="support for DeepSpeed 0.6.1 ends",
+    without="crash",
+)
+def set_has_attention_mask(self: Any, value: bool) -> None:
+    """Steer the same branches as 0.6.3 does: before it, has_bool_tensors alone decided them."""
+    self.has_bool_tensors = value
+
+
+PATCHES = (
+    keep_missing_grads,
+    widen_partition_metadata,
+    partition_on_its_own_device,
+    eval_batch_with_logits,
+    keep_last_outputs,
+    set_has_attention_mask,
+)

@@ -1,0 +1,198 @@
+"""Which version counts, and what is said of it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from stand_ins import GRAVE, Site, counting
+
+import ascend_adapt
+from ascend_adapt import Host
+
+Enable = Callable[..., ascend_adapt.Status]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "said", "requires", "state", "words"),
+    [
+        ("2.1", None, ">=2", "applied", ""),
+        ("0.6.0", None, ">=0.9", "skipped", "requires upstream>=0.9, found upstream 0.6.0"),
+        (None, "0.9.2", ">=0.9", "applied", ""),
+        (None, "0.6.0", ">=0.9", "skipped", "requires upstream>=0.9, found upstream 0.6.0"),
+        ("2.1", "2.1", ">=2", "applied", ""),
+        ("1.0", "2.1", ">=2", "applied", "upstream.__version__ is 2.1, its distribution says 1.0"),
+        ("2.1", "1.0", ">=2", "skipped", "upstream.__version__ is 1.0, its distribution says 2.1"),
+        (None, None, ">=2", "skipped", "no distribution owns it, no __version__"),
+        (None, None, "", "skipped", "no distribution owns it, no __version__"),
+        ("2.0rc1", None, ">=2.0rc1", "applied", ""),
+        ("2.1.dev3", None, ">=2", "applied", ""),
+        ("2.0rc1", None, ">=2", "skipped", "found upstream 2.0rc1"),
+        (None, "2.13.0+cpu", ">=2.13", "applied", ""),
+        (None, "2.13.0+cpu", "==2.13.0", "applied", ""),
+        (None, "0.9.2+unknown", "<0.9.2", "skipped", "found upstream 0.9.2+unknown"),
+        (None, "0.9.2+unknown", ">=0.9.2,<0.9.3", "applied", ""),
+        (None, "HEAD-dirty", ">=1", "skipped", "upstream HEAD-dirty, which is not a version"),
+        ("2.1", "HEAD-dirty", ">=1", "skipped", "its distribution says 2.1"),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_the_version_that_counts(
+    site: Site,
+    enable: Enable,
+    recorded: str | None,
+    said: str | None,
+    requires: str,
+    state: str,
+    words: str,
+    late: bool,
+) -> None:
+    """Case patch-2: unchanged and ``skipped`` with both versions in the reason, or applied."""
+    site.write(upstream=f"__version__ = {said!r}\ndef f(): return 1\nKEPT = (f,)\n")
+    if recorded:
+        site.install("upstream", recorded)
+    if late:
+        import upstream
+    enable(counting("upstream:f", [], requires=f"upstream{requires}"))
+    import upstream
+
+    outcome = ascend_adapt.status()["counting"]
+    assert outcome.state == state
+    assert words in outcome.reason
+    assert (upstream.f is upstream.KEPT[0]) is (state != "applied")
+    assert outcome.requires == str(Requirement(f"upstream{requires}"))
+    assert outcome.found == f"upstream {said or recorded or 'of unknown version'}"
+
+
+def test_a_version_out_of_range_is_known_without_importing(site: Site, enable: Enable) -> None:
+    site.write(upstream="raise AssertionError('imported')")
+    site.install("upstream", "0.6.0")
+    outcome = enable(counting("upstream:f", [], requires="upstream>=0.9", **GRAVE))["counting"]
+    assert (outcome.state, outcome.found) == ("skipped", "upstream 0.6.0")
+
+
+def test_a_checkout_shadows_the_installed_distribution(site: Site, enable: Enable, monkeypatch: Any) -> None:
+    checkout = Site(site.folder / "checkout")
+    checkout.write(upstream__engine="def f(): return 1\n")
+    site.write(upstream__engine="def f(): return 1\n")
+    site.install("upstream", "2.0")
+    monkeypatch.syspath_prepend(checkout.folder)
+    enable(counting("upstream.engine:f", [], requires="upstream>=1"))
+    import upstream.engine
+
+    assert upstream.engine.__file__.startswith(str(checkout.folder))
+    outcome = ascend_adapt.status()["counting"]
+    assert (outcome.state, outcome.found) == ("skipped", "upstream of unknown version")
+
+
+def test_a_version_told_late_in_the_packages_init(site: Site, enable: Enable) -> None:
+    site.package(
+        "upstream",
+        "from upstream import engine\nKEPT = (engine.f,)\n__version__ = '2.0'\nfrom upstream import engine2\n",
+    )
+    site.write(upstream__engine="def f(): return 1\n", upstream__engine2="def f(): return 1\n")
+    calls: list[Any] = []
+    enable(
+        counting("upstream.engine:f", calls, requires="upstream>=2", name="in"),
+        counting("upstream.engine2:f", calls, requires="upstream>=2", name="after"),
+        counting("upstream.engine:f", calls, requires="upstream<2", name="out"),
+        counting("upstream.engine:gone", calls, requires="upstream<2", **{**GRAVE, "name": "gone"}),
+    )
+    import upstream
+
+    status = ascend_adapt.status()
+    assert [status[name].state for name in ("in", "after", "out", "gone")] == [
+        "applied",
+        "applied",
+        "skipped",
+        "skipped",
+    ]
+    upstream.engine.f()
+    assert len(calls) == 1
+
+
+def test_a_late_version_overrules_the_distribution(site: Site, enable: Enable) -> None:
+    site.package("upstream", "from upstream import engine\nKEPT = (engine.f,)\n__version__ = '1.0'\n")
+    site.write(upstream__engine="def f(): return 1\nKEPT = (f,)\n")
+    site.install("upstream", "2.0")
+    enable(counting("upstream.engine:f", [], requires="upstream>=2"))
+    import upstream
+
+    outcome = ascend_adapt.status()["counting"]
+    assert outcome.state == "skipped"
+    assert "upstream.__version__ is 1.0, its distribution says 2.0" in outcome.reason
+    assert upstream.engine.f is upstream.engine.KEPT[0]
+
+
+def test_a_submodule_of_a_package_imported_already(site: Site, enable: Enable) -> None:
+    site.package("upstream", "__version__ = '2.0'\n")
+    site.write(upstream__deep__engine="def f(): return 1\n")
+    import upstream  # noqa: F401
+
+    enable(counting("upstream.deep.engine:f", [], requires="upstream>=2"))
+    importlib.import_module("upstream.deep.engine")
+    assert ascend_adapt.status()["counting"].state == "applied"
+
+
+def test_a_distribution_named_like_a_dotted_package(site: Site, enable: Enable) -> None:
+    """megatron-core is megatron.core, with a version of its own."""
+    site.package("megaton", "")
+    site.package("megaton.core", "__version__ = '0.9.0'\n")
+    site.write(megaton__core__layer="def f(): return 1\n")
+    enable(
+        counting("megaton.core.layer:f", [], requires="megaton-core>=0.9", name="core"),
+        counting("megaton.core.layer:f", [], requires="Megaton_Core<0.9", name="old"),
+    )
+    import megaton.core.layer  # noqa: F401
+
+    status = ascend_adapt.status()
+    assert (status["core"].state, status["old"].state) == ("applied", "skipped")
+
+
+def test_requirements_on_other_packages(site: Site, enable: Enable) -> None:
+    site.write(upstream="def f(): return 1\n", helper="__version__ = '3.0'\n")
+    site.install("installed", "1.5")
+    import helper  # noqa: F401
+
+    enable(
+        counting("upstream:f", [], requires=("installed>=1", "helper>=3"), name="both"),
+        counting("upstream:f", [], requires=("installed>=1", "helper>=4"), name="one"),
+        counting("upstream:f", [], requires="absent>=1", name="absent"),
+        counting("upstream:f", [], requires="installed>=9; python_version < '3'", name="marker"),
+    )
+    import upstream  # noqa: F401
+
+    status = ascend_adapt.status()
+    assert (status["both"].state, status["both"].found) == ("applied", "installed 1.5, helper 3.0")
+    assert (status["one"].state, status["one"].reason) == ("skipped", "requires helper>=4, found helper 3.0")
+    assert (status["absent"].state, status["absent"].reason) == (
+        "skipped",
+        "requires absent>=1, absent is not installed",
+    )
+    assert status["marker"].state == "applied"
+
+
+def test_hosts_are_told_by_the_files_beside_the_package(site: Site, enable: Enable) -> None:
+    site.write(shared__model="def f(): return 1\n", mark="")
+    ours = Host("ours", present=("mark.py",), absent=("other.py",))
+    theirs = Host("theirs", present=("elsewhere.py",))
+    unwanted = Host("unwanted", present=("mark.py",), absent=("shared/model.py",))
+    status = enable(
+        *(counting("shared.model:f", [], host=host, name=host.name) for host in (ours, theirs, unwanted)),
+        counting("absent.model:f", [], host=ours, name="absent"),
+    )
+    assert {name: status[name].state for name in ("ours", "theirs", "unwanted", "absent")} == {
+        "ours": "armed",
+        "theirs": "skipped",
+        "unwanted": "skipped",
+        "absent": "armed",
+    }
+    assert f"is for theirs: elsewhere.py is not in {site.folder}" in status["theirs"].reason
+    assert f"shared/model.py is in {site.folder}" in status["unwanted"].reason
+    assert status["ours"].requires == "host ours"
+    import shared.model  # noqa: F401
+
+    assert ascend_adapt.status()["ours"].state == "applied"

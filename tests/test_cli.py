@@ -1,0 +1,130 @@
+"""`ascend-adapt` as a user starts it, in fresh processes where what is imported matters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ascend_adapt.cli import NOT_BUILT, main
+
+
+def ascend_adapt(*argv, **env):
+    command = [sys.executable, "-m", "ascend_adapt.cli", *argv]
+    return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=60)
+
+
+def write_status(folder, rank, **states):
+    outcomes = [
+        {
+            "patch": patch,
+            "plugin": "deepspeed",
+            "target": "deepspeed:x",
+            "state": state,
+            "reason": "r",
+            "requires": "",
+            "found": "",
+            "reversible": True,
+            "evidence": [],
+        }
+        for patch, state in states.items()
+    ]
+    data = {"rank": rank, "device": "cpu", "device_reason": "as asked", "outcomes": outcomes, "problems": []}
+    (folder / f"adapt-status.{rank}.json").write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize("name", NOT_BUILT)
+def test_a_command_that_is_not_built_says_so_in_one_line(name, capsys):
+    assert main([name, "--input", "x"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"ascend-adapt {name}: is not built yet")
+    assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        ([], "arguments are required: COMMAND"),
+        (["stauts"], "invalid choice: 'stauts'"),
+        (["status", "--yaml"], "unrecognized arguments: --yaml"),
+        (["status", "a", "b"], "unrecognized arguments: b"),
+    ],
+)
+def test_usage_errors(argv, text, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(argv)
+    told = capsys.readouterr().err
+    assert exit_.value.code == 2
+    assert text in told
+    assert told.count("\n") == 1
+
+
+def test_status_judges_without_importing():
+    code = (
+        "import sys; from ascend_adapt.cli import main; code = main(['status', '--json']);"
+        "print(sorted({'torch', 'deepspeed', 'wrapt'} & set(sys.modules)), file=sys.stderr); sys.exit(code)"
+    )
+    job = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (job.returncode, job.stderr) == (0, "[]\n")
+    outcomes = {outcome["patch"]: outcome for outcome in json.loads(job.stdout)["outcomes"]}
+    assert outcomes["fused_adam_in_torch"]["state"] == "armed"
+    assert outcomes["fused_adam_in_torch"]["found"].startswith("deepspeed 0.")
+
+
+def test_status_of_a_source_tree(tmp_path, capsys):
+    (tmp_path / "deepspeed" / "comm").mkdir(parents=True)
+    (tmp_path / "deepspeed" / "__init__.py").write_text("")
+    (tmp_path / "deepspeed" / "comm" / "torch.py").write_text("def build_shm():\n    pass\n")
+    (tmp_path / "version.txt").write_text("0.19.8\n")
+    assert main(["status", "--json", "--upstream", str(tmp_path)]) == 0
+    outcomes = {outcome["patch"]: outcome for outcome in json.loads(capsys.readouterr().out)["outcomes"]}
+    moved = outcomes["no_shared_memory_build"]
+    assert (moved["state"], moved["found"]) == ("drifted", "deepspeed 0.19.8")
+    assert moved["reason"] == "deepspeed.comm.torch:build_shm_op: build_shm_op is not in deepspeed.comm.torch"
+
+
+def test_status_of_a_run_names_ranks_that_differ(tmp_path, capsys):
+    write_status(tmp_path, 0, a="applied", b="applied")
+    write_status(tmp_path, 1, a="applied", b="applied")
+    assert main(["status", str(tmp_path)]) == 0
+    write_status(tmp_path, 10, a="applied", b="drifted")
+    assert main(["status", str(tmp_path), "--json"]) == 1
+    told = capsys.readouterr()
+    assert "rank 10 differs from rank 0: deepspeed.b is drifted (r), there applied (r)" in told.err
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"rank": 0}', '{"rank": 0, "outcomes": [{"patch": "x"}]}'])
+def test_a_damaged_status_file_is_named(tmp_path, damage, capsys):
+    (tmp_path / "adapt-status.0.json").write_text(damage)
+    assert main(["status", str(tmp_path)]) == 1
+    assert "adapt-status.0.json: is not a status file" in capsys.readouterr().err
+
+
+def test_a_folder_without_status(tmp_path, capsys):
+    assert main(["status", str(tmp_path)]) == 1
+    assert "holds no adapt-status.<rank>.json" in capsys.readouterr().err
+    assert main(["status", str(tmp_path), "--upstream", str(tmp_path)]) == 2
+    assert main(["status", "--upstream", str(tmp_path / "missing")]) == 2
+
+
+def test_the_switches_reach_status():
+    outcomes = json.loads(ascend_adapt("status", "--json", ASCEND_ADAPT_DISABLE="fused_adam_in_torch").stdout)[
+        "outcomes"
+    ]
+    assert {o["patch"]: o["state"] for o in outcomes}["fused_adam_in_torch"] == "disabled"
+    outcomes = json.loads(ascend_adapt("status", "--json", ASCEND_ADAPT="0").stdout)["outcomes"]
+    assert {o["state"] for o in outcomes} == {"disabled"}
+    job = ascend_adapt("status", ASCEND_ADAPT_DEVICE="tpu")
+    assert (job.returncode, "Traceback" in job.stderr) == (2, False)
+    assert "device 'tpu': expected auto, npu, cuda, cpu" in job.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    job = subprocess.run(
+        f"{sys.executable} -m ascend_adapt.cli status --json | head -1", shell=True, capture_output=True, text=True
+    )
+    assert (job.stdout, job.stderr) == ("{\n", "")

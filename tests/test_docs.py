@@ -1,0 +1,65 @@
+"""What the documents say can be done."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import ascend_adapt
+
+ROOT = Path(__file__).parents[1]
+
+
+def code_blocks(path, language):
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / path).read_text(), re.MULTILINE | re.DOTALL)
+    return [text for name, text in blocks if name == language]
+
+
+def test_the_plugin_in_the_docs_is_a_plugin():
+    (source,) = code_blocks("docs/patches.md", "python")
+    plugin = ModuleType("documented_plugin")
+    exec(source, vars(plugin))
+    with ascend_adapt.enabled(plugins=[plugin], device="cpu") as status:
+        states = {o.patch: o.state for o in status.outcomes if o.plugin == "documented_plugin"}
+    assert states == {
+        "eval_batch_without_logits": "skipped",
+        "set_has_attention_mask": "skipped",
+        "keep_missing_grads": "skipped",
+        "skip_extension_check": "armed",
+    }
+    assert len(source.splitlines()) <= 50
+
+
+@pytest.mark.parametrize(
+    "path", ["README.md", "CONTRIBUTING.md", *sorted(p.name for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_links_lead_somewhere(path):
+    file = ROOT / path if (ROOT / path).exists() else ROOT / "docs" / path
+    for target in re.findall(r"\]\(([^)#:]+)\)", file.read_text()):
+        assert (file.parent / target).exists(), target
+
+
+def test_every_kind_and_state_is_documented():
+    from ascend_adapt.patches.outcome import STATES
+
+    text = (ROOT / "docs" / "patches.md").read_text()
+    for kind in ("wrap", "replace", "rewrite", "add", "provide", "entry"):
+        assert f"| `{kind}(" in text
+    for state in STATES:
+        assert f"`{state}`" in text
+
+
+def test_every_switch_is_documented():
+    source = (ROOT / "ascend_adapt" / "settings.py").read_text()
+    text = (ROOT / "README.md").read_text()
+    for name in re.findall(r'(?:variable|words)\("([A-Z_]+)"\)', source):
+        assert f"ASCEND_ADAPT_{name}" in text, name
+
+
+def test_ci_runs_the_commands_of_the_readme():
+    (commands,) = [block for block in code_blocks("README.md", "") if "make test" in block]
+    assert commands.split() == ["make", "demo", "make", "test"]
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
