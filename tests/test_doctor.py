@@ -44,7 +44,8 @@ def test_where_torch_builds_extensions(environ, folder):
 def test_torch_npu_without_cann(installed, tmp_path):
     installed["torch_npu"] = "2.13.0"
     assert told({"HOME": str(tmp_path)}) == ["torch_npu is installed, but ASCEND_HOME_PATH is not set"]
-    assert told({"HOME": str(tmp_path), "ASCEND_HOME_PATH": "/usr/local/Ascend"}) == []
+    cann = {"ASCEND_HOME_PATH": str(tmp_path), "ASCEND_OPP_PATH": str(tmp_path)}
+    assert told({"HOME": str(tmp_path), **cann}) == []
 
 
 def test_no_torch(installed, tmp_path):
