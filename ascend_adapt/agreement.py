@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from ascend_adapt import probe
-from ascend_adapt.patches.outcome import Status
+from ascend_adapt.patches.outcome import Outcome, Status
 
 _ALWAYS = ("ascend_adapt", "torch", "torch_npu", "numpy")
 # What an armed patch may yet become, once its target is imported.
@@ -17,15 +18,33 @@ _LATER = ("applied", "not_needed", "drifted", "failed", "lost")
 _UNDECIDED = "undecided"
 
 
+@dataclass(frozen=True)
+class Difference:
+    """One fact in which a rank differs from the first one."""
+
+    fact: str
+    rank: int
+    value: str
+    first: int
+    there: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} differs from rank {self.first}: {self.fact} is {self.value}, there {self.there}"
+
+
 def facts(status: Status) -> dict[str, str]:
     """Return versions, device and patch states of this process, by name."""
     roots = {outcome.target.partition(":")[0].partition(".")[0] for outcome in status.outcomes}
     versions = {name: probe.distribution_version(name) or "not installed" for name in {*_ALWAYS, *roots}}
-    states = {
+    return {"python": platform.python_version(), "device": status.device, **versions, **states(status.outcomes)}
+
+
+def states(outcomes: Iterable[Outcome]) -> dict[str, str]:
+    """Return the patch states among the facts."""
+    return {
         f"patch {one.plugin}.{one.patch}": _UNDECIDED if one.state == "armed" and one.reason else one.state
-        for one in status.outcomes
+        for one in outcomes
     }
-    return {"python": platform.python_version(), "device": status.device, **versions, **states}
 
 
 def digest(told: Mapping[str, str]) -> str:
@@ -34,17 +53,19 @@ def digest(told: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def differences(told: Mapping[int, Mapping[str, str]]) -> list[str]:
-    """Return one sentence for each fact in which a rank differs from the lowest one."""
+def differences(told: Mapping[int, Mapping[str, str]]) -> list[Difference]:
+    """Return every fact in which a rank differs from the lowest one, by rank."""
     if not told:
         return []
     first = min(told)
     return [
-        f"rank {rank} differs from rank {first}: {name} is {told[rank].get(name, 'missing')}, "
-        f"there {told[first].get(name, 'missing')}"
+        Difference(fact, rank, value, first, there)
         for rank in sorted(told)
-        for name in sorted({*told[rank], *told[first]})
-        if not _agree(told[rank].get(name, "missing"), told[first].get(name, "missing"))
+        for fact in sorted({*told[rank], *told[first]})
+        if not _agree(
+            value := told[rank].get(fact, "missing"),
+            there := told[first].get(fact, "missing"),
+        )
     ]
 
 

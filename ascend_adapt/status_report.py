@@ -91,13 +91,19 @@ def of_run(run_dir: Path) -> Report:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NoStatus(f"{file}: is not a status file ({error}) — remove it") from error
     first = ranks[min(ranks)]
+    facts = {rank: {**agreement.states(data["outcomes"]), **data.get("facts", {})} for rank, data in ranks.items()}
     problems = [
         *first.get("problems", ()),
-        *agreement.differences({rank: data.get("facts", {}) for rank, data in ranks.items()}),
+        *(_with_reason(one, ranks[one.rank]["outcomes"]) for one in agreement.differences(facts)),
         *_unreached(run_dir),
     ]
     subject = f"what {len(ranks)} ranks of {run_dir} did; device {first['device']} ({first['device_reason']})"
     return Report(subject, first["outcomes"], tuple(problems))
+
+
+def _with_reason(difference: agreement.Difference, outcomes: tuple[Outcome, ...]) -> str:
+    reasons = [one.reason for one in outcomes if difference.fact in agreement.states([one]) and one.reason]
+    return f"{difference} (rank {difference.rank}: {reasons[0]})" if reasons else str(difference)
 
 
 def _unreached(run_dir: Path) -> list[str]:

@@ -27,7 +27,7 @@ def test_an_armed_patch_may_yet_become_what_it_is_elsewhere(later):
 )
 def test_a_patch_that_never_becomes_the_same_is_a_difference(one, other):
     (difference,) = agreement.differences(told(r0=one, r1=one, r2=other))
-    assert difference == f"rank 2 differs from rank 0: {NAME} is {other}, there {one}"
+    assert str(difference) == f"rank 2 differs from rank 0: {NAME} is {other}, there {one}"
 
 
 @pytest.mark.parametrize("later", ["armed", "applied", "skipped"])
@@ -38,7 +38,8 @@ def test_a_patch_that_is_judged_at_import_may_become_anything(later):
 def test_a_fact_that_one_rank_does_not_have():
     facts = told(r0="armed", r3="armed")
     del facts[3][NAME]
-    assert agreement.differences(facts) == [f"rank 3 differs from rank 0: {NAME} is missing, there armed"]
+    (difference,) = agreement.differences(facts)
+    assert str(difference) == f"rank 3 differs from rank 0: {NAME} is missing, there armed"
     assert agreement.digest(facts[0]) != agreement.digest(facts[3])
 
 

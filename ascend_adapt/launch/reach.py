@@ -37,8 +37,8 @@ class Unreached:
 class Watch:
     """Looks at the processes below this one, each until it is known whether it was reached."""
 
-    def __init__(self, run_dir: RunDirectory, bootstrap: str) -> None:
-        self._run_dir, self._bootstrap = run_dir, bootstrap
+    def __init__(self, run_dir: RunDirectory, bootstrap: str, settled_s: float = _SETTLED_S) -> None:
+        self._run_dir, self._bootstrap, self._settled_s = run_dir, bootstrap, settled_s
         self._first_seen: dict[Identity, float] = {}
         self._known: set[Identity] = set()
         self._last_new = time.monotonic()
@@ -62,7 +62,7 @@ class Watch:
                 self._known.add(one)
             elif one.is_forked_copy():
                 continue  # as reached as its parent; it may still become another program
-            elif (unreached := self._judge(one, settled=waited > _SETTLED_S)) is not None:
+            elif (unreached := self._judge(one, settled=waited >= self._settled_s)) is not None:
                 self._known.add(one)
                 found.append(unreached)
         self._known.intersection_update(below)

@@ -223,3 +223,17 @@ def test_the_sitecustomize_that_debian_ships_runs(toy):
     file, finder = run.stdout.split()
     assert Path(file) in shipped
     assert finder == "TargetFinder"
+
+
+def test_the_import_that_adapts_the_process_misses_no_finder(toy):
+    """Wherever in sys.meta_path the patches put theirs."""
+    code = (
+        "import sys, types\n"
+        "class First:\n    def find_spec(self, name, path=None, target=None): print(name)\n"
+        "member = types.ModuleType('ascend_adapt.launch.member')\n"
+        "member.join = lambda: sys.meta_path.insert(0, First()) or True\n"
+        "import ascend_adapt.launch\n"
+        "sys.modules['ascend_adapt.launch.member'] = ascend_adapt.launch.member = member\n"
+        "import toytarget\n"
+    )
+    assert interpreter(code, BOOTSTRAP, toy).stdout == "toytarget\n"

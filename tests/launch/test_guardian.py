@@ -176,6 +176,20 @@ def test_each_rank_has_a_log_and_the_console_gets_whole_lines(ascend_run, tmp_pa
         assert log.replace("to stderr\n", "").splitlines() == [*wanted[rank * 200 : rank * 200 + 200], "last"]
 
 
+def test_no_rank_cuts_another_ranks_line_in_two(ascend_run, tmp_path):
+    for name in ("begun", "between"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "train.py").write_text(
+        "import os\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    print('begin', end=' ', flush=True)\n    open('begun', 'w').close()\n"
+        "    open('between').read()\n    print('end')\n"
+        "else:\n"
+        "    open('begun').read()\n    print('other')\n    open('between', 'w').close()\n"
+    )
+    assert ascend_run("--nproc", "2", "train.py").stdout == "other\nbegin end\n"
+
+
 def test_the_earliest_error_is_shown_even_if_its_rank_ends_later(ascend_run, tmp_path):
     (tmp_path / "train.py").write_text(
         "import atexit, os, signal, sys\n"
@@ -257,10 +271,13 @@ def test_run_2_nohup_and_the_terminal_closes(tmp_path):
     go = open(tmp_path / "go", "w")  # noqa: SIM115  closed when the terminal is
     os.close(terminal)
     shell.wait(60)
+    job = json.loads((tmp_path / "run" / "job.json").read_text())
+    # Some shells pass the hangup on to their jobs, some do not.
+    for role in ("launcher", "guardian"):
+        os.kill(job[role]["pid"], signal.SIGHUP)
     go.close()
     with open(tmp_path / "done") as done:
         assert done.read() == str(signal.SIG_IGN)
-    job = json.loads((tmp_path / "run" / "job.json").read_text())
     assert gone(Identity(**job["launcher"]))
     assert json.loads((tmp_path / "run" / "job.json").read_text())["exit_code"] == 0
 

@@ -64,6 +64,24 @@ def test_of_two_ranks_at_least_the_last_to_come_sees_it(ascend_run, different, t
     assert list(tmp_path.glob("step.*")) == []
 
 
+def test_what_ranks_were_before_a_restart_does_not_count(ascend_run, different, toy, tmp_path):
+    (tmp_path / "train.py").write_text("import os; print(os.environ['TORCHELASTIC_RESTART_COUNT'])")
+    code = "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.environ['ASCEND_ADAPT_DISABLE'] = 'toy_answer'"
+    # So that rank 0 meets what rank 1 wrote before the restart; nothing waits for it.
+    slow = "\n    else: import time; time.sleep(1)"
+    job = ascend_run("--nproc", "2", "--max-restarts", "1", "train.py", PYTHONPATH=f"{different(code + slow)}:{toy}")
+    assert job.returncode == 0, job.stderr
+    assert job.stdout.split()[-2:] == ["1", "1"]
+
+
+def test_what_the_script_switches_off_stays_off(ascend_run, toy, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import ascend_adapt\nascend_adapt.disable()\nimport toytarget\nprint(toytarget.answer())"
+    )
+    job = ascend_run("train.py", PYTHONPATH=toy)
+    assert job.stdout == "plain\n", job.stderr
+
+
 def test_ranks_that_differ_below_another_launcher(ascend_run, different, toy, tmp_path):
     (tmp_path / "train.py").write_text("import toytarget, signal; signal.pause()")
     path = f"{different(DIFFERENT['a patch that is off'])}:{toy}"
