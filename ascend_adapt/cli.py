@@ -61,8 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     for command, run in ((status, _status), (doctor, _doctor)):
         command.add_argument("--json", action="store_true", help="print JSON")
         command.set_defaults(run=run)
-    for command in (status, doctor, *add_commands(commands)):
-        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    for each in (status, doctor, *add_commands(commands)):
+        each.add_argument("--debug", action="store_true", help="show the traceback of an error")
     for name in NOT_BUILT:
         commands.add_parser(name, help="(not built yet)")
     return parser

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ascend_adapt.data.sample_order import SampleOrder, build_sample_order
     from ascend_adapt.data.torch_dataset import GPTDataset, ResumableSampler, gpt_dataset
 
-# The command line reads this package to list its commands: numpy and torch are loaded by the first name that needs them.
+# The command line imports this package to list its commands: numpy and torch wait for the first name that needs them.
 _HOMES = {
     "GPTDataset": "torch_dataset",
     "IndexedDataset": "indexed_dataset",

@@ -42,7 +42,7 @@ def normalised(weights: Sequence[float], *, one_by_one: bool) -> list[float]:
 
 
 def samples_to_ask_for(num_samples: int, weight: float) -> int:
-    """Return how many samples a dataset of normalised ``weight`` makes for a blend of ``num_samples``: 0.5 % to spare."""
+    """Return how many samples a dataset of normalised ``weight`` makes for a blend: its share and 0.5 % to spare."""
     return math.ceil(num_samples * weight * 1.005)
 
 

@@ -34,7 +34,7 @@ class Block:
 
 
 def read_blocks(inputs: Sequence[Input], block_bytes: int, start: Position) -> Iterator[Block]:
-    """Yield all lines from ``start`` on, in blocks of about ``block_bytes`` that never cross from one input to the next.
+    """Yield all lines from ``start`` on, in blocks of about ``block_bytes``, each from one input.
 
     Raises:
         DataError: an input cannot be read, or a line is longer than LONGEST_LINE.
@@ -58,7 +58,9 @@ def _skip(stream: IO[bytes], count: int, source: Input) -> None:
     while count:
         skipped = len(stream.read(min(count, 1 << 20)))
         if not skipped:
-            raise DataError(f"{source}: ends {count} bytes before the place to go on from — start again from the beginning")
+            raise DataError(
+                f"{source}: ends {count} bytes before the place to go on from — start again from the beginning"
+            )
         count -= skipped
 
 
@@ -71,6 +73,8 @@ def _whole_lines(stream: IO[bytes], block_bytes: int, source: Input, here: Posit
             started = []
         started.append(chunk[cut:])
         if len(started) * block_bytes > LONGEST_LINE:
-            raise DataError(f"{source}: no line break in {LONGEST_LINE} bytes, expected one document a line — is it JSON lines?")
+            raise DataError(
+                f"{source}: no line break in {LONGEST_LINE} bytes, expected one document a line — is it JSON lines?"
+            )
     if last := b"".join(started):
         yield last

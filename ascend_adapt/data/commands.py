@@ -36,12 +36,18 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
 def _preprocess_options(parser: argparse.ArgumentParser) -> None:
     # Megatron's, bigscience's and GPT-NeoX's spellings; what has no help is taken and needs nothing.
     parser.add_argument(
-        "--input", nargs="+", required=True, metavar="FILE", help="files, folders, globs or comma lists of them; - is stdin"
+        "--input",
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="files, folders, globs or comma lists of them; - is stdin",
     )
     parser.add_argument(
         "--output-prefix", required=True, metavar="PREFIX", help="writes PREFIX_KEY_document.bin and .idx for each key"
     )
-    parser.add_argument("--tokenizer-type", required=True, metavar="TYPE", help="such as GPT2BPETokenizer or HFTokenizer")
+    parser.add_argument(
+        "--tokenizer-type", required=True, metavar="TYPE", help="such as GPT2BPETokenizer or HFTokenizer"
+    )
     parser.add_argument(
         "--vocab-file", "--vocab", "--tokenizer-model", metavar="FILE", help="vocabulary, tokenizer.json or model"
     )
@@ -60,7 +66,11 @@ def _preprocess_options(parser: argparse.ArgumentParser) -> None:
         "--engine", default="auto", metavar="ENGINE", help="auto, hf, gigatoken or tiktoken: the ids are the same"
     )
     parser.add_argument(
-        "--commit-interval", type=float, default=10.0, metavar="SECONDS", help="how often a place to go on from is saved"
+        "--commit-interval",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="how often a place to go on from is saved",
     )
     for ignored in ("--log-interval", "--num-docs", "--make-vocab-size-divisible-by"):
         parser.add_argument(ignored, type=int, help=argparse.SUPPRESS)
@@ -105,8 +115,8 @@ def _run_preprocess(known: argparse.Namespace) -> int:
 def _print_counts(counts: Counts, prefixes: list[str], keys: tuple[str, ...]) -> None:
     for prefix, key in zip(prefixes, keys, strict=True):
         print(
-            f"{prefix}: {counts.documents + counts.bad} documents in, {counts.written[key]} out, {counts.empty[key]} empty, "
-            f"{counts.bad} bad, {counts.blank} blank lines, {counts.tokens[key]} tokens"
+            f"{prefix}: {counts.documents + counts.bad} documents in, {counts.written[key]} out, "
+            f"{counts.empty[key]} empty, {counts.bad} bad, {counts.blank} blank lines, {counts.tokens[key]} tokens"
         )
 
 

@@ -27,12 +27,13 @@ def position_ids(tokens: NDArray[Any], eod: int | None = None) -> NDArray[np.int
 
 
 def masked_out(tokens: NDArray[Any], eod: int | None = None) -> NDArray[np.bool_]:
-    """Return bool [S, S], True where a query (row) must not see a key: later ones, with ``eod`` also other documents'."""
-    later = ~np.tri(len(tokens), dtype=bool)
+    """Return bool [S, S], True where a query (row) must not see a key: later, or with ``eod`` in another document."""
+    later: NDArray[np.bool_] = ~np.tri(len(tokens), dtype=bool)
     if eod is None:
         return later
     numbers = document_numbers(tokens, eod)
-    return later | (numbers[:, None] != numbers)
+    other: NDArray[np.bool_] = numbers[:, None] != numbers
+    return later | other
 
 
 def loss_mask(tokens: NDArray[Any], eod: int | None = None) -> NDArray[np.float32]:

@@ -26,7 +26,7 @@ def parse_documents(block: Block, keys: Sequence[str], skip_bad_lines: bool, cle
     """Return the texts under ``keys`` of every line that is not blank, each passed through ``clean``.
 
     Raises:
-        BadLine: a line is not a JSON object with a string under every key, unless bad lines are to be skipped and counted.
+        BadLine: a line is not a JSON object with a string under every key, and bad lines are not to be skipped.
     """
     documents = Documents([[] for _ in keys])
     loads = _fast_loads()

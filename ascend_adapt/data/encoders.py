@@ -1,4 +1,4 @@
-"""Texts to token ids, one class a tokenizing library.  All of them give one flat array and the size of each text in it."""
+"""Texts to token ids, one class a library: one flat array, and the size of each text in it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,11 @@ class CharLevelEncoder:
 
 def _joined(rows: list[Any]) -> Encoded:
     sizes = np.array([len(row) for row in rows], dtype=np.int64)
-    ids = np.fromiter(chain.from_iterable(rows), np.int64, int(sizes.sum())) if not _arrays(rows) else np.concatenate(rows)
+    ids = (
+        np.fromiter(chain.from_iterable(rows), np.int64, int(sizes.sum()))
+        if not _arrays(rows)
+        else np.concatenate(rows)
+    )
     return ids, sizes
 
 
@@ -116,6 +120,6 @@ def check_same_ids(encoder: Encoder, reference: Encoder, texts: list[str], name:
         mine, truth = encoder.encode([text])[0], reference.encode([text])[0]
         if not np.array_equal(mine, truth):
             raise DataError(
-                f"engine {name}: {mine[:8].tolist()}... for {text[:40]!r}, expected {truth[:8].tolist()}... as tokenizers "
-                "gives — use --engine hf"
+                f"engine {name}: {mine[:8].tolist()}... for {text[:40]!r}, expected {truth[:8].tolist()}... "
+                "as tokenizers gives — use --engine hf"
             )

@@ -24,7 +24,7 @@ SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def builds_index_cache(rank: int, local_rank: int, shared_storage: bool) -> bool:
-    """Whether this rank is the one that builds: the first of the job where all see one storage, else of each machine."""
+    """Whether this rank builds: the first of the job where all see one storage, else the first of each machine."""
     return rank == 0 if shared_storage else local_rank == 0
 
 
@@ -50,15 +50,16 @@ class IndexCache:
                 self._write(place, text, build())
             except OSError as error:
                 raise DataError(
-                    f"{error.filename or place}: {error.strerror}, expected to write the index cache there — choose another folder"
+                    f"{error.filename or place}: {error.strerror}, expected to write the index cache there — "
+                    "choose another folder"
                 ) from error
             arrays = _read(place, text)
         deadline = time.monotonic() + self.wait_seconds
         while arrays is None:
             if self.builds or time.monotonic() > deadline:
                 raise DataError(
-                    f"{place}: no valid index cache after {self.wait_seconds:.0f} s, expected another rank to build it — "
-                    "is the storage really shared? Say so if it is not"
+                    f"{place}: no valid index cache after {self.wait_seconds:.0f} s, expected another rank to build it"
+                    " — is the storage really shared? Say so if it is not"
                 )
             time.sleep(SECONDS_BETWEEN_LOOKS)
             arrays = _read(place, text)

@@ -26,6 +26,8 @@ ARCHIVES = (".jsonl.zst.tar", ".dat.zst")
 # The Pile's files may ask for more than the 128 MiB window that decoders allow by default.
 ZSTD_WINDOW_LOG_MAX = 31
 
+STREAM_BYTES = 1 << 16
+
 # Bytes; what is longer than this without a line break is not a document.
 LONGEST_LINE = 1 << 30
 
@@ -47,7 +49,7 @@ class Input:
 
 
 def find_inputs(words: Sequence[str]) -> list[Input]:
-    """Return what ``words`` name, in their order: a word is a path, a glob or a comma list of them; empty items are ignored.
+    """Return what ``words`` name, in order; a word is a path, a glob or a comma list of them, empty items ignored.
 
     A folder stands for the files in it that can be read, sorted by name, as lm_dataformat has it.
 
@@ -56,7 +58,9 @@ def find_inputs(words: Sequence[str]) -> list[Input]:
     """
     paths = [path for word in words for item in _items(word) for path in _matches(item)]
     if not paths:
-        raise DataError("--input: no file is named, expected at least one — give a path, a glob or - for standard input")
+        raise DataError(
+            "--input: no file is named, expected at least one — give a path, a glob or - for standard input"
+        )
     return [found for path in paths for found in _members(path)]
 
 
@@ -91,7 +95,9 @@ def _members(path: str) -> list[Input]:
         with _reading_errors(path), tarfile.open(path) as archive:
             return [Input(path, member.name) for member in archive if member.isfile()]
     if not path.endswith((*ARCHIVES, *SUFFIXES)) or _inner_suffix(path) not in ("", *JSON_LINES, ".dat"):
-        raise DataError(f"{path}: unknown suffix, expected one of {', '.join((*SUFFIXES, *ARCHIVES))} — rename the file")
+        raise DataError(
+            f"{path}: unknown suffix, expected one of {', '.join((*SUFFIXES, *ARCHIVES))} — rename the file"
+        )
     return [Input(path)]
 
 
@@ -128,7 +134,7 @@ def _decompressed(raw: IO[bytes], path: str) -> AbstractContextManager[IO[bytes]
     if path.endswith(".gz"):
         return gzip.open(raw)  # type: ignore[return-value]  # a GzipFile reads like any stream
     if path.endswith(".xz"):
-        return lzma.open(raw)
+        return io.BufferedReader(_XzStreams(raw), STREAM_BYTES)
     if path.endswith(".zst"):
         return _zstd(raw)
     return raw
@@ -146,8 +152,40 @@ def _zstd(raw: IO[bytes]) -> IO[bytes]:
     return stream  # type: ignore[no-any-return]
 
 
+class _XzStreams(io.RawIOBase):
+    """All streams of an .xz file; lzma.open takes a damaged second one for the end of the file."""
+
+    def __init__(self, raw: IO[bytes]):
+        self._raw = raw
+        self._unpacker: lzma.LZMADecompressor | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            packed = b""
+            if self._unpacker is None or self._unpacker.eof:
+                # Zeros may lie between streams.
+                packed = (self._unpacker.unused_data if self._unpacker else b"").lstrip(b"\0")
+                while not packed:
+                    packed = self._raw.read(STREAM_BYTES)
+                    if not packed:
+                        return 0
+                    packed = packed.lstrip(b"\0")
+                self._unpacker = lzma.LZMADecompressor()
+            elif self._unpacker.needs_input:
+                packed = self._raw.read(STREAM_BYTES)
+                if not packed:
+                    raise EOFError("in the middle of a stream")
+            data = self._unpacker.decompress(packed, len(buffer))
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+
+
 class _LengthPrefixed(io.RawIOBase):
-    """lm_dataformat's DatArchive as JSON lines: each document is sixteen digits of its length in bytes, then its text."""
+    """lm_dataformat's DatArchive as JSON lines: sixteen digits of a document's length in bytes, then its text."""
 
     def __init__(self, stream: IO[bytes]):
         self._stream = stream
@@ -162,7 +200,9 @@ class _LengthPrefixed(io.RawIOBase):
             if not digits:
                 return 0
             if not digits.isdigit() or int(digits) > LONGEST_LINE:
-                raise DataError(f"length {digits!r}, expected sixteen digits of at most {LONGEST_LINE} — the archive is damaged")
+                raise DataError(
+                    f"length {digits!r}, expected sixteen digits of at most {LONGEST_LINE} — the archive is damaged"
+                )
             text = self._exactly(int(digits), may_end=False).decode("utf-8")
             self._line = json.dumps({"text": text}).encode() + b"\n"
         part, self._line = self._line[: len(buffer)], self._line[len(buffer) :]

@@ -1,4 +1,4 @@
-"""What the C++ `helpers` module of Megatron, its forks and GPT-NeoX offers to GPT data, for where it cannot be compiled.
+"""What the C++ `helpers` of Megatron, its forks and GPT-NeoX offer to GPT data, for where they cannot be compiled.
 
 Same names, arguments, results and types, so that the order of samples is the same. What only BERT and its like need is
 refused by name.
@@ -24,8 +24,8 @@ def helpers_module(name: str, *, sample_index_dtype: str = "int32") -> ModuleTyp
     """Return a module called ``name`` with the helpers' functions.
 
     Args:
-        sample_index_dtype: what plain build_sample_idx gives: int32 in Megatron up to 23.06, its forks and GPT-NeoX v2.0,
-            int64 in core_v0.9.
+        sample_index_dtype: what plain build_sample_idx gives: int64 in core_v0.9, int32 in Megatron up to 23.06, its
+            forks and GPT-NeoX v2.0.
     """
     module = ModuleType(name, "Megatron's data helpers, by ascend_adapt.")
     plain = np.dtype(sample_index_dtype)
@@ -60,7 +60,9 @@ def _sample_index(
     samples = samples_available(num_epochs, int(tokens_per_epoch), seq_length, drop_last_partial_sequence, extra)
     index = build_sample_index(sizes, document_index, seq_length, samples, extra)
     if index.dtype.itemsize > dtype.itemsize:
-        raise DataError(f"build_sample_idx: {len(document_index)} documents over all epochs, expected below 2**31 for {dtype}")
+        raise DataError(
+            f"build_sample_idx: {len(document_index)} documents over all epochs, expected below 2**31 for {dtype}"
+        )
     return index.astype(dtype, copy=False)
 
 
@@ -90,4 +92,6 @@ def build_mapping(*arguments: Any) -> None:
     Raises:
         DataError: always.
     """
-    raise DataError("build_mapping: asked for by a BERT, T5 or ICT dataset, expected GPT data — compile Megatron's helpers")
+    raise DataError(
+        "build_mapping: asked for by a BERT, T5 or ICT dataset, expected GPT data — compile Megatron's helpers"
+    )

@@ -104,7 +104,8 @@ def preprocess(request: PreprocessRequest, report: Callable[[Progress], None] = 
     tokenizer = load_tokenizer(request.tokenizer, _sample(inputs, request))
     if request.append_eod and tokenizer.eod is None:
         raise DataError(
-            f"--append-eod: the tokenizer has no {'<|endoftext|>'!r}, expected an end of document — add it, or leave the option"
+            "--append-eod: the tokenizer has no '<|endoftext|>', expected an end of document — add it, or leave the "
+            "option out"
         )
     recipe = Recipe(
         request.keys, request.skip_bad_lines, request.ftfy, request.append_eod, token_dtype(tokenizer.vocab_size)
@@ -153,7 +154,9 @@ class _Run:
             discard(self.prefixes)
         if not self.complete:
             with contextlib.ExitStack() as open_files:
-                outputs = [self._output(key, prefix) for key, prefix in zip(self.request.keys, self.prefixes, strict=True)]
+                outputs = [
+                    self._output(key, prefix) for key, prefix in zip(self.request.keys, self.prefixes, strict=True)
+                ]
                 for output in outputs:
                     open_files.callback(output.close)
                 self._tokenise(outputs)
@@ -188,16 +191,16 @@ class _Run:
     def _commit(self, outputs: list[UnfinishedTokens], complete: bool = False) -> None:
         for output in outputs:
             output.flush()
-        state = {"position": self.position, "counts": self.counts}
-        self.journal.write({name: dataclasses.asdict(value) for name, value in state.items()} | {"complete": complete})
+        position, counts = dataclasses.asdict(self.position), dataclasses.asdict(self.counts)
+        self.journal.write({"position": position, "counts": counts, "complete": complete})
 
     def _refuse_nothing(self) -> None:
         for key in self.request.keys:
             if not self.counts.written.get(key):
+                found = f"{self.counts.documents} documents, {self.counts.bad} bad and {self.counts.blank} blank lines"
                 raise DataError(
-                    f"{', '.join(map(str, self.inputs))}: no document with tokens under {key!r} ({self.counts.documents} "
-                    f"documents, {self.counts.bad} bad and {self.counts.blank} blank lines), expected at least one — "
-                    "check the input"
+                    f"{', '.join(map(str, self.inputs))}: no document with tokens under {key!r} ({found}), "
+                    "expected at least one — check the input"
                 )
 
     def discard(self) -> None:
@@ -206,7 +209,7 @@ class _Run:
 
 
 def _sample(inputs: list[Input], request: PreprocessRequest) -> list[str]:
-    """A few documents of the first input; none where reading them would take them from the run, or where they are bad."""
+    """A few documents of the first input; none where they could not be read a second time, or are bad."""
     if request.tokenizer.engine == "hf" or inputs[0].path == STDIN:
         return []
     try:
@@ -237,7 +240,13 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _files(path: Path) -> list[Path]:
-    return sorted(inner for inner in path.iterdir() if inner.is_file()) if path.is_dir() else [path] if path.exists() else []
+    return (
+        sorted(inner for inner in path.iterdir() if inner.is_file())
+        if path.is_dir()
+        else [path]
+        if path.exists()
+        else []
+    )
 
 
 @contextlib.contextmanager
@@ -245,4 +254,6 @@ def _disk_errors(prefix: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{error.filename or prefix}: {error.strerror}, expected to write there — check --output-prefix") from error
+        raise DataError(
+            f"{error.filename or prefix}: {error.strerror}, expected to write there — check --output-prefix"
+        ) from error

@@ -1,7 +1,7 @@
 """Which tokens make up the k-th training sample: the orders of Megatron and its forks, equal bit for bit.
 
-The sequences of a split are laid end to end, epoch after epoch, in a shuffled order (document_index). Sample i begins at
-token i * seq_length of that stream (sample_index) and ends on the first token of sample i + 1. The samples are then
+The sequences of a split are laid end to end, epoch after epoch, in a shuffled order (document_index). Sample i begins
+at token i * seq_length of that stream (sample_index) and ends on the first token of sample i + 1. The samples are then
 shuffled (shuffle_index). All randomness is one numpy RandomState.
 
 Sources: Megatron-LM@v2.5 and @23.06 megatron/data/gpt_dataset.py, Megatron-LM@core_v0.9.0
@@ -69,8 +69,8 @@ def find_dialect(name: str) -> Dialect:
 class SampleOrder:
     """The three indices, and how many epochs they span.
 
-    document_index [E * sequences]: sequences in the order they are laid. sample_index [N + 1, 2]: for each sample the place
-    in document_index and the offset in tokens there. shuffle_index [N]: the k-th sample given out.
+    document_index [E * sequences]: sequences in the order they are laid. sample_index [N + 1, 2]: for each sample the
+    place in document_index and the offset in tokens there. shuffle_index [N]: the k-th sample given out.
     """
 
     document_index: NDArray[Any]
@@ -110,7 +110,8 @@ def build_sample_order(
     tokens = int(np.sum(sizes[documents], dtype=np.int64))
     if seq_length < 1 or tokens <= extra:
         raise DataError(
-            f"{len(documents)} sequences: {tokens} tokens for samples of {seq_length}, expected more — choose a larger split"
+            f"{len(documents)} sequences: {tokens} tokens for samples of {seq_length}, expected more — "
+            "choose a larger split"
         )
     epochs = 1 if num_samples is None else num_epochs(tokens, seq_length, num_samples, extra)
     before_last = _separate_from(rules, epochs, tokens, seq_length, num_samples, extra)
@@ -139,7 +140,7 @@ def samples_available(epochs: int, tokens: int, seq_length: int, drop_last_parti
     if drop_last_partial:
         return total // seq_length
     # Megatron-core divides in single precision here, which is off by some samples from 2**24 tokens on.
-    return math.ceil(np.float32(total) / np.float32(seq_length))
+    return int(np.ceil(np.float32(total) / np.float32(seq_length)))
 
 
 def index_dtype(places: int, longest: int) -> np.dtype[Any]:

@@ -1,7 +1,8 @@
 """PREFIX.idx in the mmap format: where each sequence of PREFIX.bin begins, and which sequences are one document.
 
 Little endian: magic, u64 version, u8 dtype code, u64 S sequences, u64 D document bounds, i32 sizes[S] in tokens, i64
-pointers[S] in bytes, i64 doc_idx[D], and in Megatron-core's multimodal files i8 modes[S], which no header field announces.
+pointers[S] in bytes, i64 doc_idx[D], and in Megatron-core's multimodal files i8 modes[S], which the header does not
+announce.
 
 Source: Megatron-LM@core_v0.9.0 megatron/core/datasets/indexed_dataset.py (format only).
 """
@@ -35,7 +36,7 @@ DAMAGED = "the file is damaged or its copy incomplete, make it again"
 
 @dataclass(frozen=True)
 class TokenIndex:
-    """One .idx file: sizes int32 [S] in tokens, pointers int64 [S] in bytes, doc_idx int64 [D], modes int8 [S] or None."""
+    """One .idx file: sizes int32 [S] in tokens, pointers int64 [S] in bytes, doc_idx int64 [D], modes int8 [S]."""
 
     kind: str
     dtype: np.dtype[Any]
@@ -101,7 +102,7 @@ def read_index(file: Path, bin_bytes: int, multimodal: bool | None = None) -> To
 
 
 def check_index(index: TokenIndex, check: FieldCheck, bin_bytes: int) -> None:
-    """Raise DataError unless the sequences lie one behind the other in exactly ``bin_bytes`` bytes, in whole documents."""
+    """Raise DataError unless the sequences, one behind the other, fill ``bin_bytes`` bytes in whole documents."""
     sequences, bounds = len(index.sizes), len(index.doc_idx)
     position = 0
     for begin in range(0, sequences, CHUNK):
@@ -112,10 +113,14 @@ def check_index(index: TokenIndex, check: FieldCheck, bin_bytes: int) -> None:
         wrong = np.flatnonzero(pointers != expected)
         if len(wrong):
             first = int(wrong[0])
-            check(False, f"pointers[{begin + first}]", pointers[first], f"{expected[first]}, the sum of sizes before it")
+            check(
+                False, f"pointers[{begin + first}]", pointers[first], f"{expected[first]}, the sum of sizes before it"
+            )
         position = int(expected[-1]) + int(sizes[-1]) * index.dtype.itemsize
         # Also keeps the sum within 64 bits: a chunk adds less than 2**55.
-        check(position <= bin_bytes, "sizes", f"{position} bytes of tokens or more", f"the {bin_bytes} of the .bin file")
+        check(
+            position <= bin_bytes, "sizes", f"{position} bytes of tokens or more", f"the {bin_bytes} of the .bin file"
+        )
     check(position == bin_bytes, "sizes", f"{position} bytes of tokens", f"the {bin_bytes} of the .bin file")
     check(bounds > 0, "doc_idx", "empty", "at least its leading 0")
     check(index.doc_idx[0] == 0, "doc_idx[0]", index.doc_idx[0], 0)
@@ -140,7 +145,7 @@ def write_index(
     doc_idx: NDArray[np.int64] | None = None,
     modes: NDArray[np.int8] | None = None,
 ) -> None:
-    """Write an .idx file, holding a part of it in memory at a time; without ``doc_idx`` every sequence is a document."""
+    """Write an .idx file, a part of it in memory at a time; without ``doc_idx`` every sequence is a document."""
     bounds = len(sizes) + 1 if doc_idx is None else len(doc_idx)
     stream.write(HEADER.pack(MAGIC, VERSION, CODES[dtype], len(sizes), bounds))
     for part in _parts(sizes):

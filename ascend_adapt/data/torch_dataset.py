@@ -26,9 +26,10 @@ NO_TOKEN = -1
 
 
 class GPTDataset(torch.utils.data.Dataset[Mapping[str, torch.Tensor]]):
-    """Samples of seq_length tokens in a given order; ``[k]`` is tokens, labels, position_ids int64 and loss_mask float32 [S].
+    """Samples of S = seq_length tokens in a given order.
 
-    With reset_attention_mask also masked_out, bool [S, S], True where a key is hidden; without it the mask is causal.
+    ``[k]`` is tokens, labels and position_ids, int64 [S], and loss_mask, float32 [S]. With reset_attention_mask
+    also masked_out, bool [S, S], True where a key is hidden; without it the mask is causal.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ def gpt_dataset(
     reset_attention_mask: bool = False,
     eod_mask_loss: bool = False,
 ) -> tuple[GPTDataset | BlendedDataset, ResumableSampler]:
-    """Return the samples of one part of a split, in the order of ``dialect``, and a sampler behind ``consumed_samples``.
+    """Return the samples of one part of a split in the order of ``dialect``, and a sampler that begins where told.
 
     Args:
         data_path: a prefix of token files, or Megatron's list of a weight and a prefix in turn.
@@ -186,7 +187,9 @@ def gpt_dataset(
     """
     rules = find_dialect(dialect)
     if part not in PARTS or len(num_samples) != len(PARTS):
-        raise SettingsError(f"part {part!r} of {len(num_samples)} numbers, expected one of {', '.join(PARTS)} and a number for each")
+        raise SettingsError(
+            f"part {part!r} of {len(num_samples)} numbers, expected one of {', '.join(PARTS)} and a number for each"
+        )
     weights, prefixes = parse_blend([data_path] if isinstance(data_path, str) else list(data_path))
     weights = normalised(weights, one_by_one=not rules.splits_at_bookends)
     wanted = num_samples[PARTS.index(part)]
@@ -233,7 +236,8 @@ def gpt_dataset(
         # Once more: so does the class that blends, after the function that reads the arguments.
         weights = normalised(weights, one_by_one=False)
         blend = IndexCache(folder, builds=builds).load(
-            {"blend": weights, "size": size}, lambda: dict(zip(("datasets", "numbers"), blend_order(weights, size), strict=True))
+            {"blend": weights, "size": size},
+            lambda: dict(zip(("datasets", "numbers"), blend_order(weights, size), strict=True)),
         )
         dataset = BlendedDataset(datasets, blend["datasets"], blend["numbers"])
     return dataset, ResumableSampler(

@@ -42,11 +42,13 @@ class UnfinishedTokens:
         if len(tokens) and not limits.min <= tokens.min() <= tokens.max() <= limits.max:
             token = next(int(edge) for edge in (tokens.max(), tokens.min()) if not limits.min <= edge <= limits.max)
             raise DataError(
-                f"{self.prefix}: token id {token}, expected {limits.min} to {limits.max}, what {self.dtype.name} holds — "
-                "the vocabulary size that the tokenizer reports is too small for its ids"
+                f"{self.prefix}: token id {token}, expected {limits.min} to {limits.max}, what {self.dtype.name} holds"
+                " — the vocabulary size that the tokenizer reports is too small for its ids"
             )
         if len(sizes) and sizes.max() > np.iinfo(np.int32).max:
-            raise DataError(f"{self.prefix}: a document of {sizes.max()} tokens, expected below 2**31 — split the document")
+            raise DataError(
+                f"{self.prefix}: a document of {sizes.max()} tokens, expected below 2**31 — split the document"
+            )
         self._bin.write(tokens.astype(self.dtype, copy=False).data)
         self._sizes.write(sizes.astype("<i4").data)
         self.sequences += len(sizes)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Tokens:
-    """One block tokenised: for each key the tokens [T] and sizes [N] of its documents, those without tokens left out."""
+    """One block tokenised: for each key the tokens [T] and sizes [N] of its documents, empty ones left out."""
 
     by_key: list[tuple[NDArray[Any], NDArray[np.int64]]]
     documents: int
@@ -99,7 +99,7 @@ def close_documents(encoded: Encoded, eod: int | None, dtype: np.dtype[Any]) -> 
 
 
 class Workers:
-    """Who tokenises: this process alone, processes, or, where the engine has threads itself, it and a reader beside it."""
+    """Who tokenises: this process alone, several processes, or threads around an engine that has threads itself."""
 
     def __init__(self, request: TokenizerRequest, tokenizer: LoadedTokenizer, recipe: Recipe, count: int):
         self._closing = ExitStack()
@@ -113,7 +113,7 @@ class Workers:
             self._run = _in_worker
             self._in_flight = 2 * count
             self._executor = ProcessPoolExecutor(
-                count, multiprocessing.get_context("spawn"), _start_worker, (request, recipe)
+                count, multiprocessing.get_context("spawn"), _start_worker, (replace(request, proven=True), recipe)
             )
             self._closing.callback(self._executor.shutdown, wait=True, cancel_futures=True)
 

@@ -1,6 +1,6 @@
 """A text for comparing tools: the same on every machine, with what tokenizers are known to differ in.
 
-    python tests/data/corpus.py FILE.jsonl
+python tests/data/corpus.py FILE.jsonl
 """
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ import json
 import random
 import sys
 
-WORDS = """the of and to in a is that it was for on are as with his they I'm you've she'll don't WE'RE it's 'quoted' naïve café
-Straße œuvre Ångström ﬁne 12345 3.14159 ½ x² 1,000,000 e=mc² 你好 世界。 こんにちは 안녕하세요 Привет שלום مرحبا नमस्ते ไทย 😀 👩‍👩‍👧 🇨🇳
-def return lambda self.x == != >= -> // /* */ <b> </b> &amp; http://example.com/?a=b&c=%20 user@example.com \\n \\u0041 #tag""".split()
+TEXT = (
+    "the of and to in a is that it was for on are as with his they I'm you've "
+    "she'll don't WE'RE it's 'quoted' naïve café Straße œuvre Ångström ﬁne 12345 "
+    "3.14159 ½ x² 1,000,000 e=mc² 你好 世界。 こんにちは 안녕하세요 Привет שלום مرحبا नमस्ते ไทย 😀 "
+    "👩\u200d👩\u200d👧 🇨🇳 def return lambda self.x == != >= -> // /* */ <b> </b> &amp; "
+    "http://example.com/?a=b&c=%20 user@example.com \\n \\u0041 #tag "
+)
+WORDS = TEXT.split()
 GAPS = [" "] * 24 + ["  ", "   ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "", "", "...", "\u200b"]
 
 

@@ -1,9 +1,9 @@
 """Record what the dataset classes of Megatron and its forks do, as digests: facts for test_sample_order.py.
 
-    python tests/data/record_upstream_order.py megatron-v2=DIR bigscience=DIR mcore=DIR neox=DIR > tests/data/upstream_order.json
+    python tests/data/record_upstream_order.py megatron-v2=DIR bigscience=DIR mcore=DIR neox=DIR > upstream_order.json
 
-Each DIR is a checkout of the commit in COMMITS whose helpers.cpp is built (`make`, or g++ with pybind11), with torch and
-numpy installed. The token files that the classes read are made here, from CASES.
+Each DIR is a checkout of the commit in COMMITS whose helpers.cpp is built (`make`, or g++ with pybind11). The token
+files that the classes read are made here, from cases().
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def record(dialect, source):
     """Yield for each case the digests of train, valid and test, - where there is no such dataset."""
     sys.path.insert(0, source)
     for name in ("float", "int", "bool", "object"):  # numpy dropped what these code bases still name
-        vars(np).setdefault(name, __builtins__.__dict__[name] if hasattr(__builtins__, "__dict__") else __builtins__[name])
+        vars(np).setdefault(
+            name, __builtins__.__dict__[name] if hasattr(__builtins__, "__dict__") else __builtins__[name]
+        )
     open_splits = {"mcore": splits_of_mcore, "neox": splits_of_neox}.get(dialect, splits_of_megatron)
     with tempfile.TemporaryDirectory() as folder:
         for number, case in enumerate(cases()):
@@ -144,7 +146,9 @@ def splits_of_megatron(prefix, case, dialect):
             continue
         documents = np.arange(begin, end, dtype=np.int32)
         arguments = [documents, indexed, *([case["split"]] if dialect == "megatron-23.06" else [])]
-        yield unless_refused(gpt_dataset.GPTDataset, part, prefix, *arguments, samples, case["seq_length"], case["seed"])
+        yield unless_refused(
+            gpt_dataset.GPTDataset, part, prefix, *arguments, samples, case["seq_length"], case["seed"]
+        )
 
 
 def splits_of_neox(prefix, case, dialect):
