@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -100,6 +101,8 @@ def _run_preprocess(known: argparse.Namespace) -> int:
         workers=known.workers,
         commit_seconds=known.commit_interval,
     )
+    # One worker is one core; others are processes or threads that are counted.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         with progress_display(sys.stderr) as report:
             counts = preprocess(request, report)

@@ -24,8 +24,9 @@ from ascend_adapt.errors import DataError, SettingsError
 # Changes whenever the same request may give other bytes, so that no run goes on from what an older version wrote.
 JOURNAL_FORMAT = 1
 
-BLOCK_BYTES = {"gigatoken": 16 << 20}
-DEFAULT_BLOCK_BYTES = 1 << 20
+# What one worker, or one thread of an engine, gets at a time: more than a cache holds only costs time.
+BLOCK_BYTES = 1 << 20
+MOST_THREADS = 32
 
 # How much text another engine than the reference is tried on first.
 SAMPLE_BYTES = 64 << 10
@@ -174,7 +175,8 @@ class _Run:
         return UnfinishedTokens(prefix, self.recipe.dtype, sequences=sequences, tokens=tokens)
 
     def _tokenise(self, outputs: list[UnfinishedTokens]) -> None:
-        block_bytes = BLOCK_BYTES.get(self.tokenizer.engine, DEFAULT_BLOCK_BYTES)
+        threads = min(self.request.workers, MOST_THREADS) if self.tokenizer.engine == "gigatoken" else 1
+        block_bytes = BLOCK_BYTES * threads
         blocks = read_blocks(self.inputs, block_bytes, self.position)
         committed = time.monotonic()
         with Workers(self.request.tokenizer, self.tokenizer, self.recipe, self.request.workers) as workers:

@@ -210,7 +210,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("stop_after", [1, 4, 9])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_an_interrupted_run_goes_on(request_of, corpus, tmp_path, monkeypatch, stop_after, suffix):
-    monkeypatch.setattr(preprocessing_module, "DEFAULT_BLOCK_BYTES", 4000)
+    monkeypatch.setattr(preprocessing_module, "BLOCK_BYTES", 4000)
     for name in ("a", "b"):
         lines = corpus.json_lines(corpus.documents(30, seed=ord(name)))
         (tmp_path / f"{name}.jsonl{suffix}").write_bytes(gzip.compress(lines) if suffix else lines)
@@ -231,7 +231,7 @@ def test_an_interrupted_run_goes_on(request_of, corpus, tmp_path, monkeypatch, s
     assert counts.documents == 60
     assert len(reports) < len(list(iter_blocks(request)))
     mine = files(tmp_path / "out")
-    monkeypatch.setattr(preprocessing_module, "DEFAULT_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(preprocessing_module, "BLOCK_BYTES", 1 << 20)
     preprocess(request_of(tmp_path / f"*.jsonl{suffix}", output_prefix=str(tmp_path / "whole" / "o")))
     assert mine == files(tmp_path / "whole")
     assert hidden_files(tmp_path / "out") == []
@@ -245,7 +245,7 @@ def iter_blocks(request):
 
 
 def test_another_request_starts_anew(request_of, corpus, write_lines, tmp_path, monkeypatch):
-    monkeypatch.setattr(preprocessing_module, "DEFAULT_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(preprocessing_module, "BLOCK_BYTES", 1000)
     path = write_lines(corpus.documents(30))
 
     def stop(progress):
@@ -293,7 +293,7 @@ SMALL_BLOCKS = """
 import sys
 from ascend_adapt.cli import main
 from ascend_adapt.data import preprocessing
-preprocessing.DEFAULT_BLOCK_BYTES = 20_000
+preprocessing.BLOCK_BYTES = 20_000
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
 """
