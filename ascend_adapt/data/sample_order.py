@@ -107,7 +107,7 @@ def build_sample_order(
         raise SettingsError(f"dialect {dialect}: partial or non-overlapping samples, expected neither — mcore has them")
     documents = np.asarray(documents)
     extra = int(extra_token)
-    tokens = int(np.sum(sizes[documents], dtype=np.int64))
+    tokens = int(np.sum(sizes.take(documents), dtype=np.int64))
     if seq_length < 1 or tokens <= extra:
         raise DataError(
             f"{len(documents)} sequences: {tokens} tokens for samples of {seq_length}, expected more — "
@@ -159,16 +159,15 @@ def build_sample_index(
     index = np.empty((num_samples + 1, 2), dtype)
     total = row = 0
     for first in range(0, len(document_index), SEQUENCES_AT_ONCE):
-        laid = sizes[document_index[first : first + SEQUENCES_AT_ONCE]]
+        laid = sizes.take(document_index[first : first + SEQUENCES_AT_ONCE])
         bounds = np.cumsum(np.concatenate([[total], laid]), dtype=np.int64)
-        # How many samples begin before each bound; at it, too, where the predecessor's last token is meant.
-        begun = np.minimum((bounds - extra) // seq_length + 1, num_samples + 1)
-        begun[0] = row
-        places = np.repeat(np.arange(len(laid)), np.diff(begun))
-        rows = np.arange(row, begun[-1])
-        index[row : begun[-1], 0] = first + places
-        index[row : begun[-1], 1] = rows * seq_length - bounds[places]
-        total, row = int(bounds[-1]), int(begun[-1])
+        # How many samples begin before each end; at it, too, where the predecessor's last token is meant.
+        begun = np.minimum((bounds[1:] - extra) // seq_length + 1, num_samples + 1) - row
+        rows = int(begun[-1])
+        places = np.cumsum(np.bincount(begun, minlength=rows))[:rows]
+        index[row : row + rows, 0] = first + places
+        index[row : row + rows, 1] = np.arange(row, row + rows) * seq_length - bounds[places]
+        total, row = int(bounds[-1]), row + rows
     # Where tokens run out, the helpers stop at the end of the last sequence.
     index[row:] = len(document_index) - 1, int(sizes[document_index[-1]]) - extra
     # The first sample begins with the first sequence even if that is empty.
