@@ -90,6 +90,7 @@ def load_tokenizer(request: TokenizerRequest, sample: list[str] | None = None) -
 def _byte_level_bpe(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
     tokenizers = _library("tokenizers", request)
     vocab_file, merge_file = _file(request, "vocab_file"), _file(request, "merge_file")
+    _refuse_ambiguous_merges(Path(merge_file))
     tokenizer = tokenizers.Tokenizer(_parsed(vocab_file, tokenizers.models.BPE.from_file, vocab_file, merge_file))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
 
@@ -228,6 +229,15 @@ def _choose(
             error if isinstance(error, DataError) else DataError(f"engine {engine}: {error} — use --engine hf")
         ) from error
     return encoder, engine
+
+
+def _refuse_ambiguous_merges(merge_file: Path) -> None:
+    """Megatron leaves out the first line, and the last one if no line break closes it; others do not."""
+    lines = merge_file.read_bytes()
+    if not lines.startswith(b"#version") or not lines.endswith(b"\n"):
+        raise DataError(
+            f"{merge_file}: expected '#version' in the first line and a line break at the end — add what lacks"
+        )
 
 
 def _gpt2_encoding(vocab_file: Path, merge_file: Path, request: TokenizerRequest) -> Any:

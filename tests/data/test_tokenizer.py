@@ -167,7 +167,7 @@ def test_sentencepiece_as_megatron_has_it(sentencepiece_model):
         (TokenizerRequest("HFTokenizer", "missing.json"), DataError, "no such file"),
         (TokenizerRequest("HFTokenizer", __file__), DataError, "cannot be loaded"),
         (TokenizerRequest("GPT2BPETokenizer", __file__), SettingsError, "--merge-file: not given"),
-        (TokenizerRequest("GPT2BPETokenizer", __file__, __file__), DataError, "cannot be loaded"),
+        (TokenizerRequest("GPT2BPETokenizer", __file__, __file__), DataError, "expected '#version' in the first line"),
         (TokenizerRequest("HFGPT2Tokenizer", "gpt2"), SettingsError, "nothing is downloaded"),
         (TokenizerRequest("SPMTokenizer", __file__), DataError, "cannot be loaded"),
         (TokenizerRequest("CharLevelTokenizer", engine="hf"), SettingsError, "expected auto"),
@@ -191,6 +191,13 @@ def test_tiktoken_refuses_ids_out_of_the_order_of_merges(gpt2_files, tmp_path):
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
     with pytest.raises(DataError, match="do not follow the merges"):
         load_tokenizer(TokenizerRequest("GPT2BPETokenizer", str(tmp_path / "vocab.json"), gpt2_files[1], "tiktoken"))
+
+
+@pytest.mark.parametrize("damage", [lambda text: text.rstrip(b"\n"), lambda text: text.partition(b"\n")[2]])
+def test_merges_that_megatron_would_read_otherwise(gpt2_files, tmp_path, damage):
+    (tmp_path / "merges.txt").write_bytes(damage(Path(gpt2_files[1]).read_bytes()))
+    with pytest.raises(DataError, match=r"merges\.txt: expected '#version'"):
+        load_tokenizer(TokenizerRequest("GPT2BPETokenizer", gpt2_files[0], str(tmp_path / "merges.txt")))
 
 
 def test_no_texts_no_ids(gpt2):
