@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascend_adapt.data.encoders import (
     CharLevelEncoder,
+    CheckedEncoder,
     Encoder,
     GigatokenEncoder,
     HFEncoder,
@@ -228,7 +229,7 @@ def _choose(
         raise (
             error if isinstance(error, DataError) else DataError(f"engine {engine}: {error} — use --engine hf")
         ) from error
-    return encoder, engine
+    return CheckedEncoder(encoder, reference, engine), engine
 
 
 def _refuse_ambiguous_merges(merge_file: Path) -> None:

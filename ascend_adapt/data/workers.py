@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ascend_adapt.data.blocks import Block, Position
 from ascend_adapt.data.documents import parse_documents, text_cleaner
 from ascend_adapt.data.encoders import Encoded
-from ascend_adapt.data.tokenizer import LoadedTokenizer, TokenizerRequest, load_tokenizer
+from ascend_adapt.data.tokenizer import ENGINES, LoadedTokenizer, TokenizerRequest, load_tokenizer
 from ascend_adapt.errors import DataError
 
 
@@ -61,6 +61,8 @@ def tokenise(block: Block, tokenizer: LoadedTokenizer, recipe: Recipe) -> Tokens
     for texts in documents.texts:
         try:
             tokens, sizes = tokenizer.encoder.encode(texts)
+        except DataError:
+            raise
         except Exception as error:
             last = block.first_line + block.data.count(b"\n")
             raise DataError(
@@ -113,7 +115,7 @@ class Workers:
             self._run = _in_worker
             self._in_flight = 2 * count
             self._executor = ProcessPoolExecutor(
-                count, multiprocessing.get_context("spawn"), _start_worker, (replace(request, proven=True), recipe)
+                count, multiprocessing.get_context("spawn"), _start_worker, (_as_chosen(request, tokenizer), recipe)
             )
             self._closing.callback(self._executor.shutdown, wait=True, cancel_futures=True)
 
@@ -144,6 +146,12 @@ class Workers:
 
     def __exit__(self, *error: object) -> None:
         self._closing.close()
+
+
+def _as_chosen(request: TokenizerRequest, tokenizer: LoadedTokenizer) -> TokenizerRequest:
+    """``request`` with what its `auto` came to, so that no worker chooses for itself."""
+    engine = tokenizer.engine if tokenizer.engine in ENGINES else request.engine
+    return replace(request, engine=engine, proven=True)
 
 
 @dataclass(frozen=True)

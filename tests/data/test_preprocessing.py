@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import lzma
+import os
 import random
 import signal
 import subprocess
@@ -203,6 +204,22 @@ def test_ftfy_repairs(request_of, write_lines, tmp_path):
     assert repaired.tolist() == right.tolist()
 
 
+def test_workers_do_not_choose_an_engine_for_themselves(tmp_path, write_lines, gpt2_files):
+    import tokenizers
+
+    # A token before every text: gigatoken does not add it, so that auto comes to hf.
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(*gpt2_files))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = ("<|endoftext|>", 50256)
+    tokenizer.add_special_tokens([special[0]])
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(f"{special[0]} $A", None, [special])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    for workers in (1, 2):
+        request = TokenizerRequest("HFTokenizer", str(tmp_path / "tokenizer.json"), engine="auto")
+        preprocess(PreprocessRequest((str(write_lines(["good"])),), str(tmp_path / "o"), request, workers=workers))
+        assert IndexedDataset(tmp_path / "o_text_document")[0].tolist() == [50256, 11274]
+
+
 class Killed(BaseException):
     """Stands for a signal: no handler of ours may clean up after it."""
 
@@ -326,6 +343,24 @@ def test_a_killed_process_goes_on_to_the_same_bytes(arguments, request_of, corpu
     assert hidden_files(tmp_path / "out") == []
 
 
+def test_ctrl_c_says_how_to_go_on(arguments, corpus, tmp_path):
+    (tmp_path / "in.jsonl").write_bytes(corpus.json_lines(corpus.documents(400, seed=5) * 4))
+    (tmp_path / "command.py").write_text(SMALL_BLOCKS)
+    options = ["--input", tmp_path / "in.jsonl", "--engine", "hf", "--workers", 2, "--commit-interval", 0]
+    command = [sys.executable, *map(str, [tmp_path / "command.py", *arguments, *options])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0)
+    journal = tmp_path / "out" / ".o_text_document.journal.unfinished"
+    while process.poll() is None and not journal.exists():
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate()[1].decode()
+    assert (process.returncode, said) == (
+        130,
+        "ascend-adapt preprocess: interrupted — the same command goes on from here\n",
+    )
+    assert b"going on behind document" in subprocess.run(command, capture_output=True, check=True).stderr
+
+
 def test_a_worker_that_dies_is_an_error(request_of, write_lines, tmp_path, monkeypatch):
     from ascend_adapt.data import workers
 
@@ -336,6 +371,4 @@ def test_a_worker_that_dies_is_an_error(request_of, write_lines, tmp_path, monke
 
 
 def exit_at_once(block):
-    import os
-
     os._exit(1)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_adapt.data import tokenizer as tokenizer_module
-from ascend_adapt.data.encoders import CharLevelEncoder, check_same_ids
+from ascend_adapt.data.encoders import CALLS_BETWEEN_CHECKS, CharLevelEncoder, CheckedEncoder, check_same_ids
 from ascend_adapt.data.tokenizer import PROBE, TokenizerRequest, load_tokenizer
 from ascend_adapt.errors import DataError, SettingsError
 
@@ -73,6 +73,22 @@ def test_an_engine_that_differs_is_refused(gpt2, monkeypatch, gpt2_files):
     with pytest.raises(DataError, match="engine gigatoken"):
         load_tokenizer(TokenizerRequest("GPT2BPETokenizer", vocab, merges, "gigatoken"))
     assert load_tokenizer(TokenizerRequest("GPT2BPETokenizer", vocab, merges, "auto")).engine == "hf"
+
+
+def test_an_engine_that_begins_to_differ_is_stopped(gpt2):
+    class Tiring:
+        def __init__(self):
+            self.calls = 0
+
+        def encode(self, texts):
+            self.calls += 1
+            tokens, sizes = gpt2["hf"].encoder.encode(texts)
+            return tokens + (self.calls > 40), sizes
+
+    encoder = CheckedEncoder(Tiring(), gpt2["hf"].encoder, "tiring")
+    calls = (encoder.encode(["some text"] * 3) for _ in range(40 + 2 * CALLS_BETWEEN_CHECKS))
+    with pytest.raises(DataError, match="engine tiring"):
+        list(calls)
 
 
 @pytest.mark.parametrize("engine", ["hf", "gigatoken"])
