@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,8 @@ BARE = """
 import json, sys, time
 from ascend_adapt.data.tokenizer import TokenizerRequest, load_tokenizer
 file, engine, threads, vocab, merges = sys.argv[1:]
-encoder = load_tokenizer(TokenizerRequest("GPT2BPETokenizer", vocab, merges, engine, int(threads), proven=True)).encoder
+request = TokenizerRequest("GPT2BPETokenizer", vocab, merges, engine, int(threads), proven=True)
+encoder = load_tokenizer(request).encoder
 encoder = getattr(encoder, "_encoder", encoder)  # without the look at its work
 batches, size = [[]], 0
 for line in open(file, "rb"):
@@ -59,7 +60,8 @@ import json, sys, time
 from ascend_adapt.data.tokenizer import TokenizerRequest, load_tokenizer
 import gigatoken
 file, engine, threads, vocab, merges = sys.argv[1:]
-encoder = load_tokenizer(TokenizerRequest("GPT2BPETokenizer", vocab, merges, engine, int(threads), proven=True)).encoder._encoder
+request = TokenizerRequest("GPT2BPETokenizer", vocab, merges, engine, int(threads), proven=True)
+encoder = load_tokenizer(request).encoder._encoder
 started, cpu = time.perf_counter(), time.process_time()
 encoder._tokenizer.encode_files(gigatoken.JsonlFileSource([file]))
 print(json.dumps([time.perf_counter() - started, time.process_time() - cpu]))
@@ -80,8 +82,17 @@ def source_lines(megabytes: float) -> Iterator[bytes]:
                 yield line
 
 
-def measured(command: list[str], **environment: str) -> tuple[float, float, float, str]:
+class Measured(NamedTuple):
     """Wall and CPU seconds, peak memory in MB of the largest process, and output of a command."""
+
+    wall: float
+    cpu: float
+    peak: float
+    output: str
+
+
+def measured(command: list[str], **environment: str) -> Measured:
+    """Run ``command`` and measure it."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
     timed = ["/usr/bin/time", "-f", "peak %M", *command]
@@ -89,7 +100,8 @@ def measured(command: list[str], **environment: str) -> tuple[float, float, floa
     wall = time.perf_counter() - started
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     peak = int(job.stderr.rpartition("peak ")[2]) / 1e3
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, peak, job.stdout
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Measured(wall, cpu, peak, job.stdout)
 
 
 def bench_preprocess(text: Path, folder: Path, engines: list[str], workers: int, megatron: str | None) -> None:
@@ -102,27 +114,50 @@ def bench_preprocess(text: Path, folder: Path, engines: list[str], workers: int,
         tool = [sys.executable, f"{megatron}/tools/preprocess_data.py", "--input", text, "--workers", workers]
         tool += ["--output-prefix", folder / "megatron", "--vocab-file", vocab, "--merge-file", merges]
         tool += ["--tokenizer-type", "GPT2BPETokenizer", "--append-eod"]
-        wall, reference, peak, _ = measured(list(map(str, tool)), PYTHONPATH=megatron)
-        print(f"{'megatron':>10} {workers} workers: {wall:6.1f} s wall {reference:6.1f} CPU-s")
+        tool_run = measured(list(map(str, tool)), PYTHONPATH=megatron)
+        reference = tool_run.cpu
+        print(f"{'megatron':>10} {workers} workers: {tool_run.wall:6.1f} s wall {reference:6.1f} CPU-s")
+    one_line = folder / "one_line.jsonl"
+    with open(text, "rb") as lines:
+        one_line.write_bytes(lines.readline())
     for engine in engines:
-        # The bare engine has as many threads as preprocess has workers; those of hf and tiktoken are processes: one.
+        # As many threads of the bare engine as preprocess has workers; those of hf and tiktoken are processes: one.
         threads = workers if engine == "gigatoken" else 1
-        command = [sys.executable, "-m", "ascend_adapt.cli", "preprocess", "--input", text, "--engine", engine]
-        command += ["--output-prefix", folder / engine, "--vocab-file", vocab, "--merge-file", merges]
-        command += ["--tokenizer-type", "GPT2BPETokenizer", "--append-eod", "--workers", threads]
-        wall, cpu, peak, _ = measured(list(map(str, command)))
+        command = [
+            sys.executable,
+            "-m",
+            "ascend_adapt.cli",
+            "preprocess",
+            "--engine",
+            engine,
+            "--workers",
+            str(threads),
+        ]
+        command += [
+            "--vocab-file",
+            vocab,
+            "--merge-file",
+            merges,
+            "--tokenizer-type",
+            "GPT2BPETokenizer",
+            "--append-eod",
+        ]
+        command += ["--output-prefix", str(folder / engine), "--input"]
+        start = measured([*command, str(one_line)])
+        whole = measured([*command, str(text)])
         arguments = [str(text), engine, str(threads), vocab, merges]
         few = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": str(threads)}
-        bare = json.loads(measured([sys.executable, "-c", BARE, *arguments], **few)[3])
-        print(
-            f"{engine:>10} {threads} workers: {wall:6.1f} s wall {cpu:6.1f} CPU-s, peak {peak:.0f} MB; bare engine "
-            f"{bare[0]:.1f} s wall {bare[1]:.1f} CPU-s: {100 * bare[0] / wall:.0f} % of its wall speed, "
-            f"{100 * bare[1] / cpu:.0f} % of its CPU speed, start included"
-            + (f"; {reference / cpu:.1f}x Megatron a CPU-second" if reference else "")
-        )
-        if engine == "gigatoken":
-            own = json.loads(measured([sys.executable, "-c", GIGATOKEN_FILES, *arguments], **few)[3])
-            print(f"{'':>10} its own encode_files on the same file: {own[0]:.1f} s wall {own[1]:.1f} CPU-s")
+        print(f"{engine:>10} {threads} workers: {whole.wall:6.1f} s wall {whole.cpu:6.1f} CPU-s ", end="")
+        print(f"({start.cpu:.1f} of them start), peak {whole.peak:.0f} MB", end="")
+        print(f"; {reference / whole.cpu:.1f}x Megatron a CPU-second" if reference else "")
+        scripts = {"on texts in memory": BARE} | ({"from the file": GIGATOKEN_FILES} if engine == "gigatoken" else {})
+        for name, script in scripts.items():
+            wall, cpu = json.loads(measured([sys.executable, "-c", script, *arguments], **few).output)
+            speeds = 100 * wall / (whole.wall - start.wall), 100 * cpu / (whole.cpu - start.cpu)
+            print(f"{'':>10} bare engine {name}: {wall:.1f} s wall {cpu:.1f} CPU-s; ", end="")
+            print(
+                f"preprocess behind its start has {speeds[0]:.0f} % of its wall speed, {speeds[1]:.0f} % of its CPU speed"
+            )
         if reference:
             same = all(
                 (folder / f"megatron_text_document.{suffix}").read_bytes()

@@ -44,7 +44,7 @@ def read_blocks(inputs: Sequence[Input], block_bytes: int, start: Position) -> I
         here = start if number == start.input else Position(number)
         with open_input(source) as (stream, bytes_read):
             _skip(stream, here.offset, source)
-            for data in _whole_lines(stream, block_bytes, source, here):
+            for data in _whole_lines(stream, block_bytes, source):
                 end = Position(number, here.offset + len(data), here.line + data.count(b"\n"))
                 yield Block(source, here.line + 1, data, end, before + bytes_read())
                 here = end
@@ -64,17 +64,13 @@ def _skip(stream: IO[bytes], count: int, source: Input) -> None:
         count -= skipped
 
 
-def _whole_lines(stream: IO[bytes], block_bytes: int, source: Input, here: Position) -> Iterator[bytes]:
-    started: list[bytes] = []  # of a line whose end has not been read
-    while chunk := stream.read(block_bytes):
-        cut = chunk.rfind(b"\n") + 1
-        if cut:
-            yield b"".join((*started, chunk[:cut]))
-            started = []
-        started.append(chunk[cut:])
-        if len(started) * block_bytes > LONGEST_LINE:
-            raise DataError(
-                f"{source}: no line break in {LONGEST_LINE} bytes, expected one document a line — is it JSON lines?"
-            )
-    if last := b"".join(started):
-        yield last
+def _whole_lines(stream: IO[bytes], block_bytes: int, source: Input) -> Iterator[bytes]:
+    while data := stream.read(block_bytes):
+        if not data.endswith(b"\n"):
+            rest = stream.readline(LONGEST_LINE)
+            if len(rest) == LONGEST_LINE:
+                raise DataError(
+                    f"{source}: no line break in {LONGEST_LINE} bytes, expected one document a line — is it JSON lines?"
+                )
+            data += rest
+        yield data
