@@ -155,9 +155,7 @@ def bench_preprocess(text: Path, folder: Path, engines: list[str], workers: int,
             wall, cpu = json.loads(measured([sys.executable, "-c", script, *arguments], **few).output)
             speeds = 100 * wall / (whole.wall - start.wall), 100 * cpu / (whole.cpu - start.cpu)
             print(f"{'':>10} bare engine {name}: {wall:.1f} s wall {cpu:.1f} CPU-s; ", end="")
-            print(
-                f"preprocess behind its start has {speeds[0]:.0f} % of its wall speed, {speeds[1]:.0f} % of its CPU speed"
-            )
+            print(f"preprocess without its start: {speeds[0]:.0f} % of its wall, {speeds[1]:.0f} % of its CPU speed")
         if reference:
             same = all(
                 (folder / f"megatron_text_document.{suffix}").read_bytes()

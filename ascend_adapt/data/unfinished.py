@@ -150,8 +150,9 @@ def _open_at(path: Path, length: int) -> IO[bytes]:
         DataError: there are not as many.
     """
     stream = open(path, "ab")  # noqa: SIM115  its owner closes it
-    if stream.tell() < length:
+    found = stream.tell()
+    if found < length:
         stream.close()
-        raise DataError(f"{path}: shorter than the {length} bytes it had — remove it and its journal, and start again")
+        raise DataError(f"{path}: {found} bytes, expected {length} as in its journal — run again, from the start")
     stream.truncate(length)
     return stream

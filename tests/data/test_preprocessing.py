@@ -276,6 +276,23 @@ def test_another_request_starts_anew(request_of, corpus, write_lines, tmp_path, 
     assert not any(reports)
 
 
+def test_a_half_written_file_that_shrank_is_not_gone_on_with(request_of, corpus, write_lines, tmp_path, monkeypatch):
+    monkeypatch.setattr(preprocessing_module, "BLOCK_BYTES", 1000)
+    request = request_of(write_lines(corpus.documents(30)), commit_seconds=0)
+
+    def stop(progress):
+        if progress.counts.documents > 10:
+            raise Killed
+
+    with pytest.raises(Killed):
+        preprocess(request, stop)
+    (tmp_path / "out" / ".o_text_document.bin.unfinished").write_bytes(b"")
+    with pytest.raises(DataError, match=r"0 bytes, expected \d+ as in its journal"):
+        preprocess(request)
+    assert list((tmp_path / "out").iterdir()) == []
+    assert preprocess(request).documents == 30
+
+
 @pytest.mark.parametrize("failing", ["bin", "idx"])
 def test_an_interruption_between_the_two_renames(request_of, write_lines, tmp_path, monkeypatch, failing):
     request = request_of(write_lines(["good", "better"]))
