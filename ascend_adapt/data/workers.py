@@ -1,4 +1,4 @@
-"""Blocks of lines to tokens in order, by processes or threads, with a bounded number of blocks in memory."""
+"""Blocks of lines to tokens in order, by this process or several, with a bounded number of blocks in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -101,17 +101,14 @@ def close_documents(encoded: Encoded, eod: int | None, dtype: np.dtype[Any]) -> 
 
 
 class Workers:
-    """Who tokenises: this process alone, several processes, or threads around an engine that has threads itself."""
+    """Who tokenises: this process, or several where the engine has no threads of its own."""
 
     def __init__(self, request: TokenizerRequest, tokenizer: LoadedTokenizer, recipe: Recipe, count: int):
         self._closing = ExitStack()
         self._run: Callable[[Block], Tokens] = _Here(tokenizer, recipe)
-        self._executor: Executor | None = None
-        # Two blocks at a time let one be parsed while the other is encoded.
-        self._in_flight = 2
-        if tokenizer.engine == "gigatoken":
-            self._executor = self._closing.enter_context(ThreadPoolExecutor(2))
-        elif count > 1:
+        self._executor: ProcessPoolExecutor | None = None
+        # An engine with threads of its own is slower in threads of ours: they wait for the interpreter's lock in turn.
+        if count > 1 and tokenizer.engine != "gigatoken":
             self._run = _in_worker
             self._in_flight = 2 * count
             self._executor = ProcessPoolExecutor(

@@ -25,6 +25,12 @@ def load_script(name):
     return module
 
 
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    """fsync protects from power cuts, which no test here makes."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
 @pytest.fixture(scope="session")
 def corpus():
     return load_script("corpus")
@@ -86,7 +92,3 @@ def run_command():
         return subprocess.run(command, capture_output=True, env=environment, timeout=120, **options)
 
     return run
-
-
-def visible(folder):
-    return sorted(path.name for path in Path(folder).iterdir())
