@@ -1,9 +1,9 @@
 """Record what the dataset classes of Megatron and its forks do, as digests: facts for test_sample_order.py.
 
-    python tests/data/record_upstream_order.py megatron-v2=DIR bigscience=DIR mcore=DIR neox=DIR > upstream_order.json
+    python tests/data/record_upstream_order.py megatron-v2=DIR megatron-23.06=DIR ... > upstream_order.json
 
-Each DIR is a checkout of the commit in COMMITS whose helpers.cpp is built (`make`, or g++ with pybind11). The token
-files that the classes read are made here, from cases().
+Each DIR is a checkout of the commit in COMMITS whose helpers.cpp is built (`make`, or g++ with pybind11). 23.06 also
+imports apex: empty stand-ins do. The token files that the classes read are made here, from cases().
 """
 
 from __future__ import annotations
