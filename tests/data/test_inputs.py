@@ -118,8 +118,18 @@ def test_a_damaged_file_is_an_error(tmp_path, suffix, damage):
 def test_several_frames_are_one_file(tmp_path):
     for suffix in (".jsonl.gz", ".jsonl.xz", ".jsonl.zst"):
         path = tmp_path / f"in{suffix}"
-        path.write_bytes(PACKED[suffix](LINES[:1000]) + PACKED[suffix](LINES[1000:]))
+        padding = bytes(8) if suffix == ".jsonl.xz" else b""
+        path.write_bytes(PACKED[suffix](LINES[:1000]) + padding + PACKED[suffix](LINES[1000:]) + padding)
         assert b"".join(block.data for block in read_blocks([Input(str(path))], 700, Position())) == LINES
+
+
+def test_a_zstd_window_as_large_as_some_archives_have(tmp_path):
+    compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 28})
+    path = tmp_path / "in.jsonl.zst"
+    path.write_bytes(compressor.compress(LINES) + compressor.flush())
+    with pytest.raises(zstd.ZstdError, match="memory"):
+        zstd.ZstdFile(path).read()
+    assert b"".join(block.data for block in read_blocks([Input(str(path))], 700, Position())) == LINES
 
 
 def test_a_file_that_shrank_cannot_be_taken_up(tmp_path):

@@ -295,6 +295,7 @@ def test_a_half_written_file_that_shrank_is_not_gone_on_with(request_of, corpus,
 
 @pytest.mark.parametrize("failing", ["bin", "idx"])
 def test_an_interruption_between_the_two_renames(request_of, write_lines, tmp_path, monkeypatch, failing):
+    preprocess(request_of(write_lines(["old"], "old.jsonl")))
     request = request_of(write_lines(["good", "better"]))
     rename = Path.replace
 
@@ -307,6 +308,7 @@ def test_an_interruption_between_the_two_renames(request_of, write_lines, tmp_pa
         patch.setattr(Path, "replace", replace)
         with pytest.raises(Killed):
             preprocess(request)
+    # An old index must not name new tokens.
     assert not (tmp_path / "out" / "o_text_document.idx").exists()
     assert preprocess(request).documents == 2
     assert len(IndexedDataset(tmp_path / "out" / "o_text_document")) == 2

@@ -137,21 +137,23 @@ def test_characters_are_bytes():
     assert (ids(loaded, "aü"), loaded.vocab_size, loaded.eod) == ([97, 195, 188], 512, 0)
 
 
-@pytest.fixture(scope="module")
-def sentencepiece_model(tmp_path_factory):
+def train_sentencepiece(folder, **options):
     import sentencepiece
 
-    folder = tmp_path_factory.mktemp("spm")
     (folder / "text").write_text("the cat sat on the mat\nthat is it\n" * 20)
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "text"),
-        model_prefix=str(folder / "m"),
-        vocab_size=40,
-        model_type="bpe",
-        user_defined_symbols=["<|endoftext|>"],
-        minloglevel=2,
-    )
+    files = {"input": str(folder / "text"), "model_prefix": str(folder / "m")}
+    kind = {"vocab_size": 40, "model_type": "bpe", "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(**files, **kind, **options)
     return str(folder / "m.model")
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(tmp_path_factory):
+    return train_sentencepiece(tmp_path_factory.mktemp("spm"), user_defined_symbols=["<|endoftext|>"])
+
+
+def test_a_sentencepiece_model_without_end_of_document(tmp_path):
+    assert load_tokenizer(TokenizerRequest("SPMTokenizer", train_sentencepiece(tmp_path))).eod is None
 
 
 def test_sentencepiece_as_gpt_neox_has_it(sentencepiece_model):

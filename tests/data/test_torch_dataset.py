@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ascend_adapt.data import IndexedDataset, gpt_dataset
-from ascend_adapt.data.blending import blend_order, exhaustive_blend_order, normalised, parse_blend
+from ascend_adapt.data.blending import blend_order, exhaustive_blend_order, normalised, parse_blend, samples_to_ask_for
 from ascend_adapt.data.document_masks import loss_mask, masked_out, position_ids
 from ascend_adapt.data.index_cache import IndexCache, builds_index_cache
 from ascend_adapt.data.megatron_helpers import helpers_module
@@ -92,6 +92,14 @@ def test_a_partial_validation_sample_is_filled_up(write_tokens):
     assert partial["labels"].tolist()[2:] == [0, 0]
 
 
+def test_only_validation_ends_in_a_partial_sample(prefix):
+    for part, partial in (("train", False), ("valid", True), ("test", False)):
+        options = {"dialect": "mcore", "part": part, "seq_length": 15, "num_samples": (None, None, None)}
+        whole = open_train(prefix, **options)[0]
+        asked = open_train(prefix, drop_last_partial_sequence=False, **options)[0]
+        assert len(asked) - len(whole) == partial
+
+
 def test_gpt_neox_hides_the_last_sample(prefix):
     neox, megatron = (open_train(prefix, dialect=dialect)[0] for dialect in ("neox", "megatron-v2"))
     assert len(neox) == len(megatron) - 1
@@ -158,6 +166,13 @@ def test_a_blended_dataset(write_tokens):
     assert len(dataset) == 40
     datasets, _ = blend_order([0.25, 0.75], 40)
     assert [int(sample["tokens"][0]) for sample in dataset] == (datasets + 1).tolist()
+    # Each dataset has 24 samples an epoch of its train part; Megatron v2 blends as many as there are in all.
+    older, _ = open_train(["0.25", prefixes[0], "0.75", prefixes[1]], num_samples=(40, 4, 4))
+    assert len(older) == 24 + 49
+
+
+def test_half_a_percent_to_spare():
+    assert [samples_to_ask_for(1000, weight) for weight in (0.25, 1.0, 0.001)] == [252, 1005, 2]
 
 
 @pytest.mark.parametrize("words", [["a", "b"], ["0.5", "a", "0.5"], ["-1", "a", "2", "b"], ["0", "a", "0", "b"], []])
