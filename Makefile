@@ -1,4 +1,4 @@
-# make demo · make test · make check: each installs what it needs into .venv, and nothing anywhere else.
+# make demo · make test · make check · make torture · make bench-startup: each installs what it needs into .venv, and nothing anywhere else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test check bench-overhead bench-data install clean
+.PHONY: demo test check bench-overhead bench-data torture bench-startup install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +47,14 @@ bench-overhead: install
 
 bench-data: install
 	$(BIN)/python bench/data.py $(BENCH_DATA)
+
+RUNS ?= 200
+SEED ?= 1
+torture: install
+	$(BIN)/python bench/torture.py --runs $(RUNS) --seed $(SEED) --write docs/reliability.md
+
+bench-startup: install
+	$(BIN)/python bench/startup.py
 
 clean:
 	rm -rf $(VENV) .venv-deepspeed-0.9.2 build dist *.egg-info data runs

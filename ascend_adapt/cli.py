@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from ascend_adapt.errors import AdaptError, SettingsError
 
-NOT_BUILT = ("convert", "eval", "generate", "report", "kernels", "stop")
+NOT_BUILT = ("convert", "eval", "generate", "report", "kernels")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,10 +58,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     status.add_argument("--upstream", metavar="DIR", help="judge a source tree instead of what is installed")
     doctor = commands.add_parser("doctor", help="versions, devices, and what must be fixed")
-    for command, run in ((status, _status), (doctor, _doctor)):
+    stop = commands.add_parser("stop", help="end a detached job, and only that one")
+    stop.add_argument("run_dir", metavar="RUN_DIR", help="the run directory that ascend-run printed")
+    for command in (status, doctor):
         command.add_argument("--json", action="store_true", help="print JSON")
+    for command, run in ((status, _status), (doctor, _doctor), (stop, _stop)):
         command.set_defaults(run=run)
-    for each in (status, doctor, *add_commands(commands)):
+    for each in (status, doctor, stop, *add_commands(commands)):
         each.add_argument("--debug", action="store_true", help="show the traceback of an error")
     for name in NOT_BUILT:
         commands.add_parser(name, help="(not built yet)")
@@ -95,6 +98,13 @@ def _doctor(known: argparse.Namespace) -> int:
     else:
         doctor.show(diagnosis)
     return 1 if any(finding.must_fix for finding in diagnosis.findings) else 0
+
+
+def _stop(known: argparse.Namespace) -> int:
+    from ascend_adapt.launch import stop
+
+    print(f"ascend-adapt stop: the job of {known.run_dir} {stop.stop(Path(known.run_dir))}")
+    return 0
 
 
 def _print_json(data: Any) -> None:

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import probe
+from ascend_adapt import findings, probe
+from ascend_adapt.findings import Finding, Machine
 from ascend_adapt.plugin_manager import PluginManager
 
 DISTRIBUTIONS = (
@@ -21,19 +22,9 @@ DISTRIBUTIONS = (
     "transformers",
     "accelerate",
     "numpy",
+    "pydantic",
     "setuptools",
 )
-_STALE_AFTER_S = 600
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing worth knowing: what was seen, why it matters, what to do; ``must_fix`` if a job cannot run so."""
-
-    what: str
-    why: str
-    do: str
-    must_fix: bool
 
 
 @dataclass(frozen=True)
@@ -56,61 +47,25 @@ def examine(environ: Mapping[str, str]) -> Diagnosis:
     from ascend_adapt import __version__
 
     device, reason = probe.detect_device(environ)
-    versions = {"ascend_adapt": __version__, "python": platform.python_version()}
-    for name in DISTRIBUTIONS:
-        versions[name] = probe.distribution_version(name) or "not installed"
-    findings = (
-        *_missing_torch(versions),
-        *_torch_npu_without_cann(versions, environ),
-        *_allocator_settings(environ),
-        *_pkg_resources(versions),
-        *_stale_locks(_extensions_folder(environ), time.time()),
+    known = {name: version for name in DISTRIBUTIONS if (version := probe.distribution_version(name)) is not None}
+    nodes = {kind: tuple(Path("/dev", name) for name in probe.device_nodes(kind)) for kind in probe.DEVICE_NODES}
+    machine = Machine(
+        device=device,
+        versions=known,
+        nodes=nodes,
+        environ=environ,
+        folder=Path.cwd(),
+        extensions=_extensions_folder(environ),
+        now_s=time.time(),
+        shm_bytes=_size("/dev/shm"),
+    )
+    found = (
+        *findings.examine(machine),
         *(Finding(problem, "its patches are missing", "see the message", True) for problem in _plugin_problems()),
     )
-    nodes = {kind: len(probe.device_nodes(kind)) for kind in probe.DEVICE_NODES}
-    return Diagnosis(device, reason, nodes, versions, findings)
-
-
-def _missing_torch(versions: Mapping[str, str]) -> list[Finding]:
-    if versions["torch"] != "not installed":
-        return []
-    return [Finding("torch is not installed", "ranks are started with it", "install the torch of your cluster", True)]
-
-
-def _torch_npu_without_cann(versions: Mapping[str, str], environ: Mapping[str, str]) -> list[Finding]:
-    if versions["torch_npu"] == "not installed" or environ.get("ASCEND_HOME_PATH"):
-        return []
-    return [
-        Finding(
-            "torch_npu is installed, but ASCEND_HOME_PATH is not set",
-            "without CANN's libraries even `import torch` raises, and transformers imports torch_npu unguarded",
-            "source CANN's set_env.sh, or uninstall torch_npu on a machine without NPUs",
-            True,
-        )
-    ]
-
-
-def _allocator_settings(environ: Mapping[str, str]) -> list[Finding]:
-    both = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-    if not all(environ.get(name) for name in both):
-        return []
-    return [
-        Finding(f"{' and '.join(both)} are both set", "torch_npu takes one of them only", "unset one of them", True)
-    ]
-
-
-def _pkg_resources(versions: Mapping[str, str]) -> list[Finding]:
-    major = versions["setuptools"].partition(".")[0]
-    if not major.isdigit() or int(major) < 82:
-        return []
-    return [
-        Finding(
-            f"setuptools {versions['setuptools']} has no pkg_resources",
-            "GPT-NeoX v2.0 imports it",
-            "for GPT-NeoX v2.0, install setuptools<82",
-            False,
-        )
-    ]
+    versions = {"ascend_adapt": __version__, "python": platform.python_version()}
+    versions.update({name: known.get(name, "not installed") for name in DISTRIBUTIONS})
+    return Diagnosis(device, reason, {kind: len(paths) for kind, paths in nodes.items()}, versions, found)
 
 
 def _extensions_folder(environ: Mapping[str, str]) -> Path:
@@ -118,21 +73,12 @@ def _extensions_folder(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("TORCH_EXTENSIONS_DIR") or default / "torch_extensions")
 
 
-def _stale_locks(folder: Path, now: float) -> list[Finding]:
-    """Locks that torch's extension builder left behind: it deletes its lock itself, unless it was killed."""
-    findings = []
-    for lock in sorted(folder.glob("**/lock")):
-        age_s = now - lock.stat().st_mtime
-        if age_s > _STALE_AFTER_S:
-            findings.append(
-                Finding(
-                    f"{lock} is {age_s / 60:.0f} minutes old",
-                    "a killed build leaves its lock, and every later build of the same operator waits for ever",
-                    "if nothing is being compiled, delete the file",
-                    True,
-                )
-            )
-    return findings
+def _size(folder: str) -> int:
+    try:
+        told = os.statvfs(folder)
+    except OSError:
+        return 0
+    return told.f_frsize * told.f_blocks
 
 
 def _plugin_problems() -> list[str]:

@@ -39,6 +39,7 @@ _lock = threading.RLock()
 # A child must not inherit a lock that some other thread holds, nor what that thread has half done.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _in_force: _InForce | None = None
+_is_beginning = False
 _last = Status()
 
 
@@ -70,9 +71,11 @@ def enable(
     """
     from ascend_adapt import settings as settings_module
 
-    global _in_force, _last
+    global _in_force, _is_beginning, _last
     environ = os.environ
     with _lock:
+        if _is_beginning:
+            return status()
         if settings_module.is_off(environ):
             _last = _switched_off(settings_module.Settings(plugins=tuple(plugins)))
             return _last
@@ -81,7 +84,11 @@ def enable(
         )
         caller = _caller()
         if _in_force is None:
-            _in_force = _begin(wanted, environ, caller)
+            _is_beginning = True
+            try:
+                _in_force = _begin(wanted, environ, caller)
+            finally:
+                _is_beginning = False
         else:
             _join(_in_force, wanted, caller)
         current = status()
@@ -105,6 +112,19 @@ def status() -> Status:
     """Return what has become of each patch; after disable(), what it left."""
     with _lock:
         return _status_of(_in_force) if _in_force is not None else _last
+
+
+def check() -> None:
+    """Raise for a patch whose state must not be passed over, as enable() would; an import may have swallowed it."""
+    with _lock:
+        if _in_force is not None:
+            _in_force.session.check()
+
+
+def is_beginning() -> bool:
+    """Return whether the first enable() is at work in this thread; looking for targets, it asks every import finder."""
+    with _lock:
+        return _is_beginning
 
 
 def at_first_apply(callback: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import hosts, probe, settings
+from ascend_adapt import agreement, hosts, probe, settings
 from ascend_adapt.errors import AdaptError, SettingsError
 from ascend_adapt.patches import static
 from ascend_adapt.patches.installation import SourceTree
@@ -74,29 +74,34 @@ def of_run(run_dir: Path) -> Report:
         NoStatus: the folder holds no status of any rank, or a damaged one.
     """
     files = sorted(run_dir.glob("adapt-status.*.json"), key=lambda path: int(path.suffixes[0][1:]))
+    if not files and (unreached := _unreached(run_dir)):
+        return Report(f"nothing: no rank of {run_dir} was reached", (), tuple(unreached))
     if not files:
         raise NoStatus(f"{run_dir}: holds no adapt-status.<rank>.json — give the run directory that ascend-run printed")
-    ranks = {}
+    ranks: dict[int, dict[str, Any]] = {}
     for file in files:
         try:
             data = json.loads(file.read_text())
-            ranks[int(data["rank"])] = data, tuple(_outcome(outcome) for outcome in data["outcomes"])
+            ranks[int(data["rank"])] = {**data, "outcomes": tuple(_outcome(outcome) for outcome in data["outcomes"])}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NoStatus(f"{file}: is not a status file ({error}) — remove it") from error
-    first = min(ranks)
-    data, outcomes = ranks[first]
-    problems = list(data.get("problems", ()))
-    for rank, (_, others) in ranks.items():
-        problems += [
-            f"rank {rank} differs from rank {first}: {other.plugin}.{other.patch} is {other.state} ({other.reason}), "
-            f"there {mine.state} ({mine.reason})"
-            for mine, other in zip(outcomes, others, strict=False)
-            if (mine.patch, mine.state) != (other.patch, other.state)
-        ]
-        if len(others) != len(outcomes):
-            problems.append(f"rank {rank} has {len(others)} patches, rank {first} has {len(outcomes)}")
-    subject = f"what {len(ranks)} ranks of {run_dir} did; device {data['device']} ({data['device_reason']})"
-    return Report(subject, outcomes, tuple(problems))
+    first = ranks[min(ranks)]
+    problems = [
+        *first.get("problems", ()),
+        *agreement.differences({rank: data.get("facts", {}) for rank, data in ranks.items()}),
+        *_unreached(run_dir),
+    ]
+    subject = f"what {len(ranks)} ranks of {run_dir} did; device {first['device']} ({first['device_reason']})"
+    return Report(subject, first["outcomes"], tuple(problems))
+
+
+def _unreached(run_dir: Path) -> list[str]:
+    """Return what the launcher says of ranks that could not say it themselves."""
+    try:
+        told = json.loads((run_dir / "job.json").read_text())
+    except (OSError, ValueError):
+        return []
+    return [str(text) for text in told.get("unreached", ())]
 
 
 def _outcome(data: dict[str, Any]) -> Outcome:

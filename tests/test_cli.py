@@ -32,7 +32,9 @@ def write_status(folder, rank, **states):
         }
         for patch, state in states.items()
     ]
+    facts = {f"patch deepspeed.{patch}": state for patch, state in states.items()}
     data = {"rank": rank, "device": "cpu", "device_reason": "as asked", "outcomes": outcomes, "problems": []}
+    data["facts"] = facts
     (folder / f"adapt-status.{rank}.json").write_text(json.dumps(data))
 
 
@@ -94,7 +96,7 @@ def test_status_of_a_run_names_ranks_that_differ(tmp_path, capsys):
     write_status(tmp_path, 10, a="applied", b="drifted")
     assert main(["status", str(tmp_path), "--json"]) == 1
     told = capsys.readouterr()
-    assert "rank 10 differs from rank 0: deepspeed.b is drifted (r), there applied (r)" in told.err
+    assert "rank 10 differs from rank 0: patch deepspeed.b is drifted, there applied" in told.err
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"rank": 0}', '{"rank": 0, "outcomes": [{"patch": "x"}]}'])

@@ -26,19 +26,34 @@ MAY_IMPORT = {
         "ascend_adapt.probe",
         "ascend_adapt.settings",
     },
+    "ascend_adapt.agreement": {"ascend_adapt.patches", "ascend_adapt.probe"},
     "ascend_adapt.status_report": {
+        "ascend_adapt.agreement",
         "ascend_adapt.hosts",
         "ascend_adapt.patches",
         "ascend_adapt.plugin_manager",
         "ascend_adapt.probe",
         "ascend_adapt.settings",
     },
-    "ascend_adapt.doctor": {"ascend_adapt", "ascend_adapt.plugin_manager", "ascend_adapt.probe"},
-    "ascend_adapt.cli": {"ascend_adapt", "ascend_adapt.data", "ascend_adapt.doctor", "ascend_adapt.status_report"},
+    "ascend_adapt.findings": set(),
+    "ascend_adapt.doctor": {
+        "ascend_adapt",
+        "ascend_adapt.findings",
+        "ascend_adapt.plugin_manager",
+        "ascend_adapt.probe",
+    },
+    "ascend_adapt.cli": {
+        "ascend_adapt",
+        "ascend_adapt.data",
+        "ascend_adapt.doctor",
+        "ascend_adapt.launch",
+        "ascend_adapt.status_report",
+    },
     "ascend_adapt.data": {"ascend_adapt.data.torch_dataset", "ascend_adapt.probe"},
     "ascend_adapt.data.torch_dataset": {"ascend_adapt.data"},
     "ascend_adapt.launch": {
         "ascend_adapt",
+        "ascend_adapt.agreement",
         "ascend_adapt.plugin_manager",
         "ascend_adapt.probe",
         "ascend_adapt.runtime",
@@ -117,7 +132,7 @@ def violations(path: Path, module: str) -> list[str]:
 
 
 def may_use_targets(layer: str) -> bool:
-    return layer in ("ascend_adapt_plugins", "ascend_adapt.launch")
+    return layer == "ascend_adapt_plugins"
 
 
 def may_import_torch_at_once(layer: str) -> bool:
@@ -138,7 +153,7 @@ def test_imports_only_what_its_layer_may(path):
         ("ascend_adapt.probe", "import ascend_adapt.launch.plan"),
         ("ascend_adapt_plugins.deepspeed_runtime", "import deepspeed.comm"),
         ("ascend_adapt_plugins.deepspeed_runtime", "from ascend_adapt.patches.session import Session"),
-        ("ascend_adapt.launch.runner", "import torch.distributed"),
+        ("ascend_adapt.launch.guardian", "def f():\n    import torch"),
         ("ascend_adapt.data.merging", "def f():\n    import torch"),
         ("ascend_adapt.data.torch_dataset", "import deepspeed"),
     ],

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import shutil
+import stat
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ascend_adapt import probe, settings
 from ascend_adapt.errors import AdaptError, LaunchError, SettingsError
+from ascend_adapt.launch import environment, launchers
 from ascend_adapt.launch import plan as planning
 from ascend_adapt.launch import request as requests
+from ascend_adapt.launch.ports import Ports
+from ascend_adapt.launch.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from ascend_adapt.plugin_manager import PluginManager
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"ascend-run: {error}", file=sys.stderr)
         return 2 if isinstance(error, (SettingsError, _Usage)) else 1
+    except KeyboardInterrupt:
+        # Before the runner takes care of signals: nothing has been started.
+        return 130
 
 
 class _Usage(LaunchError):
@@ -34,33 +45,73 @@ class _Usage(LaunchError):
 
 
 def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
-    if request.is_module:
+    _check_target(request)
+    device, found = _devices(request, environ)
+    folder = request.log_dir or _default_run_dir(request.target)
+    run_dir = RunDirectory(Path(os.path.abspath(folder)))
+    adapt = request.adapt and not settings.is_off(environ)
+    if adapt:
+        _check_bootstrap()
+        manager = _plugins(request, environ)
+        patched = {
+            **manager.launch_env(device, environ),
+            **environment.of_patches(request, device, _targets(manager), environ),
+        }
+    else:
+        patched = environment.SWITCHED_OFF
+    with Ports() as ports:
+        env = {
+            **patched,
+            **environment.of_device(device, str(run_dir.path), ports.hccl_base, environ),
+            "ASCEND_ADAPT_RUN_DIR": str(run_dir.path),
+        }
+        started_once = request.form == "command" or request.once or _is_launcher(request)
+        if started_once:
+            if request.form == "script" and not request.once:
+                print(f"ascend-run: {request.target} starts ranks itself, so it is started once", file=sys.stderr)
+            for option in requests.without_effect_on_a_command(request):
+                print(f"ascend-run: {option} has no effect: {request.target} is started once", file=sys.stderr)
+            plan = planning.of_command(request, device=device, env=env)
+        else:
+            plan = planning.of_ranks(
+                request, device=device, devices_found=found, env=env, environ=environ, free_port=ports.rendezvous
+            )
+        if request.dry_run:
+            print(json.dumps(plan.to_json(), indent=1))
+            return 0
+        run_dir.create()
+        print(f"ascend-run: run directory {folder}", file=sys.stderr, flush=True)
+
+        from ascend_adapt.launch import runner
+        from ascend_adapt.launch.guardian import Assignment
+
+        return runner.run(
+            Assignment(plan, run_dir, request.max_restarts, request.strict, watch_reach=adapt and started_once)
+        )
+
+
+def _check_bootstrap() -> None:
+    if os.stat(environment.BOOTSTRAP).st_mode & stat.S_IWOTH:
+        raise LaunchError(
+            f"{environment.BOOTSTRAP}: is writable by everybody, and every Python of the job runs what is in it — "
+            "chmod o-w it"
+        )
+
+
+def _check_target(request: requests.Request) -> None:
+    if request.form == "command":
+        if shutil.which(request.target) is None:
+            raise _Usage(
+                f"command {request.target!r}: is no program on PATH — give a script.py, -m and a module, or a command"
+            )
+    elif request.form == "module":
         _check_module(request.target)
     else:
         _check_script(Path(request.target))
-    device, found = _devices(request, environ)
-    run_dir = request.log_dir or _default_run_dir(request.target)
-    plan = planning.build(
-        request,
-        device=device,
-        devices_found=found,
-        environ=environ,
-        plugin_env=_plugin_env(request, device, environ),
-        free_port=_free_port(),
-        run_dir=os.path.abspath(run_dir),
-    )
-    if request.dry_run:
-        print(json.dumps(plan.to_json(), indent=1))
-        return 0
-    try:
-        Path(run_dir).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LaunchError(f"run directory {run_dir}: {error.strerror} — choose another with --log-dir") from error
-    print(f"ascend-run: run directory {run_dir}", file=sys.stderr, flush=True)
 
-    from ascend_adapt.launch import runner
 
-    return runner.run(plan, request.max_restarts)
+def _is_launcher(request: requests.Request) -> bool:
+    return request.form == "script" and launchers.is_launcher(Path(request.target))
 
 
 def _check_script(path: Path) -> None:
@@ -82,13 +133,11 @@ def _check_module(name: str) -> None:
 def _devices(request: requests.Request, environ: Mapping[str, str]) -> tuple[str, int]:
     asked = request.device if request.device != "auto" else settings.resolve(environ).device
     device = asked or probe.detect_device(environ)[0]
-    return device, probe.count_devices(device, environ)
+    return device, probe.count_devices(device, {**environ, **environment.visible_npus(environ)})
 
 
-def _plugin_env(request: requests.Request, device: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables plugins want; a job is not started around a plugin that cannot be used."""
-    if not request.adapt or settings.is_off(environ):
-        return {}
+def _plugins(request: requests.Request, environ: Mapping[str, str]) -> PluginManager:
+    """Return the plugins of the job; it is not started around one that cannot be used."""
     from ascend_adapt.plugin_manager import PluginManager
 
     wanted = settings.resolve(environ, disable=request.disable)
@@ -96,18 +145,17 @@ def _plugin_env(request: requests.Request, device: str, environ: Mapping[str, st
     manager.check_names(wanted.disable, wanted.allowed_plugins)
     if manager.problems:
         raise LaunchError("\n".join(manager.problems))
-    return manager.launch_env(device, environ)
+    return manager
+
+
+def _targets(manager: PluginManager) -> set[str]:
+    """Return the top-level modules at whose import a process of the job is adapted."""
+    return {one.patch.target.root for one in manager.patches()} - {"__main__"}
 
 
 def _default_run_dir(target: str) -> str:
-    name = Path(target).stem if target.endswith(".py") else target
+    name = Path(target).name.removesuffix(".py")
     return os.path.join("runs", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ _SECRET = re.compile(r"(?i)(token|secret|passw|api_?key|credential)")
 
 @dataclass(frozen=True)
 class RankCommand:
-    """One process: where it runs, and what is set for it."""
+    """One process: where it runs, and what is set for it; a command that is started once is no rank."""
 
     host: str
-    rank: int
-    local_rank: int
+    rank: int | None
+    local_rank: int | None
     device: str
     env: Mapping[str, str]
     argv: tuple[str, ...]
@@ -29,11 +29,11 @@ class RankCommand:
 
 @dataclass(frozen=True)
 class Plan:
-    """All processes of a job."""
+    """All processes of a job; what a command starts by itself is not known, so it has no size and no address."""
 
-    world_size: int
-    master_addr: str
-    master_port: int
+    world_size: int | None
+    master_addr: str | None
+    master_port: int | None
     ranks: tuple[RankCommand, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -44,26 +44,35 @@ class Plan:
         return data
 
 
-def build(
+def of_command(request: Request, *, device: str, env: Mapping[str, str]) -> Plan:
+    """Return the plan of a command, or of a script that is a launcher itself: one process that is no rank.
+
+    RANK and its like are left as the user has them.
+    """
+    argv = (request.target, *request.arguments)
+    if request.form == "script":
+        argv = (sys.executable, *argv)
+    return Plan(None, None, None, (RankCommand("localhost", None, None, device, env, argv),))
+
+
+def of_ranks(
     request: Request,
     *,
     device: str,
     devices_found: int,
+    env: Mapping[str, str],
     environ: Mapping[str, str],
-    plugin_env: Mapping[str, str],
     free_port: int,
-    run_dir: str,
 ) -> Plan:
-    """Return the plan for this machine.
+    """Return the plan of one rank a device of this machine.
 
     Args:
         request: what the command line asks for.
         device: the kind of device the ranks run on.
         devices_found: how many of them this machine lets the job see.
+        env: what is set for every rank.
         environ: the launcher's environment; what it has set is never overridden.
-        plugin_env: variables that plugins want.
         free_port: the port to use if none is asked for.
-        run_dir: the run directory.
 
     Raises:
         LaunchError: more ranks than devices.
@@ -76,13 +85,8 @@ def build(
         )
     master_addr = request.master_addr or "127.0.0.1"
     master_port = request.master_port or free_port
-    common = {
-        **plugin_env,
-        **({} if "OMP_NUM_THREADS" in environ else {"OMP_NUM_THREADS": str(_threads_per_rank(nproc))}),
-        **_adapt_env(request, device, environ),
-        "ASCEND_ADAPT_RUN_DIR": run_dir,
-    }
-    flag = ("-m",) if request.is_module else ()
+    threads = {} if "OMP_NUM_THREADS" in environ else {"OMP_NUM_THREADS": str(_threads_per_rank(nproc))}
+    flag = ("-m",) if request.form == "module" else ()
     entry = (sys.executable, "-m", "ascend_adapt.launch.rank_entry", *flag, request.target)
     ranks = tuple(
         RankCommand(
@@ -91,13 +95,18 @@ def build(
             local_rank=rank,
             device=device if device == "cpu" else f"{device}:{rank}",
             env={
-                **common,
+                **threads,
+                **env,
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
+                "GROUP_RANK": "0",
                 "WORLD_SIZE": str(nproc),
                 "LOCAL_WORLD_SIZE": str(nproc),
                 "MASTER_ADDR": master_addr,
                 "MASTER_PORT": str(master_port),
+                # Rank 0 serves the store itself; an outer torchrun's word must not reach it.
+                "TORCHELASTIC_USE_AGENT_STORE": "False",
+                "TORCHELASTIC_MAX_RESTARTS": str(request.max_restarts),
             },
             argv=(*entry, *((f"--local_rank={rank}",) if request.pass_local_rank else ()), *request.arguments),
         )
@@ -108,18 +117,3 @@ def build(
 
 def _threads_per_rank(nproc: int) -> int:
     return max((os.cpu_count() or 1) // nproc, 1)
-
-
-def _adapt_env(request: Request, device: str, environ: Mapping[str, str]) -> dict[str, str]:
-    def joined(name: str, words: tuple[str, ...]) -> dict[str, str]:
-        everything = [word for word in (environ.get(name, ""), *words) if word]
-        return {name: ",".join(everything)} if words else {}
-
-    if not request.adapt:
-        return {"ASCEND_ADAPT": "0"}
-    return {
-        "ASCEND_ADAPT_DEVICE": device,
-        **joined("ASCEND_ADAPT_DISABLE", request.disable),
-        **joined("ASCEND_ADAPT_ALLOW_DRIFT", request.allow_drift),
-        **({"ASCEND_ADAPT_STRICT": "1"} if request.strict else {}),
-    }

@@ -10,14 +10,15 @@ from typing import NoReturn
 from ascend_adapt.errors import LaunchError
 
 DEVICES = ("auto", "npu", "cuda", "cpu")
+FORMS = ("script", "module", "command")
 
 USAGE = """\
 ascend-run [options] script.py [script arguments ...]
-       ascend-run [options] -m package.module [arguments ...]"""
+       ascend-run [options] -m package.module [arguments ...]
+       ascend-run [options] COMMAND [arguments ...]"""
 
 # Promised, not built: said in one line rather than ignored. The number is how many values the option takes.
 NOT_BUILT = {
-    "--once": 0,
     "--native": 1,
     "-H": 1,
     "--hostfile": 1,
@@ -40,11 +41,15 @@ NOT_BUILT = {
 
 @dataclass(frozen=True)
 class Request:
-    """One job as asked for; None is left to the plan."""
+    """One job as asked for; None is left to the plan.
+
+    ``form`` says what ``target`` is: a Python script, a module, or a command that is started once, unchanged.
+    """
 
     target: str
     arguments: tuple[str, ...]
-    is_module: bool = False
+    form: str = "script"
+    once: bool = False
     nproc: int | None = None
     device: str = "auto"
     master_addr: str | None = None
@@ -71,17 +76,16 @@ def parse(argv: Sequence[str]) -> Request:
     options, command = _split(parser, list(argv))
     known = parser.parse_args(options)
     if not command:
-        parser.error("no script: expected script.py or -m package.module after the options")
+        parser.error("no script: expected script.py, -m package.module or a command after the options")
     target, arguments = command[0], tuple(command[1:])
-    if not known.module and not target.endswith(".py"):
-        raise LaunchError(
-            f"{target!r}: is not a script.py; starting commands is not built yet — give the Python script itself, "
-            "or -m and its module"
-        )
+    form = "module" if known.module else "script" if target.endswith(".py") else "command"
+    if known.once and form != "script":
+        parser.error(f"--once {target}: is for a script.py — leave it out, a command is started once anyway")
     return Request(
         target=target,
         arguments=arguments,
-        is_module=known.module,
+        form=form,
+        once=known.once,
         nproc=known.nproc,
         device=known.device,
         master_addr=known.master_addr,
@@ -98,6 +102,17 @@ def parse(argv: Sequence[str]) -> Request:
     )
 
 
+def without_effect_on_a_command(request: Request) -> list[str]:
+    """Return the options that speak of ranks, which a command starts by itself or not at all."""
+    stated = {
+        "--nproc": request.nproc,
+        "--master-addr": request.master_addr,
+        "--master-port": request.master_port,
+        "--pass-local-rank": request.pass_local_rank,
+    }
+    return [option for option, value in stated.items() if value]
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"ascend-run: {message} — see ascend-run --help\n")
@@ -110,7 +125,14 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-m", dest="module", action="store_true", help="the script is a module, as in python -m")
     add("--nproc", "--nproc-per-node", "--num-gpus", dest="nproc", type=_at_least_one, metavar="N", help=_NPROC)
-    add("--device", choices=DEVICES, default="auto", help="what the ranks run on (default: what is found)")
+    add("--once", action="store_true", help="start the script once, without ranks: it is a launcher itself")
+    add(
+        "--device",
+        type=_device,
+        default="auto",
+        help="what the ranks run on (default: what is found)",
+        metavar="|".join(DEVICES),
+    )
     add("--master-addr", metavar="HOST", help="address of rank 0 (default: 127.0.0.1)")
     add("--master-port", type=_port, metavar="PORT", help="port of rank 0 (default: a free one)")
     add("--disable", action="append", default=[], metavar="NAME", help="leave out a plugin or patch")
@@ -152,6 +174,14 @@ def _split(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str],
             if follower is not None:
                 options.append(argv[follower])
     return options, []
+
+
+def _device(text: str) -> str:
+    if text.partition(":")[0] == "npu-emulated":
+        raise LaunchError(f"--device {text}: is not built yet — choose one of {', '.join(DEVICES)}")
+    if text not in DEVICES:
+        raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(DEVICES)})")
+    return text
 
 
 def _at_least_one(text: str) -> int:

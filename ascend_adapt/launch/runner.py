@@ -1,57 +1,68 @@
-"""Starts a plan on this machine with torch.distributed.run's engine, and returns the job's exit code."""
+"""The launcher's part of a running job: it puts a guardian between itself and the ranks, and hands signals down."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+import traceback
+from types import FrameType
 
-from ascend_adapt.errors import LaunchError
+from ascend_adapt.errors import AdaptError
+from ascend_adapt.launch import ending, guardian, processes
+from ascend_adapt.launch.guardian import Assignment, Guardian
+from ascend_adapt.launch.processes import Identity
 
-if TYPE_CHECKING:
-    from ascend_adapt.launch.plan import Plan
 
+def run(assignment: Assignment) -> int:
+    """Run a job to its end and return its exit code.
 
-def run(plan: Plan, max_restarts: int) -> int:
-    """Run every rank of ``plan`` to its end and return 0, or the first failing rank's own code (128 + signal number).
-
-    Raises:
-        LaunchError: torch is missing, or the port is taken.
+    If the guardian is killed, its ranks die with it and what they left becomes a child of this process, which ends it.
     """
-    try:
-        from torch.distributed.elastic.multiprocessing.api import SignalException
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-    except ImportError as error:
-        raise LaunchError(f"torch: cannot be imported ({error}) — install it, the ranks are started with it") from error
+    processes.adopt_orphans()
+    launcher = Identity.own()
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A signal that comes between fork and the handlers waits, and is handled by the one it was sent to.
+    before: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, guardian.HEEDED))
+    pid = os.fork()
+    if pid == 0:
+        os.close(writer)
+        _guard(Guardian(assignment, reader, launcher), before)
+    os.close(reader)
 
-    first = plan.ranks[0]
-    # RANK and its like are set by the engine, a rank each; the rest is the same for all ranks.
-    of_the_engine = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-    os.environ.update({name: value for name, value in first.env.items() if name not in of_the_engine})
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=plan.world_size,
-        run_id=f"ascend-run-{os.getpid()}",
-        rdzv_backend="static",
-        rdzv_endpoint=f"{plan.master_addr}:{plan.master_port}",
-        rdzv_configs={"rank": 0, "timeout": 900},
-        max_restarts=max_restarts,
-        monitor_interval=0.1,
-        start_method="spawn",
-    )
+    def hand_down(number: int, frame: FrameType | None) -> None:
+        # Where the guardian is gone, waitpid below says so.
+        with contextlib.suppress(OSError):
+            os.write(writer, bytes([number]))
+
+    for number in guardian.HEEDED:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, hand_down)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    _, status = os.waitpid(pid, 0)
+    code = processes.exit_code(status)
+    if os.WIFSIGNALED(status):
+        guardian.say(f"the guardian was killed, {processes.code_name(code)}")
+        ending.end_descendants()
+    return code
+
+
+def _guard(guard: Guardian, mask: set[int]) -> None:
+    """Be the guardian; never returns into the launcher's code."""
+    code = 1
     try:
-        elastic_launch(config, first.argv[0])(*first.argv[1:])
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        name = f" ({signal.Signals(-failure.exitcode).name})" if failure.exitcode < 0 else ""
-        print(f"ascend-run: rank {rank} ended first, with exit code {failure.exitcode}{name}", file=sys.stderr)
-        code = int(failure.exitcode)
-        return code if code >= 0 else 128 - code
-    except SignalException as error:
-        return 128 + int(error.sigval)
-    except KeyboardInterrupt:
-        return 130
-    return 0
+        os.setsid()  # a Ctrl-C is the launcher's to hand down
+        guard.listen()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        code = guard.run()
+    except AdaptError as error:
+        guardian.say(str(error))
+        ending.end_descendants()
+    except BaseException:
+        traceback.print_exc()
+        ending.end_descendants()
+    finally:
+        os._exit(code)

@@ -5,20 +5,13 @@ import sys
 import pytest
 
 from ascend_adapt.errors import LaunchError
-from ascend_adapt.launch.plan import build
+from ascend_adapt.launch.plan import of_command, of_ranks
 from ascend_adapt.launch.request import parse
 
 
-def plan(*argv, device="cpu", found=1, environ=(), plugin_env=()):
-    return build(
-        parse([*argv, "train.py", "--lr", "a b"]),
-        device=device,
-        devices_found=found,
-        environ=dict(environ),
-        plugin_env=dict(plugin_env),
-        free_port=4321,
-        run_dir="/runs/1",
-    )
+def plan(*argv, device="cpu", found=1, environ=(), env=()):
+    request = parse([*argv, "train.py", "--lr", "a b"])
+    return of_ranks(request, device=device, devices_found=found, env=dict(env), environ=dict(environ), free_port=4321)
 
 
 def test_one_rank_on_a_cpu_and_one_a_device_elsewhere():
@@ -27,7 +20,7 @@ def test_one_rank_on_a_cpu_and_one_a_device_elsewhere():
 
 
 def test_ranks_devices_and_their_variables():
-    job = plan("--nproc", "2", device="cuda", found=4)
+    job = plan("--nproc", "2", device="cuda", found=4, env={"X": "1"})
     assert [(rank.rank, rank.local_rank, rank.device) for rank in job.ranks] == [(0, 0, "cuda:0"), (1, 1, "cuda:1")]
     wanted = {
         "RANK": "1",
@@ -36,8 +29,7 @@ def test_ranks_devices_and_their_variables():
         "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "4321",
-        "ASCEND_ADAPT_DEVICE": "cuda",
-        "ASCEND_ADAPT_RUN_DIR": "/runs/1",
+        "X": "1",
     }
     assert wanted.items() <= dict(job.ranks[1].env).items()
 
@@ -53,14 +45,18 @@ def test_what_the_user_has_set_wins():
     assert "OMP_NUM_THREADS" not in plan(environ={"OMP_NUM_THREADS": "7"}).ranks[0].env
 
 
-def test_patch_options_become_variables():
-    env = plan("--disable", "a", "--strict", "--allow-drift", "b", environ={"ASCEND_ADAPT_DISABLE": "z"}).ranks[0].env
-    assert (env["ASCEND_ADAPT_DISABLE"], env["ASCEND_ADAPT_STRICT"], env["ASCEND_ADAPT_ALLOW_DRIFT"]) == (
-        "z,a",
-        "1",
-        "b",
-    )
-    assert plan("--no-adapt").ranks[0].env["ASCEND_ADAPT"] == "0"
+@pytest.mark.parametrize(
+    ("argv", "command"),
+    [
+        (["bash", "run.sh", "a b"], ("bash", "run.sh", "a b")),
+        (["--once", "train.py", "x"], (sys.executable, "train.py", "x")),
+    ],
+)
+def test_what_is_started_once_is_no_rank(argv, command):
+    job = of_command(parse(argv), device="cpu", env={"X": "1"})
+    (only,) = job.ranks
+    assert (only.argv, only.rank, only.local_rank, only.env) == (command, None, None, {"X": "1"})
+    assert (job.world_size, job.master_addr, job.master_port) == (None, None, None)
 
 
 def test_more_ranks_than_devices_is_an_error():
@@ -69,7 +65,7 @@ def test_more_ranks_than_devices_is_an_error():
 
 
 def test_json_hides_what_looks_secret():
-    job = plan(plugin_env={"HF_TOKEN": "t", "WANDB_API_KEY": "k", "HCCL_CONNECT_TIMEOUT": "1800"})
+    job = plan(env={"HF_TOKEN": "t", "WANDB_API_KEY": "k", "HCCL_CONNECT_TIMEOUT": "1800"})
     (rank,) = job.to_json()["ranks"]
     assert (rank["env"]["HF_TOKEN"], rank["env"]["WANDB_API_KEY"], rank["env"]["HCCL_CONNECT_TIMEOUT"]) == (
         "***",

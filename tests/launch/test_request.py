@@ -32,7 +32,7 @@ def test_dashes_and_underscores_are_equal(spelling):
 
 def test_a_module():
     request = parse(["-m", "package.module", "-m", "x"])
-    assert (request.is_module, request.target, request.arguments) == (True, "package.module", ("-m", "x"))
+    assert (request.form, request.target, request.arguments) == ("module", "package.module", ("-m", "x"))
 
 
 def test_repeatable_options():
@@ -43,7 +43,8 @@ def test_repeatable_options():
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        ([], "no script: expected script.py or -m package.module"),
+        ([], "no script: expected script.py, -m package.module or a command"),
+        (["--once", "bash"], "--once bash: is for a script.py"),
         (["--nproc", "2"], "no script"),
         (["--nproc", "0", "train.py"], "'0' is less than 1"),
         (["--nproc", "two", "train.py"], "--nproc"),
@@ -64,13 +65,25 @@ def test_a_usage_error_is_one_line_and_exit_code_2(argv, text, capsys):
 
 
 @pytest.mark.parametrize(
-    "argv", [["--hostfile", "h", "t.py"], ["-H", "h", "t.py"], ["--native", "neox"], ["--dry_run", "--once", "t.py"]]
+    "argv",
+    [["--hostfile", "h", "t.py"], ["-H", "h", "t.py"], ["--native", "neox"], ["--dry_run", "--nnodes", "2", "t.py"]],
 )
 def test_what_is_promised_and_not_built_says_so(argv):
     with pytest.raises(LaunchError, match=r"^--?[a-zH]+: is not built yet"):
         parse(argv)
 
 
-def test_a_command_is_not_taken_for_a_script():
-    with pytest.raises(LaunchError, match="'bash': is not a script.py"):
-        parse(["bash", "run.sh"])
+@pytest.mark.parametrize(
+    ("argv", "form", "once"),
+    [
+        (["train.py", "x"], "script", False),
+        (["--once", "train.py"], "script", True),
+        (["-m", "train.py"], "module", False),
+        (["bash", "run.sh"], "command", False),
+        (["--strict", "python", "train.py"], "command", False),
+        (["nohup", "train.py"], "command", False),
+    ],
+)
+def test_what_the_first_word_is(argv, form, once):
+    request = parse(argv)
+    assert (request.form, request.once) == (form, once)

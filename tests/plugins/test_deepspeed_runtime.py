@@ -90,36 +90,49 @@ def test_without_bias_correction():
     torch.testing.assert_close(parameter, torch.tensor([1.0 - 0.1 * 0.05 / 0.00025**0.5]))
 
 
-def test_nothing_is_left_of_nvtx_off_cuda(tmp_path):
-    """Case nvtx-1: new decorations are the function itself; functions decorated before enable() run."""
-    code = """
-import torch, deepspeed
-from deepspeed.utils import nvtx
+DECORATIONS = """
+import torch
 
-def decorated_before():
-    torch.cuda.nvtx.range_push("name")
-    torch.cuda.nvtx.range_pop()
-    with torch.cuda.nvtx.range("name"):
-        return 1
-
-try:
-    decorated_before()
-except RuntimeError:
-    pass
-else:
-    raise SystemExit("this torch has NVTX: the test shows nothing")
-import ascend_adapt
-ascend_adapt.enable(strict=True)
-assert decorated_before() == 1
-
-@nvtx.instrument_w_nvtx
-def after():
+def function():
     "text"
+    return 1
 
-assert (after.__name__, after.__doc__, after.__closure__) == ("after", "text", None)
+from deepspeed.utils.nvtx import instrument_w_nvtx
+before = instrument_w_nvtx(function)
+import ascend_adapt
+ascend_adapt.enable()
+assert before() == 1
+from deepspeed.utils.nvtx import instrument_w_nvtx
+after = instrument_w_nvtx(function)
+assert after is function and (after.__name__, after.__doc__) == ("function", "text")
 """
-    job = run(code, tmp_path)
+
+
+def test_nothing_is_left_of_nvtx_off_cuda(tmp_path):
+    """Case nvtx-1: a decorated function is the function itself; functions decorated before enable() run."""
+    job = run(DECORATIONS, tmp_path)
     assert job.returncode == 0, job.stderr
+
+
+def test_nothing_is_left_of_nvtx_before_0_8_1_on_a_stand_in(tmp_path):
+    """These releases call torch's ranges, which raise without CUDA, in functions decorated before enable() too."""
+    decorator = """
+import torch
+
+def instrument_w_nvtx(func):
+    def wrapped_fn(*args, **kwargs):
+        with torch.cuda.nvtx.range(func.__qualname__):
+            return func(*args, **kwargs)
+    return wrapped_fn
+"""
+    stand_in_deepspeed(tmp_path, "0.7.7", **{"utils.nvtx": decorator})
+    (tmp_path / "deepspeed-0.7.7.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.7.7\n"
+    (tmp_path / "deepspeed-0.7.7.dist-info" / "METADATA").write_text(metadata)
+    adapted = run(DECORATIONS, tmp_path, PYTHONPATH=str(tmp_path))
+    assert adapted.returncode == 0, adapted.stderr
+    without = run(DECORATIONS, tmp_path, PYTHONPATH=str(tmp_path), ASCEND_ADAPT_DISABLE="range_push")
+    assert "NVTX functions not installed" in without.stderr
 
 
 INITIALIZE = """

@@ -1,0 +1,153 @@
+"""Reaches every Python process of a job: this folder is first on PYTHONPATH, and site imports this file at each start.
+
+It only installs a finder, which adapts the process when it first imports something that patches are for; a process that
+never does pays for nothing else. Then it runs the sitecustomize that would have run without it. Standard library only,
+and no more of that than an interpreter has loaded by now: any interpreter of the job, from 3.7 on, may get here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _thread import get_ident
+from importlib.machinery import ModuleSpec, PathFinder
+
+TYPE_CHECKING = False  # importing typing would cost every process of the job a millisecond
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+# Survives that another tool's sitecustomize takes this module out of sys.modules and imports it once more.
+_RUN_ALREADY: set[str | None] = vars(sys).setdefault("_ascend_adapt_bootstrap", set())
+_OFF = ("0", "false", "no", "off")
+
+
+class TargetFinder:
+    """Finds nothing itself; adapts this process just before the first import of a root that patches are for."""
+
+    def __init__(self, roots: frozenset[str]) -> None:
+        self.roots = roots
+        self._done = False
+        self._busy: set[int] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Adapt the process if it is time, and let all other finders look."""
+        # No lock: enable() has its own, and calls us while it holds it.
+        thread = get_ident()
+        if self._done or thread in self._busy or fullname.partition(".")[0] not in self.roots:
+            return None
+        self._busy.add(thread)
+        try:
+            self._done = _adapt()
+        finally:
+            self._busy.discard(thread)
+        # The patches' own finders entered sys.meta_path before us, and this very import must not miss them.
+        for finder in tuple(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            if find is not None and finder is not self:
+                spec: ModuleSpec | None = find(fullname, path, target)
+                if spec is not None:
+                    return spec
+        return None
+
+
+def _adapt() -> bool:
+    """Adapt this process; return False if the script's own enable() does so just now."""
+    try:
+        from ascend_adapt.launch import member
+    except ImportError as error:
+        _withdraw_beacon()
+        print(
+            f"ascend_adapt: {sys.executable}: {error}, this process runs without patches — install ascend_adapt there",
+            file=sys.stderr,
+        )
+        return True
+    return member.join()
+
+
+def _begin() -> None:
+    if os.environ.get("ASCEND_ADAPT", "").lower() in _OFF:
+        return
+    if os.environ.get("RANK"):
+        _claim_rank()
+    _leave_beacon()
+    roots = frozenset(os.environ.get("ASCEND_ADAPT_TARGETS", "").split(",")) - {""}
+    if not roots.isdisjoint(sys.modules):
+        _adapt_now()
+    elif roots:
+        sys.meta_path.insert(0, TargetFinder(roots))
+    if any(word.startswith(("--local-rank", "--local_rank")) for word in getattr(sys, "argv", ())[1:]):
+        _accept_both_spellings_of_local_rank()
+
+
+def _claim_rank() -> None:
+    """Speak for this rank, unless a process above does: whatever a rank starts inherits its RANK."""
+    rank = ":".join(os.environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+    # Some clusters set RANK for a whole machine; a launcher's ranks differ from it in the other two at least.
+    if os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[2] != rank:
+        os.environ["ASCEND_ADAPT_RANK_PID"] = f"{os.getpid()} {rank}"
+
+
+def _adapt_now() -> None:
+    """Adapt a process in which a .pth file has imported a target already."""
+    try:
+        _adapt()
+    except Exception as error:
+        # site would print one line and go on without the patches; what member.join raises must stop the process.
+        print(f"ascend_adapt: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _accept_both_spellings_of_local_rank() -> None:
+    try:
+        from ascend_adapt.launch import local_rank
+    except ImportError:
+        return
+    local_rank.accept_both_spellings()
+
+
+def _beacon() -> str:
+    folder = os.environ.get("ASCEND_ADAPT_RUN_DIR")
+    return os.path.join(folder, "beacons", str(os.getpid())) if folder else ""
+
+
+def _leave_beacon() -> None:
+    beacon = _beacon()
+    if beacon:
+        try:
+            os.close(os.open(beacon, os.O_CREAT | os.O_WRONLY, 0o644))
+        except OSError:
+            return  # the run directory is gone or full: the launcher names this process, it need not stop for that
+
+
+def _withdraw_beacon() -> None:
+    beacon = _beacon()
+    if beacon and os.path.exists(beacon):
+        os.unlink(beacon)
+
+
+def _chain() -> None:
+    """Run the sitecustomize that lies on the entries after ours, as site would have without us."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    entries = [os.path.abspath(entry) for entry in sys.path]
+    later = sys.path[entries.index(here) + 1 :] if here in entries else sys.path
+    for entry in later:
+        spec: ModuleSpec | None = PathFinder.find_spec("sitecustomize", [entry])
+        if spec is None or spec.loader is None or spec.origin in _RUN_ALREADY:
+            continue
+        _RUN_ALREADY.add(spec.origin)
+        module = type(sys)("sitecustomize")
+        module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+        return
+
+
+try:
+    if __file__ not in _RUN_ALREADY:
+        _RUN_ALREADY.add(__file__)
+        _begin()
+finally:
+    _chain()

@@ -1,0 +1,67 @@
+"""Ends every descendant of this process: asked first, killed after a grace, whatever session it hides in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from ascend_adapt.launch import processes
+from ascend_adapt.launch.processes import Identity
+
+GRACE_S = 10.0
+_KILL_WAIT_S = 10.0
+_LOOK_EVERY_S = 0.02
+
+
+def steps(first: int) -> list[tuple[float, int]]:
+    """Return which signal is due how many seconds after the start."""
+    # What a shell starts with & ignores SIGINT for life, and must not cost the whole grace on a Ctrl-C.
+    asked = [(0.0, signal.SIGINT), (GRACE_S / 4, signal.SIGTERM)] if first == signal.SIGINT else [(0.0, signal.SIGTERM)]
+    return [*asked, (GRACE_S, signal.SIGKILL)]
+
+
+class Ending:
+    """One teardown in progress; ``look()`` is called until it returns True.
+
+    New descendants get the signal that is due as soon as they are seen, so a process that keeps forking gains nothing.
+    """
+
+    def __init__(self, first: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._began = now()
+        self._steps = steps(first)
+        self._told: dict[Identity, int] = {}
+        self.left: list[Identity] = []
+
+    def hurry(self) -> None:
+        """Skip the grace."""
+        self._steps = [(0.0, signal.SIGKILL)]
+
+    def look(self) -> bool:
+        """Signal whom a signal is due; return whether nobody is left, or nothing more can be done."""
+        elapsed = self._now() - self._began
+        due = [step for step, (after, _) in enumerate(self._steps) if after <= elapsed][-1]
+        number = self._steps[due][1]
+        self.left = processes.descendants(os.getpid())
+        for one in self.left:
+            if self._told.get(one) != number:
+                self._told[one] = number
+                one.send(number)
+                if number != signal.SIGKILL:
+                    one.send(signal.SIGCONT)  # a stopped process would not see it
+        # A process in uninterruptible sleep outlives even SIGKILL; waiting for ever would make two of them.
+        return not self.left or elapsed > self._steps[-1][0] + _KILL_WAIT_S
+
+
+def end_descendants(first: int = signal.SIGTERM) -> list[Identity]:
+    """End all descendants and reap them; return those that nothing could end."""
+    ending = Ending(first)
+    while not ending.look():
+        time.sleep(_LOOK_EVERY_S)
+        for _ in processes.reap():
+            pass
+    for _ in processes.reap():
+        pass
+    return ending.left

@@ -1,0 +1,192 @@
+"""The guardian: starts the processes of a job on this machine, and outlives them all.
+
+It is a process of its own between the launcher and the ranks. Every orphan below it becomes its child, so nothing gets
+out of sight. It ends the job when a rank fails, when it is told to through the pipe from the launcher, when it gets a
+signal itself, and when that pipe closes because the launcher is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch import failures, processes
+from ascend_adapt.launch.ending import Ending
+from ascend_adapt.launch.environment import BOOTSTRAP
+from ascend_adapt.launch.failures import Failure
+from ascend_adapt.launch.output import STDERR, STDOUT, Output
+from ascend_adapt.launch.plan import Plan, RankCommand
+from ascend_adapt.launch.processes import Identity, code_name
+from ascend_adapt.launch.reach import Watch
+from ascend_adapt.launch.run_directory import Job, RunDirectory
+
+HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_ENDING_LOOK_S = 0.02
+_OUTPUT_WAIT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a guardian is to do."""
+
+    plan: Plan
+    run_dir: RunDirectory
+    max_restarts: int = 0
+    strict: bool = False
+    watch_reach: bool = False
+
+
+class Guardian:
+    """One job on this machine; ``control`` is the pipe from the launcher: a byte is a signal, its end is an end."""
+
+    def __init__(self, assignment: Assignment, control: int, launcher: Identity) -> None:
+        self._assignment, self._control = assignment, control
+        self._job = Job.here(launcher, Identity.own())
+        self._stop: int | None = None
+        self._hurry = False
+        self._unreached: list[str] = []
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Run the job to its end and return its exit code."""
+        processes.adopt_orphans()
+        self._write_job()
+        code, restarts = self._attempt(0), 0
+        while code and self._stop is None and restarts < self._assignment.max_restarts:
+            restarts += 1
+            say(f"restart {restarts} of {self._assignment.max_restarts}")
+            code = self._attempt(restarts)
+        self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached)
+        return code
+
+    def _write_job(self, **more: Any) -> None:
+        # A full disk must not change how the job ends.
+        with contextlib.suppress(OSError):
+            self._job.write(self._assignment.run_dir, **more)
+
+    def listen(self) -> None:
+        """Heed signals from now on; those that were ignored at the start of the job stay ignored."""
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, *HEEDED):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)  # the wakeup pipe tells which it was
+        self._selector.register(reader, selectors.EVENT_READ, "signals")
+        self._selector.register(self._control, selectors.EVENT_READ, "launcher")
+
+    def _attempt(self, restarts: int) -> int:
+        """Start every process, wait for the first failure or the last success, and leave nothing behind."""
+        began_ns = time.time_ns()
+        ranks = [command.rank for command in self._assignment.plan.ranks if command.rank is not None]
+        logs = {rank: self._assignment.run_dir.rank_log(rank) for rank in ranks}
+        output = Output(logs, append=restarts > 0)
+        running = {self._start(command, output, restarts): command for command in self._assignment.plan.ranks}
+        output.begin()
+        failure = self._wait_for_end(running)
+        left_running = self._end_all(failure)
+        output.finish(_OUTPUT_WAIT_S if not left_running else 0)
+        if failure is None:
+            return 0 if self._stop is None else 128 + self._stop
+        first = failures.earliest(self._assignment.run_dir, failure, began_ns)
+        say(first.told(self._assignment.run_dir))
+        return first.code
+
+    def _start(self, command: RankCommand, output: Output, restarts: int) -> int:
+        env = {**os.environ, **command.env, "ASCEND_ADAPT_JOB": f"{self._job_name()}.{restarts}"}
+        # Of a rank that this very launcher was started by.
+        env.pop("ASCEND_ADAPT_RANK_PID", None)
+        stdout = stderr = None
+        if command.rank is not None:
+            env["TORCHELASTIC_RUN_ID"] = env["ASCEND_ADAPT_JOB"]
+            env["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
+            stdout, stderr = output.pipe(command.rank, STDOUT), output.pipe(command.rank, STDERR)
+        try:
+            process = subprocess.Popen(
+                command.argv,
+                env=env,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                # Safe here: this process has no thread but this one until output.begin().
+                preexec_fn=processes.dies_with_parent(),
+            )
+        except OSError as error:
+            raise LaunchError(
+                f"{command.argv[0]}: {error.strerror}, expected a program that can be started — see its first line"
+            ) from error
+        process.returncode = 0  # the guardian reaps by itself, in the order in which its children end
+        return int(process.pid)
+
+    def _job_name(self) -> str:
+        return f"{self._job.boot[:8]}-{self._job.guardian.pid}-{self._job.guardian.start}"
+
+    def _wait_for_end(self, running: dict[int, RankCommand]) -> Failure | None:
+        """Return the first failure; None after the last success, or if the job is to stop."""
+        watch = Watch(self._assignment.run_dir, BOOTSTRAP) if self._assignment.watch_reach else None
+        while running and self._stop is None:
+            self._wait(watch.interval if watch is not None else None)
+            for pid, code in processes.reap():
+                command = running.pop(pid, None)
+                if command is not None and code != 0:
+                    error = "" if command.rank is not None else f"{command.argv[0]} ended with {code_name(code)}"
+                    return Failure(command.rank, time.time_ns(), code, error)
+            for unreached in watch.look() if watch is not None else ():
+                self._unreached.append(str(unreached))
+                say(str(unreached))
+                if self._assignment.strict:
+                    return Failure(None, time.time_ns(), 1, "--strict: stops the job, every rank must be adapted")
+        return None
+
+    def _end_all(self, failure: Failure | None) -> list[Identity]:
+        """End everything below this process; return what nothing could end."""
+        is_success = failure is None and self._stop is None
+        ending = Ending(signal.SIGINT if self._stop == signal.SIGINT else signal.SIGTERM)
+        self._hurry = False
+        done = ending.look()
+        if is_success and ending.left:
+            say(f"ends what the job left running: {', '.join(str(one.pid) for one in ending.left)}")
+        while not done:
+            self._wait(_ENDING_LOOK_S)
+            for _ in processes.reap():
+                pass
+            if self._hurry:
+                ending.hurry()
+            done = ending.look()
+        for _ in processes.reap():
+            pass
+        if ending.left:
+            pids = ", ".join(str(one.pid) for one in ending.left)
+            say(f"pids {pids} outlive SIGKILL — the kernel holds them, see dmesg")
+        return ending.left
+
+    def _wait(self, timeout: float | None) -> None:
+        """Wait for a signal, a word of the launcher or the timeout."""
+        for key, _ in self._selector.select(timeout):
+            if key.data == "launcher":
+                data = os.read(key.fd, 64)
+                if not data:
+                    self._selector.unregister(key.fd)
+                    data = bytes([signal.SIGKILL])
+            else:
+                data = os.read(key.fd, 64)
+            for number in data:
+                if number != signal.SIGCHLD:
+                    self._asked_to_stop(number)
+
+    def _asked_to_stop(self, number: int) -> None:
+        self._hurry = self._stop is not None
+        if self._stop is None:
+            self._stop = number
+
+
+def say(text: str) -> None:
+    """Tell the user one line; a closed terminal is no reason to stop."""
+    with contextlib.suppress(OSError):
+        os.write(STDERR, os.fsencode(f"ascend-run: {text}\n"))

@@ -1,0 +1,98 @@
+"""This process as a member of a job: adapted, and if it is a rank, reporting and compared with the other ranks."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt import agreement, runtime
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.run_directory import RunDirectory, write_whole
+
+_joined = False
+
+
+def join() -> bool:
+    """Adapt this process, once; a rank also writes its status now, at the first apply and at exit.
+
+    Return False if the script's own enable() is at work just now, which is to be joined later.
+
+    Raises:
+        AdaptError: as enable(); and if this rank has other versions or patches than one that is there already.
+    """
+    global _joined
+    if _joined:
+        return True  # and what the script has done since, such as disable(), stands
+    if runtime.is_beginning():
+        return False
+    runtime.enable()
+    rank, folder = _own_rank(), os.environ.get("ASCEND_ADAPT_RUN_DIR")
+    if rank is not None and folder:
+        _take_part(RunDirectory(Path(folder)), rank)
+    _joined = True
+    return True
+
+
+def _take_part(run_dir: RunDirectory, rank: int) -> None:
+    pid = os.getpid()
+
+    def report_and_compare() -> None:
+        _report(run_dir, rank)
+        _compare(run_dir)
+
+    def report_at_exit() -> None:
+        # A forked child runs our exit handlers too, and is not the rank. A full disk is no failure of the job.
+        if os.getpid() == pid:
+            with contextlib.suppress(LaunchError):
+                _report(run_dir, rank)
+
+    report_and_compare()
+    runtime.at_first_apply(report_and_compare)
+    atexit.register(report_at_exit)
+
+
+def _own_rank() -> int | None:
+    """Return the rank that this process is; what a rank starts inherits RANK and is none."""
+    rank, pid = os.environ.get("RANK", ""), os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
+    return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
+
+
+def _report(run_dir: RunDirectory, rank: int) -> None:
+    status = runtime.status()
+    told = agreement.facts(status)
+    data = {
+        "rank": rank,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "job": os.environ.get("ASCEND_ADAPT_JOB", ""),
+        "digest": agreement.digest(told),
+        "facts": told,
+        **status.to_json(),
+    }
+    try:
+        write_whole(run_dir.rank_status(rank), data)
+    except OSError as error:
+        raise LaunchError(
+            f"{run_dir.path}: {error.strerror}, expected a folder that ranks can write — choose another with --log-dir"
+        ) from error
+
+
+def _compare(run_dir: RunDirectory) -> None:
+    """Raise if a rank differs from another.
+
+    Each writes before it reads, so of two that differ one at least sees the other, before it runs a line of the script.
+    """
+    told: dict[int, dict[str, str]] = {}
+    for path in run_dir.path.glob("adapt-status.*.json"):
+        data: dict[str, Any] = json.loads(path.read_text())
+        if data["job"] == os.environ.get("ASCEND_ADAPT_JOB", ""):
+            told[int(data["rank"])] = data["facts"]
+    found = agreement.differences(told)
+    if found:
+        more = f"; {len(found) - 1} more differences" if len(found) > 1 else ""
+        raise LaunchError(f"{found[0]}{more} — give all ranks the same packages and settings")

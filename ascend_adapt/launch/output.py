@@ -1,0 +1,70 @@
+"""Passes on what ranks print, to the console as it comes and to one log for each rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+STDOUT, STDERR = 1, 2
+_AT_ONCE = 1 << 16
+
+
+class Output:
+    """One thread that copies the pipes of all ranks until every writer has closed them."""
+
+    def __init__(self, logs: Mapping[int, Path], append: bool) -> None:
+        self._logs = {rank: path.open("ab" if append else "wb", buffering=0) for rank, path in logs.items()}
+        # With one rank nobody's line can be cut in two by another's.
+        self._whole_lines = len(logs) > 1
+        self._held: dict[tuple[int, int], bytes] = {}
+        self._selector = selectors.DefaultSelector()
+        self._writers: list[int] = []
+        self._thread = threading.Thread(target=self._copy, name="output of ranks", daemon=True)
+
+    def pipe(self, rank: int, console: int) -> int:
+        """Return what a rank may write to instead of the console's STDOUT or STDERR."""
+        reader, writer = os.pipe()
+        self._selector.register(reader, selectors.EVENT_READ, (rank, console))
+        self._writers.append(writer)
+        return writer
+
+    def begin(self) -> None:
+        """Copy from now on; all ranks have been started."""
+        for writer in self._writers:
+            os.close(writer)
+        self._thread.start()
+
+    def finish(self, timeout: float) -> None:
+        """Wait until all has been passed on, or until ``timeout`` where somebody keeps a pipe open."""
+        self._thread.join(timeout)
+
+    def _copy(self) -> None:
+        while self._selector.get_map():
+            for key, _ in self._selector.select():
+                rank, console = key.data
+                data = os.read(key.fd, _AT_ONCE)
+                if data:
+                    # A full disk must not stop the rank: what cannot be kept is at least shown.
+                    with contextlib.suppress(OSError):
+                        self._logs[rank].write(data)
+                else:
+                    self._selector.unregister(key.fd)
+                    os.close(key.fd)
+                self._show(rank, console, data, ended=not data)
+        for log in self._logs.values():
+            log.close()
+
+    def _show(self, rank: int, console: int, data: bytes, ended: bool) -> None:
+        text = self._held.pop((rank, console), b"") + data
+        if self._whole_lines and not ended and len(text) < _AT_ONCE:
+            end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+            text, self._held[rank, console] = text[:end], text[end:]
+        while text:
+            try:
+                text = text[os.write(console, text) :]
+            except OSError:
+                return  # the console is gone (a closed terminal, `| head`); the logs are not

@@ -1,0 +1,62 @@
+"""Ports that two jobs on one machine never share: reserved as long as the job runs, released by the kernel."""
+
+from __future__ import annotations
+
+import socket
+from types import TracebackType
+
+from ascend_adapt.errors import LaunchError
+
+# Above what Linux gives away by itself (32768 to 60999). HCCL takes the 16 ports from its base on, one a device.
+_HCCL_BASES = range(61000, 65000, 16)
+
+
+class Ports:
+    """A rendezvous port and the base of an HCCL range, both ours until ``close()`` or the end of this process."""
+
+    def __init__(self) -> None:
+        self._hccl_lock, self.hccl_base = _lock_range()
+        # Bound and not listening: no other program is given the port, and rank 0, which sets SO_REUSEADDR as torch's
+        # store does, can still listen on it.
+        self._rendezvous = _bound(0)
+        self.rendezvous = int(self._rendezvous.getsockname()[1])
+
+    def close(self) -> None:
+        """Release both."""
+        self._rendezvous.close()
+        self._hccl_lock.close()
+
+    def __enter__(self) -> Ports:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def _bound(port: int) -> socket.socket:
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        holder.bind(("", port))
+    except OSError:
+        holder.close()
+        raise
+    return holder
+
+
+def _lock_range() -> tuple[socket.socket, int]:
+    for base in _HCCL_BASES:
+        # An abstract name: like the ports it belongs to the network namespace, and it needs no file to clean up.
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            lock.bind(f"\0ascend_adapt hccl {base}")
+            for port in range(base, base + _HCCL_BASES.step):
+                _bound(port).close()
+        except OSError:
+            lock.close()
+            continue
+        return lock, base
+    raise LaunchError(
+        f"HCCL ports {_HCCL_BASES.start} to {_HCCL_BASES.stop}: no {_HCCL_BASES.step} of them are free — "
+        "set HCCL_IF_BASE_PORT, or end a job"
+    )

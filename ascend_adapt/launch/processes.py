@@ -1,0 +1,166 @@
+"""Linux processes: who they are (pid and start time), who descends from whom, and how to signal no other one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascend_adapt.errors import LaunchError
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PF_FORKNOEXEC = 0x40
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process that no later one is mistaken for, although the kernel gives its pid again."""
+
+    pid: int
+    start: int
+
+    @classmethod
+    def own(cls) -> Identity:
+        """Return the identity of this process.
+
+        Raises:
+            LaunchError: there is no /proc to tell it.
+        """
+        own = cls.of(os.getpid())
+        if own is None:
+            raise LaunchError("/proc: does not show this process, expected Linux with /proc mounted — mount it")
+        return own
+
+    @classmethod
+    def of(cls, pid: int) -> Identity | None:
+        """Return the identity of a process that is there now, or None."""
+        stat = _Stat.read(pid)
+        return cls(pid, stat.start) if stat is not None else None
+
+    def is_alive(self) -> bool:
+        """Return whether it still runs; a zombie does not."""
+        stat = _Stat.read(self.pid)
+        return stat is not None and stat.start == self.start and stat.state not in "ZX"
+
+    def is_forked_copy(self) -> bool:
+        """Return whether it still runs what its parent ran when it was forked."""
+        stat = _Stat.read(self.pid)
+        return stat is not None and stat.start == self.start and bool(stat.flags & _PF_FORKNOEXEC)
+
+    def send(self, number: int) -> None:
+        """Send it a signal; nothing happens if it is gone, whoever has its pid by now."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        except OSError:
+            # A kernel before 5.3: between the look and the signal a pid could change hands, in theory.
+            if self.is_alive():
+                os.kill(self.pid, number)
+            return
+        try:
+            if self.is_alive():
+                signal.pidfd_send_signal(handle, number)
+        except ProcessLookupError:
+            pass
+        finally:
+            os.close(handle)
+
+
+def descendants(of: int) -> list[Identity]:
+    """Return the running processes below a process, whatever their session or group; zombies are left out."""
+    children: dict[int, list[tuple[int, _Stat]]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (stat := _Stat.read(int(entry))) is not None:
+            children.setdefault(stat.parent, []).append((int(entry), stat))
+    found: list[Identity] = []
+    parents = [of]
+    while parents:
+        for pid, stat in children.get(parents.pop(), ()):
+            parents.append(pid)
+            if stat.state not in "ZX":
+                found.append(Identity(pid, stat.start))
+    return found
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that none gets out of sight."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def dies_with_parent() -> Callable[[], None]:
+    """Return what a child calls between fork and exec so that SIGKILL reaches it when this process ends."""
+    parent = os.getpid()
+    _libc()  # loaded here: between fork and exec nothing should be
+
+    def in_child() -> None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(128 + signal.SIGKILL)
+
+    return in_child
+
+
+def reap() -> Iterable[tuple[int, int]]:
+    """Yield pid and exit code (128 + n for signal n) of every child, adopted ones too, that has ended by now."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, exit_code(status)
+
+
+def exit_code(status: int) -> int:
+    """Return a wait status as a shell tells it: the code, or 128 + n for signal n."""
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def code_name(code: int) -> str:
+    """Return an exit code as text, with the signal it stands for."""
+    try:
+        return f"exit code {code} ({signal.Signals(code - 128).name})"
+    except ValueError:
+        return f"exit code {code}"
+
+
+@dataclass(frozen=True)
+class _Stat:
+    state: str
+    parent: int
+    flags: int
+    start: int
+
+    @classmethod
+    def read(cls, pid: int) -> _Stat | None:
+        try:
+            text = Path(f"/proc/{pid}/stat").read_bytes()
+        except OSError:
+            return None
+        # The name before the last parenthesis may hold spaces and parentheses itself.
+        fields = text[text.rindex(b")") + 2 :].split()
+        return cls(fields[0].decode(), int(fields[1]), int(fields[6]), int(fields[19]))
+
+
+def _libc() -> ctypes.CDLL:
+    global _loaded
+    if _loaded is None:
+        _loaded = ctypes.CDLL(None, use_errno=True)
+    return _loaded
+
+
+_loaded: ctypes.CDLL | None = None
+
+
+def _prctl(option: int, value: int) -> None:
+    if not sys.platform.startswith("linux"):
+        return
+    if _libc().prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")

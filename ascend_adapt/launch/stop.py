@@ -1,0 +1,39 @@
+"""Ends a job that runs somewhere on this machine, and only that one."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.ending import GRACE_S
+from ascend_adapt.launch.run_directory import Job, RunDirectory, boot_id
+
+_LOOK_EVERY_S = 0.05
+_PATIENCE_S = 3 * GRACE_S
+
+
+def stop(folder: Path) -> str:
+    """End the job of a run directory, wait until it is gone, and return what was done.
+
+    Raises:
+        LaunchError: the folder is no run directory, the job runs on another machine, or it does not end.
+    """
+    job, told = Job.read(RunDirectory(folder))
+    if job.host != socket.gethostname():
+        raise LaunchError(f"{folder}: its job runs on {job.host}, this is {socket.gethostname()} — stop it there")
+    if job.boot != boot_id():
+        return "had ended with an earlier start of this machine"
+    alive = [one for one in (job.launcher, job.guardian) if one.is_alive()]
+    if not alive:
+        return f"had ended already, with exit code {told.get('exit_code', 'unknown')}"
+    alive[0].send(signal.SIGTERM)
+    deadline = time.monotonic() + _PATIENCE_S
+    while any(one.is_alive() for one in alive):
+        if time.monotonic() > deadline:
+            pids = ", ".join(str(one.pid) for one in alive if one.is_alive())
+            raise LaunchError(f"{folder}: pids {pids} still run after {_PATIENCE_S:.0f} s — look at what they wait for")
+        time.sleep(_LOOK_EVERY_S)
+    return "ended"

@@ -1,0 +1,106 @@
+"""Source archives of released versions: downloaded from the index pip is set to, checked, unpacked, never run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import ssl
+import subprocess
+import sys
+import tarfile
+import tempfile
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+from ascend_adapt.errors import AdaptError
+
+_TIMEOUT_S = 120
+_JSON = "application/vnd.pypi.simple.v1+json"
+
+
+class ReleaseError(AdaptError):
+    """A release that cannot be had."""
+
+
+class Releases:
+    """The source trees of released versions, kept unpacked below ``cache``."""
+
+    def __init__(self, cache: Path) -> None:
+        self.cache = cache
+        self._files: dict[str, dict[str, tuple[str, str]]] = {}
+
+    def tree(self, distribution: str, version: str) -> Path:
+        """Return the folder of one release's sources, downloaded first if it is not there.
+
+        Raises:
+            ReleaseError: no such release, no connection, or an archive that is not what the index promised.
+        """
+        folder = self.cache / f"{distribution}-{version}"
+        if not folder.is_dir():
+            self._unpack(self._download(distribution, version), folder)
+        return folder
+
+    def versions(self, distribution: str) -> list[str]:
+        """Return every version that has a source archive, in the order of the index."""
+        if distribution not in self._files:
+            self._files[distribution] = _source_archives(distribution)
+        return list(self._files[distribution])
+
+    def _download(self, distribution: str, version: str) -> bytes:
+        if version not in self.versions(distribution):
+            raise ReleaseError(f"{distribution} {version}: the index has no source archive of it — see its versions")
+        url, sha256 = self._files[distribution][version]
+        archive = _read(url)
+        found = hashlib.sha256(archive).hexdigest()
+        if found != sha256:
+            raise ReleaseError(f"{distribution} {version}: sha256 {found}, expected {sha256} — download it again")
+        return archive
+
+    def _unpack(self, archive: bytes, folder: Path) -> None:
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.cache) as aside:
+            packed = Path(aside, "archive.tar.gz")
+            packed.write_bytes(archive)
+            try:
+                with tarfile.open(packed) as tar:
+                    tar.extractall(Path(aside, "unpacked"), filter="data")
+            except (tarfile.TarError, EOFError, OSError) as error:
+                raise ReleaseError(f"{folder.name}: is not a tar archive ({error}) — download it again") from error
+            (content,) = Path(aside, "unpacked").iterdir()
+            content.replace(folder)
+
+
+def _source_archives(distribution: str) -> dict[str, tuple[str, str]]:
+    """Return version -> (address, sha256) of the .tar.gz archives that the index lists."""
+    page = urllib.parse.urljoin(_index() + "/", re.sub(r"[-_.]+", "-", distribution).lower() + "/")
+    listed = json.loads(_read(page, accept=_JSON))
+    archives = {}
+    for file in listed["files"]:
+        match = re.fullmatch(r"(.+)-(\d[^-]*)\.tar\.gz", file["filename"])
+        if match is not None and "sha256" in file["hashes"]:
+            archives[match[2]] = (urllib.parse.urljoin(page, file["url"]), file["hashes"]["sha256"])
+    return archives
+
+
+def _index() -> str:
+    """The index that pip uses in this environment."""
+    code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    asked = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True)
+    default = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    found = os.environ.get("PIP_INDEX_URL") or asked.stdout.decode().strip() or default.stdout.strip()
+    if not found:
+        raise ReleaseError("pip: names no index — set PIP_INDEX_URL")
+    return found.rstrip("/")
+
+
+def _read(url: str, accept: str = "*/*") -> bytes:
+    request = urllib.request.Request(url, headers={"Accept": accept})
+    context = ssl.create_default_context(cafile=os.environ.get("PIP_CERT"))
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context) as answer:
+            return bytes(answer.read())
+    except OSError as error:
+        raise ReleaseError(f"{url}: {error} — is the index reachable?") from error

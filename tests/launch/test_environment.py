@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from ascend_adapt.launch import environment
+from ascend_adapt.launch.request import parse
+
+
+def test_patch_options_become_variables():
+    request = parse(["--disable", "a", "--strict", "--allow-drift", "b", "train.py"])
+    env = environment.of_patches(request, "cuda", {"megatron", "deepspeed"}, {"ASCEND_ADAPT_DISABLE": "z"})
+    del env["PYTHONPATH"]
+    assert env == {
+        "ASCEND_ADAPT_TARGETS": "deepspeed,megatron",
+        "ASCEND_ADAPT_DEVICE": "cuda",
+        "ASCEND_ADAPT_DISABLE": "z,a",
+        "ASCEND_ADAPT_ALLOW_DRIFT": "b",
+        "ASCEND_ADAPT_STRICT": "1",
+    }
+
+
+@pytest.mark.parametrize("users", ["", "/x", ":/x", "/x::/y:", f"{environment.BOOTSTRAP}:/x", "/a b:/ü"])
+def test_the_bootstrap_is_first_and_no_element_is_empty(users):
+    elements = environment.python_path(users).split(":")
+    assert elements[0] == environment.BOOTSTRAP
+    assert elements[1:] == [element for element in users.split(":") if element not in ("", environment.BOOTSTRAP)]
+
+
+def test_npu_defaults_give_way_to_the_user():
+    told = environment.of_device("npu", "/run", 61016, {"CUDA_VISIBLE_DEVICES": "2,3", "HCCL_CONNECT_TIMEOUT": "60"})
+    assert told == {
+        "HCCL_WHITELIST_DISABLE": "1",
+        "HCCL_IF_BASE_PORT": "61016",
+        "ASCEND_PROCESS_LOG_PATH": "/run/npu-logs",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "ASCEND_RT_VISIBLE_DEVICES": "2,3",
+    }
+    everything = dict.fromkeys(told, "mine") | {"HCCL_CONNECT_TIMEOUT": "mine"}
+    assert environment.of_device("npu", "/run", 61016, everything) == {}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_other_devices_get_none(device):
+    assert environment.of_device(device, "/run", 61016, {}) == {}

@@ -1,0 +1,120 @@
+"""What a rank reports, and that ranks which differ do not start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Run by every interpreter of the job after our bootstrap: makes rank 1 another rank than the rest.
+DIFFERENT = {
+    "a patch that is off": "os.environ['ASCEND_ADAPT_DISABLE'] = 'toy_answer'",
+    "another version": (
+        "import importlib.metadata as m; real = m.version; "
+        "m.version = lambda name: '0.0.1' if name == 'torch' else real(name)"
+    ),
+}
+TOLD = {
+    "a patch that is off": "patch toy.toy_answer is ",
+    "another version": "torch is ",
+}
+
+
+@pytest.fixture
+def different(tmp_path):
+    """Return a function that writes such a sitecustomize, and its folder."""
+
+    def write(code):
+        folder = tmp_path / "site"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(f"import os\nif os.environ.get('RANK') == '1':\n    {code}\n")
+        return str(folder)
+
+    return write
+
+
+@pytest.mark.parametrize("how", DIFFERENT)
+def test_ranks_that_differ_stop_before_the_script(how, ascend_run, different, toy, tmp_path):
+    (tmp_path / "train.py").write_text("import toytarget, signal; signal.pause()")
+    path = f"{different(DIFFERENT[how])}:{toy}"
+    job = ascend_run("--nproc", "2", "--log-dir", "run", "train.py", PYTHONPATH=path)
+    assert job.returncode == 1, job.stderr
+    assert f"ascend_adapt: rank 1 differs from rank 0: {TOLD[how]}" in job.stderr
+    assert "Traceback" not in job.stderr
+    status = subprocess.run(
+        [sys.executable, "-m", "ascend_adapt.cli", "status", "run"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert status.returncode == 1
+    assert f"ascend-adapt status: rank 1 differs from rank 0: {TOLD[how]}" in status.stderr
+
+
+def test_of_two_ranks_at_least_the_last_to_come_sees_it(ascend_run, different, toy, tmp_path):
+    """Not even a line of the script runs in the rank that came last; the first may have begun."""
+    (tmp_path / "train.py").write_text(
+        "import os, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "open(f'step.{os.environ[\"RANK\"]}', 'w').close()\n"
+    )
+    path = f"{different(DIFFERENT['a patch that is off'])}:{toy}"
+    job = ascend_run("--nproc", "2", "train.py", PYTHONPATH=path)
+    assert job.returncode == 1
+    assert list(tmp_path.glob("step.*")) == []
+
+
+def test_ranks_that_differ_below_another_launcher(ascend_run, different, toy, tmp_path):
+    (tmp_path / "train.py").write_text("import toytarget, signal; signal.pause()")
+    path = f"{different(DIFFERENT['a patch that is off'])}:{toy}"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    job = ascend_run(*torchrun, PYTHONPATH=path)
+    assert job.returncode == 1
+    assert "LaunchError: rank 1 differs from rank 0: patch toy.toy_answer is " in job.stderr
+
+
+def test_the_status_of_each_rank(ascend_run, toy, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import json, os\n"
+        "def states():\n"
+        "    told = json.load(open(f'run/adapt-status.{os.environ[\"RANK\"]}.json'))\n"
+        "    return {outcome['state'] for outcome in told['outcomes'] if outcome['plugin'] == 'toy'}\n"
+        "before = states()\nimport toytarget\nprint(before, states())\n"
+        # What a rank starts is not the rank, and must not write for it.
+        "import subprocess, sys\n"
+        "os.environ['ASCEND_ADAPT_DISABLE'] = 'toy'\n"
+        "subprocess.run([sys.executable, '-c', 'import toytarget'])\n"
+        "os.fork() or sys.exit()\n"
+    )
+    job = ascend_run("--nproc", "2", "--log-dir", "run", "train.py", PYTHONPATH=toy)
+    assert job.returncode == 0, job.stderr
+    assert job.stdout == "{'armed'} {'applied'}\n" * 2
+    told = [json.loads((tmp_path / "run" / f"adapt-status.{rank}.json").read_text()) for rank in (0, 1)]
+    assert told[0]["digest"] == told[1]["digest"]
+    for rank in (0, 1):
+        states = {outcome["state"] for outcome in told[rank]["outcomes"] if outcome["plugin"] == "toy"}
+        assert (told[rank]["rank"], states) == (rank, {"applied"})
+
+
+DRIFTING = """
+import ascend_adapt
+@ascend_adapt.wrap('toytarget:question', why='a test', until='the test ends', without='slower')
+def toy_question(wrapped, instance, args, kwargs): return wrapped(*args, **kwargs)
+@ascend_adapt.hookimpl
+def register_patches(): return [toy_question]
+"""
+
+
+SWALLOWED = "try:\n    import toytarget\nexcept Exception:\n    pass"
+
+
+@pytest.mark.parametrize("script", ["import toytarget", SWALLOWED, f"{SWALLOWED}\nraise SystemExit(0)"])
+def test_a_strict_failure_ends_the_rank_even_if_the_script_swallows_it(script, ascend_run, toy, tmp_path):
+    Path(toy, "toy_plugin.py").write_text(DRIFTING)
+    (tmp_path / "train.py").write_text(script)
+    assert ascend_run("train.py", PYTHONPATH=toy).returncode == 0
+    job = ascend_run("--strict", "train.py", PYTHONPATH=toy)
+    assert job.returncode == 1
+    assert "ascend_adapt: patch 'toy_question' (plugin 'toy' of toy-plugin) drifted: " in job.stderr
+    assert "rank 0 on " in job.stderr
+    assert "Traceback" not in job.stderr

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ascend_adapt import agreement
+from ascend_adapt.patches.outcome import Outcome, Status
+
+NAME = "patch toy.one"
+
+
+def told(**states):
+    return {int(rank[1:]): {"torch": "2.13.0", NAME: state} for rank, state in states.items()}
+
+
+@pytest.mark.parametrize("later", ["applied", "not_needed", "drifted", "failed", "lost"])
+def test_an_armed_patch_may_yet_become_what_it_is_elsewhere(later):
+    both = told(r0="armed", r1=later)
+    assert agreement.differences(both) == []
+    assert agreement.digest(both[0]) == agreement.digest(both[1])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("armed", "skipped"), ("applied", "disabled"), ("applied", "not_needed"), ("drifted", "applied")],
+)
+def test_a_patch_that_never_becomes_the_same_is_a_difference(one, other):
+    (difference,) = agreement.differences(told(r0=one, r1=one, r2=other))
+    assert difference == f"rank 2 differs from rank 0: {NAME} is {other}, there {one}"
+
+
+@pytest.mark.parametrize("later", ["armed", "applied", "skipped"])
+def test_a_patch_that_is_judged_at_import_may_become_anything(later):
+    assert agreement.differences(told(r0="undecided", r1=later)) == []
+
+
+def test_a_fact_that_one_rank_does_not_have():
+    facts = told(r0="armed", r3="armed")
+    del facts[3][NAME]
+    assert agreement.differences(facts) == [f"rank 3 differs from rank 0: {NAME} is missing, there armed"]
+    assert agreement.digest(facts[0]) != agreement.digest(facts[3])
+
+
+def test_no_ranks_agree():
+    assert agreement.differences({}) == []
+
+
+def test_the_facts_are_versions_device_and_states():
+    outcome = Outcome(
+        patch="one", plugin="toy", target="wrapt.patches:f", state="armed", reason="", requires="", found="",
+        reversible=True,
+    )  # fmt: skip
+    facts = agreement.facts(Status((outcome,), device="cpu"))
+    assert (facts["device"], facts["patch toy.one"]) == ("cpu", "armed")
+    later = replace(outcome, reason="the version is judged when wrapt is imported")
+    assert agreement.facts(Status((later,)))["patch toy.one"] == "undecided"
+    assert facts["wrapt"][0].isdigit()
+    assert facts["torch"][0].isdigit()
+    assert facts["torch_npu"] == "not installed"

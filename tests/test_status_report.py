@@ -1,0 +1,70 @@
+"""What is told of a job that ran."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ascend_adapt import status_report
+from ascend_adapt.status_report import NoStatus
+
+OUTCOME = {
+    "patch": "one",
+    "plugin": "toy",
+    "target": "toytarget:answer",
+    "state": "applied",
+    "reason": "",
+    "requires": "",
+    "found": "",
+    "reversible": True,
+    "evidence": [],
+}
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """Return a function that writes the status of ranks, each with its version of torch."""
+
+    def write(*versions):
+        for rank, version in enumerate(versions):
+            data = {"rank": rank, "device": "cpu", "device_reason": "as asked", "problems": [], "outcomes": [OUTCOME]}
+            told = json.dumps({**data, "facts": {"torch": version}})
+            (tmp_path / f"adapt-status.{rank}.json").write_text(told)
+        return tmp_path
+
+    return write
+
+
+def test_ranks_that_differ_are_named(run_dir):
+    report = status_report.of_run(run_dir("2.13.0", "2.13.0", "2.12.0"))
+    assert report.problems == ("rank 2 differs from rank 0: torch is 2.12.0, there 2.13.0",)
+    assert report.outcomes[0].state == "applied"
+
+
+def test_many_ranks_are_told_in_order(run_dir):
+    report = status_report.of_run(run_dir(*["2.13.0"] * 12))
+    assert (report.problems, report.subject[:13]) == ((), "what 12 ranks")
+
+
+def test_ranks_that_were_not_reached_are_named(run_dir):
+    folder = run_dir("2.13.0")
+    (folder / "job.json").write_text(json.dumps({"unreached": ["rank 3 (pid 7): is not adapted"]}))
+    assert status_report.of_run(folder).problems == ("rank 3 (pid 7): is not adapted",)
+
+
+def test_a_job_of_which_no_rank_was_reached(tmp_path):
+    (tmp_path / "job.json").write_text(json.dumps({"unreached": ["rank 0 (pid 7): is not adapted"]}))
+    assert status_report.of_run(tmp_path).problems == ("rank 0 (pid 7): is not adapted",)
+
+
+def test_a_folder_without_a_status(tmp_path):
+    with pytest.raises(NoStatus, match=r"holds no adapt-status\.<rank>\.json"):
+        status_report.of_run(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"rank": 0, "outcomes": [{"patch": "one"}]}'])
+def test_a_damaged_status(text, tmp_path):
+    (tmp_path / "adapt-status.0.json").write_text(text)
+    with pytest.raises(NoStatus, match="is not a status file"):
+        status_report.of_run(tmp_path)

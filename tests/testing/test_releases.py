@@ -1,0 +1,104 @@
+"""Downloads from an index of our own: a local server, real HTTP, archives that are wrong in every way."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import json
+import tarfile
+import threading
+
+import pytest
+
+from ascend_adapt.testing.releases import ReleaseError, Releases
+
+
+def archive(*names):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            tar.addfile(info, io.BytesIO(b"x"))
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def index(monkeypatch):
+    """Serve files: name -> (content, sha256 or None for the right one)."""
+    served, asked = {}, []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            if self.path == "/simple/some-toy/":
+                files = [
+                    {"filename": name, "url": f"../../files/{name}", "hashes": {"sha256": sha256}}
+                    for name, (_, sha256) in served.items()
+                ]
+                body = json.dumps({"files": files}).encode()
+            else:
+                body = served[self.path.rpartition("/")[2]][0]
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
+
+    def add(name, content, sha256=None):
+        served[name] = (content, sha256 or hashlib.sha256(content).hexdigest())
+        return asked
+
+    yield add
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_release_is_downloaded_once_and_unpacked(index, tmp_path):
+    asked = index("some_toy-1.0.tar.gz", archive("some_toy-1.0/toy/__init__.py"))
+    index("some_toy-1.1-py3-none-any.whl", b"a wheel is no source")
+    releases = Releases(tmp_path / "cache")
+    assert releases.versions("Some.Toy") == ["1.0"]
+    folder = releases.tree("Some.Toy", "1.0")
+    assert [path.name for path in (folder / "toy").iterdir()] == ["__init__.py"]
+    count = len(asked)
+    assert releases.tree("Some.Toy", "1.0") == folder
+    assert Releases(tmp_path / "cache").tree("Some.Toy", "1.0") == folder
+    assert len(asked) == count
+
+
+@pytest.mark.parametrize(
+    ("content", "sha256", "text"),
+    [
+        (archive("some_toy-1.0/x"), "0" * 64, "expected 0000"),
+        (b"no archive", None, "is not a tar archive"),
+        (archive("../outside"), None, "is not a tar archive"),
+        (archive("some_toy-1.0/x")[:-20], None, "is not a tar archive"),
+    ],
+)
+def test_what_is_not_as_promised_is_refused_and_leaves_nothing(content, sha256, text, index, tmp_path):
+    index("some_toy-1.0.tar.gz", content, sha256)
+    with pytest.raises(ReleaseError, match=text):
+        Releases(tmp_path / "cache").tree("some-toy", "1.0")
+    assert not (tmp_path / "outside").exists()
+    assert not list(tmp_path.glob("cache/*"))
+
+
+def test_a_release_that_is_not_there(index, tmp_path):
+    index("some_toy-1.0.tar.gz", b"")
+    with pytest.raises(ReleaseError, match=r"some-toy 2\.0: the index has no source archive of it"):
+        Releases(tmp_path).tree("some-toy", "2.0")
+
+
+def test_no_connection(monkeypatch, tmp_path):
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    with pytest.raises(ReleaseError, match="is the index reachable"):
+        Releases(tmp_path).tree("some-toy", "1.0")
