@@ -6,6 +6,7 @@ later .NAME.idx.unfinished; one journal for all keys says how far they are good.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -98,15 +99,11 @@ class Journal:
     """
 
     def __init__(self, prefix: Path, job: str):
+        self._prefix = prefix
         self._path = prefix.with_name(f".{prefix.name}.journal.unfinished")
         self._job = job
         prefix.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = open(prefix.with_name(f".{prefix.name}.lock.unfinished"), "wb")  # noqa: SIM115  held to the end
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            raise DataError(f"{prefix}: another process is writing it, expected to be alone — wait for it") from error
+        self._lock = _locked(prefix)
         self.state = self._read()
 
     def _read(self) -> dict[str, Any] | None:
@@ -127,13 +124,39 @@ class Journal:
 
     def remove(self) -> None:
         """Forget the run."""
-        self._path.unlink(missing_ok=True)
-        Path(self._lock.name).unlink(missing_ok=True)
+        for path in (self._path, self._path.with_suffix(".new")):
+            path.unlink(missing_ok=True)
+        lock_path(self._prefix).unlink(missing_ok=True)
         self._lock.close()
 
     def close(self) -> None:
         """Let another run go on from here."""
         self._lock.close()
+
+
+def lock_path(prefix: Path) -> Path:
+    """Return the file that is locked while ``prefix`` is being written."""
+    return prefix.with_name(f".{prefix.name}.lock.unfinished")
+
+
+def _locked(prefix: Path) -> IO[bytes]:
+    """The lock file, open and locked.
+
+    Raises:
+        DataError: another process has it.
+    """
+    while True:
+        lock = open(lock_path(prefix), "wb")  # noqa: SIM115  held as long as the journal
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise DataError(f"{prefix}: another process is writing it, expected to be alone — wait for it") from error
+        # A run that just ended may have removed the file between the two calls: then others would lock a new one.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), lock_path(prefix).stat()):
+                return lock
+        lock.close()
 
 
 def discard(prefixes: Sequence[Path]) -> None:
