@@ -6,12 +6,12 @@ export OMP_NUM_THREADS ?= 1
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test check bench-overhead torture bench-startup install clean
+.PHONY: demo test check bench-overhead bench-data torture bench-startup install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[deepspeed,data,hf,test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[deepspeed,data,data-fast,data-all,hf,test]'
 	touch $@
 
 # The tests that need an older DeepSpeed run it in an environment of its own.
@@ -25,6 +25,9 @@ install: $(VENV)/.installed
 
 demo: install
 	$(BIN)/python $(EXAMPLE)/prepare_data.py --output-prefix data/stdlib
+	$(BIN)/ascend-adapt preprocess --input data/stdlib.jsonl --output-prefix data/stdlib \
+	    --vocab data/stdlib-vocab.json --merge-file data/stdlib-merges.txt --dataset-impl mmap \
+	    --tokenizer-type GPT2BPETokenizer --append-eod --workers 2
 	rm -rf runs/demo
 	$(BIN)/ascend-run --nproc 2 --device cpu --log-dir runs/demo $(EXAMPLE)/pretrain_gpt2.py \
 	    --data-path data/stdlib_text_document --pipeline-model-parallel-size 2 --exit-loss-drop 2.0
@@ -41,6 +44,9 @@ check: install
 
 bench-overhead: install
 	$(BIN)/python bench/overhead.py
+
+bench-data: install
+	$(BIN)/python bench/data.py $(BENCH_DATA)
 
 RUNS ?= 200
 SEED ?= 1

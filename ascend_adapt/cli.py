@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from ascend_adapt.errors import AdaptError, SettingsError
 
-NOT_BUILT = ("preprocess", "merge", "inspect", "convert", "eval", "generate", "report", "kernels")
+NOT_BUILT = ("convert", "eval", "generate", "report", "kernels")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,6 +47,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     from ascend_adapt import __version__
+    from ascend_adapt.data.commands import add_commands
 
     parser = _Parser(prog="ascend-adapt", description="See what is adapted here, and what stands in its way.")
     parser.add_argument("--version", action="version", version=f"ascend_adapt {__version__}")
@@ -62,8 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     for command in (status, doctor):
         command.add_argument("--json", action="store_true", help="print JSON")
     for command, run in ((status, _status), (doctor, _doctor), (stop, _stop)):
-        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
         command.set_defaults(run=run)
+    for each in (status, doctor, stop, *add_commands(commands)):
+        each.add_argument("--debug", action="store_true", help="show the traceback of an error")
     for name in NOT_BUILT:
         commands.add_parser(name, help="(not built yet)")
     return parser

@@ -10,7 +10,9 @@
     │   ├── PatchDrift           the target is missing or has changed
     │   ├── PatchFailed          applying raised
     │   └── PatchLost            the target was reloaded or replaced after apply
-    └── LaunchError              a job that cannot be planned or started
+    ├── LaunchError              a job that cannot be planned or started
+    └── DataError                text or token files that are not what the format, or the request, asks for
+        └── BadLine              one line of input that is not a document
 
 None is an ImportError: upstream code wraps imports in ``except ImportError`` and would swallow it.
 Texts read *subject: observed, expected — next step*.
@@ -59,3 +61,11 @@ class PatchLost(PatchError):
 
 class LaunchError(AdaptError):
     """A job cannot be planned or started."""
+
+
+class DataError(AdaptError):
+    """Text or token files are not what the format, or the request, asks for."""
+
+
+class BadLine(DataError):
+    """One line of input is not a document."""

@@ -1,13 +1,12 @@
 """Token files in Megatron's mmap format: PREFIX.bin holds the tokens, PREFIX.idx where each document begins.
 
 PREFIX.idx, little endian: magic, u64 version, u8 dtype code, u64 S sequences, u64 D document bounds, then
-i32 sizes[S] in tokens, i64 offsets[S] in bytes, i64 document_index[D]. Files written here have one sequence a document.
+i32 sizes[S] in tokens, i64 offsets[S] in bytes, i64 document_index[D]. Files of a preprocess tool have one sequence a
+document.
 """
 
 import os
 import struct
-import tempfile
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +17,10 @@ HEADER = struct.Struct("<9sQBQQ")
 
 # Codes 6 and 7 are floating point, and Megatron and GPT-NeoX disagree on which is which: never token data.
 DTYPES = {code: np.dtype(name) for code, name in {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}.items()}
-CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 class IndexedDatasetError(ValueError):
-    """A token file, or a document to be put in one, that is not what the format asks for."""
-
-
-def token_dtype(vocab_size: int) -> np.dtype:
-    """The integer type Megatron stores tokens in: two bytes where the vocabulary leaves room, else four."""
-    return np.dtype("<u2" if vocab_size < 65500 else "<i4")
+    """A token file that is not what the format asks for."""
 
 
 def bin_path(prefix: str | os.PathLike) -> Path:
@@ -118,39 +111,3 @@ def _read_index(file: Path) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarra
     )
     check(bool((np.diff(document_index) >= 0).all()), "document_index", "falling", "rising", broken)
     return dtype, sizes, offsets, document_index
-
-
-def write_documents(prefix: str | os.PathLike, documents: Iterable[Sequence[int]], vocab_size: int) -> tuple[int, int]:
-    """Write `documents`, one sequence each, to PREFIX.bin and PREFIX.idx; returns how many documents and tokens."""
-    dtype = token_dtype(vocab_size)
-    sizes = []
-    directory = Path(prefix).parent
-    directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".unfinished-") as aside:
-        new = Path(aside, "new")
-        with open(bin_path(new), "wb") as stream:
-            for document in documents:
-                tokens = np.asarray(document, dtype=np.int64)
-                if tokens.size and not 0 <= tokens.min() <= tokens.max() < vocab_size:
-                    raise IndexedDatasetError(
-                        f"document {len(sizes)}: tokens {tokens.min()} to {tokens.max()}, expected 0 to "
-                        f"{vocab_size - 1} — use the vocabulary of the tokenizer that made them"
-                    )
-                stream.write(tokens.astype(dtype).tobytes())
-                sizes.append(tokens.size)
-        if not sizes:
-            raise IndexedDatasetError(f"{prefix}: 0 documents, expected at least 1 — check the input")
-
-        lengths = np.array(sizes, dtype="<i4")
-        offsets = np.zeros(len(sizes), dtype="<i8")
-        offsets[1:] = np.cumsum(lengths[:-1], dtype=np.int64) * dtype.itemsize
-        with open(idx_path(new), "wb") as stream:
-            stream.write(HEADER.pack(MAGIC, VERSION, CODES[dtype], len(sizes), len(sizes) + 1))
-            for array in (lengths, offsets, np.arange(len(sizes) + 1, dtype="<i8")):
-                stream.write(array.tobytes())
-
-        # Readers open the index first: without it there is no moment at which an old index names new tokens.
-        idx_path(prefix).unlink(missing_ok=True)
-        bin_path(new).replace(bin_path(prefix))
-        idx_path(new).replace(idx_path(prefix))
-    return len(sizes), sum(sizes)

@@ -1,0 +1,41 @@
+"""Text to token files to training samples, in the formats and the order that Megatron and its forks use."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ascend_adapt.data.indexed_dataset import IndexedDataset, sequence_pointers, token_dtype
+    from ascend_adapt.data.merging import merge
+    from ascend_adapt.data.sample_order import SampleOrder, build_sample_order
+    from ascend_adapt.data.torch_dataset import GPTDataset, ResumableSampler, gpt_dataset
+
+# The command line imports this package to list its commands: numpy and torch wait for the first name that needs them.
+_HOMES = {
+    "GPTDataset": "torch_dataset",
+    "IndexedDataset": "indexed_dataset",
+    "ResumableSampler": "torch_dataset",
+    "SampleOrder": "sample_order",
+    "build_sample_order": "sample_order",
+    "gpt_dataset": "torch_dataset",
+    "merge": "merging",
+    "sequence_pointers": "indexed_dataset",
+    "token_dtype": "indexed_dataset",
+}
+
+__all__ = [
+    "GPTDataset",
+    "IndexedDataset",
+    "ResumableSampler",
+    "SampleOrder",
+    "build_sample_order",
+    "gpt_dataset",
+    "merge",
+    "sequence_pointers",
+    "token_dtype",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,153 @@
+"""`ascend-adapt preprocess`, `merge` and `inspect`: their options, and what they print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ascend_adapt.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from ascend_adapt.data.preprocessing import Counts
+
+Result = TypeVar("Result")
+
+
+def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
+    """Add the three commands to ``commands``, a subparsers action, and return their parsers."""
+    preprocess = commands.add_parser("preprocess", help="text to Megatron's token files")
+    _preprocess_options(preprocess)
+    preprocess.set_defaults(run=_preprocess)
+
+    merge = commands.add_parser("merge", help="join token files")
+    merge.add_argument("--input", nargs="+", required=True, metavar="PREFIX", help="token files without .bin and .idx")
+    merge.add_argument("--output-prefix", required=True, metavar="PREFIX", help="writes PREFIX.bin and PREFIX.idx")
+    merge.set_defaults(run=_merge)
+
+    inspect = commands.add_parser("inspect", help="what token files hold, as JSON")
+    inspect.add_argument("prefix", metavar="PREFIX", help="token files without .bin and .idx")
+    inspect.set_defaults(run=_inspect)
+    return [preprocess, merge, inspect]
+
+
+def _preprocess_options(parser: argparse.ArgumentParser) -> None:
+    # Megatron's, bigscience's and GPT-NeoX's spellings; what has no help is taken and needs nothing.
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="files, folders, globs or comma lists of them; - is stdin",
+    )
+    parser.add_argument(
+        "--output-prefix", required=True, metavar="PREFIX", help="writes PREFIX_KEY_document.bin and .idx for each key"
+    )
+    parser.add_argument(
+        "--tokenizer-type", required=True, metavar="TYPE", help="such as GPT2BPETokenizer or HFTokenizer"
+    )
+    parser.add_argument(
+        "--vocab-file", "--vocab", "--tokenizer-model", metavar="FILE", help="vocabulary, tokenizer.json or model"
+    )
+    parser.add_argument("--merge-file", metavar="FILE", help="merges, of GPT2BPETokenizer")
+    parser.add_argument(
+        "--json-keys", "--json-key", "--jsonl-keys", nargs="+", default=["text"], metavar="KEY", help="default: text"
+    )
+    parser.add_argument("--append-eod", action="store_true", help="close every document with the end-of-document token")
+    parser.add_argument("--ftfy", action="store_true", help="repair broken encodings with ftfy first")
+    parser.add_argument("--dataset-impl", choices=["mmap"], default="mmap", help="mmap is what is written")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes, or threads of the engine")
+    parser.add_argument(
+        "--on-bad-line", choices=["error", "skip"], default="error", help="a line that is no document (default: error)"
+    )
+    parser.add_argument(
+        "--engine", default="auto", metavar="ENGINE", help="auto, hf, gigatoken or tiktoken: the ids are the same"
+    )
+    parser.add_argument(
+        "--commit-interval",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="how often a place to go on from is saved",
+    )
+    for ignored in ("--log-interval", "--num-docs", "--make-vocab-size-divisible-by"):
+        parser.add_argument(ignored, type=int, help=argparse.SUPPRESS)
+
+
+def _preprocess(known: argparse.Namespace) -> int:
+    return _needing_numpy(lambda: _run_preprocess(known))
+
+
+def _run_preprocess(known: argparse.Namespace) -> int:
+    from ascend_adapt.data.preprocessing import PreprocessRequest, preprocess
+    from ascend_adapt.data.progress import progress_display
+    from ascend_adapt.data.tokenizer import TokenizerRequest
+
+    if known.workers < 1:
+        raise SettingsError(f"--workers: {known.workers}, expected at least 1")
+    request = PreprocessRequest(
+        inputs=tuple(known.input),
+        output_prefix=known.output_prefix,
+        tokenizer=TokenizerRequest(
+            known.tokenizer_type, known.vocab_file, known.merge_file, known.engine, threads=known.workers
+        ),
+        keys=tuple(known.json_keys),
+        append_eod=known.append_eod,
+        ftfy=known.ftfy,
+        skip_bad_lines=known.on_bad_line == "skip",
+        workers=known.workers,
+        commit_seconds=known.commit_interval,
+    )
+    # One worker is one core; others are processes or threads that are counted.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        with progress_display(sys.stderr) as report:
+            counts = preprocess(request, report)
+    except KeyboardInterrupt:
+        print("ascend-adapt preprocess: interrupted — the same command goes on from here", file=sys.stderr)
+        return 130
+    for problem in counts.first_bad:
+        print(f"ascend-adapt preprocess: {problem}", file=sys.stderr)
+    _print_counts(counts, [str(request.prefix(key)) for key in request.keys], request.keys)
+    return 0
+
+
+def _print_counts(counts: Counts, prefixes: list[str], keys: tuple[str, ...]) -> None:
+    for prefix, key in zip(prefixes, keys, strict=True):
+        print(
+            f"{prefix}: {counts.documents + counts.bad} documents in, {counts.written[key]} out, "
+            f"{counts.empty[key]} empty, {counts.bad} bad, {counts.blank} blank lines, {counts.tokens[key]} tokens"
+        )
+
+
+def _merge(known: argparse.Namespace) -> int:
+    def run() -> int:
+        from ascend_adapt.data.merging import merge
+
+        documents, tokens = merge(known.input, known.output_prefix)
+        print(f"{known.output_prefix}: {documents} documents, {tokens} tokens")
+        return 0
+
+    return _needing_numpy(run)
+
+
+def _inspect(known: argparse.Namespace) -> int:
+    def run() -> int:
+        from ascend_adapt.data.inspection import inspect
+
+        print(json.dumps(inspect(known.prefix), indent=1))
+        return 0
+
+    return _needing_numpy(run)
+
+
+def _needing_numpy(run: Callable[[], Result]) -> Result:
+    try:
+        return run()
+    except ModuleNotFoundError as error:
+        if error.name != "numpy":
+            raise
+        raise DataError("numpy: not installed, expected for data — install ascend_adapt[data]") from error

@@ -1,0 +1,121 @@
+"""Lines of JSON to texts, and what to do with a line that is none."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ascend_adapt.data.blocks import Block
+from ascend_adapt.errors import BadLine, DataError
+
+
+@dataclass
+class Documents:
+    """The texts of one block: ``texts[k]`` are those under the k-th key, equally many each."""
+
+    texts: list[list[str]]
+    blank: int = 0
+    bad: int = 0
+    first_bad: list[str] = field(default_factory=list)
+
+
+def parse_documents(block: Block, keys: Sequence[str], skip_bad_lines: bool, clean: Callable[[str], str]) -> Documents:
+    """Return the texts under ``keys`` of every line that is not blank, each passed through ``clean``.
+
+    Raises:
+        BadLine: a line is not a JSON object with a string under every key, and bad lines are not to be skipped.
+    """
+    documents = Documents([[] for _ in keys])
+    loads = _fast_loads()
+    for number, line in enumerate(block.data.split(b"\n"), block.first_line):
+        if not line or line.isspace():
+            documents.blank += 1
+            continue
+        try:
+            texts = _texts(line, keys, loads)
+        except BadLine as problem:
+            error = f"{block.source}:{number}: {problem} — repair the line or pass --on-bad-line skip"
+            if not skip_bad_lines:
+                raise BadLine(error) from None
+            documents.bad += 1
+            if len(documents.first_bad) < 3:
+                documents.first_bad.append(error)
+            continue
+        for column, text in zip(documents.texts, texts, strict=True):
+            column.append(clean(text))
+    # What follows the last line break is not a line.
+    documents.blank -= not block.data or block.data.endswith(b"\n")
+    return documents
+
+
+def text_cleaner(ftfy: bool) -> Callable[[str], str]:
+    """Return what is done to each text: nothing, or ftfy's repair of broken encodings.
+
+    Raises:
+        DataError: ftfy is not installed.
+    """
+    if not ftfy:
+        return str
+    try:
+        repair: Callable[[str], str] = importlib.import_module("ftfy").fix_text
+    except ImportError as error:
+        raise DataError(f"--ftfy: {error} — install ftfy") from error
+    return repair
+
+
+def _fast_loads() -> Callable[[bytes], Any] | None:
+    try:
+        import orjson
+    except ImportError:
+        return None
+    return orjson.loads
+
+
+def _texts(line: bytes, keys: Sequence[str], loads: Callable[[bytes], Any] | None) -> list[str]:
+    document = None
+    if loads is not None:
+        try:
+            document = loads(line)
+        except ValueError:
+            document = None
+    by_orjson = document is not None
+    if not by_orjson:
+        # orjson refuses what json takes, such as NaN: json decides, so that the result is the same without orjson.
+        document = _strict_loads(line)
+    if not isinstance(document, dict):
+        raise BadLine(f"a JSON {_json_type(document)}, expected an object with {', '.join(map(repr, keys))}")
+    texts = []
+    for key in keys:
+        if key not in document:
+            raise BadLine(f"no {key!r} among {sorted(document)[:8]}, expected it — see --json-keys")
+        text = document[key]
+        if not isinstance(text, str):
+            raise BadLine(f"{key!r} is a JSON {_json_type(text)}, expected a string")
+        if not by_orjson and not text.isascii():
+            _refuse_surrogates(text, key)
+        texts.append(text)
+    return texts
+
+
+def _strict_loads(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadLine(f"not UTF-8 ({error.reason} at byte {error.start + 1}), expected JSON") from None
+    except (ValueError, RecursionError) as error:
+        raise BadLine(f"not JSON ({error}), expected one document a line") from None
+
+
+def _refuse_surrogates(text: str, key: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BadLine(f"{key!r} holds half of a surrogate pair at {error.start + 1}, expected text") from None
+
+
+def _json_type(value: Any) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")

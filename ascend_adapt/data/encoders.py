@@ -1,0 +1,151 @@
+"""Texts to token ids, one class a library: one flat array, and the size of each text in it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascend_adapt.errors import DataError
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+    from tiktoken import Encoding
+    from tokenizers import Tokenizer
+
+# The reference is up to a hundred times slower: looking at more would show in the time.
+CALLS_BETWEEN_CHECKS = 16
+CHECKED_LENGTH = 2000
+
+Encoded = tuple[NDArray[Any], NDArray[np.int64]]
+
+
+class Encoder(Protocol):
+    """Turns texts into ids [T] and sizes [N], T their sum."""
+
+    def encode(self, texts: list[str]) -> Encoded:
+        """Return the ids of all texts, one behind the other, and how many each has."""
+        ...
+
+
+class HFEncoder:
+    """Hugging Face's tokenizers."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+
+    def encode(self, texts: list[str]) -> Encoded:
+        """Return the ids of all texts, one behind the other, and how many each has."""
+        return _joined([encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)])
+
+
+class GigatokenEncoder:
+    """gigatoken, in threads of its own; ``threads`` counts for the whole process and only the first time."""
+
+    def __init__(self, tokenizer: Tokenizer, threads: int):
+        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
+        self._awkward = importlib.import_module("awkward")
+        self._tokenizer = importlib.import_module("gigatoken").Tokenizer(tokenizer)
+
+    def encode(self, texts: list[str]) -> Encoded:
+        """Return the ids of all texts, one behind the other, and how many each has."""
+        if not texts:
+            return _joined([])
+        rows = self._tokenizer.encode_batch(texts, parallel=True)
+        sizes = self._awkward.to_numpy(self._awkward.num(rows)).astype(np.int64)
+        return self._awkward.to_numpy(self._awkward.flatten(rows)), sizes
+
+
+class TiktokenEncoder:
+    """OpenAI's tiktoken; a text that spells a special token of the encoding is a ValueError, as in GPT-NeoX."""
+
+    def __init__(self, encoding: Encoding):
+        self._encoding = encoding
+
+    def encode(self, texts: list[str]) -> Encoded:
+        """Return the ids of all texts, one behind the other, and how many each has."""
+        return _joined([self._encoding.encode_to_numpy(text) for text in texts])
+
+
+class SentencePieceEncoder:
+    """Google's sentencepiece; text that spells one of ``special_tokens`` is that token, the earliest first.
+
+    Source: Megatron-LM@core_v0.9.0 megatron/training/tokenizer/tokenizer.py, _SentencePieceTokenizer.tokenize.
+    """
+
+    def __init__(self, processor: SentencePieceProcessor, special_tokens: dict[str, int]):
+        self._processor = processor
+        self._special_tokens = special_tokens
+        self._split = re.compile(f"({'|'.join(map(re.escape, special_tokens))})").split if special_tokens else None
+
+    def encode(self, texts: list[str]) -> Encoded:
+        """Return the ids of all texts, one behind the other, and how many each has."""
+        if self._split is None:
+            return _joined(self._processor.encode(texts))
+        return _joined([list(chain.from_iterable(map(self._piece, self._split(text)))) for text in texts])
+
+    def _piece(self, text: str) -> list[int]:
+        if text in self._special_tokens:
+            return [self._special_tokens[text]]
+        return self._processor.encode(text)  # type: ignore[no-any-return]
+
+
+class CharLevelEncoder:
+    """The bytes of UTF-8."""
+
+    def encode(self, texts: list[str]) -> Encoded:
+        """Return the ids of all texts, one behind the other, and how many each has."""
+        packed = [text.encode("utf-8") for text in texts]
+        return np.frombuffer(b"".join(packed), np.uint8), np.array([len(text) for text in packed], np.int64)
+
+
+class CheckedEncoder:
+    """A fast engine that shows a little of its work to the reference as it goes.
+
+    Raises:
+        DataError: the ids differ.
+    """
+
+    def __init__(self, encoder: Encoder, reference: Encoder, name: str):
+        self._encoder = encoder
+        self._reference = reference
+        self._name = name
+        self._calls = 0
+
+    def encode(self, texts: list[str]) -> Encoded:
+        """Return the ids of all texts, one behind the other, and how many each has."""
+        self._calls += 1
+        if texts and self._calls % CALLS_BETWEEN_CHECKS == 0:
+            text = texts[self._calls % len(texts)][:CHECKED_LENGTH]
+            check_same_ids(self._encoder, self._reference, [text], self._name)
+        return self._encoder.encode(texts)
+
+
+def _joined(rows: list[Any]) -> Encoded:
+    sizes = np.array([len(row) for row in rows], dtype=np.int64)
+    ids = (
+        np.fromiter(chain.from_iterable(rows), np.int64, int(sizes.sum()))
+        if not _arrays(rows)
+        else np.concatenate(rows)
+    )
+    return ids, sizes
+
+
+def _arrays(rows: list[Any]) -> bool:
+    return bool(rows) and isinstance(rows[0], np.ndarray)
+
+
+def check_same_ids(encoder: Encoder, reference: Encoder, texts: list[str], name: str) -> None:
+    """Raise DataError unless both encoders give the same ids for every text."""
+    for text in texts:
+        mine, truth = encoder.encode([text])[0], reference.encode([text])[0]
+        if not np.array_equal(mine, truth):
+            raise DataError(
+                f"engine {name}: {mine[:8].tolist()}... for {text[:40]!r}, expected {truth[:8].tolist()}... "
+                "as tokenizers gives — use --engine hf"
+            )

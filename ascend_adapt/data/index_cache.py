@@ -1,0 +1,92 @@
+"""Sample indices on disk: built by one rank a storage, under a temporary name, and checked whenever they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascend_adapt.errors import DataError
+
+Arrays = Mapping[str, NDArray[Any]]
+
+FORMAT = 1
+SECONDS_BETWEEN_LOOKS = 0.2
+
+
+def builds_index_cache(rank: int, local_rank: int, shared_storage: bool) -> bool:
+    """Whether this rank builds: the first of the job where all see one storage, else the first of each machine."""
+    return rank == 0 if shared_storage else local_rank == 0
+
+
+class IndexCache:
+    """A folder of indices, each in a folder named by a digest of what it was built from."""
+
+    def __init__(self, folder: str | os.PathLike[str], *, builds: bool, wait_seconds: float = 1800.0):
+        self.folder = Path(folder)
+        self.builds = builds
+        self.wait_seconds = wait_seconds
+
+    def load(self, description: Mapping[str, Any], build: Callable[[], Arrays]) -> Arrays:
+        """Return the arrays of ``description``, mapped into memory, after ``build`` gave them if this rank is to build.
+
+        Raises:
+            DataError: the folder cannot be written, or no other rank built them in time.
+        """
+        text = json.dumps({"format": FORMAT, **description}, sort_keys=True)
+        place = self.folder / hashlib.sha256(text.encode()).hexdigest()[:32]
+        arrays = _read(place, text)
+        if arrays is None and self.builds:
+            try:
+                self._write(place, text, build())
+            except OSError as error:
+                raise DataError(
+                    f"{error.filename or place}: {error.strerror}, expected to write the index cache there — "
+                    "choose another folder"
+                ) from error
+            arrays = _read(place, text)
+        deadline = time.monotonic() + self.wait_seconds
+        while arrays is None:
+            if self.builds or time.monotonic() > deadline:
+                raise DataError(
+                    f"{place}: no valid index cache after {self.wait_seconds:.0f} s, expected another rank to build it"
+                    " — is the storage really shared? Say so if it is not"
+                )
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+            arrays = _read(place, text)
+        return arrays
+
+    def _write(self, place: Path, text: str, arrays: Arrays) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(dir=self.folder, prefix=".unfinished-"))
+        try:
+            for name, array in arrays.items():
+                np.save(aside / f"{name}.npy", array)
+            kinds = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
+            (aside / "description.json").write_text(json.dumps({"description": text, "arrays": kinds}))
+            aside.chmod(0o755)
+            # What lies there already did not pass its check.
+            shutil.rmtree(place, ignore_errors=True)
+            aside.rename(place)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _read(place: Path, text: str) -> dict[str, NDArray[Any]] | None:
+    """The arrays in ``place`` if they are all there and are what they were when they were built."""
+    try:
+        saved = json.loads((place / "description.json").read_text())
+        arrays = {name: np.load(place / f"{name}.npy", mmap_mode="r") for name in saved["arrays"]}
+        kinds = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
+        return arrays if saved["description"] == text and saved["arrays"] == kinds else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,100 @@
+"""Token files: PREFIX.bin and PREFIX.idx, read as one sequence of token arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascend_adapt.data.legacy_index import is_legacy, read_legacy_index
+from ascend_adapt.data.token_index import TokenIndex, read_index, sequence_pointers
+from ascend_adapt.errors import DataError
+
+__all__ = ["IndexedDataset", "bin_path", "idx_path", "sequence_pointers", "token_dtype"]
+
+
+def bin_path(prefix: str | os.PathLike[str]) -> Path:
+    """Return where the tokens of ``prefix`` lie."""
+    return Path(f"{os.fspath(prefix)}.bin")
+
+
+def idx_path(prefix: str | os.PathLike[str]) -> Path:
+    """Return where the index of ``prefix`` lies."""
+    return Path(f"{os.fspath(prefix)}.idx")
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Return the type tokens are stored in: two bytes where an unpadded vocabulary is below 65500, else four.
+
+    Source: Megatron-LM@v2.5 megatron/data/indexed_dataset.py.
+    """
+    return np.dtype("<u2" if vocab_size < 65500 else "<i4")
+
+
+class IndexedDataset:
+    """The sequences of one .bin/.idx pair, mapped into memory and checked when opened; ``[i]`` is a read-only array.
+
+    ``sizes`` is int32 [S] in tokens, ``doc_idx`` int64 [D]: document d is the sequences doc_idx[d] to doc_idx[d + 1].
+    Written by preprocess, a document is one sequence. The mmap, multimodal and older lazy and cached formats are read.
+
+    Raises:
+        DataError: a file is missing, or its fields disagree; the text names the file and the field.
+    """
+
+    def __init__(self, prefix: str | os.PathLike[str], *, multimodal: bool | None = None):
+        self.prefix = os.fspath(prefix)
+        self._multimodal = multimodal
+        for file in (idx_path(prefix), bin_path(prefix)):
+            if not file.is_file():
+                raise DataError(f"{file}: no such file, expected PREFIX.idx and PREFIX.bin — check the prefix")
+        bin_bytes = bin_path(prefix).stat().st_size
+        self.index = _read(idx_path(prefix), bin_bytes, multimodal)
+        self.dtype = self.index.dtype
+        self.sizes = self.index.sizes
+        self.pointers = self.index.pointers
+        self.doc_idx = self.index.doc_idx
+        self.modes = self.index.modes
+        # An empty file cannot be mapped.
+        self.tokens = np.memmap(bin_path(prefix), self.dtype, "r") if bin_bytes else np.empty(0, self.dtype)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, sequence: int) -> NDArray[Any]:
+        return self.get(sequence)
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return (self.get(sequence) for sequence in range(len(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Workers of a loader map the files themselves; the tokens never travel.
+        return _reopen, (self.prefix, self._multimodal)
+
+    def get(self, sequence: int, offset: int = 0, length: int | None = None) -> NDArray[Any]:
+        """Return ``length`` tokens (default: all that follow) of one sequence from ``offset`` on.
+
+        Raises:
+            IndexError: there is no such sequence, or no such tokens in it.
+        """
+        if not -len(self) <= sequence < len(self):
+            raise IndexError(f"{self.prefix}: sequence {sequence}, expected one below {len(self)}")
+        size = int(self.sizes[sequence])
+        length = size - offset if length is None else length
+        if offset < 0 or length < 0 or offset + length > size:
+            raise IndexError(
+                f"{self.prefix}: tokens {offset} to {offset + length} of sequence {sequence}, expected within {size}"
+            )
+        begin = int(self.pointers[sequence]) // self.dtype.itemsize + int(offset)
+        return np.asarray(self.tokens[begin : begin + int(length)])
+
+
+def _read(file: Path, bin_bytes: int, multimodal: bool | None) -> TokenIndex:
+    return read_legacy_index(file, bin_bytes) if is_legacy(file) else read_index(file, bin_bytes, multimodal)
+
+
+def _reopen(prefix: str, multimodal: bool | None) -> IndexedDataset:
+    return IndexedDataset(prefix, multimodal=multimodal)

@@ -1,0 +1,235 @@
+"""What --input names: files, folders, globs, comma lists, standard input; and how each is opened."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import json
+import lzma
+import sys
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from ascend_adapt.errors import DataError
+
+STDIN = "-"
+JSON_LINES = (".jsonl", ".json")
+COMPRESSED = (".gz", ".xz", ".zst")
+SUFFIXES = (*JSON_LINES, *(f"{lines}{packed}" for lines in ("", *JSON_LINES) for packed in COMPRESSED))
+ARCHIVES = (".jsonl.zst.tar", ".dat.zst")
+
+# The Pile's files may ask for more than the 128 MiB window that decoders allow by default.
+ZSTD_WINDOW_LOG_MAX = 31
+
+STREAM_BYTES = 1 << 16
+
+# Bytes; what is longer than this without a line break is not a document.
+LONGEST_LINE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Input:
+    """One file of JSON lines, or something that reads like one; ``member`` names it inside an archive."""
+
+    path: str
+    member: str = ""
+
+    def __str__(self) -> str:
+        return "standard input" if self.path == STDIN else self.path + (f"/{self.member}" if self.member else "")
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, 0 where that cannot be known."""
+        return 0 if self.path == STDIN or self.member else Path(self.path).stat().st_size
+
+
+def find_inputs(words: Sequence[str]) -> list[Input]:
+    """Return what ``words`` name, in order; a word is a path, a glob or a comma list of them, empty items ignored.
+
+    A folder stands for the files in it that can be read, sorted by name, as lm_dataformat has it.
+
+    Raises:
+        DataError: nothing is named, a name is not there, or its suffix is not one of SUFFIXES or ARCHIVES.
+    """
+    paths = [path for word in words for item in _items(word) for path in _matches(item)]
+    if not paths:
+        raise DataError(
+            "--input: no file is named, expected at least one — give a path, a glob or - for standard input"
+        )
+    return [found for path in paths for found in _members(path)]
+
+
+def _items(word: str) -> list[str]:
+    # A name with a comma in it is that file where it exists.
+    items = [word] if Path(word.strip()).exists() else word.split(",")
+    return [item.strip() for item in items if item.strip()]
+
+
+def _matches(item: str) -> list[str]:
+    if item == STDIN:
+        return [item]
+    if Path(item).is_dir():
+        inside = [str(path) for path in sorted(Path(item).iterdir()) if path.name.endswith((*ARCHIVES, *SUFFIXES))]
+        if not inside:
+            raise DataError(f"{item}: a folder without input files, expected names ending in {', '.join(SUFFIXES)}")
+        return inside
+    if Path(item).exists():
+        return [item]
+    found = sorted(glob.glob(item, recursive=True))
+    if not found:
+        raise DataError(f"{item}: no such file, expected one — check --input")
+    return found
+
+
+def _members(path: str) -> list[Input]:
+    if path == STDIN:
+        return [Input(path)]
+    if not Path(path).is_file():
+        raise DataError(f"{path}: not a regular file, expected one — read a pipe with --input -")
+    if path.endswith(".jsonl.zst.tar"):
+        with _reading_errors(path), tarfile.open(path) as archive:
+            return [Input(path, member.name) for member in archive if member.isfile()]
+    if not path.endswith((*ARCHIVES, *SUFFIXES)) or _inner_suffix(path) not in ("", *JSON_LINES, ".dat"):
+        raise DataError(
+            f"{path}: unknown suffix, expected one of {', '.join((*SUFFIXES, *ARCHIVES))} — rename the file"
+        )
+    return [Input(path)]
+
+
+def _inner_suffix(path: str) -> str:
+    """The suffix that is left when that of a compression is taken off: what a .txt.gz holds is not JSON lines."""
+    name = Path(path)
+    return name.with_suffix("").suffix if name.suffix in COMPRESSED else name.suffix
+
+
+@contextmanager
+def open_input(source: Input) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
+    """Open JSON lines for reading, with a function that tells how many bytes on disk have been read.
+
+    Raises:
+        DataError: also for what goes wrong while the file is read: cut short, not what its suffix says, unreadable.
+    """
+    with _reading_errors(str(source)):
+        if source.path == STDIN:
+            yield sys.stdin.buffer, lambda: 0
+        elif source.member:
+            with tarfile.open(source.path) as archive:
+                packed = archive.extractfile(source.member)
+                assert packed is not None, "only regular members are listed"
+                with _zstd(packed) as lines:
+                    yield lines, lambda: 0
+        else:
+            with open(source.path, "rb") as raw, _decompressed(raw, source.path) as lines:
+                yield lines, raw.tell
+
+
+def _decompressed(raw: IO[bytes], path: str) -> AbstractContextManager[IO[bytes]]:
+    if path.endswith(".dat.zst"):
+        return io.BufferedReader(_LengthPrefixed(_zstd(raw)))
+    if path.endswith(".gz"):
+        return gzip.open(raw)  # type: ignore[return-value]  # a GzipFile reads like any stream
+    if path.endswith(".xz"):
+        return io.BufferedReader(_XzStreams(raw), STREAM_BYTES)
+    if path.endswith(".zst"):
+        return _zstd(raw)
+    return raw
+
+
+def _zstd(raw: IO[bytes]) -> IO[bytes]:
+    try:
+        if sys.version_info >= (3, 14):
+            from compression.zstd import DecompressionParameter, ZstdFile
+        else:
+            from backports.zstd import DecompressionParameter, ZstdFile
+    except ImportError as error:
+        raise DataError(f"zstd: {error} — install ascend_adapt[data] to read .zst files") from error
+    stream: Any = ZstdFile(raw, options={DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG_MAX})
+    return stream  # type: ignore[no-any-return]
+
+
+class _XzStreams(io.RawIOBase):
+    """All streams of an .xz file; lzma.open takes a damaged second one for the end of the file."""
+
+    def __init__(self, raw: IO[bytes]):
+        self._raw = raw
+        self._unpacker: lzma.LZMADecompressor | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            packed = b""
+            if self._unpacker is None or self._unpacker.eof:
+                # Zeros may lie between streams.
+                packed = (self._unpacker.unused_data if self._unpacker else b"").lstrip(b"\0")
+                while not packed:
+                    packed = self._raw.read(STREAM_BYTES)
+                    if not packed:
+                        return 0
+                    packed = packed.lstrip(b"\0")
+                self._unpacker = lzma.LZMADecompressor()
+            elif self._unpacker.needs_input:
+                packed = self._raw.read(STREAM_BYTES)
+                if not packed:
+                    raise EOFError("in the middle of a stream")
+            data = self._unpacker.decompress(packed, len(buffer))
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+
+
+class _LengthPrefixed(io.RawIOBase):
+    """lm_dataformat's DatArchive as JSON lines: sixteen digits of a document's length in bytes, then its text."""
+
+    def __init__(self, stream: IO[bytes]):
+        self._stream = stream
+        self._line = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._line:
+            digits = self._exactly(16, may_end=True)
+            if not digits:
+                return 0
+            if not digits.isdigit() or int(digits) > LONGEST_LINE:
+                raise DataError(
+                    f"length {digits!r}, expected sixteen digits of at most {LONGEST_LINE} — the archive is damaged"
+                )
+            text = self._exactly(int(digits), may_end=False).decode("utf-8")
+            self._line = json.dumps({"text": text}).encode() + b"\n"
+        part, self._line = self._line[: len(buffer)], self._line[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+    def _exactly(self, count: int, *, may_end: bool) -> bytes:
+        data = self._stream.read(count)
+        if len(data) < count and (data or not may_end):
+            raise EOFError(f"{len(data)} of {count} bytes")
+        return data
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+@contextmanager
+def _reading_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except EOFError as error:
+        raise DataError(f"{name}: ends early ({error}) — the copy is incomplete, fetch it again") from error
+    except OSError as error:
+        raise DataError(f"{name}: {error.strerror or error}, expected a readable file — check the file") from error
+    except DataError as error:
+        raise error if str(error).startswith(name) else DataError(f"{name}: {error}") from error
+    except Exception as error:
+        # zlib.error, LZMAError, ZstdError, TarError, UnicodeDecodeError: decoders have no common error.
+        raise DataError(f"{name}: cannot be unpacked ({error}) — it is damaged, or not what its suffix says") from error

@@ -1,0 +1,261 @@
+"""Text to token files: the whole of `ascend-adapt preprocess` but its command line."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ascend_adapt.data.blocks import Block, Position, read_blocks
+from ascend_adapt.data.documents import parse_documents, text_cleaner
+from ascend_adapt.data.indexed_dataset import token_dtype
+from ascend_adapt.data.inputs import STDIN, Input, find_inputs
+from ascend_adapt.data.tokenizer import LoadedTokenizer, TokenizerRequest, load_tokenizer
+from ascend_adapt.data.unfinished import Journal, UnfinishedTokens, discard, publish
+from ascend_adapt.data.workers import Recipe, Tokens, Workers
+from ascend_adapt.errors import DataError, SettingsError
+
+# Changes whenever the same request may give other bytes, so that no run goes on from what an older version wrote.
+JOURNAL_FORMAT = 1
+
+# What one worker, or one thread of an engine, gets at a time: more than a cache holds only costs time.
+BLOCK_BYTES = 1 << 20
+MOST_THREADS = 32
+
+# How much text another engine than the reference is tried on first.
+SAMPLE_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class PreprocessRequest:
+    """What `ascend-adapt preprocess` is asked to do; ``inputs`` are words as typed after --input."""
+
+    inputs: tuple[str, ...]
+    output_prefix: str
+    tokenizer: TokenizerRequest
+    keys: tuple[str, ...] = ("text",)
+    append_eod: bool = False
+    ftfy: bool = False
+    skip_bad_lines: bool = False
+    workers: int = 1
+    commit_seconds: float = 10.0
+
+    def prefix(self, key: str) -> Path:
+        """Where the token files of ``key`` go, without .bin and .idx."""
+        return Path(f"{self.output_prefix}_{key}_document")
+
+
+@dataclass
+class Counts:
+    """What a run has met so far: lines with a document, per key those written and those without tokens, the rest."""
+
+    documents: int = 0
+    written: dict[str, int] = field(default_factory=dict)
+    empty: dict[str, int] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+    bad: int = 0
+    blank: int = 0
+    text_bytes: int = 0
+    first_bad: list[str] = field(default_factory=list)
+
+    def add(self, block: Tokens, keys: tuple[str, ...]) -> None:
+        """Count ``block`` in."""
+        self.documents += block.documents
+        self.bad += block.bad
+        self.blank += block.blank
+        self.text_bytes += block.text_bytes
+        self.first_bad = (self.first_bad + block.first_bad)[:3]
+        for key, (tokens, sizes), empty in zip(keys, block.by_key, block.empty, strict=True):
+            self.written[key] = self.written.get(key, 0) + len(sizes)
+            self.tokens[key] = self.tokens.get(key, 0) + len(tokens)
+            self.empty[key] = self.empty.get(key, 0) + empty
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is: ``bytes_read`` of ``bytes_total`` on disk, 0 in all where that is not known."""
+
+    counts: Counts
+    bytes_read: int
+    bytes_total: int
+    engine: str
+    resumed: bool
+
+
+def preprocess(request: PreprocessRequest, report: Callable[[Progress], None] = lambda progress: None) -> Counts:
+    """Write the token files of ``request``, from where an interrupted run of the same request stopped, and count.
+
+    The bytes depend on the inputs, the tokenizer and the options alone, not on workers, engine or interruptions.
+
+    Raises:
+        DataError: something is wrong with an input, the tokenizer or the disk; no output file is left or changed.
+        SettingsError: the request contradicts itself.
+    """
+    if request.workers < 1:
+        raise SettingsError(f"--workers: {request.workers}, expected at least 1")
+    if len(set(request.keys)) < len(request.keys) or not request.keys:
+        raise SettingsError(f"--json-keys: {' '.join(request.keys)}, expected each key once")
+    inputs = find_inputs(request.inputs)
+    tokenizer = load_tokenizer(request.tokenizer, _sample(inputs, request))
+    if request.append_eod and tokenizer.eod is None:
+        raise DataError(
+            "--append-eod: the tokenizer has no '<|endoftext|>', expected an end of document — add it, or leave the "
+            "option out"
+        )
+    recipe = Recipe(
+        request.keys, request.skip_bad_lines, request.ftfy, request.append_eod, token_dtype(tokenizer.vocab_size)
+    )
+    with _disk_errors(request.output_prefix):
+        journal = Journal(request.prefix(request.keys[0]), _job(request, inputs))
+    run = _Run(request, inputs, tokenizer, recipe, journal, report)
+    try:
+        with _disk_errors(request.output_prefix):
+            return run.to_the_end()
+    except (DataError, SettingsError):
+        run.discard()
+        raise
+    finally:
+        journal.close()
+
+
+class _Run:
+    """One run and what it holds open; its state in the journal is {position, counts, complete}."""
+
+    def __init__(
+        self,
+        request: PreprocessRequest,
+        inputs: list[Input],
+        tokenizer: LoadedTokenizer,
+        recipe: Recipe,
+        journal: Journal,
+        report: Callable[[Progress], None],
+    ):
+        self.request = request
+        self.inputs = inputs
+        self.tokenizer = tokenizer
+        self.recipe = recipe
+        self.journal = journal
+        self.report = report
+        self.prefixes = [request.prefix(key) for key in request.keys]
+        self.total = sum(source.size for source in inputs)
+        state = journal.state or {}
+        self.resumed = bool(state)
+        self.complete = bool(state.get("complete"))
+        self.position = Position(**state.get("position", {}))
+        self.counts = Counts(**state.get("counts", {}))
+
+    def to_the_end(self) -> Counts:
+        if not self.resumed:
+            discard(self.prefixes)
+        if not self.complete:
+            with contextlib.ExitStack() as open_files:
+                outputs = [
+                    self._output(key, prefix) for key, prefix in zip(self.request.keys, self.prefixes, strict=True)
+                ]
+                for output in outputs:
+                    open_files.callback(output.close)
+                self._tokenise(outputs)
+                self._refuse_nothing()
+                for output in outputs:
+                    output.write_index()
+            self._commit([], complete=True)
+        for prefix in self.prefixes:
+            publish(prefix)
+        self.discard()
+        return self.counts
+
+    def _output(self, key: str, prefix: Path) -> UnfinishedTokens:
+        sequences, tokens = self.counts.written.get(key, 0), self.counts.tokens.get(key, 0)
+        return UnfinishedTokens(prefix, self.recipe.dtype, sequences=sequences, tokens=tokens)
+
+    def _tokenise(self, outputs: list[UnfinishedTokens]) -> None:
+        threads = min(self.request.workers, MOST_THREADS) if self.tokenizer.engine == "gigatoken" else 1
+        block_bytes = BLOCK_BYTES * threads
+        blocks = read_blocks(self.inputs, block_bytes, self.position)
+        committed = time.monotonic()
+        with Workers(self.request.tokenizer, self.tokenizer, self.recipe, self.request.workers) as workers:
+            for block in workers.tokens(blocks):
+                for output, (tokens, sizes) in zip(outputs, block.by_key, strict=True):
+                    output.add(tokens, sizes)
+                self.counts.add(block, self.request.keys)
+                self.position = block.end
+                self.report(Progress(self.counts, block.bytes_read, self.total, self.tokenizer.engine, self.resumed))
+                if time.monotonic() - committed >= self.request.commit_seconds:
+                    self._commit(outputs)
+                    committed = time.monotonic()
+
+    def _commit(self, outputs: list[UnfinishedTokens], complete: bool = False) -> None:
+        for output in outputs:
+            output.flush()
+        position, counts = dataclasses.asdict(self.position), dataclasses.asdict(self.counts)
+        self.journal.write({"position": position, "counts": counts, "complete": complete})
+
+    def _refuse_nothing(self) -> None:
+        for key in self.request.keys:
+            if not self.counts.written.get(key):
+                found = f"{self.counts.documents} documents, {self.counts.bad} bad and {self.counts.blank} blank lines"
+                raise DataError(
+                    f"{', '.join(map(str, self.inputs))}: no document with tokens under {key!r} ({found}), "
+                    "expected at least one — check the input"
+                )
+
+    def discard(self) -> None:
+        discard(self.prefixes)
+        self.journal.remove()
+
+
+def _sample(inputs: list[Input], request: PreprocessRequest) -> list[str]:
+    """A few documents of the first input; none where they could not be read a second time, or are bad."""
+    if request.tokenizer.engine == "hf" or inputs[0].path == STDIN:
+        return []
+    try:
+        block: Block = next(read_blocks(inputs[:1], SAMPLE_BYTES, Position()))
+        documents = parse_documents(block, request.keys, skip_bad_lines=True, clean=text_cleaner(request.ftfy))
+    except (DataError, StopIteration):
+        return []
+    return [text[:SAMPLE_BYTES] for text in documents.texts[0]]
+
+
+def _job(request: PreprocessRequest, inputs: list[Input]) -> str:
+    """A digest of everything the output depends on, the inputs by name, size and time."""
+    files = [(source.path, source.member, _stamp(source.path)) for source in inputs]
+    tokenizer = request.tokenizer
+    given = [path for path in (tokenizer.vocab_file, tokenizer.merge_file) if path]
+    contents = [hashlib.sha256(path.read_bytes()).hexdigest() for name in given for path in _files(Path(name))]
+    # Another time each: what standard input held cannot be read again.
+    once = time.time_ns() if any(source.path == STDIN for source in inputs) else 0
+    options = (request.keys, request.append_eod, request.ftfy, request.skip_bad_lines, tokenizer.type, once)
+    return hashlib.sha256(json.dumps([JOURNAL_FORMAT, files, contents, given, options]).encode()).hexdigest()
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    if path == STDIN:
+        return 0, 0
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
+def _files(path: Path) -> list[Path]:
+    return (
+        sorted(inner for inner in path.iterdir() if inner.is_file())
+        if path.is_dir()
+        else [path]
+        if path.exists()
+        else []
+    )
+
+
+@contextlib.contextmanager
+def _disk_errors(prefix: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{error.filename or prefix}: {error.strerror}, expected to write there — check --output-prefix"
+        ) from error

@@ -1,0 +1,96 @@
+"""How far preprocess is: a bar on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from ascend_adapt.data.preprocessing import Progress
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+@contextmanager
+def progress_display(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
+    """Give a function that shows one Progress after the other on ``stream``."""
+    if stream.isatty():
+        yield from _bar(stream)
+    else:
+        yield _Lines(stream).show
+
+
+def _bar(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    speed = _Speed()
+    with Bar(*columns, console=Console(file=stream)) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(progress: Progress) -> None:
+            bar.update(
+                task,
+                total=progress.bytes_total or None,
+                completed=progress.bytes_read,
+                description=f"{progress.counts.documents} documents, {speed.of(progress):.2f} MB/s, {progress.engine}",
+            )
+
+        yield show
+
+
+class _Lines:
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+        self._speed = _Speed()
+        self._next = time.monotonic() + SECONDS_BETWEEN_LINES
+        self._said_resumed = False
+
+    def show(self, progress: Progress) -> None:
+        if progress.resumed and not self._said_resumed:
+            self._said_resumed = True
+            print(f"going on behind document {progress.counts.documents}", file=self._stream, flush=True)
+        speed = self._speed.of(progress)
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + SECONDS_BETWEEN_LINES
+        left = self._speed.seconds_left(progress)
+        print(
+            f"{progress.counts.documents} documents, {progress.counts.text_bytes / 1e6:.1f} MB, {speed:.2f} MB/s, "
+            f"{'time left unknown' if left is None else f'{left:.0f} s left'}, engine {progress.engine}",
+            file=self._stream,
+            flush=True,
+        )
+
+
+class _Speed:
+    """Since the first sight of a run, so that what an earlier one did does not count."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._text: int | None = None
+        self._read = 0
+
+    def of(self, progress: Progress) -> float:
+        """MB of JSON lines a second."""
+        if self._text is None:
+            self._text, self._read = (progress.counts.text_bytes, progress.bytes_read) if progress.resumed else (0, 0)
+        return (progress.counts.text_bytes - self._text) / 1e6 / self._seconds()
+
+    def seconds_left(self, progress: Progress) -> float | None:
+        """None where the size of the input is not known."""
+        done = progress.bytes_read - self._read
+        if not progress.bytes_total or done <= 0:
+            return None
+        return (progress.bytes_total - progress.bytes_read) / done * self._seconds()
+
+    def _seconds(self) -> float:
+        return max(time.monotonic() - self._started, 1e-6)

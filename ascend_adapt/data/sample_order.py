@@ -1,0 +1,235 @@
+"""Which tokens make up the k-th training sample: the orders of Megatron and its forks, equal bit for bit.
+
+The sequences of a split are laid end to end, epoch after epoch, in a shuffled order (document_index). Sample i begins
+at token i * seq_length of that stream (sample_index) and ends on the first token of sample i + 1. The samples are then
+shuffled (shuffle_index). All randomness is one numpy RandomState.
+
+Sources: Megatron-LM@v2.5 and @23.06 megatron/data/gpt_dataset.py, Megatron-LM@core_v0.9.0
+megatron/core/datasets/{gpt_dataset.py,helpers.cpp}, Megatron-DeepSpeed@8387ae17 megatron/data/gpt_dataset.py,
+gpt-neox@9610391a megatron/data/gpt2_dataset.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ascend_adapt.errors import DataError, SettingsError
+
+# Few enough that what is computed for them stays in the processor's cache.
+SEQUENCES_AT_ONCE = 1 << 15
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one code base orders samples.
+
+    ``separate_below``: the last epoch is shuffled by itself if less than this part of it is needed; None: never.
+    ``splits_at_bookends``: a split ends where the next begins, each rounded once, instead of adding rounded lengths up.
+    ``hides_last_sample``: the last sample is never given out.
+    ``has_options``: validation may end in a partial sample, and samples need not overlap by a token.
+    """
+
+    name: str
+    separate_below: float | None
+    splits_at_bookends: bool = False
+    hides_last_sample: bool = False
+    has_options: bool = False
+
+
+DIALECTS = {
+    dialect.name: dialect
+    for dialect in (
+        Dialect("megatron-v2", separate_below=0.80),
+        Dialect("bigscience", separate_below=0.95),
+        Dialect("mcore", separate_below=0.80, splits_at_bookends=True, has_options=True),
+        Dialect("neox", separate_below=None, hides_last_sample=True),
+    )
+}
+
+
+def find_dialect(name: str) -> Dialect:
+    """Return the dialect of that name.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    if name not in DIALECTS:
+        more = " — OneFlow shuffles with C++'s mt19937, which numpy does not give" if name == "oneflow" else ""
+        raise SettingsError(f"dialect: {name!r}, expected one of {', '.join(DIALECTS)}{more}")
+    return DIALECTS[name]
+
+
+@dataclass(frozen=True)
+class SampleOrder:
+    """The three indices, and how many epochs they span.
+
+    document_index [E * sequences]: sequences in the order they are laid. sample_index [N + 1, 2]: for each sample the
+    place in document_index and the offset in tokens there. shuffle_index [N]: the k-th sample given out.
+    """
+
+    document_index: NDArray[Any]
+    sample_index: NDArray[Any]
+    shuffle_index: NDArray[Any]
+    epochs: int
+
+
+def build_sample_order(
+    sizes: NDArray[np.int32],
+    documents: ArrayLike,
+    *,
+    seq_length: int,
+    num_samples: int | None,
+    seed: int,
+    dialect: str = "megatron-v2",
+    drop_last_partial_sequence: bool = True,
+    extra_token: bool = True,
+) -> SampleOrder:
+    """Return the order of at least ``num_samples`` samples of ``seq_length`` tokens from the sequences ``documents``.
+
+    Args:
+        sizes: tokens of every sequence of the token files, int32 [S].
+        documents: which sequences, such as np.arange(begin, end) of a split.
+        num_samples: None is as many as one epoch has.
+        extra_token: samples hold one token more than seq_length, the first of the next sample.
+
+    Raises:
+        DataError: the sequences have too few tokens.
+        SettingsError: the dialect has no such option.
+    """
+    rules = find_dialect(dialect)
+    if not (rules.has_options or (drop_last_partial_sequence and extra_token)):
+        raise SettingsError(f"dialect {dialect}: partial or non-overlapping samples, expected neither — mcore has them")
+    documents = np.asarray(documents)
+    extra = int(extra_token)
+    tokens = int(np.sum(sizes.take(documents), dtype=np.int64))
+    if seq_length < 1 or tokens <= extra:
+        raise DataError(
+            f"{len(documents)} sequences: {tokens} tokens for samples of {seq_length}, expected more — "
+            "choose a larger split"
+        )
+    epochs = 1 if num_samples is None else num_epochs(tokens, seq_length, num_samples, extra)
+    before_last = _separate_from(rules, epochs, tokens, seq_length, num_samples, extra)
+    random = np.random.RandomState(seed)
+    document_index = _shuffled_documents(documents, epochs, before_last is not None, random)
+    sample_index = build_sample_index(
+        sizes,
+        document_index,
+        seq_length,
+        samples_available(epochs, tokens, seq_length, drop_last_partial_sequence, extra),
+        extra,
+    )
+    count = len(sample_index) - 1
+    shuffle_index = _shuffled_samples(count if before_last is None else before_last, count, random)
+    return SampleOrder(document_index, sample_index, shuffle_index, epochs)
+
+
+def num_epochs(tokens: int, seq_length: int, num_samples: int, extra: int = 1) -> int:
+    """Return the fewest epochs of ``tokens`` tokens that hold ``num_samples`` samples."""
+    return max(1, -(-(num_samples * seq_length + extra) // tokens))
+
+
+def samples_available(epochs: int, tokens: int, seq_length: int, drop_last_partial: bool = True, extra: int = 1) -> int:
+    """Return how many samples ``epochs`` epochs of ``tokens`` tokens make."""
+    total = epochs * tokens - extra
+    if drop_last_partial:
+        return total // seq_length
+    # Megatron-core divides in single precision here, which is off by some samples from 2**24 tokens on.
+    return int(np.ceil(np.float32(total) / np.float32(seq_length)))
+
+
+def index_dtype(places: int, longest: int) -> np.dtype[Any]:
+    """Return the type of a sample index: int64 where a place in document_index or an offset needs it, else int32."""
+    return np.dtype(np.int32 if max(places, longest) <= np.iinfo(np.int32).max else np.int64)
+
+
+def build_sample_index(
+    sizes: NDArray[Any], document_index: NDArray[Any], seq_length: int, num_samples: int, extra: int = 1
+) -> NDArray[Any]:
+    """Return where each sample begins and the last one ends, [num_samples + 1, 2]: place in document_index, offset.
+
+    Each place is that of the sequence which holds the sample's first token (extra = 1), or its predecessor's last (0).
+    """
+    dtype = index_dtype(len(document_index), int(sizes.max(initial=0)))
+    index = np.empty((num_samples + 1, 2), dtype)
+    total = row = 0
+    for first in range(0, len(document_index), SEQUENCES_AT_ONCE):
+        laid = sizes.take(document_index[first : first + SEQUENCES_AT_ONCE])
+        bounds = np.cumsum(np.concatenate([[total], laid]), dtype=np.int64)
+        # How many samples begin before each end; at it, too, where the predecessor's last token is meant.
+        begun = np.minimum((bounds[1:] - extra) // seq_length + 1, num_samples + 1) - row
+        rows = int(begun[-1])
+        places = np.cumsum(np.bincount(begun, minlength=rows))[:rows]
+        index[row : row + rows, 0] = first + places
+        index[row : row + rows, 1] = np.arange(row, row + rows) * seq_length - bounds[places]
+        total, row = int(bounds[-1]), row + rows
+    # Where tokens run out, the helpers stop at the end of the last sequence.
+    index[row:] = len(document_index) - 1, int(sizes[document_index[-1]]) - extra
+    # The first sample begins with the first sequence even if that is empty.
+    index[0] = 0
+    return index
+
+
+def _separate_from(
+    rules: Dialect, epochs: int, tokens: int, seq_length: int, num_samples: int | None, extra: int
+) -> int | None:
+    """The samples before the last epoch if that is to be shuffled by itself."""
+    if epochs == 1 or num_samples is None or rules.separate_below is None:
+        return None
+    before = ((epochs - 1) * tokens - extra) // seq_length
+    in_one_epoch = (tokens - extra) // seq_length
+    return before if num_samples - before < int(rules.separate_below * in_one_epoch) else None
+
+
+def _shuffled_documents(
+    documents: NDArray[Any], epochs: int, separate_last: bool, random: np.random.RandomState
+) -> NDArray[Any]:
+    dtype = np.int32 if int(documents.max()) <= np.iinfo(np.int32).max else np.int64
+    index = np.tile(documents.astype(dtype, copy=False), epochs)
+    cut = len(documents) * (epochs - 1) if separate_last else len(index)
+    random.shuffle(index[:cut])
+    if separate_last:
+        random.shuffle(index[cut:])
+    return index
+
+
+def _shuffled_samples(first: int, count: int, random: np.random.RandomState) -> NDArray[Any]:
+    index = np.arange(count, dtype=np.uint32 if count < np.iinfo(np.uint32).max - 1 else np.int64)
+    random.shuffle(index[:first])
+    if first < count:
+        random.shuffle(index[first:])
+    return index
+
+
+def split_sequences(split: str, sequences: int, dialect: str = "megatron-v2") -> list[range]:
+    """Return the sequences of train, validation and test for proportions such as "949,50,1".
+
+    Raises:
+        SettingsError: the proportions cannot be meant.
+    """
+    rules = find_dialect(dialect)
+    try:
+        parts = [float(part) for part in re.split("[,/]", split)]
+    except ValueError:
+        parts = []
+    if not parts or min(parts) < 0 or not 0 < sum(parts) < math.inf or len(parts) > 3:
+        raise SettingsError(f"--split: {split!r}, expected up to three proportions such as 949,50,1")
+    total = sum(parts)
+    shares = [part / total for part in [*parts, 0.0, 0.0][:3]]
+    bounds = [0]
+    if rules.splits_at_bookends:
+        end = 0.0
+        for share in shares:
+            end += share
+            bounds.append(round(end * float(sequences)))
+    else:
+        for share in shares:
+            bounds.append(bounds[-1] + round(share * float(sequences)))
+        # What rounding adds or takes away in all is taken from every end.
+        bounds[1:] = [bound - (bounds[-1] - sequences) for bound in bounds[1:]]
+    return [range(max(begin, 0), max(begin, end, 0)) for begin, end in zip(bounds, bounds[1:], strict=False)]

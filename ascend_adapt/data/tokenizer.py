@@ -1,0 +1,307 @@
+"""The tokenizers of the guides by their --tokenizer-type, and which engine may do their work.
+
+Sources: Megatron-LM@core_v0.9.0 megatron/training/tokenizer/tokenizer.py, gpt-neox@9610391a and @ea7aefd8
+megatron/tokenizer/tokenizer.py (which files, which end of document, which vocabulary size).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ascend_adapt.data.encoders import (
+    CharLevelEncoder,
+    CheckedEncoder,
+    Encoder,
+    GigatokenEncoder,
+    HFEncoder,
+    SentencePieceEncoder,
+    TiktokenEncoder,
+    check_same_ids,
+)
+from ascend_adapt.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+END_OF_TEXT = "<|endoftext|>"
+ENGINES = ("auto", "hf", "gigatoken", "tiktoken")
+
+# What engines are known to differ in: contractions, digits, runs of spaces and line ends, scripts, emoji, the specials.
+PROBE = [
+    "",
+    " ",
+    "Hello world",
+    "I'm sure they'LL've 'quoted'  it\u2019s",
+    "a  b   c\n\n\n  d\t\te \r\n f\u00a0g\u3000h",
+    "3.14159 x=12345678901234567890; ½ ² Ⅷ ٣",
+    "naïve café ﬁ Å A\u030a \u200b\u200d",
+    "你好，世界。こんにちは 안녕 Привет שלום नमस्ते ไทย",
+    "😀👩‍👩‍👧‍👦 🏴󠁧󠁢󠁥󠁮󠁧󠁿 \U0010ffff \x00\x01\x7f",
+    f"one{END_OF_TEXT}two <|padding|> <s></s> {END_OF_TEXT}",
+    "def f(x):\n    return [i**2 for i in range(x)]  # ok\n" * 3,
+    "http://example.com/?a=b&c=%20d#e_f-g",
+]
+
+
+@dataclass(frozen=True)
+class TokenizerRequest:
+    """Which tokenizer, from which files, by which engine.
+
+    ``threads`` is for engines that start their own; ``proven`` engines are not compared with the reference again.
+    """
+
+    type: str
+    vocab_file: str | None = None
+    merge_file: str | None = None
+    engine: str = "auto"
+    threads: int = 1
+    proven: bool = False
+
+
+@dataclass(frozen=True)
+class LoadedTokenizer:
+    """An encoder with its vocabulary size (unpadded) and end-of-document id, and the name of the engine at work."""
+
+    encoder: Encoder
+    vocab_size: int
+    eod: int | None
+    engine: str
+
+
+def load_tokenizer(request: TokenizerRequest, sample: list[str] | None = None) -> LoadedTokenizer:
+    """Return the tokenizer asked for; another engine than the reference first proves itself on PROBE and ``sample``.
+
+    Raises:
+        DataError: a file or library is missing or wrong, or the engine gives other ids.
+        SettingsError: the type is not known, or needs other files.
+    """
+    if request.type not in TYPES:
+        raise SettingsError(f"--tokenizer-type: {request.type!r}, expected one of {', '.join(TYPES)}")
+    if request.engine not in ENGINES:
+        raise SettingsError(f"--engine: {request.engine!r}, expected one of {', '.join(ENGINES)}")
+    return TYPES[request.type](request, sample or [])
+
+
+def _byte_level_bpe(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
+    tokenizers = _library("tokenizers", request)
+    vocab_file, merge_file = _file(request, "vocab_file"), _file(request, "merge_file")
+    _refuse_ambiguous_merges(Path(merge_file))
+    tokenizer = tokenizers.Tokenizer(_parsed(vocab_file, tokenizers.models.BPE.from_file, vocab_file, merge_file))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+    def tiktoken_encoder() -> Encoder:
+        return TiktokenEncoder(_gpt2_encoding(Path(vocab_file), Path(merge_file), request))
+
+    encoder, engine = _choose(request, tokenizer, sample, tiktoken_encoder)
+    return LoadedTokenizer(encoder, tokenizer.get_vocab_size(), tokenizer.token_to_id(END_OF_TEXT), engine)
+
+
+def _hf(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
+    file = _file(request, "vocab_file")
+    tokenizer = _parsed(file, _library("tokenizers", request).Tokenizer.from_file, file)
+    return _of_hf(tokenizer, file, request, sample)
+
+
+def _hf_gpt2(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
+    tokenizers = _library("tokenizers", request)
+    folder = Path(request.vocab_file or "")
+    if request.vocab_file is None or not folder.is_dir():
+        raise SettingsError(
+            f"--vocab-file: {request.vocab_file!r}, expected a folder with tokenizer.json, or vocab.json and "
+            "merges.txt, for HFGPT2Tokenizer — nothing is downloaded here"
+        )
+    if (folder / "tokenizer.json").exists():
+        tokenizer = _parsed(folder, tokenizers.Tokenizer.from_file, str(folder / "tokenizer.json"))
+    else:
+        files = str(folder / "vocab.json"), str(folder / "merges.txt")
+        tokenizer = tokenizers.Tokenizer(_parsed(folder, tokenizers.models.BPE.from_file, *files))
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens([END_OF_TEXT, "<|padding|>"])
+    return _of_hf(tokenizer, str(folder), request, sample)
+
+
+def _of_hf(tokenizer: tokenizers.Tokenizer, file: str, request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
+    for setting, value in (("padding", tokenizer.padding), ("truncation", tokenizer.truncation)):
+        if value is not None:
+            raise DataError(f"{file}: {setting} is {value}, expected none — remove it, it would change documents")
+    encoder, engine = _choose(request, tokenizer, sample, None)
+    return LoadedTokenizer(encoder, tokenizer.get_vocab_size(), tokenizer.token_to_id(END_OF_TEXT), engine)
+
+
+def _sentencepiece(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
+    """GPT-NeoX's SPMTokenizer: the pieces as they are."""
+    processor = _sentencepiece_model(request)
+    eod = processor.piece_to_id(END_OF_TEXT)
+    known = processor.id_to_piece(eod) == END_OF_TEXT  # else it is the id of the unknown piece
+    return LoadedTokenizer(SentencePieceEncoder(processor, {}), len(processor), eod if known else None, "sentencepiece")
+
+
+def _megatron_sentencepiece(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
+    """Megatron's SentencePieceTokenizer: tokens it needs and the model lacks get ids behind the model's."""
+    processor = _sentencepiece_model(request)
+    pieces = [processor.id_to_piece(number) for number in range(len(processor))]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    of_the_model = [
+        pieces[number] if number >= 0 else name
+        for number, name in (
+            (processor.pad_id(), "<PAD>"),
+            (processor.bos_id(), "<BOS>"),
+            (processor.eos_id(), "<EOS>"),
+        )
+    ]
+    special_tokens = {}
+    for token in ("<CLS>", "<SEP>", "<EOD>", "<MASK>", *of_the_model):
+        special_tokens[token] = vocabulary.setdefault(token, len(vocabulary))
+    encoder = SentencePieceEncoder(processor, special_tokens)
+    return LoadedTokenizer(encoder, len(vocabulary), special_tokens["<EOD>"], "sentencepiece")
+
+
+def _sentencepiece_model(request: TokenizerRequest) -> Any:
+    _refuse_engine(request, "sentencepiece")
+    file = _file(request, "vocab_file")
+    return _parsed(file, lambda: _library("sentencepiece", request).SentencePieceProcessor(model_file=file))
+
+
+def _tiktoken(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
+    if request.engine not in ("auto", "tiktoken"):
+        _refuse_engine(request, "tiktoken")
+    tiktoken = _library("tiktoken", request)
+    name = request.vocab_file or ""
+    if name not in tiktoken.list_encoding_names():
+        known = ", ".join(tiktoken.list_encoding_names())
+        raise SettingsError(f"--vocab-file: {name!r}, expected the name of one of tiktoken's encodings: {known}")
+    encoding = _parsed(name, tiktoken.get_encoding, name)
+    return LoadedTokenizer(TiktokenEncoder(encoding), encoding.n_vocab, encoding.eot_token, "tiktoken")
+
+
+def _char_level(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
+    _refuse_engine(request, "bytes")
+    # GPT-NeoX builds it with 512 ids; the end of a document is the byte 0.
+    return LoadedTokenizer(CharLevelEncoder(), 512, 0, "bytes")
+
+
+TYPES: dict[str, Callable[[TokenizerRequest, list[str]], LoadedTokenizer]] = {
+    "GPT2BPETokenizer": _byte_level_bpe,
+    "HFTokenizer": _hf,
+    "HFGPT2Tokenizer": _hf_gpt2,
+    "SPMTokenizer": _sentencepiece,
+    "SentencePieceTokenizer": _megatron_sentencepiece,
+    "TiktokenTokenizer": _tiktoken,
+    "CharLevelTokenizer": _char_level,
+}
+
+
+def _choose(
+    request: TokenizerRequest,
+    tokenizer: tokenizers.Tokenizer,
+    sample: list[str],
+    tiktoken_encoder: Callable[[], Encoder] | None,
+) -> tuple[Encoder, str]:
+    """The encoder for ``tokenizer``: an engine that is named must work, a faster one found by itself may not."""
+    reference = HFEncoder(tokenizer)
+    engine = request.engine
+    if engine == "auto":
+        engine = "gigatoken" if importlib.util.find_spec("gigatoken") else "hf"
+    if engine == "hf":
+        return reference, "hf"
+    if engine == "tiktoken" and tiktoken_encoder is None:
+        raise SettingsError(
+            f"--engine: 'tiktoken' for {request.type}, expected hf or gigatoken — it needs vocabulary and merges"
+        )
+    _library(engine, request)
+    try:
+        encoder: Encoder = (
+            tiktoken_encoder()
+            if engine == "tiktoken" and tiktoken_encoder
+            else GigatokenEncoder(tokenizer, request.threads)
+        )
+        if not request.proven:
+            check_same_ids(encoder, reference, [*PROBE, *sample], engine)
+    except (DataError, ValueError, RuntimeError, NotImplementedError) as error:
+        if request.engine == "auto":
+            return reference, "hf"
+        raise (
+            error if isinstance(error, DataError) else DataError(f"engine {engine}: {error} — use --engine hf")
+        ) from error
+    return CheckedEncoder(encoder, reference, engine), engine
+
+
+def _refuse_ambiguous_merges(merge_file: Path) -> None:
+    """Megatron leaves out the first line, and the last one if no line break closes it; others do not."""
+    lines = merge_file.read_bytes()
+    if not lines.startswith(b"#version") or not lines.endswith(b"\n"):
+        raise DataError(
+            f"{merge_file}: expected '#version' in the first line and a line break at the end — add what lacks"
+        )
+
+
+def _gpt2_encoding(vocab_file: Path, merge_file: Path, request: TokenizerRequest) -> Any:
+    """tiktoken's view of a byte-level BPE: it merges in the order of ids, so that merges must be in that order."""
+    vocabulary: dict[str, int] = json.loads(vocab_file.read_text(encoding="utf-8"))
+    merges = [
+        line.split(" ")
+        for line in merge_file.read_text(encoding="utf-8").split("\n")
+        if not line.startswith("#version")
+    ]
+    merged = ["".join(pair) for pair in merges if len(pair) == 2]
+    alphabet = _byte_alphabet()
+    ranks = {piece: vocabulary[piece] for piece in (*alphabet, *merged) if piece in vocabulary}
+    order = [ranks[piece] for piece in merged if piece in ranks]
+    if len(order) < len(merged) or any(left >= right for left, right in zip(order, order[1:], strict=False)):
+        raise DataError(f"engine tiktoken: the ids of {vocab_file} do not follow the merges — use --engine hf")
+    tiktoken = _library("tiktoken", request)
+    return tiktoken.Encoding(
+        name="gpt2",
+        pat_str=importlib.import_module("tiktoken_ext.openai_public").r50k_pat_str,
+        mergeable_ranks={bytes(alphabet[letter] for letter in piece): rank for piece, rank in ranks.items()},
+        special_tokens={},
+    )
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte of each letter in a byte-level vocabulary: its own if printable, else the next from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+def _refuse_engine(request: TokenizerRequest, works_by: str) -> None:
+    if request.engine != "auto":
+        raise SettingsError(
+            f"--engine: {request.engine!r} for {request.type}, expected auto — {works_by} does its work"
+        )
+
+
+def _file(request: TokenizerRequest, field: str) -> str:
+    path = getattr(request, field)
+    if path is None:
+        raise SettingsError(f"--{field.replace('_', '-')}: not given, expected a file for {request.type}")
+    if not Path(path).is_file():
+        raise DataError(f"{path}: no such file, expected the one of {request.type} — check --{field.replace('_', '-')}")
+    return str(path)
+
+
+def _library(name: str, request: TokenizerRequest) -> Any:
+    try:
+        if name == "tokenizers":
+            importlib.import_module("tokenizers.models")
+            importlib.import_module("tokenizers.pre_tokenizers")
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise DataError(f"{request.type}: {error} — install {name}") from error
+
+
+def _parsed(what: Any, parse: Callable[..., Any], *arguments: Any) -> Any:
+    """``parse(*arguments)``; these libraries raise bare Exceptions for a file that they cannot read."""
+    try:
+        return parse(*arguments)
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"{what}: cannot be loaded ({error}) — is it the file of this tokenizer?") from error

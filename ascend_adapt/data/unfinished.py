@@ -1,0 +1,181 @@
+"""Token files in the making: nothing has its final name before everything is complete, and a killed run goes on.
+
+For PREFIX_KEY_document there are, beside it and hidden, .NAME.bin.unfinished, .NAME.sizes.unfinished (i32 [S]) and
+later .NAME.idx.unfinished; one journal for all keys says how far they are good. What lies behind that is cut off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascend_adapt.data.indexed_dataset import bin_path, idx_path
+from ascend_adapt.data.token_index import write_index
+from ascend_adapt.errors import DataError
+
+
+class UnfinishedTokens:
+    """Tokens of one prefix being written: ``add`` appends whole sequences."""
+
+    def __init__(self, prefix: Path, dtype: np.dtype[Any], *, sequences: int = 0, tokens: int = 0):
+        self.prefix = prefix
+        self.dtype = dtype
+        self.sequences = sequences
+        self.tokens = tokens
+        self._bin = _open_at(hidden(prefix, "bin"), tokens * dtype.itemsize)
+        self._sizes = _open_at(hidden(prefix, "sizes"), sequences * 4)
+
+    def add(self, tokens: NDArray[Any], sizes: NDArray[np.int64]) -> None:
+        """Append sequences of ``sizes`` tokens each.
+
+        Raises:
+            DataError: a token or a size does not fit the type it is stored in.
+        """
+        limits = np.iinfo(self.dtype)
+        if len(tokens) and not limits.min <= tokens.min() <= tokens.max() <= limits.max:
+            token = next(int(edge) for edge in (tokens.max(), tokens.min()) if not limits.min <= edge <= limits.max)
+            raise DataError(
+                f"{self.prefix}: token id {token}, expected {limits.min} to {limits.max}, what {self.dtype.name} holds"
+                " — the vocabulary size that the tokenizer reports is too small for its ids"
+            )
+        if len(sizes) and sizes.max() > np.iinfo(np.int32).max:
+            raise DataError(
+                f"{self.prefix}: a document of {sizes.max()} tokens, expected below 2**31 — split the document"
+            )
+        self._bin.write(tokens.astype(self.dtype, copy=False).data)
+        self._sizes.write(sizes.astype("<i4").data)
+        self.sequences += len(sizes)
+        self.tokens += len(tokens)
+
+    def flush(self) -> None:
+        """Bring everything added onto the disk."""
+        for stream in (self._bin, self._sizes):
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def write_index(self) -> None:
+        """Write the index of what was added, one document a sequence, under its hidden name."""
+        self.flush()
+        sizes = np.memmap(hidden(self.prefix, "sizes"), "<i4", "r") if self.sequences else np.empty(0, np.int32)
+        with open(hidden(self.prefix, "idx"), "wb") as stream:
+            write_index(stream, self.dtype, sizes)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def close(self) -> None:
+        """Close the files, which keep their hidden names."""
+        self._bin.close()
+        self._sizes.close()
+
+
+def hidden(prefix: Path, suffix: str) -> Path:
+    """Return the name that PREFIX.suffix has until it is complete."""
+    return prefix.with_name(f".{prefix.name}.{suffix}.unfinished")
+
+
+def publish(prefix: Path) -> None:
+    """Give the complete files of ``prefix`` their names; repeating what was interrupted is right."""
+    new_bin, new_idx = hidden(prefix, "bin"), hidden(prefix, "idx")
+    if new_bin.exists():
+        # Readers open the index first: without it there is no moment at which an old index names new tokens.
+        idx_path(prefix).unlink(missing_ok=True)
+        new_bin.replace(bin_path(prefix))
+    if new_idx.exists():
+        new_idx.replace(idx_path(prefix))
+
+
+class Journal:
+    """How far an interrupted run got, kept beside its output, and the lock that keeps a second run away.
+
+    ``state`` is None for a new run, else what ``write`` was last given by a run of the same ``job``.
+    """
+
+    def __init__(self, prefix: Path, job: str):
+        self._prefix = prefix
+        self._path = prefix.with_name(f".{prefix.name}.journal.unfinished")
+        self._job = job
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(prefix)
+        self.state = self._read()
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            saved = json.loads(self._path.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return saved["state"] if isinstance(saved, dict) and saved.get("job") == self._job else None
+
+    def write(self, state: dict[str, Any]) -> None:
+        """Replace the saved state, as a whole or not at all."""
+        aside = self._path.with_suffix(".new")
+        with open(aside, "w") as stream:
+            json.dump({"job": self._job, "state": state}, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        aside.replace(self._path)
+
+    def remove(self) -> None:
+        """Forget the run."""
+        for path in (self._path, self._path.with_suffix(".new")):
+            path.unlink(missing_ok=True)
+        lock_path(self._prefix).unlink(missing_ok=True)
+        self._lock.close()
+
+    def close(self) -> None:
+        """Let another run go on from here."""
+        self._lock.close()
+
+
+def lock_path(prefix: Path) -> Path:
+    """Return the file that is locked while ``prefix`` is being written."""
+    return prefix.with_name(f".{prefix.name}.lock.unfinished")
+
+
+def _locked(prefix: Path) -> IO[bytes]:
+    """The lock file, open and locked.
+
+    Raises:
+        DataError: another process has it.
+    """
+    while True:
+        lock = open(lock_path(prefix), "wb")  # noqa: SIM115  held as long as the journal
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise DataError(f"{prefix}: another process is writing it, expected to be alone — wait for it") from error
+        # A run that just ended may have removed the file between the two calls: then others would lock a new one.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), lock_path(prefix).stat()):
+                return lock
+        lock.close()
+
+
+def discard(prefixes: Sequence[Path]) -> None:
+    """Remove whatever was not finished of ``prefixes``."""
+    for prefix in prefixes:
+        for suffix in ("bin", "sizes", "idx"):
+            hidden(prefix, suffix).unlink(missing_ok=True)
+
+
+def _open_at(path: Path, length: int) -> IO[bytes]:
+    """``path`` opened for appending behind its first ``length`` bytes, whatever followed them cut off.
+
+    Raises:
+        DataError: there are not as many.
+    """
+    stream = open(path, "ab")  # noqa: SIM115  its owner closes it
+    found = stream.tell()
+    if found < length:
+        stream.close()
+        raise DataError(f"{path}: {found} bytes, expected {length} as in its journal — run again, from the start")
+    stream.truncate(length)
+    return stream

@@ -1,0 +1,183 @@
+"""Blocks of lines to tokens in order, by this process or several, with a bounded number of blocks in memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascend_adapt.data.blocks import Block, Position
+from ascend_adapt.data.documents import parse_documents, text_cleaner
+from ascend_adapt.data.encoders import Encoded
+from ascend_adapt.data.tokenizer import ENGINES, LoadedTokenizer, TokenizerRequest, load_tokenizer
+from ascend_adapt.errors import DataError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is done to every block: the keys, what to do with bad lines, ftfy, the end of document, the stored type."""
+
+    keys: tuple[str, ...]
+    skip_bad_lines: bool
+    ftfy: bool
+    append_eod: bool
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One block tokenised: for each key the tokens [T] and sizes [N] of its documents, empty ones left out."""
+
+    by_key: list[tuple[NDArray[Any], NDArray[np.int64]]]
+    documents: int
+    empty: list[int]
+    blank: int
+    bad: int
+    first_bad: list[str]
+    end: Position
+    text_bytes: int
+    bytes_read: int
+
+
+def tokenise(block: Block, tokenizer: LoadedTokenizer, recipe: Recipe) -> Tokens:
+    """Return the tokens of ``block``.
+
+    Raises:
+        DataError: a line is bad and must not be, or the tokenizer does not take a text.
+    """
+    documents = parse_documents(block, recipe.keys, recipe.skip_bad_lines, text_cleaner(recipe.ftfy))
+    by_key, empty = [], []
+    for texts in documents.texts:
+        try:
+            tokens, sizes = tokenizer.encoder.encode(texts)
+        except DataError:
+            raise
+        except Exception as error:
+            last = block.first_line + block.data.count(b"\n")
+            raise DataError(
+                f"{block.source}:{block.first_line}-{last}: the tokenizer fails ({error}), expected ids for every text"
+                " — take the text out, or use another engine"
+            ) from error
+        by_key.append(close_documents((tokens, sizes), tokenizer.eod if recipe.append_eod else None, recipe.dtype))
+        empty.append(int((sizes == 0).sum()))
+    return Tokens(
+        by_key=by_key,
+        documents=len(documents.texts[0]),
+        empty=empty,
+        blank=documents.blank,
+        bad=documents.bad,
+        first_bad=documents.first_bad,
+        end=block.end,
+        text_bytes=len(block.data),
+        bytes_read=block.bytes_read,
+    )
+
+
+def close_documents(encoded: Encoded, eod: int | None, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return tokens and sizes without the empty documents and with ``eod`` at the end of each of the others.
+
+    The tokens come in ``dtype`` if they all fit, else as they are: who stores them says what is wrong.
+    """
+    tokens, sizes = encoded
+    sizes = sizes[sizes > 0]
+    limits = np.iinfo(dtype)
+    largest = max(int(tokens.max(initial=0)), eod or 0)
+    if limits.min <= int(tokens.min(initial=0)) and largest <= limits.max:
+        tokens = tokens.astype(dtype, copy=False)
+    if eod is not None:
+        tokens, sizes = np.insert(tokens, np.cumsum(sizes), eod), sizes + 1
+    return tokens, sizes
+
+
+class Workers:
+    """Who tokenises: this process, or several where the engine has no threads of its own."""
+
+    def __init__(self, request: TokenizerRequest, tokenizer: LoadedTokenizer, recipe: Recipe, count: int):
+        self._closing = ExitStack()
+        self._run: Callable[[Block], Tokens] = _Here(tokenizer, recipe)
+        self._executor: ProcessPoolExecutor | None = None
+        # An engine with threads of its own is slower in threads of ours: they wait for the interpreter's lock in turn.
+        if count > 1 and tokenizer.engine != "gigatoken":
+            self._run = _in_worker
+            self._in_flight = 2 * count
+            self._executor = ProcessPoolExecutor(
+                count, multiprocessing.get_context("spawn"), _start_worker, (_as_chosen(request, tokenizer), recipe)
+            )
+            self._closing.callback(self._executor.shutdown, wait=True, cancel_futures=True)
+
+    def tokens(self, blocks: Iterable[Block]) -> Iterator[Tokens]:
+        """Yield the tokens of every block in the order of the blocks.
+
+        Raises:
+            DataError: a block is bad, or a worker died.
+        """
+        if self._executor is None:
+            yield from map(self._run, blocks)
+            return
+        waiting: deque[Future[Tokens]] = deque()
+        try:
+            for block in blocks:
+                waiting.append(self._executor.submit(self._run, block))
+                while len(waiting) > self._in_flight or (waiting and waiting[0].done()):
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise DataError(
+                "workers: one died without a word, expected all to go on — out of memory? Try fewer --workers"
+            ) from error
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._closing.close()
+
+
+def _as_chosen(request: TokenizerRequest, tokenizer: LoadedTokenizer) -> TokenizerRequest:
+    """``request`` with what its `auto` came to, so that no worker chooses for itself."""
+    engine = tokenizer.engine if tokenizer.engine in ENGINES else request.engine
+    return replace(request, engine=engine, proven=True)
+
+
+@dataclass(frozen=True)
+class _Here:
+    tokenizer: LoadedTokenizer
+    recipe: Recipe
+
+    def __call__(self, block: Block) -> Tokens:
+        return tokenise(block, self.tokenizer, self.recipe)
+
+
+_of_this_worker: _Here
+
+
+def _start_worker(request: TokenizerRequest, recipe: Recipe) -> None:
+    global _of_this_worker
+    # Ctrl-C is for the process that writes; the others end when it says so, or is gone.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _of_this_worker = _Here(load_tokenizer(request), recipe)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "only pool workers start this thread"
+    parent.join()
+    os._exit(1)
+
+
+def _in_worker(block: Block) -> Tokens:
+    return _of_this_worker(block)

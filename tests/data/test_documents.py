@@ -1,0 +1,74 @@
+"""Lines to texts: which lines are documents, and that orjson does not change that."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ascend_adapt.data import documents
+from ascend_adapt.data.blocks import Block, Position
+from ascend_adapt.data.documents import parse_documents
+from ascend_adapt.data.inputs import Input
+from ascend_adapt.errors import BadLine
+
+BAD = {
+    b'{"text": "cut': "not JSON",
+    b"\xff\xfe": "not UTF-8",
+    b'{"text": "\xff"}': "not UTF-8",
+    b'["text"]': "array, expected an object",
+    b'"text"': "string, expected an object",
+    b"null": "null, expected an object",
+    b'{"texts": "a"}': "no 'text' among",
+    b'{"text": null}': "'text' is a JSON null",
+    b'{"text": ["a", "b"]}': "'text' is a JSON array",
+    b'{"text": "\\ud800"}': "half of a surrogate pair",
+    b'{"text": "a"} {"text": "b"}': "not JSON",
+    b"[" * 100_000: "not JSON",
+    b"\xef\xbb\xbf{}": "not JSON",
+}
+
+
+def parse(data, keys=("text",), skip=False, first_line=1):
+    return parse_documents(Block(Input("in.jsonl"), first_line, data, Position(), 0), keys, skip, str)
+
+
+@pytest.fixture(params=["orjson", "json"], autouse=True)
+def parser(request, monkeypatch):
+    if request.param == "json":
+        monkeypatch.setattr(documents, "_fast_loads", lambda: None)
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_a_bad_line_is_named(line):
+    with pytest.raises(BadLine, match=rf"^in\.jsonl:8: .*{BAD[line]}.* — repair"):
+        parse(b'{"text": "a"}\n' + line + b"\n", first_line=7)
+
+
+def test_bad_and_blank_lines_are_counted():
+    found = parse(b'{"text": "a"}\n\n \t\r\n' + b"\n".join(BAD) + b'\n{"text": "b"}', skip=True)
+    assert (found.texts, found.blank, found.bad) == ([["a", "b"]], 2, len(BAD))
+    assert found.first_bad[0].startswith("in.jsonl:4: ")
+    assert len(found.first_bad) == 3
+
+
+@pytest.mark.parametrize(("data", "blank"), [(b"", 0), (b"\n", 1), (b"\n\n", 2), (b" ", 1), (b'{"text": ""}\n\n', 1)])
+def test_what_follows_the_last_line_break_is_no_line(data, blank):
+    assert parse(data).blank == blank
+
+
+def test_a_line_lacking_one_of_several_keys_gives_nothing():
+    found = parse(b'{"a": "1", "b": "2"}\n{"a": "3"}\n{"a": "4", "b": 5}\n', keys=("a", "b"), skip=True)
+    assert (found.texts, found.bad) == ([["1"], ["2"]], 2)
+
+
+def test_what_only_json_takes_is_a_document():
+    assert parse(b'{"text": "a", "n": NaN}\r\n').texts == [["a"]]
+
+
+@given(st.text())
+def test_every_text_comes_back(text):
+    assert parse(json.dumps({"text": text}).encode() + b"\n").texts == [[text]]
+    assert parse(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n").texts == [[text]]
