@@ -37,7 +37,7 @@ import os, signal, subprocess, sys
 if os.environ["STUBBORN"] == "1" and os.environ["RANK"] == "0":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen(["sleep", "300"], start_new_session=True)
-print(os.getpid(), os.getppid(), child.pid, flush=True)
+os.write(1, f"{os.getpid()} {os.getppid()} {child.pid}\\n".encode())  # in one piece, whoever else writes
 child.wait()
 """
 
