@@ -121,7 +121,9 @@ class PluginManager:
             self._refuse(origin, text)
             return ()
 
-    def check_names(self, disabled: Iterable[str], allowed: Iterable[str] | None) -> None:
+    def check_names(
+        self, disabled: Iterable[str], allowed: Iterable[str] | None, may_drift: Iterable[str] = ()
+    ) -> None:
         """Refuse names that no plugin or patch has: a misspelt ``disable`` would leave the patch in force.
 
         Raises:
@@ -130,7 +132,7 @@ class PluginManager:
         patches = [name for one in self.patches() for name in (one.name, f"{one.plugin}.{one.name}")]
         names = [*self.known, *patches]
         unloaded = set(self.known) - set(self._origins)
-        for name in (*disabled, *(allowed or ())):
+        for name in (*disabled, *(allowed or ()), *may_drift):
             if name not in names and name.partition(".")[0] not in unloaded:
                 close = difflib.get_close_matches(name, names, 1)
                 hint = f"did you mean {close[0]!r}?" if close else "`ascend-adapt status` lists the names"

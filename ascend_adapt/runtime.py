@@ -171,7 +171,7 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
     manager = _load_plugins(wanted)
     patches = manager.patches()
     known, usable = manager.hosts(patches, hosts.KNOWN)
-    manager.check_names(wanted.disable, wanted.allowed_plugins)
+    manager.check_names(wanted.disable, wanted.allowed_plugins, wanted.allow_drift)
     _tell_problems(manager.problems, wanted)
     session = Session(
         device=device, hosts=known, strict=bool(wanted.strict), allow_drift=wanted.allow_drift, lock=_lock

@@ -55,7 +55,7 @@ def of_installation(upstream: Path | None = None) -> Report:
     tree = SourceTree(upstream) if upstream is not None else None
     if tree is not None and not any(tree.folder(one.patch.target.root) for one in usable):
         raise SettingsError(f"--upstream {upstream}: holds no package that a patch is for — give the folder of one")
-    manager.check_names(wanted.disable, wanted.allowed_plugins)
+    manager.check_names(wanted.disable, wanted.allowed_plugins, wanted.allow_drift)
     outcomes = static.judge(usable, device=device, hosts=known, tree=tree)
     if settings.is_off(os.environ):
         outcomes = tuple(replace(outcome, state="disabled", reason="ASCEND_ADAPT=0") for outcome in outcomes)

@@ -54,6 +54,7 @@ MAY_IMPORT = {
     "ascend_adapt.launch": {
         "ascend_adapt",
         "ascend_adapt.agreement",
+        "ascend_adapt.hosts",
         "ascend_adapt.plugin_manager",
         "ascend_adapt.probe",
         "ascend_adapt.runtime",

@@ -303,3 +303,31 @@ def test_hooks_without_a_caller_yet_are_accepted(site: Site) -> None:
     assert not manager.problems
     assert manager._manager.hook.register_kernels() == [[("attention", backend)]]
     assert manager._manager.hook.read_recipe(path=Path("a.yml")) == "a.yml"
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ("'abc'", "launch_env returned 'abc', expected texts by name"),
+        ("{'A': 1}", "expected texts by name"),
+        ("{'A=B': 'x'}", "expected texts by name"),
+        ("{'A': 'x\\0y'}", "expected texts by name"),
+        ("1 / 0", "launch_env raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_plugin_that_wants_no_variables_is_named(returned: str, words: str) -> None:
+    class Bad:
+        @ascend_adapt.hookimpl
+        def launch_env(self, device: str) -> Any:
+            return eval(returned)
+
+    manager = PluginManager([Bad()])
+    with pytest.raises(PluginError, match=f"plugin 'Bad': .*{words}"):
+        manager.launch_env("cpu", {})
+
+
+def test_a_plugin_that_exits_at_import_is_a_problem_and_no_exit(site: Site) -> None:
+    site.write(leaver="import sys; sys.exit(3)\n")
+    site.install("leaver", "1.0", "leaver = leaver")
+    (problem,) = PluginManager(allowed=["leaver"]).problems
+    assert problem.startswith("plugin 'leaver' of leaver: importing leaver raised SystemExit: 3")

@@ -13,7 +13,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ascend_adapt import probe, settings
+from ascend_adapt import hosts, probe, settings
 from ascend_adapt.errors import AdaptError, LaunchError, SettingsError
 from ascend_adapt.launch import environment, launchers
 from ascend_adapt.launch import plan as planning
@@ -115,6 +115,9 @@ def _is_launcher(request: requests.Request) -> bool:
 
 
 def _check_script(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        # A pipe would be opened, and waited for.
+        raise _Usage(f"script {str(path)!r}: is not a file — give the path of a readable Python file")
     try:
         path.open("rb").close()
     except OSError as error:
@@ -142,7 +145,8 @@ def _plugins(request: requests.Request, environ: Mapping[str, str]) -> PluginMan
 
     wanted = settings.resolve(environ, disable=request.disable)
     manager = PluginManager(disabled=wanted.disable, allowed=wanted.allowed_plugins)
-    manager.check_names(wanted.disable, wanted.allowed_plugins)
+    manager.check_names(wanted.disable, wanted.allowed_plugins, (*request.allow_drift, *wanted.allow_drift))
+    manager.hosts(manager.patches(), hosts.KNOWN)
     if manager.problems:
         raise LaunchError("\n".join(manager.problems))
     return manager

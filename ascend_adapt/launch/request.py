@@ -184,22 +184,29 @@ def _device(text: str) -> str:
     return text
 
 
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
 def _at_least_one(text: str) -> int:
-    number = int(text)
+    number = _number(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is less than 1")
     return number
 
 
 def _at_least_zero(text: str) -> int:
-    number = int(text)
+    number = _number(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is less than 0")
     return number
 
 
 def _port(text: str) -> int:
-    number = int(text)
+    number = _number(text)
     if not 0 < number < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
     return number

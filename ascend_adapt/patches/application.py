@@ -83,14 +83,21 @@ class Rewritten(Application):
 
     def __post_init__(self) -> None:
         self.original = self.function.__code__
-        self.function.__code__ = self.code
+        self._run(self.code)
 
     def holds(self) -> bool:
         return self.function.__code__ is self.code
 
     def undo(self) -> Swaps:
-        self.function.__code__ = self.original
+        self._run(self.original)
         return {}
+
+    def _run(self, code: CodeType) -> None:
+        self.function.__code__ = code
+        # What a cache in front of the function has kept, the other code has computed.
+        forget = getattr(self.place.value, "cache_clear", None)
+        if callable(forget):
+            forget()
 
     def _is_at(self, place: Place) -> bool:
         return place.value is not MISSING and function_behind(self.patch, place.value) is self.function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -51,6 +52,16 @@ class Status:
     device: str = ""
     device_reason: str = ""
     problems: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [
+            f"{one.plugin}.{one.patch}: {one.state}" + (f" ({one.reason})" if one.reason else "")
+            for one in self.outcomes
+        ]
+        return "\n".join([*lines, *self.problems]) or "no patches"
+
+    def __iter__(self) -> Iterator[Outcome]:
+        return iter(self.outcomes)
 
     def __getitem__(self, patch: str) -> Outcome:
         """Return the outcome of the patch with this name (``name`` or ``plugin.name``)."""

@@ -117,6 +117,13 @@ def test_bad_input_is_one_clear_paragraph(ascend_run, argv, code, text, tmp_path
             "import ascend_adapt\n@ascend_adapt.hookimpl\ndef register_patches(): return ['x']",
             "register_patches returned 'x' among the patches",
         ),
+        (
+            "import ascend_adapt\nfrom ascend_adapt import wrap\n"
+            "@wrap('m:f', host='nowhere', why='w', until='u', without='crash')\n"
+            "def p(wrapped, instance, args, kwargs): ...\n"
+            "@ascend_adapt.hookimpl\ndef register_patches(): return [p]",
+            "host 'nowhere' is declared by nobody",
+        ),
     ],
 )
 def test_a_plugin_that_cannot_be_used_stops_the_job_before_it_starts(ascend_run, source, text, tmp_path):
@@ -128,7 +135,7 @@ def test_a_plugin_that_cannot_be_used_stops_the_job_before_it_starts(ascend_run,
     (tmp_path / "train.py").write_text("print('started')")
     job = ascend_run("train.py", PYTHONPATH=str(tmp_path))
     assert job.returncode == 1
-    assert "plugin 'broken' of broken-plugin: " in job.stderr
+    assert "plugin 'broken' of broken-plugin" in job.stderr
     assert text in job.stderr
     assert "Traceback" not in job.stderr
     assert "started" not in job.stdout

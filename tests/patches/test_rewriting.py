@@ -357,3 +357,14 @@ def test_an_inherited_method_is_not_rewritten_for_everybody(site: Site, enable: 
 def test_what_cannot_be_rewritten_is_refused_where_it_is_declared(old: Any, new: str, words: str) -> None:
     with pytest.raises(PatchSpecError, match=words):
         changed("upstream:f", old, new)
+
+
+def test_a_cache_forgets_what_the_other_code_computed(site: Site, enable: Enable) -> None:
+    site.write(upstream="import functools\n@functools.lru_cache\ndef f(x): return x + 1\n")
+    import upstream
+
+    assert upstream.f(1) == 2
+    enable(changed("upstream:f", "x + 1", "x + 2"))
+    assert upstream.f(1) == 3
+    ascend_adapt.disable()
+    assert upstream.f(1) == 2
