@@ -93,7 +93,7 @@ def one_run(number: int, chance: random.Random, folder: Path, agents_own: Mappin
 
 
 def start(command: Sequence[str], number: int, folder: Path, stubborn: bool = False) -> subprocess.Popen[str]:
-    env = {**os.environ, MARK: str(number), "STUBBORN": str(int(stubborn)), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, MARK: mark_of(number), "STUBBORN": str(int(stubborn)), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
     )
@@ -128,10 +128,15 @@ def as_a_shell_tells(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
+def mark_of(number: int) -> str:
+    """Return what the environment of every process of a run holds; another torture's runs have other marks."""
+    return f"{os.getpid()}.{number}"
+
+
 def marked(number: int) -> list[int]:
     """Return the processes of a run, wherever they are by now."""
     found = []
-    mark = f"{MARK}={number}".encode()
+    mark = f"{MARK}={mark_of(number)}".encode()
     for entry in os.listdir("/proc"):
         try:
             if entry.isdigit() and mark in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
