@@ -151,8 +151,7 @@ def report(runs: list[Run], touched: int, foreign: int, command: str) -> str:
     lines = [
         "# Reliability: what is left of a job when parts of it are killed",
         "",
-        f"`{command}`, {time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, Linux {platform.release()}, "
-        f"{os.cpu_count()} cores.",
+        f"`{command}`, {time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, Linux, {os.cpu_count()} cores.",
         "",
         f"- exit code right: {right}/{len(runs)}",
         f"- processes left: {sum(run.left for run in runs)}",
