@@ -10,7 +10,6 @@ All six words share these keyword arguments. Always: ``why`` (what breaks withou
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import re
@@ -19,7 +18,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from ascend_adapt.errors import PatchSpecError
-from ascend_adapt.patches import syntax
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.target import MISSING, Target
@@ -296,11 +294,19 @@ def _check_fields(kind: str, fields: dict[str, Any], place: Target, subject: str
             raise PatchSpecError(f"{subject}: decorates {function!r}, expected a function")
         _check_arguments(kind, function, subject)
     if kind == "rewrite":
-        old, new = (syntax.parse_fragment(fields[name], f"{subject} {name}=") for name in ("old", "new"))
-        if isinstance(old, ast.expr) is not isinstance(new, ast.expr):
-            raise PatchSpecError(f"{subject}: old= and new= are an expression and a statement — give two of one sort")
-        if ast.dump(old) == ast.dump(new):
-            raise PatchSpecError(f"{subject}: old= and new= are the same — say what is to change")
+        _check_fragments(fields["old"], fields["new"], subject)
+
+
+def _check_fragments(old_text: str, new_text: str, subject: str) -> None:
+    import ast  # scripts that only call enable() need not pay for it
+
+    from ascend_adapt.patches import syntax
+
+    old, new = syntax.parse_fragment(old_text, f"{subject} old="), syntax.parse_fragment(new_text, f"{subject} new=")
+    if isinstance(old, ast.expr) is not isinstance(new, ast.expr):
+        raise PatchSpecError(f"{subject}: old= and new= are an expression and a statement — give two of one sort")
+    if ast.dump(old) == ast.dump(new):
+        raise PatchSpecError(f"{subject}: old= and new= are the same — say what is to change")
 
 
 def _check_arguments(kind: str, function: Any, subject: str) -> None:
