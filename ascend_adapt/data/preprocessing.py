@@ -117,7 +117,7 @@ def preprocess(request: PreprocessRequest, report: Callable[[Progress], None] = 
         request.keys, request.skip_bad_lines, request.ftfy, request.append_eod, token_dtype(tokenizer.vocab_size)
     )
     with _disk_errors(request.output_prefix):
-        journal = Journal(request.prefix(request.keys[0]), _job(request, inputs))
+        journal = Journal([request.prefix(key) for key in request.keys], _job(request, inputs))
     run = _Run(request, inputs, tokenizer, recipe, journal, report)
     try:
         with _disk_errors(request.output_prefix):

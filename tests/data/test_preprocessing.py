@@ -335,6 +335,41 @@ def test_two_runs_for_one_output(request_of, write_lines):
     assert preprocess(request, again).documents == 1
 
 
+def test_two_runs_with_one_output_in_common(request_of, tmp_path):
+    (tmp_path / "in.jsonl").write_text(json.dumps({"x": "good", "y": "bad"}) + "\n")
+    request = request_of(tmp_path / "in.jsonl", keys=("x", "y"))
+
+    def again(progress):
+        for keys in (("y", "x"), ("a", "y")):
+            with pytest.raises(DataError, match="o_y_document: another process is writing it"):
+                preprocess(request_of(tmp_path / "in.jsonl", keys=keys))
+
+    assert preprocess(request, again).documents == 1
+    assert hidden_files(tmp_path / "out") == []
+    assert len(files(tmp_path / "out")) == 4
+
+
+def test_an_output_begun_by_another_request_is_not_gone_on_with(request_of, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(preprocessing_module, "BLOCK_BYTES", 1000)
+    for name, more in (("in", ""), ("other", "other ")):
+        lines = [json.dumps({"x": text, "y": more + text}) for text in corpus.documents(30)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+
+    def stop(progress):
+        if progress.counts.documents > 10:
+            raise Killed
+
+    request = request_of(tmp_path / "in.jsonl", keys=("x", "y"), commit_seconds=0)
+    for one in (request, request_of(tmp_path / "other.jsonl", keys=("y",), commit_seconds=0)):
+        with pytest.raises(Killed):
+            preprocess(one, stop)
+    preprocess(request)
+    assert hidden_files(tmp_path / "out") == []
+    interrupted = files(tmp_path / "out")
+    preprocess(request)
+    assert files(tmp_path / "out") == interrupted
+
+
 SMALL_BLOCKS = """
 import sys
 from ascend_adapt.cli import main
