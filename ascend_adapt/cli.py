@@ -34,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"ascend-adapt {known.command}: {error}", file=sys.stderr)
         return 2 if isinstance(error, SettingsError) else 1
+    except KeyboardInterrupt:
+        print(f"ascend-adapt {known.command}: interrupted — nothing was changed, run it again", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         # The reader, such as head, has seen enough; what is left must not fail in the interpreter's own last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

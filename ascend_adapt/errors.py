@@ -19,6 +19,11 @@ Texts read *subject: observed, expected — next step*.
 """
 
 
+def one_line(error: BaseException) -> str:
+    """Return the text of another library's error as part of a paragraph."""
+    return " ".join(str(error).split())
+
+
 class AdaptError(Exception):
     """Root of the tree above."""
 

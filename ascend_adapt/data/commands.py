@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -87,7 +88,7 @@ def _run_preprocess(known: argparse.Namespace) -> int:
     from ascend_adapt.data.tokenizer import TokenizerRequest
 
     if known.workers < 1:
-        raise SettingsError(f"--workers: {known.workers}, expected at least 1")
+        raise SettingsError(f"--workers: {known.workers}, expected at least 1 — leave it out for one")
     request = PreprocessRequest(
         inputs=tuple(known.input),
         output_prefix=known.output_prefix,
@@ -103,16 +104,25 @@ def _run_preprocess(known: argparse.Namespace) -> int:
     )
     # One worker is one core; others are processes or threads that are counted.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         with progress_display(sys.stderr) as report:
             counts = preprocess(request, report)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         print("ascend-adapt preprocess: interrupted — the same command goes on from here", file=sys.stderr)
-        return 130
+        return 128 + (signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT)
     for problem in counts.first_bad:
         print(f"ascend-adapt preprocess: {problem}", file=sys.stderr)
     _print_counts(counts, [str(request.prefix(key)) for key in request.keys], request.keys)
     return 0
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a run as Ctrl-C does."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise _Terminated
 
 
 def _print_counts(counts: Counts, prefixes: list[str], keys: tuple[str, ...]) -> None:

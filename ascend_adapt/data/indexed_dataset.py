@@ -49,8 +49,10 @@ class IndexedDataset:
         self.prefix = os.fspath(prefix)
         self._multimodal = multimodal
         for file in (idx_path(prefix), bin_path(prefix)):
-            if not file.is_file():
+            if not os.path.isfile(file):
                 raise DataError(f"{file}: no such file, expected PREFIX.idx and PREFIX.bin — check the prefix")
+            if not os.access(file, os.R_OK):
+                raise DataError(f"{file}: not readable, expected a file to read — check its permissions")
         bin_bytes = bin_path(prefix).stat().st_size
         self.index = _read(idx_path(prefix), bin_bytes, multimodal)
         self.dtype = self.index.dtype

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ascend_adapt.errors import DataError
+from ascend_adapt.errors import DataError, one_line
 
 STDIN = "-"
 JSON_LINES = (".jsonl", ".json")
@@ -56,7 +57,7 @@ def find_inputs(words: Sequence[str]) -> list[Input]:
     Raises:
         DataError: nothing is named, a name is not there, or its suffix is not one of SUFFIXES or ARCHIVES.
     """
-    paths = [path for word in words for item in _items(word) for path in _matches(item)]
+    paths = [path for word in words for item in _items(word) for path in _found(item)]
     if not paths:
         raise DataError(
             "--input: no file is named, expected at least one — give a path, a glob or - for standard input"
@@ -66,8 +67,14 @@ def find_inputs(words: Sequence[str]) -> list[Input]:
 
 def _items(word: str) -> list[str]:
     # A name with a comma in it is that file where it exists.
-    items = [word] if Path(word.strip()).exists() else word.split(",")
+    # os.path: a long comma list is longer than a name may be, which Path.exists raises.
+    items = [word] if os.path.exists(word.strip()) else word.split(",")
     return [item.strip() for item in items if item.strip()]
+
+
+def _found(item: str) -> list[str]:
+    with _reading_errors(item):
+        return _matches(item)
 
 
 def _matches(item: str) -> list[str]:
@@ -89,16 +96,33 @@ def _matches(item: str) -> list[str]:
 def _members(path: str) -> list[Input]:
     if path == STDIN:
         return [Input(path)]
-    if not Path(path).is_file():
+    with _reading_errors(path):
+        regular = Path(path).is_file()
+    if not regular:
         raise DataError(f"{path}: not a regular file, expected one — read a pipe with --input -")
     if path.endswith(".jsonl.zst.tar"):
-        with _reading_errors(path), tarfile.open(path) as archive:
-            return [Input(path, member.name) for member in archive if member.isfile()]
+        with _reading_errors(path), tarfile.open(path, "r:") as archive:
+            members = [Input(path, member.name) for member in archive if member.isfile()]
+            _refuse_early_end(archive)
+            return members
     if not path.endswith((*ARCHIVES, *SUFFIXES)) or _inner_suffix(path) not in ("", *JSON_LINES, ".dat"):
         raise DataError(
             f"{path}: unknown suffix, expected one of {', '.join((*SUFFIXES, *ARCHIVES))} — rename the file"
         )
     return [Input(path)]
+
+
+def _refuse_early_end(archive: tarfile.TarFile) -> None:
+    """tarfile takes a damaged header, or none, for the end of the archive; a whole one ends in zeros."""
+    stream: Any = archive.fileobj
+    stream.seek(archive.offset)
+    header = stream.read(tarfile.BLOCKSIZE)
+    if len(header) < tarfile.BLOCKSIZE:
+        raise EOFError(f"no end of the archive behind byte {archive.offset}")
+    if header.strip(b"\0"):
+        raise DataError(
+            f"no header of a member at byte {archive.offset}, expected one or the end — the archive is damaged"
+        )
 
 
 def _inner_suffix(path: str) -> str:
@@ -118,13 +142,15 @@ def open_input(source: Input) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
         if source.path == STDIN:
             yield sys.stdin.buffer, lambda: 0
         elif source.member:
-            with tarfile.open(source.path) as archive:
+            with tarfile.open(source.path, "r:") as archive:
                 packed = archive.extractfile(source.member)
                 assert packed is not None, "only regular members are listed"
                 with _zstd(packed) as lines:
                     yield lines, lambda: 0
         else:
             with open(source.path, "rb") as raw, _decompressed(raw, source.path) as lines:
+                if source.path.endswith(COMPRESSED) and not source.size:
+                    raise EOFError("0 bytes")  # else an empty file of JSON lines to some decoders
                 yield lines, raw.tell
 
 
@@ -232,4 +258,6 @@ def _reading_errors(name: str) -> Iterator[None]:
         raise error if str(error).startswith(name) else DataError(f"{name}: {error}") from error
     except Exception as error:
         # zlib.error, LZMAError, ZstdError, TarError, UnicodeDecodeError: decoders have no common error.
-        raise DataError(f"{name}: cannot be unpacked ({error}) — it is damaged, or not what its suffix says") from error
+        raise DataError(
+            f"{name}: cannot be unpacked ({one_line(error)}) — it is damaged, or not what its suffix says"
+        ) from error

@@ -40,7 +40,7 @@ def merge(prefixes: Sequence[str | os.PathLike[str]], output_prefix: str | os.Pa
     doc_idx = np.concatenate([np.zeros(1, np.int64), *bounds])
     modes = None if parts[0].modes is None else np.concatenate([part.modes for part in parts if part.modes is not None])
     try:
-        journal = Journal(target, "merge")
+        journal = Journal([target], "merge")
         try:
             with open(hidden(target, "bin"), "wb") as tokens:
                 for part in parts:

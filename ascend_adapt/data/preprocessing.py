@@ -16,7 +16,7 @@ from ascend_adapt.data.blocks import Block, Position, read_blocks
 from ascend_adapt.data.documents import parse_documents, text_cleaner
 from ascend_adapt.data.indexed_dataset import token_dtype
 from ascend_adapt.data.inputs import STDIN, Input, find_inputs
-from ascend_adapt.data.tokenizer import LoadedTokenizer, TokenizerRequest, load_tokenizer
+from ascend_adapt.data.tokenizer import LoadedTokenizer, TokenizerRequest, files_read, load_tokenizer
 from ascend_adapt.data.unfinished import Journal, UnfinishedTokens, discard, publish
 from ascend_adapt.data.workers import Recipe, Tokens, Workers
 from ascend_adapt.errors import DataError, SettingsError
@@ -98,9 +98,14 @@ def preprocess(request: PreprocessRequest, report: Callable[[Progress], None] = 
         SettingsError: the request contradicts itself.
     """
     if request.workers < 1:
-        raise SettingsError(f"--workers: {request.workers}, expected at least 1")
+        raise SettingsError(f"--workers: {request.workers}, expected at least 1 — leave it out for one")
     if len(set(request.keys)) < len(request.keys) or not request.keys:
-        raise SettingsError(f"--json-keys: {' '.join(request.keys)}, expected each key once")
+        raise SettingsError(f"--json-keys: {' '.join(request.keys)}, expected each key once — leave the others out")
+    for key in request.keys:
+        if not key or "/" in key:
+            raise SettingsError(f"--json-keys: {key!r}, expected a name that a file can have — rename the key")
+    if not request.commit_seconds >= 0:
+        raise SettingsError(f"--commit-interval: {request.commit_seconds}, expected 0 or more — such as 10")
     inputs = find_inputs(request.inputs)
     tokenizer = load_tokenizer(request.tokenizer, _sample(inputs, request))
     if request.append_eod and tokenizer.eod is None:
@@ -112,7 +117,7 @@ def preprocess(request: PreprocessRequest, report: Callable[[Progress], None] = 
         request.keys, request.skip_bad_lines, request.ftfy, request.append_eod, token_dtype(tokenizer.vocab_size)
     )
     with _disk_errors(request.output_prefix):
-        journal = Journal(request.prefix(request.keys[0]), _job(request, inputs))
+        journal = Journal([request.prefix(key) for key in request.keys], _job(request, inputs))
     run = _Run(request, inputs, tokenizer, recipe, journal, report)
     try:
         with _disk_errors(request.output_prefix):
@@ -227,7 +232,7 @@ def _job(request: PreprocessRequest, inputs: list[Input]) -> str:
     files = [(source.path, source.member, _stamp(source.path)) for source in inputs]
     tokenizer = request.tokenizer
     given = [path for path in (tokenizer.vocab_file, tokenizer.merge_file) if path]
-    contents = [hashlib.sha256(path.read_bytes()).hexdigest() for name in given for path in _files(Path(name))]
+    contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files_read(tokenizer)]
     # Another time each: what standard input held cannot be read again.
     once = time.time_ns() if any(source.path == STDIN for source in inputs) else 0
     options = (request.keys, request.append_eod, request.ftfy, request.skip_bad_lines, tokenizer.type, once)
@@ -239,16 +244,6 @@ def _stamp(path: str) -> tuple[int, int]:
         return 0, 0
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
-
-
-def _files(path: Path) -> list[Path]:
-    return (
-        sorted(inner for inner in path.iterdir() if inner.is_file())
-        if path.is_dir()
-        else [path]
-        if path.exists()
-        else []
-    )
 
 
 @contextlib.contextmanager

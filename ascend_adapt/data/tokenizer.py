@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from ascend_adapt.data.encoders import (
     TiktokenEncoder,
     check_same_ids,
 )
-from ascend_adapt.errors import DataError, SettingsError
+from ascend_adapt.errors import DataError, SettingsError, one_line
 
 if TYPE_CHECKING:
     import tokenizers
@@ -92,14 +93,37 @@ def _byte_level_bpe(request: TokenizerRequest, sample: list[str]) -> LoadedToken
     tokenizers = _library("tokenizers", request)
     vocab_file, merge_file = _file(request, "vocab_file"), _file(request, "merge_file")
     _refuse_ambiguous_merges(Path(merge_file))
-    tokenizer = tokenizers.Tokenizer(_parsed(vocab_file, tokenizers.models.BPE.from_file, vocab_file, merge_file))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = _of_vocabulary_and_merges(tokenizers, vocab_file, merge_file)
 
     def tiktoken_encoder() -> Encoder:
         return TiktokenEncoder(_gpt2_encoding(Path(vocab_file), Path(merge_file), request))
 
     encoder, engine = _choose(request, tokenizer, sample, tiktoken_encoder)
     return LoadedTokenizer(encoder, tokenizer.get_vocab_size(), tokenizer.token_to_id(END_OF_TEXT), engine)
+
+
+def _of_vocabulary_and_merges(library: Any, vocab_file: str, merge_file: str) -> tokenizers.Tokenizer:
+    tokenizer: tokenizers.Tokenizer = library.Tokenizer(
+        _parsed(vocab_file, library.models.BPE.from_file, vocab_file, merge_file)
+    )
+    missing = [letter for letter in _byte_alphabet() if tokenizer.token_to_id(letter) is None]
+    if missing:
+        # Text with them would be lost without a word here, and be id 0 in Megatron.
+        raise DataError(
+            f"{vocab_file}: {len(missing)} of the 256 letters for bytes lack, such as {missing[0]!r}, expected all of "
+            "them — is it the vocabulary of a byte-level BPE?"
+        )
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer
+
+
+def files_read(request: TokenizerRequest) -> list[Path]:
+    """Return the files on disk whose contents decide what this tokenizer does."""
+    if request.type == "HFGPT2Tokenizer" and request.vocab_file:
+        folder = Path(request.vocab_file)
+        whole = folder / "tokenizer.json"
+        return [whole] if os.path.exists(whole) else [folder / "vocab.json", folder / "merges.txt"]
+    return [Path(name) for name in (request.vocab_file, request.merge_file) if name and os.path.isfile(name)]
 
 
 def _hf(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
@@ -111,17 +135,15 @@ def _hf(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
 def _hf_gpt2(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
     tokenizers = _library("tokenizers", request)
     folder = Path(request.vocab_file or "")
-    if request.vocab_file is None or not folder.is_dir():
+    if request.vocab_file is None or not os.path.isdir(folder):
         raise SettingsError(
             f"--vocab-file: {request.vocab_file!r}, expected a folder with tokenizer.json, or vocab.json and "
             "merges.txt, for HFGPT2Tokenizer — nothing is downloaded here"
         )
-    if (folder / "tokenizer.json").exists():
+    if os.path.exists(folder / "tokenizer.json"):
         tokenizer = _parsed(folder, tokenizers.Tokenizer.from_file, str(folder / "tokenizer.json"))
     else:
-        files = str(folder / "vocab.json"), str(folder / "merges.txt")
-        tokenizer = tokenizers.Tokenizer(_parsed(folder, tokenizers.models.BPE.from_file, *files))
-        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer = _of_vocabulary_and_merges(tokenizers, str(folder / "vocab.json"), str(folder / "merges.txt"))
     tokenizer.add_special_tokens([END_OF_TEXT, "<|padding|>"])
     return _of_hf(tokenizer, str(folder), request, sample)
 
@@ -226,15 +248,15 @@ def _choose(
     except (DataError, ValueError, RuntimeError, NotImplementedError) as error:
         if request.engine == "auto":
             return reference, "hf"
-        raise (
-            error if isinstance(error, DataError) else DataError(f"engine {engine}: {error} — use --engine hf")
-        ) from error
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"engine {engine}: {one_line(error)} — use --engine hf") from error
     return CheckedEncoder(encoder, reference, engine), engine
 
 
 def _refuse_ambiguous_merges(merge_file: Path) -> None:
     """Megatron leaves out the first line, and the last one if no line break closes it; others do not."""
-    lines = merge_file.read_bytes()
+    lines: bytes = _parsed(merge_file, merge_file.read_bytes)
     if not lines.startswith(b"#version") or not lines.endswith(b"\n"):
         raise DataError(
             f"{merge_file}: expected '#version' in the first line and a line break at the end — add what lacks"
@@ -282,7 +304,7 @@ def _file(request: TokenizerRequest, field: str) -> str:
     path = getattr(request, field)
     if path is None:
         raise SettingsError(f"--{field.replace('_', '-')}: not given, expected a file for {request.type}")
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise DataError(f"{path}: no such file, expected the one of {request.type} — check --{field.replace('_', '-')}")
     return str(path)
 
@@ -304,4 +326,4 @@ def _parsed(what: Any, parse: Callable[..., Any], *arguments: Any) -> Any:
     except DataError:
         raise
     except Exception as error:
-        raise DataError(f"{what}: cannot be loaded ({error}) — is it the file of this tokenizer?") from error
+        raise DataError(f"{what}: cannot be loaded ({one_line(error)}) — is it the file of this tokenizer?") from error

@@ -93,18 +93,24 @@ def publish(prefix: Path) -> None:
 
 
 class Journal:
-    """How far an interrupted run got, kept beside its output, and the lock that keeps a second run away.
+    """How far an interrupted run got, kept beside its first output, and the locks that keep others from all of them.
 
-    ``state`` is None for a new run, else what ``write`` was last given by a run of the same ``job``.
+    ``state`` is None for a new run, else what ``write`` was last given by a run of the same ``job``, if no other run
+    has begun any of the outputs since: the locks hold the job that did.
     """
 
-    def __init__(self, prefix: Path, job: str):
-        self._prefix = prefix
-        self._path = prefix.with_name(f".{prefix.name}.journal.unfinished")
+    def __init__(self, prefixes: Sequence[Path], job: str):
+        self._prefixes = prefixes
+        self._path = _journal_path(prefixes[0])
         self._job = job
-        prefix.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(prefix)
-        self.state = self._read()
+        prefixes[0].parent.mkdir(parents=True, exist_ok=True)
+        self._locks = _all_locked(prefixes)
+        begun_by = [lock.read() for lock in self._locks]
+        self.state = self._read() if all(other == job.encode() for other in begun_by) else None
+        for lock in self._locks:
+            lock.truncate(0)
+            lock.write(job.encode())
+            lock.flush()
 
     def _read(self) -> dict[str, Any] | None:
         try:
@@ -124,14 +130,21 @@ class Journal:
 
     def remove(self) -> None:
         """Forget the run."""
-        for path in (self._path, self._path.with_suffix(".new")):
-            path.unlink(missing_ok=True)
-        lock_path(self._prefix).unlink(missing_ok=True)
-        self._lock.close()
+        for prefix in self._prefixes:
+            # That of the others is of an earlier run, whose output this one took over.
+            for path in (_journal_path(prefix), _journal_path(prefix).with_suffix(".new")):
+                path.unlink(missing_ok=True)
+            lock_path(prefix).unlink(missing_ok=True)
+        self.close()
 
     def close(self) -> None:
         """Let another run go on from here."""
-        self._lock.close()
+        for lock in self._locks:
+            lock.close()
+
+
+def _journal_path(prefix: Path) -> Path:
+    return prefix.with_name(f".{prefix.name}.journal.unfinished")
 
 
 def lock_path(prefix: Path) -> Path:
@@ -139,14 +152,28 @@ def lock_path(prefix: Path) -> Path:
     return prefix.with_name(f".{prefix.name}.lock.unfinished")
 
 
+def _all_locked(prefixes: Sequence[Path]) -> list[IO[bytes]]:
+    locks: list[IO[bytes]] = []
+    try:
+        for prefix in prefixes:
+            locks.append(_locked(prefix))
+    except BaseException:
+        for prefix, lock in zip(prefixes, locks, strict=False):
+            if not lock.read():  # no interrupted run's
+                lock_path(prefix).unlink(missing_ok=True)
+            lock.close()
+        raise
+    return locks
+
+
 def _locked(prefix: Path) -> IO[bytes]:
-    """The lock file, open and locked.
+    """The lock file, open at its beginning and locked.
 
     Raises:
         DataError: another process has it.
     """
     while True:
-        lock = open(lock_path(prefix), "wb")  # noqa: SIM115  held as long as the journal
+        lock = open(lock_path(prefix), "ab+")  # noqa: SIM115  held as long as the journal
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -155,6 +182,7 @@ def _locked(prefix: Path) -> IO[bytes]:
         # A run that just ended may have removed the file between the two calls: then others would lock a new one.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), lock_path(prefix).stat()):
+                lock.seek(0)
                 return lock
         lock.close()
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -128,7 +128,8 @@ class Workers:
         waiting: deque[Future[Tokens]] = deque()
         try:
             for block in blocks:
-                waiting.append(self._executor.submit(self._run, block))
+                with _interrupts_held():
+                    waiting.append(self._executor.submit(self._run, block))
                 while len(waiting) > self._in_flight or (waiting and waiting[0].done()):
                     yield waiting.popleft().result()
             while waiting:
@@ -143,6 +144,19 @@ class Workers:
 
     def __exit__(self, *error: object) -> None:
         self._closing.close()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Processes started in here never see Ctrl-C: it is for the one that writes, and they end when it is gone.
+
+    Ignoring it in the worker would be too late: it could come while the worker still imports.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _as_chosen(request: TokenizerRequest, tokenizer: LoadedTokenizer) -> TokenizerRequest:
@@ -165,8 +179,6 @@ _of_this_worker: _Here
 
 def _start_worker(request: TokenizerRequest, recipe: Recipe) -> None:
     global _of_this_worker
-    # Ctrl-C is for the process that writes; the others end when it says so, or is gone.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _of_this_worker = _Here(load_tokenizer(request), recipe)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import struct
 
@@ -192,4 +193,11 @@ def test_more_sequences_than_are_checked_at_once(write_tokens, monkeypatch):
     index[34 + 4 * 20 + 8 * 11] ^= 1
     prefix.with_suffix(".idx").write_bytes(index)
     with pytest.raises(DataError, match=r"pointers\[11\]"):
+        IndexedDataset(prefix)
+
+
+def test_a_file_that_may_not_be_read(write_tokens, monkeypatch):
+    prefix = write_tokens([[1]])
+    monkeypatch.setattr(os, "access", lambda file, mode: False)  # root may read all files
+    with pytest.raises(DataError, match=r"tokens\.idx: not readable"):
         IndexedDataset(prefix)

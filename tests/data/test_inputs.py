@@ -173,3 +173,44 @@ def test_a_damaged_dat_archive(tmp_path, content):
     (tmp_path / "in.dat.zst").write_bytes(zstd.compress(content))
     with pytest.raises(DataError, match=r"in\.dat\.zst: "):
         list(read_blocks(find_inputs([str(tmp_path)]), 100, Position()))
+
+
+def test_a_comma_list_longer_than_a_name_may_be(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jsonl").touch()
+    assert len(find_inputs(["a.jsonl," * 60])) == 60
+    assert len(find_inputs([f"{tmp_path}/a.jsonl," * 400])) == 400
+
+
+def test_a_name_that_cannot_be_is_an_error():
+    with pytest.raises(DataError, match="File name too long, expected a readable file"):
+        find_inputs(["a" * 300])
+
+
+@pytest.mark.parametrize("damage", ["between members", "in a header", "header"])
+def test_an_archive_that_would_end_early_without_a_word(tmp_path, damage):
+    path = tmp_path / "in.jsonl.zst.tar"
+    packed = PACKED[".jsonl.zst"](LINES)
+    with tarfile.open(path, "w") as archive:
+        for name in ("a.jsonl.zst", "b.jsonl.zst"):
+            info = tarfile.TarInfo(name)
+            info.size = len(packed)
+            archive.addfile(info, io.BytesIO(packed))
+    with tarfile.open(path) as archive:
+        second = archive.getmembers()[1].offset
+    whole = bytearray(path.read_bytes())
+    if damage == "header":
+        whole[second + 1] ^= 0xFF
+    else:
+        del whole[second + (0 if damage == "between members" else 100) :]
+    path.write_bytes(whole)
+    with pytest.raises(DataError, match=rf"in\.jsonl\.zst\.tar: .*byte {second}"):
+        find_inputs([str(path)])
+
+
+@pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.xz", ".jsonl.zst"])
+def test_nothing_is_not_a_packed_file(tmp_path, suffix):
+    path = tmp_path / f"in{suffix}"
+    path.touch()
+    with pytest.raises(DataError, match="ends early"):
+        list(read_blocks([Input(str(path))], 100, Position()))

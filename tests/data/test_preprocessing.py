@@ -14,12 +14,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data import preprocessing as preprocessing_module
 from ascend_adapt.data.preprocessing import PreprocessRequest, preprocess
-from ascend_adapt.data.tokenizer import TokenizerRequest
+from ascend_adapt.data.tokenizer import TokenizerRequest, load_tokenizer
 from ascend_adapt.errors import DataError, SettingsError
 
 if sys.version_info >= (3, 14):
@@ -184,7 +185,14 @@ def test_an_id_beyond_the_type_is_an_error(tmp_path, write_lines):
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [({"workers": 0}, "--workers"), ({"keys": ("a", "a")}, "each key once"), ({"keys": ()}, "each key")],
+    [
+        ({"workers": 0}, "--workers"),
+        ({"keys": ("a", "a")}, "each key once"),
+        ({"keys": ()}, "each key"),
+        ({"keys": ("text", "a/b")}, "--json-keys: 'a/b'"),
+        ({"commit_seconds": float("nan")}, "--commit-interval: nan"),
+        ({"commit_seconds": -1.0}, "--commit-interval: -1.0"),
+    ],
 )
 def test_a_request_that_contradicts_itself(request_of, write_lines, options, text):
     with pytest.raises(SettingsError, match=text):
@@ -327,6 +335,41 @@ def test_two_runs_for_one_output(request_of, write_lines):
     assert preprocess(request, again).documents == 1
 
 
+def test_two_runs_with_one_output_in_common(request_of, tmp_path):
+    (tmp_path / "in.jsonl").write_text(json.dumps({"x": "good", "y": "bad"}) + "\n")
+    request = request_of(tmp_path / "in.jsonl", keys=("x", "y"))
+
+    def again(progress):
+        for keys in (("y", "x"), ("a", "y")):
+            with pytest.raises(DataError, match="o_y_document: another process is writing it"):
+                preprocess(request_of(tmp_path / "in.jsonl", keys=keys))
+
+    assert preprocess(request, again).documents == 1
+    assert hidden_files(tmp_path / "out") == []
+    assert len(files(tmp_path / "out")) == 4
+
+
+def test_an_output_begun_by_another_request_is_not_gone_on_with(request_of, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(preprocessing_module, "BLOCK_BYTES", 1000)
+    for name, more in (("in", ""), ("other", "other ")):
+        lines = [json.dumps({"x": text, "y": more + text}) for text in corpus.documents(30)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+
+    def stop(progress):
+        if progress.counts.documents > 10:
+            raise Killed
+
+    request = request_of(tmp_path / "in.jsonl", keys=("x", "y"), commit_seconds=0)
+    for one in (request, request_of(tmp_path / "other.jsonl", keys=("y",), commit_seconds=0)):
+        with pytest.raises(Killed):
+            preprocess(one, stop)
+    preprocess(request)
+    assert hidden_files(tmp_path / "out") == []
+    interrupted = files(tmp_path / "out")
+    preprocess(request)
+    assert files(tmp_path / "out") == interrupted
+
+
 SMALL_BLOCKS = """
 import sys
 from ascend_adapt.cli import main
@@ -364,7 +407,10 @@ def test_a_killed_process_goes_on_to_the_same_bytes(arguments, request_of, corpu
     assert hidden_files(tmp_path / "out") == []
 
 
-def test_ctrl_c_says_how_to_go_on(arguments, corpus, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "terminated"]
+)
+def test_an_interruption_says_how_to_go_on(arguments, corpus, tmp_path, number, code):
     (tmp_path / "in.jsonl").write_bytes(corpus.json_lines(corpus.documents(400, seed=5) * 4))
     (tmp_path / "command.py").write_text(SMALL_BLOCKS)
     options = ["--input", tmp_path / "in.jsonl", "--engine", "hf", "--workers", 2, "--commit-interval", 0]
@@ -373,10 +419,11 @@ def test_ctrl_c_says_how_to_go_on(arguments, corpus, tmp_path):
     journal = tmp_path / "out" / ".o_text_document.journal.unfinished"
     while process.poll() is None and not journal.exists():
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
+    # Ctrl-C reaches all processes, also those that still import; a scheduler's signal the one it started.
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     said = process.communicate()[1].decode()
     assert (process.returncode, said) == (
-        130,
+        code,
         "ascend-adapt preprocess: interrupted — the same command goes on from here\n",
     )
     assert b"going on behind document" in subprocess.run(command, capture_output=True, check=True).stderr
@@ -393,3 +440,18 @@ def test_a_worker_that_dies_is_an_error(request_of, write_lines, tmp_path, monke
 
 def exit_at_once(block):
     os._exit(1)
+
+
+def test_ctrl_c_is_not_for_workers_not_even_as_they_start(monkeypatch):
+    from ascend_adapt.data import workers
+
+    monkeypatch.setattr(workers, "_in_worker", held_signals)
+    request = TokenizerRequest("CharLevelTokenizer")
+    recipe = workers.Recipe(("text",), False, False, False, np.dtype("<u2"))
+    with workers.Workers(request, load_tokenizer(request), recipe, 2) as two:
+        assert all(signal.SIGINT in held for held in two.tokens(range(4)))
+    assert signal.SIGINT not in held_signals(None)
+
+
+def held_signals(block):
+    return signal.pthread_sigmask(signal.SIG_BLOCK, ())

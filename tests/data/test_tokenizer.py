@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ascend_adapt.data import tokenizer as tokenizer_module
 from ascend_adapt.data.encoders import CALLS_BETWEEN_CHECKS, CharLevelEncoder, CheckedEncoder, check_same_ids
-from ascend_adapt.data.tokenizer import PROBE, TokenizerRequest, load_tokenizer
+from ascend_adapt.data.tokenizer import PROBE, TokenizerRequest, files_read, load_tokenizer
 from ascend_adapt.errors import DataError, SettingsError
 
 
@@ -222,3 +222,34 @@ def test_no_texts_no_ids(gpt2):
     for loaded in gpt2.values():
         tokens, sizes = loaded.encoder.encode([])
         assert (len(tokens), len(sizes), sizes.dtype) == (0, 0, np.int64)
+
+
+@pytest.mark.parametrize("engine", ["auto", "hf", "tiktoken"])
+def test_a_vocabulary_that_would_lose_text(tmp_path, engine):
+    (tmp_path / "vocab.json").write_text(json.dumps({letter: number for number, letter in enumerate("abc")}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    for request in (
+        TokenizerRequest("GPT2BPETokenizer", str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"), engine),
+        TokenizerRequest("HFGPT2Tokenizer", str(tmp_path)),
+    ):
+        with pytest.raises(DataError, match=r"vocab\.json: 253 of the 256 letters for bytes lack"):
+            load_tokenizer(request)
+
+
+def test_errors_of_libraries_are_one_line(tmp_path):
+    import tokenizers
+
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(DataError) as raised:
+        load_tokenizer(TokenizerRequest("HFTokenizer", str(tmp_path / "tokenizer.json"), engine="gigatoken"))
+    assert "\n" not in str(raised.value)
+
+
+def test_only_the_files_of_the_tokenizer_are_read(gpt2_files, tmp_path):
+    for name, file in zip(("vocab.json", "merges.txt"), gpt2_files, strict=True):
+        (tmp_path / name).write_bytes(Path(file).read_bytes())
+    (tmp_path / "pytorch_model.bin").touch()
+    request = TokenizerRequest("HFGPT2Tokenizer", str(tmp_path))
+    assert files_read(request) == [tmp_path / "vocab.json", tmp_path / "merges.txt"]
+    assert files_read(TokenizerRequest("TiktokenTokenizer", "gpt2")) == []
+    assert files_read(TokenizerRequest("GPT2BPETokenizer", *gpt2_files)) == [Path(file) for file in gpt2_files]
