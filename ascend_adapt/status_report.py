@@ -59,12 +59,9 @@ def of_installation(upstream: Path | None = None) -> Report:
     outcomes = static.judge(usable, device=device, hosts=known, tree=tree)
     if settings.is_off(os.environ):
         outcomes = tuple(replace(outcome, state="disabled", reason="ASCEND_ADAPT=0") for outcome in outcomes)
-    disabled = set(wanted.disable)
     outcomes = tuple(
-        replace(outcome, state="disabled", reason="by the user")
-        if disabled & {outcome.patch, f"{outcome.plugin}.{outcome.patch}"}
-        else outcome
-        for outcome in outcomes
+        replace(outcome, state="disabled", reason="by the user") if one.is_named(wanted.disable) else outcome
+        for one, outcome in zip(usable, outcomes, strict=True)
     )
     told = [*manager.problems, *static.conflicts(usable, outcomes)]
     where = f"the source tree {upstream}" if upstream is not None else "what is installed, nothing imported"
