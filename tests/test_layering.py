@@ -51,6 +51,7 @@ MAY_IMPORT = {
     },
     "ascend_adapt.data": {"ascend_adapt.data.torch_dataset", "ascend_adapt.probe"},
     "ascend_adapt.data.torch_dataset": {"ascend_adapt.data"},
+    "ascend_adapt.kernels": {"ascend_adapt.probe"},
     "ascend_adapt.launch": {
         "ascend_adapt",
         "ascend_adapt.agreement",
@@ -125,7 +126,7 @@ def violations(path: Path, module: str) -> list[str]:
             allowed = {layer, "ascend_adapt.errors", *MAY_IMPORT[layer]}
             if not {name, layer_of(name if is_ours(name) else name.rpartition(".")[0])} & allowed:
                 wrong.append(f"{module} imports {name}, {layer} may import {', '.join(sorted(allowed))}")
-        elif root == "torch" and may_import_torch_at_once(layer):
+        elif root == "torch" and (may_import_torch_at_once(module) or (may_import_torch(layer) and not at_import)):
             continue
         elif root in TARGETS and (at_import or not may_use_targets(layer)):
             wrong.append(f"{module} imports {name}{' at its top' if at_import else ''}")
@@ -136,8 +137,14 @@ def may_use_targets(layer: str) -> bool:
     return layer == "ascend_adapt_plugins"
 
 
-def may_import_torch_at_once(layer: str) -> bool:
-    return layer in ("ascend_adapt.data.torch_dataset",)
+def may_import_torch(layer: str) -> bool:
+    return layer == "ascend_adapt.kernels"
+
+
+def may_import_torch_at_once(module: str) -> bool:
+    """The backends' files, which are imported when a tensor comes, and what works on torch's own modules."""
+    is_backend = module.startswith("ascend_adapt.kernels.") and module.rpartition(".")[2].startswith("_")
+    return is_backend or module in ("ascend_adapt.data.torch_dataset", "ascend_adapt.kernels.megatron_extensions")
 
 
 @pytest.mark.parametrize("path", source_files(), ids=module_name)
@@ -157,6 +164,10 @@ def test_imports_only_what_its_layer_may(path):
         ("ascend_adapt.launch.guardian", "def f():\n    import torch"),
         ("ascend_adapt.data.merging", "def f():\n    import torch"),
         ("ascend_adapt.data.torch_dataset", "import deepspeed"),
+        ("ascend_adapt.kernels.dispatch", "import torch"),
+        ("ascend_adapt.kernels.attention", "import torch"),
+        ("ascend_adapt.kernels.attention._npu", "import torch_npu"),
+        ("ascend_adapt.kernels.attention._npu", "from ascend_adapt.patches import gate"),
     ],
 )
 def test_a_planted_import_is_found(module, line, tmp_path):
