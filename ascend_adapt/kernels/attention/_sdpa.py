@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ class _Torch:
         with self._selected(call):
             return _pieces.without_blind_rows(call, self._whole)
 
-    def _selected(self, call: AttentionCall) -> AbstractContextManager[Any]:
+    def _selected(self, call: AttentionCall) -> Any:
         if call.q.device.type != "cuda" or not dispatch.is_deterministic():
             return nullcontext()
         repeats = torch.are_deterministic_algorithms_enabled()
@@ -131,7 +131,7 @@ class _OnCuda(_Torch):
         reasons = [str(warning.message).partition(" (Triggered internally")[0] for warning in told]
         return " ".join(" ".join(reasons).split()) or "torch refuses it"
 
-    def _selected(self, call: AttentionCall) -> AbstractContextManager[Any]:
+    def _selected(self, call: AttentionCall) -> Any:
         return sdpa_kernel([self.kernel])
 
     def _attend(self, call: AttentionCall, q: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
@@ -212,7 +212,10 @@ def _expanded(call: AttentionCall) -> AttentionCall:
 
 
 def _attn_mask(call: AttentionCall, hidden: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return torch's mask for a bias, what is hidden, or both, and the rows [B, N, Q, 1] with nothing to see, which it must not be asked for."""
+    """Return torch's mask for a bias, what is hidden, or both, and the rows [B, N, Q, 1] with nothing to see.
+
+    In torch's mask those rows see everything: some of its kernels give nan otherwise.
+    """
     if call.bias is None:
         nothing = hidden.all(-1, keepdim=True)
         mask = ~hidden | nothing
