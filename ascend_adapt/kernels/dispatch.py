@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, cast
 
-from ascend_adapt.errors import BackendUnavailable
+from ascend_adapt.errors import BackendUnavailable, SettingsError
 from ascend_adapt.kernels import measurement, requests
 
 logger = logging.getLogger("ascend_adapt")
@@ -49,7 +49,7 @@ def _told(value: Any, rounded: bool) -> str:
         return f"{len(value)} x ({_told(value[0], rounded)})" if value else ""
     if value is None or value is False or value == 0.0:
         return ""
-    return "given" if isinstance(value, float) else str(value)
+    return str(value) if isinstance(value, (bool, int, str)) else "given"
 
 
 class Implementation(Protocol):
@@ -221,6 +221,21 @@ def kernels() -> Mapping[str, Kernel]:
     from ascend_adapt import kernels as all_of_them  # noqa: F401  its import declares them
 
     return dict(_KERNELS)
+
+
+def ask_for(wishes: Mapping[str, str] | None) -> None:
+    """Put the backends that the user asked for in force, by kernel; None: those of the environment.
+
+    Raises:
+        SettingsError: no such kernel, or no such backend of it.
+    """
+    for name, backend in (wishes or {}).items():
+        known = [one.name for one in kernels()[name].backends]
+        if backend not in known:
+            raise SettingsError(
+                f"kernels {dict(wishes or {})!r}: {name} has no backend {backend!r} — choose one of {', '.join(known)}"
+            )
+    requests.state(wishes)
 
 
 def choices() -> tuple[Choice, ...]:
