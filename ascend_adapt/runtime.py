@@ -228,14 +228,14 @@ class _Joined:
         usable = self._usable()
         _tell_problems(manager.problems[self.known_problems :], wanted)
         now = self.in_force.settings
-        asked = {
-            name: value
-            for name in ("strict", "kernels")
-            if (value := getattr(wanted, name)) not in (None, getattr(now, name))
-        }
-        if asked:
+        joint = replace(
+            now,
+            strict=now.strict if wanted.strict is None else wanted.strict,
+            kernels=now.kernels if wanted.kernels is None else wanted.kernels,
+        )
+        if joint != now:
             self.stated = now
-            self._state(replace(now, **asked))
+            self._state(joint)
         self.disabled = session.disable(wanted.disable)
         self.patches = session.add(usable, wanted.disable)
         session.refresh()

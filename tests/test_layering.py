@@ -47,6 +47,7 @@ MAY_IMPORT = {
         "ascend_adapt",
         "ascend_adapt.data",
         "ascend_adapt.doctor",
+        "ascend_adapt.kernels",
         "ascend_adapt.launch",
         "ascend_adapt.status_report",
     },
