@@ -73,7 +73,7 @@ def gradient(logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor,
         result -= call.label_smoothing / call.vocabulary
     here = (labels >= call.first) & (labels < call.first + columns)
     column = torch.where(here, labels - call.first, 0)[:, None]
-    result.scatter_add_(-1, column, torch.where(here, call.label_smoothing - 1.0, 0.0).to(result.dtype)[:, None])
+    result.scatter_add_(-1, column, (here.to(result.dtype) * (call.label_smoothing - 1.0))[:, None])
     counts = grad.masked_fill(labels == call.ignore_index, 0.0)
     return result.mul_(counts[:, None])
 
