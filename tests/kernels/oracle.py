@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 
@@ -17,6 +19,7 @@ def sees(i, j, queries, keys, *, causal=False, window=None, borders=None):
     return True
 
 
+@functools.cache
 def visible(queries, keys, **rules):
     """[Q, K] of ``sees``."""
     return np.array([[sees(i, j, queries, keys, **rules) for j in range(keys)] for i in range(queries)], dtype=bool)

@@ -93,7 +93,7 @@ def check(case, dtype, run):
         elif name == "masked_out":
             given[name] = torch.from_numpy(value)
         elif name == "cu_seqlens":
-            given[name], told["borders"] = torch.tensor(value, dtype=torch.int32), told.pop(name)
+            given[name], told["borders"] = torch.tensor(value, dtype=torch.int32), tuple(told.pop(name))
     inputs = [each.clone().requires_grad_() for each in (q, k, v)]
     result = run(*inputs, scale=scale, **given)
     result.backward(grad)
