@@ -51,6 +51,10 @@ MAY_IMPORT = {
     },
     "ascend_adapt.data": {"ascend_adapt.data.torch_dataset", "ascend_adapt.probe"},
     "ascend_adapt.data.torch_dataset": {"ascend_adapt.data"},
+    "ascend_adapt.emulation": {"ascend_adapt.probe"},
+    # Loaded in ranks only, after torch_npu.
+    "ascend_adapt.emulation.host_memory": {"ascend_adapt.emulation"},
+    "ascend_adapt.emulation.operators": {"ascend_adapt.emulation"},
     "ascend_adapt.launch": {
         "ascend_adapt",
         "ascend_adapt.agreement",
