@@ -1,6 +1,8 @@
-"""npu_apply_adam and npu_apply_adam_w: one step on var, m and v in place."""
+"""npu_apply_adam and npu_apply_adam_w: one step on ``out``, which is (var, m, v), in place."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -49,15 +51,14 @@ def apply_adam(
     epsilon: float,
     grad: torch.Tensor,
     use_nesterov: bool | None,
-    var: torch.Tensor,
-    m: torch.Tensor,
-    v: torch.Tensor,
+    out: Sequence[torch.Tensor],
     use_locking: bool | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Write one Adam step to var, m and v, and return them.
 
     Source of the arithmetic: op-plugin@517f2e7 test/test_base_ops/test_apply_adam.py; the powers are beta**step.
     """
+    var, m, v = out
     _require_one_shape(grad, var, m, v)
     powers = 0 <= beta1_power < 1 and 0 <= beta2_power < 1
     ADAM_POWERS.require(powers, f"beta1_power is {beta1_power}, beta2_power is {beta2_power}")
@@ -83,14 +84,13 @@ def apply_adam_w(
     max_grad_norm: torch.Tensor | None,
     amsgrad: bool | None,
     maximize: bool | None,
-    var: torch.Tensor,
-    m: torch.Tensor,
-    v: torch.Tensor,
+    out: Sequence[torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Write one AdamW step to var, m and v, and return them.
 
     Source of the arithmetic: op-plugin@517f2e7 test/test_base_ops/test_apply_adam_w.py; powers are beta**(step - 1).
     """
+    var, m, v = out
     _require_one_shape(grad, var, m, v)
     AMSGRAD.require(not amsgrad or max_grad_norm is not None, "amsgrad=True, max_grad_norm=None")
     powers = 0 < beta1_power <= 1 and 0 < beta2_power <= 1

@@ -86,7 +86,7 @@ def boxed(entry: Kernel, schema: torch.FunctionSchema) -> Function:
                 return result
             return originals[id(result)] if id(result) in originals else as_npu(result.detach(), device)
 
-        values = {key: to_cpu(value) if isinstance(value, torch.Tensor) else value for key, value in values.items()}
+        values = {key: _mapped(to_cpu, value) for key, value in values.items()}
         try:
             with torch.no_grad():
                 results = entry.function(**values)
@@ -97,6 +97,16 @@ def boxed(entry: Kernel, schema: torch.FunctionSchema) -> Function:
         return tuple(to_npu(index, result) for index, result in enumerate(results[: len(schema.returns)]))
 
     return call
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, torch.Tensor)]
+
+
+def _mapped(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    if isinstance(value, list):
+        return [_mapped(change, item) for item in value]
+    return change(value) if isinstance(value, torch.Tensor) else value
 
 
 def _bound(
@@ -125,13 +135,13 @@ def _device(name: str, entry: Kernel, values: dict[str, Any]) -> torch.device:
     Raises:
         RuntimeError: they are on several, or on none (as the device check of torch_npu's own kernels does).
     """
-    devices = {}
+    devices: dict[torch.device, str] = {}
     for key, value in values.items():
         if isinstance(value, torch.Tensor) and key in entry.host:
             if value.device.type != "cpu":
                 raise RuntimeError(f"{name}: {key} is on {value.device}, expected it on the CPU — move it there")
-        elif isinstance(value, torch.Tensor):
-            devices[value.device] = key
+        else:
+            devices.update((tensor.device, key) for tensor in _tensors(value))
     if not devices and isinstance(values.get("device"), torch.device):
         devices[values["device"]] = "device"
     if len(devices) != 1 or next(iter(devices)).type != "npu":
