@@ -49,6 +49,16 @@ def operator(name: str) -> None:
     tally.operators[name] += 1
 
 
+def on_the_host(name: str) -> None:
+    """Count one call of an operator for which torch_npu has no kernel."""
+    tally.on_the_host[name] += 1
+
+
+def missing(name: str) -> None:
+    """Count one call of an operator that the emulation has not got."""
+    tally.missing[name] += 1
+
+
 def synchronisation(name: str) -> None:
     """Count one wait of the host for the device; ``name`` says what caused it."""
     tally.synchronisations[name] += 1
