@@ -73,9 +73,7 @@ def register() -> list[str]:
             if schema is not None:
                 kernel = boxed(entry, schema)
                 _library.impl(entry.operator, kernel, entry.dispatch_key, allow_override=True)
-    return [f"npu::{name}" for name, schema in schemas.items() if schema is not None] + [
-        f"npu::{name}" for name in KEPT
-    ]
+    return [f"npu::{name}" for name in (*schemas, *KEPT) if schemas.get(name, _schema(name)) is not None]
 
 
 def limits() -> list[Limit]:

@@ -82,13 +82,13 @@ def binary_cross_entropy_with_logits_backward(
     grad_output: torch.Tensor,
     self: torch.Tensor,
     target: torch.Tensor,
-    weight: torch.Tensor | None,
-    pos_weight: torch.Tensor | None,
+    weight_opt: torch.Tensor | None,
+    pos_weight_opt: torch.Tensor | None,
     reduction: int,
 ) -> torch.Tensor:
     """Return the gradient of the logits."""
     goal, share = wide(target), torch.sigmoid(wide(self))
-    positive = goal if pos_weight is None else goal * wide(pos_weight)
+    positive = goal if pos_weight_opt is None else goal * wide(pos_weight_opt)
     slope = (positive + 1 - goal) * share - positive
-    slope = slope * wide(grad_output) * (1 if weight is None else wide(weight))
+    slope = slope * wide(grad_output) * (1 if weight_opt is None else wide(weight_opt))
     return (slope / slope.numel() if reduction == _MEAN else slope).to(self.dtype)
