@@ -50,7 +50,7 @@ def install() -> list[str]:
         run = kernel(operator, is_of_the_device=full_name in of_torch_npu)
         library.impl(full_name.removeprefix("aten::"), run, "PrivateUse1", allow_override=True)
         installed.append(full_name)
-    for name, copy in (("copy_", _copy_), ("_to_copy", _to_copy), ("clone", _clone)):
+    for name, copy in (("copy_", _copy_), ("_to_copy", _to_copy), ("clone", _clone), ("contiguous", _contiguous)):
         library.impl(name, copy, "PrivateUse1", allow_override=True)
     return installed
 
@@ -221,6 +221,12 @@ def _clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = No
     return as_npu(as_cpu(self).clone(memory_format=memory_format or torch.preserve_format), self.device)
 
 
+def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+    if self.is_contiguous(memory_format=memory_format):
+        return self
+    return torch.clone(self, memory_format=memory_format)
+
+
 def _write(tensor: torch.Tensor, result: torch.Tensor) -> None:
     """Write a result into an npu tensor, which takes its shape."""
     if tensor.shape != result.shape:
@@ -250,6 +256,12 @@ def _returns_a_view(operator: Any) -> bool:
     return any(one.alias_info is not None and not one.alias_info.is_write for one in operator._schema.returns)
 
 
+# What they answer, or do, is about the tensor's place and not about its numbers.
+_ABOUT_STORAGE = frozenset("copy_memory_ get_npu_format get_storage_size npu_change_data_ptr".split())
+
+
 def _launches(operator: Any) -> bool:
     """Return whether an operator of torch_npu's own does something to tensors, rather than answer for its runtime."""
+    if _base_name(operator) in _ABOUT_STORAGE:
+        return False
     return any("Tensor" in str(one.type) for one in (*operator._schema.arguments, *operator._schema.returns))

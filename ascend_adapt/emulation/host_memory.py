@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from ascend_adapt.emulation import library
+
+_pending = library.pending()
 _CPU = torch.device("cpu")
 
 
@@ -12,9 +15,16 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
     Shape, strides, storage offset, and the conjugate and negative bits are kept, so aliases of views of one tensor
     overlap as the views do. The memory lives as long as the alias. A tensor that is on no npu is returned as it is.
+
+    Waits for what is pending on the current stream of the tensor's device: a kernel comes after what was launched before.
+
+    Raises:
+        RuntimeError: a collective that was pending has failed.
     """
     if tensor.device.type != "npu":
         return tensor
+    if _pending.value:
+        library.settle(torch.npu.current_stream(tensor.device).npu_stream)
     memory = tensor.untyped_storage()
     storage = torch._C._construct_storage_from_data_pointer(memory.data_ptr(), _CPU, memory.nbytes())
     # The storage has no deleter of its own. Its Python object lives as long as it does, and so do attributes of that.

@@ -13,7 +13,7 @@ from ascend_adapt.errors import EmulationError
 
 # What every Linux has (the manylinux policy), and what torch_npu opens by name rather than links against.
 _OF_THE_SYSTEM = re.compile(r"(ld-linux.*|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libgomp)\.so(\.\d+)*")
-_OPENED_BY_NAME = ("libacl_tdt_channel.so", "libascend_hal.so")
+_OPENED_BY_NAME = ("libacl_tdt_channel.so", "libascend_hal.so", "libopapi.so")
 
 
 def cann_libraries(wheel: Wheel, torch_libraries: Path) -> list[str]:

@@ -201,11 +201,6 @@ API int aclmdlInitDump(void) { return OK; }
 API int aclmdlSetDump(const char *path) { return OK; }
 API int aclmdlFinalizeDump(void) { return OK; }
 
-/* Descriptors are made for kernels that nobody here launches. */
-API int aclDestroyDataBuffer(void *buffer) { return OK; }
-API void aclDestroyTensorDesc(void *description) {}
-API void aclopDestroyAttr(void *attributes) {}
-
 /* As of CANN 8.5.0; torch_npu compares versions before it uses what is newer. */
 API int aclsysGetVersionStr(char *package, char *version)
 {

@@ -1,8 +1,8 @@
 /* What the parts of the emulated CANN share.
  *
- * Kernels of the device run on the host, at once, in the thread that launches them; only collectives are pending, on the
- * stream they were launched on, until the worker of their communicator has done them. So a stream is two counters, and
- * an event is a value of the first.
+ * Kernels of the device run on the host, in the thread that launches them, as soon as nothing is pending on their stream;
+ * only collectives are ever pending, until the worker of their communicator has done them. So a stream is two counters,
+ * and an event is a value of the first.
  *
  * Names, signatures and values of the functions of CANN: Ascend/pytorch@9e73e70, third_party/{acl,hccl} and
  * torch_npu/csrc/core/npu/interface, and the names that a torch_npu wheel asks for.
@@ -59,5 +59,8 @@ int emulated_charge(int device, int64_t bytes);
 uint64_t emulated_task_issue(Stream *stream);
 void emulated_task_await_turn(Stream *stream, uint64_t task);
 void emulated_task_done(Stream *stream, uint64_t task, const char *failure);
+
+/* Wait until nothing is pending on a stream; STREAM_FAILED if something on it has failed. */
+int emulated_settle(Stream *stream);
 
 #endif

@@ -299,6 +299,13 @@ API int HcclCommInitRootInfo(uint32_t size, const unsigned char *root_info, uint
     return OK;
 }
 
+/* What the configuration asks for (buffer sizes, algorithms, where the work is done) has no meaning here. */
+API int HcclCommInitRootInfoConfig(uint32_t size, const unsigned char *root_info, uint32_t rank, const void *config,
+                                   Communicator **out)
+{
+    return HcclCommInitRootInfo(size, root_info, rank, out);
+}
+
 API int HcclCommDestroy(Communicator *comm)
 {
     pthread_mutex_lock(&comm->lock);

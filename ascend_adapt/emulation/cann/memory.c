@@ -130,7 +130,8 @@ static int copy(void *to, size_t room, const void *from, size_t size)
 API int aclrtMemcpy(void *to, size_t room, const void *from, size_t size, int kind) { return copy(to, room, from, size); }
 API int aclrtMemcpyAsync(void *to, size_t room, const void *from, size_t size, int kind, Stream *stream)
 {
-    return copy(to, room, from, size);
+    int code = emulated_settle(stream);
+    return code != OK ? code : copy(to, room, from, size);
 }
 
 API int aclrtMemset(void *to, size_t room, int32_t value, size_t size)
@@ -143,7 +144,8 @@ API int aclrtMemset(void *to, size_t room, int32_t value, size_t size)
 
 API int aclrtMemsetAsync(void *to, size_t room, int32_t value, size_t size, Stream *stream)
 {
-    return aclrtMemset(to, room, value, size);
+    int code = emulated_settle(stream);
+    return code != OK ? code : aclrtMemset(to, room, value, size);
 }
 
 /* Expandable segments: a range of addresses is reserved, and physical memory is mapped into it piece by piece. */

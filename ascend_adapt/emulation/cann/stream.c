@@ -14,9 +14,13 @@ typedef struct Event {
     int64_t ns;     /* when it was reached, 0 if nobody has looked since */
 } Event;
 
+/* How many tasks are pending on any stream; read by as_cpu, which then waits for its own. */
+API int ascend_adapt_emulated_pending;
+
 uint64_t emulated_task_issue(Stream *stream)
 {
     pthread_mutex_lock(&lock);
+    ascend_adapt_emulated_pending++;
     uint64_t task = ++stream->issued;
     pthread_mutex_unlock(&lock);
     return task;
@@ -33,6 +37,7 @@ void emulated_task_await_turn(Stream *stream, uint64_t task)
 void emulated_task_done(Stream *stream, uint64_t task, const char *failure)
 {
     pthread_mutex_lock(&lock);
+    ascend_adapt_emulated_pending--;
     stream->done = task;
     stream->done_ns = emulated_now_ns();
     if (failure != NULL && stream->failure == NULL)
@@ -59,6 +64,9 @@ static int wait_for(Stream *stream, uint64_t task)
 
 static Stream *streams;
 
+int emulated_settle(Stream *stream) { return stream == NULL ? OK : wait_for(stream, stream->issued); }
+API int ascend_adapt_emulated_settle(Stream *stream) { return emulated_settle(stream); }
+
 API int aclrtCreateStreamWithConfig(Stream **stream, uint32_t priority, uint32_t flags)
 {
     *stream = calloc(1, sizeof **stream);
@@ -77,7 +85,7 @@ API int aclrtCreateStream(Stream **stream) { return aclrtCreateStreamWithConfig(
 API int aclrtDestroyStream(Stream *stream)
 {
     /* Events that were recorded on it may outlive it, so it is not freed: a process makes a few dozen at most. */
-    return wait_for(stream, stream->issued);
+    return emulated_settle(stream);
 }
 
 API int aclrtDestroyStreamForce(Stream *stream) { return OK; }
@@ -106,7 +114,7 @@ API int aclrtStreamQuery(Stream *stream, int *status)
 API int aclrtSynchronizeStreamWithTimeout(Stream *stream, int32_t milliseconds)
 {
     __atomic_add_fetch(&emulated_statistics.stream_synchronisations, 1, __ATOMIC_RELAXED);
-    return stream == NULL ? OK : wait_for(stream, stream->issued);
+    return emulated_settle(stream);
 }
 
 API int aclrtSynchronizeStream(Stream *stream) { return aclrtSynchronizeStreamWithTimeout(stream, -1); }
