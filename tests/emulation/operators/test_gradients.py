@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from emulation.operators import attention_cases, gradient_cases
 
 
