@@ -12,6 +12,7 @@ import torch
 
 from ascend_adapt.emulation.operators import (
     adam,
+    aten_gradients,
     bmm,
     casts,
     cross_entropy,
@@ -47,14 +48,18 @@ FAMILIES: tuple[ModuleType, ...] = (
     linear,
     dropout,
     transpose,
+    aten_gradients,
     float_status,
 )
+
+# torch_npu's own code for these calls what has a kernel here, or answers from its records: it stays in place.
+KEPT = ("npu_format_cast", "npu_format_cast.Tensor", "get_npu_format", "get_storage_size", "npu_change_data_ptr")
 
 _library: torch.library.Library | None = None
 
 
 def register() -> list[str]:
-    """Put the kernels in the place of torch_npu's, for this process, and return the operators' names.
+    """Put the kernels in the place of torch_npu's, for this process, and return the names of the operators that work.
 
     A second call changes nothing. An operator that the installed torch_npu does not have is left out.
     """
@@ -68,7 +73,7 @@ def register() -> list[str]:
             if schema is not None:
                 kernel = boxed(entry, schema)
                 _library.impl(entry.operator, kernel, entry.dispatch_key, allow_override=True)
-    return [f"npu::{name}" for name, schema in schemas.items() if schema is not None]
+    return [f"npu::{name}" for name in (*schemas, *KEPT) if schemas.get(name, _schema(name)) is not None]
 
 
 def limits() -> list[Limit]:

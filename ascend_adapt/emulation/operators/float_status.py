@@ -46,6 +46,14 @@ def get_float_status(self: torch.Tensor, mode: int = 0) -> torch.Tensor:
     return status
 
 
+@kernel("_amp_foreach_non_finite_check")
+def take_flag(scaled_grads: list[torch.Tensor]) -> bool:
+    """Return whether the flag is raised, and lower it."""
+    global _raised
+    was, _raised = _raised, False
+    return was
+
+
 @kernel("npu_clear_float_status")
 def clear_float_status(self: torch.Tensor, mode: int = 0) -> torch.Tensor:
     """Lower the flag, and return eight zeros of the input's dtype."""

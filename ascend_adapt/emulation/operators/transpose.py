@@ -1,4 +1,4 @@
-"""npu_confusion_transpose and its gradient: a permutation and a reshape in one."""
+"""npu_transpose, and npu_confusion_transpose with its gradient: a permutation and a reshape in one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ PERMUTATION = Limit(
     "perm permutes the dimensions that it is applied to, and shape has as many elements as the input",
     check("aclops/ConfusionTransposeKernelNpu.cpp"),
 )
+
+
+@kernel("npu_transpose")
+def transpose(self: torch.Tensor, perm: list[int], require_contiguous: bool = True) -> torch.Tensor:
+    """Return the input permuted, contiguous."""
+    return self.detach().permute(perm).contiguous().clone()
 
 
 @kernel("npu_confusion_transpose")
