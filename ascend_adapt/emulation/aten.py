@@ -18,9 +18,10 @@ from ascend_adapt.emulation import random, report
 from ascend_adapt.emulation.host_memory import as_cpu, as_npu
 from ascend_adapt.errors import OperatorMissing
 
-# Tensors are made, shared and resized by torch_npu itself: its allocator and its storages are under rehearsal.
+# Tensors are made, shared, resized and cast by torch_npu itself: its allocator, its storages and its rules (a cast to
+# float64 gives float32) are under rehearsal.
 _OF_TORCH_NPU = frozenset(
-    "_has_compatible_shallow_copy_type _pin_memory empty empty_like empty_strided empty_with_format "
+    "_has_compatible_shallow_copy_type _pin_memory _to_copy empty empty_like empty_strided empty_with_format "
     "empty_with_swapped_memory is_pinned is_set_to new_empty_strided record_stream resize_ resize_as_ set_ "
     # It chooses between its fused operator and the composite form, and calls either through the dispatcher.
     "scaled_dot_product_attention".split()
@@ -39,9 +40,10 @@ _libraries: list[Any] = []
 def install() -> list[str]:
     """Register a kernel for every aten operator that computes; return the operators' names."""
     library = _library("aten")
-    of_torch_npu = set(torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1"))
-    without_kernel = set(torch._C._dispatch_get_registrations_for_dispatch_key("CPU")) - of_torch_npu
-    without_kernel -= set(torch._C._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutograd"))
+    of_torch_npu = _registered("PrivateUse1")
+    without_kernel = _registered("CPU") - of_torch_npu
+    for composite in ("", "NonFunctional"):  # made of other operators, whatever the device
+        without_kernel -= _registered(f"CompositeExplicitAutograd{composite}")
     installed = []
     for full_name in sorted(of_torch_npu | without_kernel):
         operator = find(full_name, "aten")
@@ -50,7 +52,7 @@ def install() -> list[str]:
         run = kernel(operator, is_of_the_device=full_name in of_torch_npu)
         library.impl(full_name.removeprefix("aten::"), run, "PrivateUse1", allow_override=True)
         installed.append(full_name)
-    for name, copy in (("copy_", _copy_), ("_to_copy", _to_copy), ("clone", _clone), ("contiguous", _contiguous)):
+    for name, copy in (("copy_", _copy_), ("clone", _clone), ("contiguous", _contiguous)):
         library.impl(name, copy, "PrivateUse1", allow_override=True)
     return installed
 
@@ -59,7 +61,7 @@ def refuse(implemented: set[str]) -> list[str]:
     """Make each operator of torch_npu's own that is not ``implemented`` fail at once, by name; return their names."""
     library = _library("npu")
     refused = []
-    for full_name in sorted(torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1")):
+    for full_name in sorted(_registered("PrivateUse1")):
         operator = find(full_name, "npu")
         if operator is None or full_name in implemented or not _launches(operator):
             continue
@@ -195,27 +197,6 @@ def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
     return self
 
 
-def _to_copy(
-    self: torch.Tensor,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-    non_blocking: bool = False,
-    memory_format: torch.memory_format | None = None,
-) -> torch.Tensor:
-    report.operator("aten::_to_copy")
-    target = device if device is not None else self.device
-    form = memory_format or torch.preserve_format
-    moved = as_cpu(self).to(dtype=dtype or self.dtype, copy=True, memory_format=form)
-    if target.type == "npu":
-        return as_npu(moved, _with_index(target))
-    if not non_blocking:
-        report.synchronisation("copy to the host")
-    return moved.pin_memory() if pin_memory else moved
-
-
 def _clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     report.operator("aten::clone")
     return as_npu(as_cpu(self).clone(memory_format=memory_format or torch.preserve_format), self.device)
@@ -236,6 +217,10 @@ def _write(tensor: torch.Tensor, result: torch.Tensor) -> None:
 
 def _with_index(device: torch.device) -> torch.device:
     return device if device.index is not None else torch.device("npu", torch.npu.current_device())
+
+
+def _registered(key: str) -> set[str]:
+    return set(torch._C._dispatch_get_registrations_for_dispatch_key(key))
 
 
 def _library(namespace: str) -> Any:
