@@ -38,14 +38,16 @@ def bmm(self: torch.Tensor, mat2: torch.Tensor, output_sizes: list[int]) -> torc
 def first_backward(grad: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, size: list[int]) -> torch.Tensor:
     """Return the gradient of the first factor, in its shape ``size``."""
     dy, _, second = _as_matrices(grad, mat1, mat2)
-    return _summed(dy @ second.transpose(-1, -2), size).to(grad.dtype)
+    slope = dy @ second.transpose(-1, -2)
+    return _summed(slope.squeeze(-2) if mat1.dim() == 1 else slope, size).to(grad.dtype)
 
 
 @kernel("npu_bmm_v2_mat2_backward")
 def second_backward(grad: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, size: list[int]) -> torch.Tensor:
     """Return the gradient of the second factor, in its shape ``size``."""
     dy, first, _ = _as_matrices(grad, mat1, mat2)
-    return _summed(first.transpose(-1, -2) @ dy, size).to(grad.dtype)
+    slope = first.transpose(-1, -2) @ dy
+    return _summed(slope.squeeze(-1) if mat2.dim() == 1 else slope, size).to(grad.dtype)
 
 
 def _as_matrices(

@@ -84,11 +84,13 @@ def cross_entropy_loss_backward(
     log_prob: torch.Tensor,
     target: torch.Tensor,
     weight: torch.Tensor | None,
+    grad_zloss: torch.Tensor | None,
+    lse_for_zloss: torch.Tensor | None,
     reduction: str,
     ignore_index: int,
     label_smoothing: float,
 ) -> torch.Tensor:
-    """Return the gradient of the input, [N, C], in the dtype of ``grad_loss``."""
+    """Return the gradient of the input, [N, C], in the dtype of ``grad_loss``; zloss has none yet."""
     logs = wide(log_prob)
     classes = logs.shape[1]
     weights = torch.ones(classes, dtype=logs.dtype) if weight is None else wide(weight).to(logs.dtype)

@@ -95,7 +95,7 @@ def dropout_with_add_softmax(
 
 @kernel("npu_dropout_with_add_softmax_backward")
 def dropout_with_add_softmax_backward(
-    grad: torch.Tensor, mask: torch.Tensor, softmax_out: torch.Tensor, alpha: float, prob: float
+    grad: torch.Tensor, mask: torch.Tensor, softmax_out: torch.Tensor, alpha: float, prob: float, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the gradient of ``self``, and the incoming gradient in the place of that of ``x1``."""
     share = wide(softmax_out)

@@ -42,9 +42,10 @@ def scaled_masked_softmax(x: torch.Tensor, mask: torch.Tensor, scale: float, fix
 
 @kernel("npu_scaled_masked_softmax_backward")
 def scaled_masked_softmax_backward(
-    y_grad: torch.Tensor, y: torch.Tensor, mask: torch.Tensor, scale: float
+    y_grad: torch.Tensor, y: torch.Tensor, mask: torch.Tensor, scale: float, fixed_triu_mask: bool
 ) -> torch.Tensor:
     """Return the gradient of x: nothing flows to the masked places."""
+    FIXED_TRIU_MASK.require(not fixed_triu_mask, "fixed_triu_mask=True")
     share, dy = wide(y), wide(y_grad)
     dx = share * (dy - (dy * share).sum(-1, keepdim=True)) * scale
     return dx.masked_fill(mask, 0).to(y_grad.dtype)
