@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ascend_adapt.emulation import random, report
+from ascend_adapt.emulation import device_only, random, report
 from ascend_adapt.emulation.host_memory import as_cpu, as_npu
 from ascend_adapt.errors import OperatorMissing
 
@@ -49,10 +49,13 @@ def install() -> list[str]:
         operator = find(full_name, "aten")
         if operator is None or _base_name(operator) in _OF_TORCH_NPU or _returns_a_view(operator):
             continue
-        run = kernel(operator, is_of_the_device=full_name in of_torch_npu)
+        if full_name in device_only.KERNELS or _has_cpu_kernel(full_name):
+            run = kernel(operator, device_only.KERNELS.get(full_name), is_of_the_device=full_name in of_torch_npu)
+            installed.append(full_name)
+        else:
+            run = _refusal(full_name)
         library.impl(full_name.removeprefix("aten::"), run, "PrivateUse1", allow_override=True)
-        installed.append(full_name)
-    for name, copy in (("copy_", _copy_), ("clone", _clone), ("contiguous", _contiguous)):
+    for name, copy in (("copy_", _copy_), ("_copy_from_and_resize", _copy_from_and_resize), ("clone", _clone), ("contiguous", _contiguous)):
         library.impl(name, copy, "PrivateUse1", allow_override=True)
     return installed
 
@@ -79,8 +82,10 @@ def find(full_name: str, namespace: str) -> Any:
     return getattr(packet, overload or "default", None)
 
 
-def kernel(operator: Any, is_of_the_device: bool = True) -> Callable[..., Any]:
-    """Return a kernel for npu tensors that runs an operator's own CPU kernel on their memory.
+def kernel(
+    operator: Any, on_cpu: Callable[..., Any] | None = None, is_of_the_device: bool = True
+) -> Callable[..., Any]:
+    """Return a kernel for npu tensors that runs ``on_cpu``, else the operator's own CPU kernel, on their memory.
 
     One that is not of the device is counted as such: on a real NPU, too, torch_npu has the host do it.
     """
@@ -107,7 +112,7 @@ def kernel(operator: Any, is_of_the_device: bool = True) -> Callable[..., Any]:
         if draws:
             drawing = random.drawn_from(host_kwargs.pop("generator", None), device)
         with drawing:
-            result = operator(*host_args, **host_kwargs, **host_outs)
+            result = (on_cpu or operator)(*host_args, **host_kwargs, **host_outs)
         for one, value in given.items():
             _write(value, host_outs[one])
             call.is_alias_of(host_outs[one], value)
@@ -197,6 +202,11 @@ def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
     return self
 
 
+def _copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+    dst.resize_(self.shape)
+    return _copy_(dst, self)
+
+
 def _clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     report.operator("aten::clone")
     return as_npu(as_cpu(self).clone(memory_format=memory_format or torch.preserve_format), self.device)
@@ -217,6 +227,10 @@ def _write(tensor: torch.Tensor, result: torch.Tensor) -> None:
 
 def _with_index(device: torch.device) -> torch.device:
     return device if device.index is not None else torch.device("npu", torch.npu.current_device())
+
+
+def _has_cpu_kernel(full_name: str) -> bool:
+    return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(full_name, "CPU"))
 
 
 def _registered(key: str) -> set[str]:
