@@ -58,6 +58,7 @@ MAY_IMPORT = {
     "ascend_adapt.launch": {
         "ascend_adapt",
         "ascend_adapt.agreement",
+        "ascend_adapt.emulation",
         "ascend_adapt.hosts",
         "ascend_adapt.plugin_manager",
         "ascend_adapt.probe",

@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 
-from ascend_adapt.emulation import random, report
+from ascend_adapt.emulation import device_only, random, report
 from ascend_adapt.emulation.host_memory import as_cpu, as_npu
 from ascend_adapt.errors import OperatorMissing
 
-# Tensors are made, shared and resized by torch_npu itself: its allocator and its storages are under rehearsal.
+# Tensors are made, shared, resized and cast by torch_npu itself: its allocator, its storages and its rules (a cast to
+# float64 gives float32) are under rehearsal.
 _OF_TORCH_NPU = frozenset(
-    "_has_compatible_shallow_copy_type _pin_memory empty empty_like empty_strided empty_with_format "
+    "_has_compatible_shallow_copy_type _pin_memory _to_copy empty empty_like empty_strided empty_with_format "
     "empty_with_swapped_memory is_pinned is_set_to new_empty_strided record_stream resize_ resize_as_ set_ "
     # It chooses between its fused operator and the composite form, and calls either through the dispatcher.
     "scaled_dot_product_attention".split()
@@ -39,18 +40,22 @@ _libraries: list[Any] = []
 def install() -> list[str]:
     """Register a kernel for every aten operator that computes; return the operators' names."""
     library = _library("aten")
-    of_torch_npu = set(torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1"))
-    without_kernel = set(torch._C._dispatch_get_registrations_for_dispatch_key("CPU")) - of_torch_npu
-    without_kernel -= set(torch._C._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutograd"))
+    of_torch_npu = _registered("PrivateUse1")
+    without_kernel = _registered("CPU") - of_torch_npu
+    for composite in ("", "NonFunctional"):  # made of other operators, whatever the device
+        without_kernel -= _registered(f"CompositeExplicitAutograd{composite}")
     installed = []
     for full_name in sorted(of_torch_npu | without_kernel):
         operator = find(full_name, "aten")
         if operator is None or _base_name(operator) in _OF_TORCH_NPU or _returns_a_view(operator):
             continue
-        run = kernel(operator, is_of_the_device=full_name in of_torch_npu)
+        if full_name in device_only.KERNELS or _has_cpu_kernel(full_name):
+            run = kernel(operator, device_only.KERNELS.get(full_name), is_of_the_device=full_name in of_torch_npu)
+            installed.append(full_name)
+        else:
+            run = _refusal(full_name)
         library.impl(full_name.removeprefix("aten::"), run, "PrivateUse1", allow_override=True)
-        installed.append(full_name)
-    for name, copy in (("copy_", _copy_), ("_to_copy", _to_copy), ("clone", _clone), ("contiguous", _contiguous)):
+    for name, copy in (("copy_", _copy_), ("_copy_from_and_resize", _copy_from_and_resize), ("clone", _clone), ("contiguous", _contiguous)):
         library.impl(name, copy, "PrivateUse1", allow_override=True)
     return installed
 
@@ -59,7 +64,7 @@ def refuse(implemented: set[str]) -> list[str]:
     """Make each operator of torch_npu's own that is not ``implemented`` fail at once, by name; return their names."""
     library = _library("npu")
     refused = []
-    for full_name in sorted(torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1")):
+    for full_name in sorted(_registered("PrivateUse1")):
         operator = find(full_name, "npu")
         if operator is None or full_name in implemented or not _launches(operator):
             continue
@@ -77,8 +82,10 @@ def find(full_name: str, namespace: str) -> Any:
     return getattr(packet, overload or "default", None)
 
 
-def kernel(operator: Any, is_of_the_device: bool = True) -> Callable[..., Any]:
-    """Return a kernel for npu tensors that runs an operator's own CPU kernel on their memory.
+def kernel(
+    operator: Any, on_cpu: Callable[..., Any] | None = None, is_of_the_device: bool = True
+) -> Callable[..., Any]:
+    """Return a kernel for npu tensors that runs ``on_cpu``, else the operator's own CPU kernel, on their memory.
 
     One that is not of the device is counted as such: on a real NPU, too, torch_npu has the host do it.
     """
@@ -105,7 +112,7 @@ def kernel(operator: Any, is_of_the_device: bool = True) -> Callable[..., Any]:
         if draws:
             drawing = random.drawn_from(host_kwargs.pop("generator", None), device)
         with drawing:
-            result = operator(*host_args, **host_kwargs, **host_outs)
+            result = (on_cpu or operator)(*host_args, **host_kwargs, **host_outs)
         for one, value in given.items():
             _write(value, host_outs[one])
             call.is_alias_of(host_outs[one], value)
@@ -195,25 +202,9 @@ def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
     return self
 
 
-def _to_copy(
-    self: torch.Tensor,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-    non_blocking: bool = False,
-    memory_format: torch.memory_format | None = None,
-) -> torch.Tensor:
-    report.operator("aten::_to_copy")
-    target = device if device is not None else self.device
-    form = memory_format or torch.preserve_format
-    moved = as_cpu(self).to(dtype=dtype or self.dtype, copy=True, memory_format=form)
-    if target.type == "npu":
-        return as_npu(moved, _with_index(target))
-    if not non_blocking:
-        report.synchronisation("copy to the host")
-    return moved.pin_memory() if pin_memory else moved
+def _copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+    dst.resize_(self.shape)
+    return _copy_(dst, self)
 
 
 def _clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
@@ -236,6 +227,14 @@ def _write(tensor: torch.Tensor, result: torch.Tensor) -> None:
 
 def _with_index(device: torch.device) -> torch.device:
     return device if device.index is not None else torch.device("npu", torch.npu.current_device())
+
+
+def _has_cpu_kernel(full_name: str) -> bool:
+    return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(full_name, "CPU"))
+
+
+def _registered(key: str) -> set[str]:
+    return set(torch._C._dispatch_get_registrations_for_dispatch_key(key))
 
 
 def _library(namespace: str) -> Any:

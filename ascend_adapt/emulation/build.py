@@ -1,4 +1,4 @@
-"""Builds the emulated CANN libraries for one torch_npu wheel, into the cache."""
+"""Builds the emulated CANN for one torch_npu wheel, into the cache."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall")
 _LIBRARY = "libascendcl.so"
 
 
-def libraries(wheel: Wheel, environ: Mapping[str, str]) -> Path:
-    """Return a folder with every CANN library that the wheel loads; it is built the first time.
+def cann_home(wheel: Wheel, environ: Mapping[str, str]) -> Path:
+    """Return a folder laid out as CANN's, with every library that the wheel loads; it is built the first time.
 
     Raises:
         EmulationError: there is no C compiler, or it cannot compile this.
@@ -53,13 +53,16 @@ def find_compiler(environ: Mapping[str, str]) -> str:
 
 
 def build(wheel: Wheel, compiler: str, into: Path) -> None:
-    """Compile the libraries into a folder.
+    """Compile the libraries into ``lib64`` of a folder, and make the other folders that torch_npu asks for.
 
     All code is in libascendcl.so; the others are empty and depend on it, and a name looked up in one is found in it.
     """
     torch = probe.root_folder("torch")
     torch_libraries = (torch or Path()) / "torch" / "lib"
     sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
+    for name in ("compiler", "lib64", "opp", "runtime"):
+        (into / name).mkdir()
+    into = into / "lib64"
     library = into / _LIBRARY
     missing = into / "missing.c"
     ours = ("-shared", f"-Wl,-soname,{_LIBRARY}", "-Wl,-z,noexecstack")

@@ -64,6 +64,11 @@ def synchronisation(name: str) -> None:
     tally.synchronisations[name] += 1
 
 
+def step() -> None:
+    """Count one step of an optimizer."""
+    tally.steps += 1
+
+
 def violation(operator: str, limit: str, detail: str) -> OperatorLimit:
     """Count a documented limit of an operator that a call does not keep, and return the error to raise.
 

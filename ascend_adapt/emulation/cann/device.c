@@ -70,7 +70,8 @@ API int aclrtSetDevice(int32_t device)
 {
     int count = emulated_device_count();
     if (device < 0 || device >= count)
-        return emulated_failure(INVALID_DEVICE, "device %d: there are %d emulated devices", device, count);
+        return emulated_failure(INVALID_DEVICE, "device %d: the emulated machine has %d, ascend-run --nproc N gives it N",
+                                device, count);
     current_device = device;
     return OK;
 }
