@@ -268,7 +268,7 @@ def in_layout(case: Attention, sequences: list[torch.Tensor]) -> torch.Tensor:
 
 
 def dropout_bits(case: Attention, seed: int, offset: int) -> list[torch.Tensor] | None:
-    """Return what dropout keeps, as _npu_dropout_gen_mask makes it of the seed and offset that the operator returned."""
+    """Return what dropout keeps, made by _npu_dropout_gen_mask of the seed and offset that the operator returned."""
     if case.keep == 1:
         return None
     import torch_npu
