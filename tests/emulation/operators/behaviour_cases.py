@@ -273,3 +273,20 @@ def registering_again_changes_nothing():
     assert names == operators.register()
     assert len(names) == len(set(names)) > 60
     assert {"npu::npu_fusion_attention", "npu::npu_apply_adam_w.out", "npu::npu_format_cast"} <= set(names)
+
+
+@case
+def what_is_recorded_of_the_release_is_what_it_registers():
+    import importlib.metadata
+    import json
+    from pathlib import Path
+
+    from ascend_adapt.kernels import schema
+
+    facts = Path(__file__).parents[2] / "upstream" / "torch_npu.json"
+    recorded = json.loads(facts.read_text())["releases"][importlib.metadata.version("torch_npu")]
+    assert len(recorded) > 60
+    assert [told for text in recorded.values() if (told := schema.gate(text))] == []
+    assert schema.gate("npu_not_there(Tensor x) -> Tensor").endswith("has no such operator")
+    other = recorded["npu_rms_norm"].replace("1e-06", "1e-05")
+    assert schema.gate(other) == "npu_rms_norm: epsilon is 1e-06 by default, not 1e-05"
