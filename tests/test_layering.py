@@ -51,9 +51,7 @@ MAY_IMPORT = {
     },
     "ascend_adapt.data": {"ascend_adapt.data.torch_dataset", "ascend_adapt.probe"},
     "ascend_adapt.data.torch_dataset": {"ascend_adapt.data"},
-    "ascend_adapt.emulation": {"ascend_adapt.probe"},
-    # Loaded in ranks only, after torch_npu.
-    "ascend_adapt.emulation.host_memory": {"ascend_adapt.emulation"},
+    "ascend_adapt.emulation": {"ascend_adapt.emulation.operators"},
     "ascend_adapt.emulation.operators": {"ascend_adapt.emulation"},
     "ascend_adapt.launch": {
         "ascend_adapt",
@@ -68,6 +66,12 @@ MAY_IMPORT = {
     "ascend_adapt.testing": {"ascend_adapt", "ascend_adapt.patches", "ascend_adapt.runtime"},
     "ascend_adapt_plugins": {"ascend_adapt", "ascend_adapt.patches.spec"},
 }
+# The launcher's side of the emulation; the rest is loaded in ranks, after torch_npu.
+BEFORE_THE_RANKS = [f"ascend_adapt.emulation.{name}" for name in ("build", "cache", "environment", "symbols", "wheel")]
+MAY_IMPORT.update(
+    {name: {"ascend_adapt.emulation", "ascend_adapt.probe", *BEFORE_THE_RANKS} for name in BEFORE_THE_RANKS}
+)
+MAY_IMPORT["ascend_adapt.launch"] |= {"ascend_adapt.emulation.environment"}
 TARGETS = {"accelerate", "apex", "deepspeed", "megatron", "mpu", "peft", "torch", "torch_npu", "transformers"}
 
 
@@ -130,7 +134,7 @@ def violations(path: Path, module: str) -> list[str]:
             allowed = {layer, "ascend_adapt.errors", *MAY_IMPORT[layer]}
             if not {name, layer_of(name if is_ours(name) else name.rpartition(".")[0])} & allowed:
                 wrong.append(f"{module} imports {name}, {layer} may import {', '.join(sorted(allowed))}")
-        elif root == "torch" and may_import_torch_at_once(layer):
+        elif root in may_import_at_once(layer):
             continue
         elif root in TARGETS and (at_import or not may_use_targets(layer)):
             wrong.append(f"{module} imports {name}{' at its top' if at_import else ''}")
@@ -141,8 +145,10 @@ def may_use_targets(layer: str) -> bool:
     return layer == "ascend_adapt_plugins"
 
 
-def may_import_torch_at_once(layer: str) -> bool:
-    return layer in ("ascend_adapt.data.torch_dataset",)
+def may_import_at_once(layer: str) -> set[str]:
+    if layer in ("ascend_adapt.emulation", "ascend_adapt.emulation.operators"):
+        return {"torch", "torch_npu"}
+    return {"torch"} if layer == "ascend_adapt.data.torch_dataset" else set()
 
 
 @pytest.mark.parametrize("path", source_files(), ids=module_name)
@@ -162,6 +168,9 @@ def test_imports_only_what_its_layer_may(path):
         ("ascend_adapt.launch.guardian", "def f():\n    import torch"),
         ("ascend_adapt.data.merging", "def f():\n    import torch"),
         ("ascend_adapt.data.torch_dataset", "import deepspeed"),
+        ("ascend_adapt.emulation.environment", "import torch"),
+        ("ascend_adapt.emulation.aten", "import deepspeed"),
+        ("ascend_adapt.emulation.rank", "from ascend_adapt import runtime"),
     ],
 )
 def test_a_planted_import_is_found(module, line, tmp_path):

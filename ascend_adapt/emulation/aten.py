@@ -19,18 +19,43 @@ from ascend_adapt.emulation.host_memory import as_cpu, as_npu
 from ascend_adapt.errors import OperatorMissing
 
 # Tensors are made, shared, resized and cast by torch_npu itself: its allocator, its storages and its rules (a cast to
-# float64 gives float32) are under rehearsal.
+# float64 gives float32) are under rehearsal. Of attention it chooses the form, and calls it through the dispatcher.
 _OF_TORCH_NPU = frozenset(
-    "_has_compatible_shallow_copy_type _pin_memory _to_copy empty empty_like empty_strided empty_with_format "
-    "empty_with_swapped_memory is_pinned is_set_to new_empty_strided record_stream resize_ resize_as_ set_ "
-    # It chooses between its fused operator and the composite form, and calls either through the dispatcher.
-    "scaled_dot_product_attention".split()
+    (
+        "_has_compatible_shallow_copy_type",
+        "_pin_memory",
+        "_to_copy",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "empty_with_format",
+        "empty_with_swapped_memory",
+        "is_pinned",
+        "is_set_to",
+        "new_empty_strided",
+        "record_stream",
+        "resize_",
+        "resize_as_",
+        "scaled_dot_product_attention",
+        "set_",
+    )
 )
 # A device reads an index from host memory too.
 _MAY_MIX_DEVICES = frozenset(
-    "copy_ _copy_from _copy_from_and_resize index index_put index_put_ _index_put_impl_ _unsafe_index "
-    "_unsafe_index_put".split()
+    (
+        "_copy_from",
+        "_copy_from_and_resize",
+        "_index_put_impl_",
+        "_unsafe_index",
+        "_unsafe_index_put",
+        "copy_",
+        "index",
+        "index_put",
+        "index_put_",
+    )
 )
+# What they answer, or do, is about a tensor's place and not about its numbers.
+_ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
 _WAITS_FOR_THE_DEVICE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _CPU = torch.device("cpu")
 
@@ -55,7 +80,12 @@ def install() -> list[str]:
         else:
             run = _refusal(full_name)
         library.impl(full_name.removeprefix("aten::"), run, "PrivateUse1", allow_override=True)
-    for name, copy in (("copy_", _copy_), ("_copy_from_and_resize", _copy_from_and_resize), ("clone", _clone), ("contiguous", _contiguous)):
+    for name, copy in (
+        ("copy_", _copy_),
+        ("_copy_from_and_resize", _copy_from_and_resize),
+        ("clone", _clone),
+        ("contiguous", _contiguous),
+    ):
         library.impl(name, copy, "PrivateUse1", allow_override=True)
     return installed
 
@@ -74,7 +104,7 @@ def refuse(implemented: set[str]) -> list[str]:
 
 
 def find(full_name: str, namespace: str) -> Any:
-    """Return the operator of that name (``aten::add.Tensor``), or None if it is not in ``namespace`` or not declared."""
+    """Return the operator of that name (``aten::add.Tensor``), or None if ``namespace`` has none of it."""
     if not full_name.startswith(f"{namespace}::"):
         return None
     base, _, overload = full_name.partition("::")[2].partition(".")
@@ -108,10 +138,7 @@ def kernel(
         for value in given.values():
             call.see(value)
         device = call.device()
-        drawing = nullcontext()
-        if draws:
-            drawing = random.drawn_from(host_kwargs.pop("generator", None), device)
-        with drawing:
+        with random.drawn_from(host_kwargs.pop("generator", None), device) if draws else nullcontext():
             result = (on_cpu or operator)(*host_args, **host_kwargs, **host_outs)
         for one, value in given.items():
             _write(value, host_outs[one])
@@ -253,10 +280,6 @@ def _is_written(argument: Any) -> bool:
 
 def _returns_a_view(operator: Any) -> bool:
     return any(one.alias_info is not None and not one.alias_info.is_write for one in operator._schema.returns)
-
-
-# What they answer, or do, is about the tensor's place and not about its numbers.
-_ABOUT_STORAGE = frozenset("copy_memory_ get_npu_format get_storage_size npu_change_data_ptr".split())
 
 
 def _launches(operator: Any) -> bool:

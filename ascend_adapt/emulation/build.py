@@ -47,8 +47,8 @@ def find_compiler(environ: Mapping[str, str]) -> str:
         if path is not None:
             return path
     raise EmulationError(
-        f"{' or '.join(wanted)}: is no program on PATH, expected a C compiler, which builds the emulated CANN libraries "
-        "(about a second, once) — install gcc, or set CC"
+        f"{' or '.join(wanted)}: is no program on PATH, expected a C compiler, which builds the emulated CANN "
+        "(two seconds, once) — install gcc, or set CC"
     )
 
 

@@ -16,7 +16,8 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
     Shape, strides, storage offset, and the conjugate and negative bits are kept, so aliases of views of one tensor
     overlap as the views do. The memory lives as long as the alias. A tensor that is on no npu is returned as it is.
 
-    Waits for what is pending on the current stream of the tensor's device: a kernel comes after what was launched before.
+    Waits for what is pending on the current stream of the tensor's device, as a kernel comes after what was launched
+    before it.
 
     Raises:
         RuntimeError: a collective that was pending has failed.

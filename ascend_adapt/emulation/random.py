@@ -1,4 +1,4 @@
-"""Random numbers of the emulated device: reproducible from torch_npu's own generator, which counts on as on a device."""
+"""Random numbers of the emulated device: reproducible from torch_npu's own generators, which count on as on a device."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _OFFSET = 12
 def drawn_from(generator: Any, device: torch.device) -> Iterator[None]:
     """Let CPU kernels draw what follows from the (seed, offset) of a generator of the device, and advance that.
 
-    The same state gives the same numbers, so replaying a layer with a saved state works as on a device. They are not the
-    numbers that an NPU, or a CPU with that seed, draws. ``generator`` None is the device's default one.
+    The same state gives the same numbers, so replaying a layer with a saved state works as on a device. They are not
+    the numbers that an NPU, or a CPU with that seed, draws. ``generator`` None is the device's default one.
     """
     if generator is None:
         generator = torch.npu.default_generators[device.index]

@@ -13,8 +13,8 @@ PROVES = (
     "allocator, its process group), and the patches did their work on it"
 )
 DOES_NOT = (
-    "it does not prove: numbers, rounding or memory layouts of an NPU, what its kernels refuse beyond the documented limits, "
-    "HCCL between machines, or speed (evidence: emulated)"
+    "it does not prove: numbers, rounding or memory layouts of an NPU, what its kernels refuse beyond the documented "
+    "limits, HCCL between machines, or speed (evidence: emulated)"
 )
 
 
@@ -66,7 +66,9 @@ def _problems(ranks: Mapping[int, Any]) -> Iterable[str]:
     violations: dict[tuple[str, str], str] = {}
     for rank, facts in ranks.items():
         for one in facts["violations"]:
-            violations.setdefault((one["operator"], one["limit"]), f"{one['detail']} (rank {rank}, {one['count']} times)")
+            violations.setdefault(
+                (one["operator"], one["limit"]), f"{one['detail']} (rank {rank}, {one['count']} times)"
+            )
     for (operator, limit), detail in violations.items():
         yield f"limit violated: {operator}: {detail}, expected: {limit}"
 
@@ -75,7 +77,9 @@ def _waits(ranks: Mapping[int, Any]) -> str:
     waits = {rank: sum(facts["synchronisations"].values()) for rank, facts in ranks.items()}
     a_step = _span(waits[rank] // facts["steps"] if facts["steps"] else 0 for rank, facts in ranks.items())
     listed = _merged(ranks, "synchronisations") or "none"
-    return f"the host waited for the device: {_span(waits.values())} times a rank, {a_step} an optimizer step ({listed})"
+    return (
+        f"the host waited for the device: {_span(waits.values())} times a rank, {a_step} an optimizer step ({listed})"
+    )
 
 
 def _memory(ranks: Mapping[int, Any]) -> str:

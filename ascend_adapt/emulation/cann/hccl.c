@@ -3,8 +3,7 @@
  * A communicator does its tasks one after another in a thread of its own, so a collective is pending until then, as on a
  * device: whoever reads its result without waiting for it reads what was there before.
  */
-#include "connection.h"
-#include "emulated.h"
+#include "collectives.h"
 #include "reduction.h"
 
 #include <pthread.h>
@@ -15,39 +14,6 @@
 
 /* HcclResult */
 enum { E_PARAMETER = 1, E_MEMORY = 3, E_INTERNAL = 4, E_UNSUPPORTED = 5, E_SYSCALL = 8, E_REMOTE = 21 };
-
-enum { ALL_REDUCE = 1, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, SCATTER, ALL_TO_ALL, SEND_RECV };
-
-static const char *name_of(int what)
-{
-    static const char *const names[] = {"nothing",        "all_reduce", "broadcast",  "reduce",   "all_gather",
-                                        "reduce_scatter", "scatter",    "all_to_all", "send/recv"};
-    return what > 0 && what <= SEND_RECV ? names[what] : names[0];
-}
-
-/* A piece of a buffer: for each rank one, or for each item of a batch of sends and receives. */
-typedef struct Piece {
-    char *at;
-    size_t bytes;
-    int peer;
-    int is_recv;
-} Piece;
-
-typedef struct Task {
-    int what;
-    const char *send;
-    char *recv;
-    size_t count; /* elements, of all ranks together where they are reduced */
-    int type;
-    int operation;
-    int root;
-    Piece *out; /* [size] of a collective whose pieces differ; or [pieces] of a batch */
-    Piece *in;
-    size_t pieces;
-    Stream *stream;
-    uint64_t number;
-    struct Task *next;
-} Task;
 
 typedef struct Communicator {
     Mesh mesh;
@@ -66,173 +32,6 @@ static int64_t buffer_bytes(void)
     /* Of device memory, for what is sent and for what is received; 200 MB each unless HCCL_BUFFSIZE says so. */
     const char *megabytes = getenv("HCCL_BUFFSIZE");
     return 2 * (megabytes != NULL && atoll(megabytes) > 0 ? atoll(megabytes) : 200) << 20;
-}
-
-/* ---- what a worker does ---- */
-
-static int exchange(Communicator *comm, Parcel *parcels, int what)
-{
-    return mesh_exchange(&comm->mesh, parcels, what, name_of);
-}
-
-static int no_memory(Communicator *comm)
-{
-    snprintf(comm->mesh.failure, sizeof comm->mesh.failure, "rank %d: the host has no memory left", comm->mesh.rank);
-    return 0;
-}
-
-/* Which elements of ``count`` rank ``rank`` reduces. */
-static size_t share_begin(const Communicator *comm, size_t count, int rank)
-{
-    return count / (size_t)comm->mesh.size * (size_t)rank + ((size_t)rank < count % (size_t)comm->mesh.size
-                                                                  ? (size_t)rank
-                                                                  : count % (size_t)comm->mesh.size);
-}
-
-/* Send ``out`` of each rank there; leave in ``result`` the reduction, in the order of ranks, of what came. */
-static int reduce_pieces(Communicator *comm, const Task *task, const Piece *out, char *result, size_t count, int root)
-{
-    int size = comm->mesh.size, rank = comm->mesh.rank;
-    size_t bytes = count * element_bytes(task->type);
-    int receives = root < 0 || root == rank;
-    char *came = receives ? malloc(bytes * (size_t)size + 1) : NULL;
-    Parcel *parcels = calloc((size_t)size, sizeof *parcels);
-    int good = parcels != NULL && (!receives || came != NULL);
-    if (!good)
-        no_memory(comm);
-    for (int peer = 0; good && peer < size; peer++) {
-        int sends = root < 0 || root == peer;
-        parcels[peer] = (Parcel){sends ? out[peer].at : NULL, sends ? out[peer].bytes : 0,
-                                 receives ? came + bytes * (size_t)peer : NULL, receives ? bytes : 0, sends, receives};
-    }
-    good = good && exchange(comm, parcels, task->what);
-    if (good && receives) {
-        memcpy(result, came, bytes);
-        for (int peer = 1; peer < size; peer++)
-            reduce(result, came + bytes * (size_t)peer, count, task->type, task->operation);
-    }
-    free(came);
-    free(parcels);
-    return good;
-}
-
-static int gather_pieces(Communicator *comm, const char *own, size_t own_bytes, const Piece *in, int what)
-{
-    Parcel *parcels = calloc((size_t)comm->mesh.size, sizeof *parcels);
-    if (parcels == NULL)
-        return no_memory(comm);
-    for (int peer = 0; peer < comm->mesh.size; peer++)
-        parcels[peer] = (Parcel){own, own_bytes, in[peer].at, in[peer].bytes, 1, 1};
-    int good = exchange(comm, parcels, what);
-    free(parcels);
-    return good;
-}
-
-static int run_all_reduce(Communicator *comm, Task *task)
-{
-    int size = comm->mesh.size, rank = comm->mesh.rank;
-    size_t unit = element_bytes(task->type);
-    Piece *out = calloc((size_t)size * 2, sizeof *out), *in = out + size;
-    if (out == NULL)
-        return no_memory(comm);
-    for (int peer = 0; peer < size; peer++) {
-        size_t begin = share_begin(comm, task->count, peer), end = share_begin(comm, task->count, peer + 1);
-        out[peer] = (Piece){(char *)task->send + begin * unit, (end - begin) * unit, peer, 0};
-        in[peer] = (Piece){task->recv + begin * unit, (end - begin) * unit, peer, 1};
-    }
-    int good = reduce_pieces(comm, task, out, in[rank].at, in[rank].bytes / unit, -1) &&
-               gather_pieces(comm, in[rank].at, in[rank].bytes, in, task->what);
-    free(out);
-    return good;
-}
-
-static int run_reduce(Communicator *comm, Task *task)
-{
-    Piece *out = calloc((size_t)comm->mesh.size, sizeof *out);
-    if (out == NULL)
-        return no_memory(comm);
-    out[task->root] = (Piece){(char *)task->send, task->count * element_bytes(task->type), task->root, 0};
-    int good = reduce_pieces(comm, task, out, task->recv, task->count, task->root);
-    free(out);
-    return good;
-}
-
-static int run_from_root(Communicator *comm, Task *task)
-{
-    int rank = comm->mesh.rank;
-    size_t bytes = task->count * element_bytes(task->type);
-    Parcel *parcels = calloc((size_t)comm->mesh.size, sizeof *parcels);
-    if (parcels == NULL)
-        return no_memory(comm);
-    for (int peer = 0; peer < comm->mesh.size; peer++) {
-        size_t offset = task->what == SCATTER ? bytes * (size_t)peer : 0;
-        if (rank == task->root)
-            parcels[peer] = (Parcel){task->send + offset, bytes, task->recv, bytes, 1, peer == rank};
-        else if (peer == task->root)
-            parcels[peer] = (Parcel){NULL, 0, task->recv, bytes, 0, 1};
-    }
-    int good = exchange(comm, parcels, task->what);
-    free(parcels);
-    return good;
-}
-
-static int run_all_to_all(Communicator *comm, Task *task)
-{
-    Parcel *parcels = calloc((size_t)comm->mesh.size, sizeof *parcels);
-    if (parcels == NULL)
-        return no_memory(comm);
-    for (int peer = 0; peer < comm->mesh.size; peer++)
-        parcels[peer] = (Parcel){task->out[peer].at, task->out[peer].bytes, task->in[peer].at, task->in[peer].bytes, 1, 1};
-    int good = exchange(comm, parcels, task->what);
-    free(parcels);
-    return good;
-}
-
-/* The k-th send to a rank meets the k-th receive there; each round takes the next of either kind with every rank. */
-static int run_batch(Communicator *comm, Task *task)
-{
-    Parcel *parcels = calloc((size_t)comm->mesh.size, sizeof *parcels);
-    int good = parcels != NULL;
-    size_t left = task->pieces;
-    while (good && left > 0) {
-        memset(parcels, 0, sizeof *parcels * (size_t)comm->mesh.size);
-        for (size_t i = 0; i < task->pieces; i++) {
-            Piece *piece = &task->out[i];
-            Parcel *parcel = piece->peer >= 0 ? &parcels[piece->peer] : NULL;
-            if (parcel == NULL || (piece->is_recv ? parcel->has_in : parcel->has_out))
-                continue;
-            if (piece->is_recv)
-                parcel->in = piece->at, parcel->in_bytes = piece->bytes, parcel->has_in = 1;
-            else
-                parcel->out = piece->at, parcel->out_bytes = piece->bytes, parcel->has_out = 1;
-            piece->peer = -1;
-            left--;
-        }
-        good = exchange(comm, parcels, task->what);
-    }
-    free(parcels);
-    return good;
-}
-
-static int run(Communicator *comm, Task *task)
-{
-    switch (task->what) {
-    case ALL_REDUCE:
-        return run_all_reduce(comm, task);
-    case REDUCE:
-        return run_reduce(comm, task);
-    case BROADCAST:
-    case SCATTER:
-        return run_from_root(comm, task);
-    case ALL_GATHER:
-        return gather_pieces(comm, task->send, task->count * element_bytes(task->type), task->in, ALL_GATHER);
-    case REDUCE_SCATTER:
-        return reduce_pieces(comm, task, task->out, task->recv, task->count, -1);
-    case ALL_TO_ALL:
-        return run_all_to_all(comm, task);
-    default:
-        return run_batch(comm, task);
-    }
 }
 
 static void free_task(Task *task)
@@ -257,7 +56,7 @@ static void *work(void *argument)
             return NULL;
         emulated_task_await_turn(task->stream, task->number);
         /* After a failure the connections are out of step: nothing more can be done on them. */
-        int good = !comm->has_failed && run(comm, task);
+        int good = !comm->has_failed && collective_run(&comm->mesh, task);
         comm->has_failed = !good;
         emulated_task_done(task->stream, task->number, good ? NULL : comm->mesh.failure);
         free_task(task);
@@ -372,11 +171,11 @@ static int launch(Communicator *comm, Task description, Stream *stream)
 static int check(int what, int type, int reduces)
 {
     if (element_bytes(type) == 0)
-        return emulated_failure(E_UNSUPPORTED, "HCCL: %s of data type %d, which HCCL does not have", name_of(what), type);
+        return emulated_failure(E_UNSUPPORTED, "HCCL: %s of data type %d, which HCCL does not have", collective_name(what), type);
     if (reduces && !can_reduce(type))
         return emulated_failure(E_UNSUPPORTED,
                                 "HCCL: %s of %s, expected int8, int16, int32, int64, float16, float32 or bfloat16",
-                                name_of(what), type_name(type));
+                                collective_name(what), type_name(type));
     return OK;
 }
 

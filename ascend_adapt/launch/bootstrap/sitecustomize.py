@@ -91,7 +91,10 @@ def _emulate() -> None:
     try:
         from ascend_adapt.emulation import rank
     except ImportError as error:
-        print(f"ascend_adapt: {sys.executable}: {error}, it has no emulated NPU — install ascend_adapt there", file=sys.stderr)
+        print(
+            f"ascend_adapt: {sys.executable}: {error}, it has no emulated NPU — install ascend_adapt there",
+            file=sys.stderr,
+        )
         return
     rank.watch()
 
