@@ -14,8 +14,16 @@
     │   ├── KernelArgumentError  arguments that do not fit each other, or the contract
     │   └── BackendUnavailable   a backend was asked for that is not there, or cannot serve the call
     ├── LaunchError              a job that cannot be planned or started
+    │   └── EmulationError       an emulated NPU that cannot be had on this machine
     └── DataError                text or token files that are not what the format, or the request, asks for
         └── BadLine              one line of input that is not a document
+
+Raised where torch_npu itself would raise, so they are what it raises, and a script may catch them as such:
+
+    RuntimeError
+    ├── OperatorLimit            a call that does not keep a documented limit of an NPU operator
+    └── NotImplementedError
+        └── OperatorMissing      an operator that the emulated NPU has not
 
 None is an ImportError: upstream code wraps imports in ``except ImportError`` and would swallow it.
 Texts read *subject: observed, expected — next step*.
@@ -83,9 +91,21 @@ class LaunchError(AdaptError):
     """A job cannot be planned or started."""
 
 
+class EmulationError(LaunchError):
+    """An emulated NPU cannot be had on this machine."""
+
+
 class DataError(AdaptError):
     """Text or token files are not what the format, or the request, asks for."""
 
 
 class BadLine(DataError):
     """One line of input is not a document."""
+
+
+class OperatorLimit(RuntimeError):
+    """A call does not keep a documented limit of an NPU operator."""
+
+
+class OperatorMissing(NotImplementedError):
+    """The emulated NPU has not got an operator."""

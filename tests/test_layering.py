@@ -53,10 +53,13 @@ MAY_IMPORT = {
     },
     "ascend_adapt.data": {"ascend_adapt.data.torch_dataset", "ascend_adapt.probe"},
     "ascend_adapt.data.torch_dataset": {"ascend_adapt.data"},
+    "ascend_adapt.emulation": {"ascend_adapt.emulation.operators"},
+    "ascend_adapt.emulation.operators": {"ascend_adapt.emulation"},
     "ascend_adapt.kernels": {"ascend_adapt.probe"},
     "ascend_adapt.launch": {
         "ascend_adapt",
         "ascend_adapt.agreement",
+        "ascend_adapt.emulation",
         "ascend_adapt.hosts",
         "ascend_adapt.plugin_manager",
         "ascend_adapt.probe",
@@ -66,6 +69,12 @@ MAY_IMPORT = {
     "ascend_adapt.testing": {"ascend_adapt", "ascend_adapt.patches", "ascend_adapt.runtime"},
     "ascend_adapt_plugins": {"ascend_adapt", "ascend_adapt.patches.spec"},
 }
+# The launcher's side of the emulation; the rest is loaded in ranks, after torch_npu.
+BEFORE_THE_RANKS = [f"ascend_adapt.emulation.{name}" for name in ("build", "cache", "environment", "symbols", "wheel")]
+MAY_IMPORT.update(
+    {name: {"ascend_adapt.emulation", "ascend_adapt.probe", *BEFORE_THE_RANKS} for name in BEFORE_THE_RANKS}
+)
+MAY_IMPORT["ascend_adapt.launch"] |= {"ascend_adapt.emulation.environment"}
 TARGETS = {"accelerate", "apex", "deepspeed", "megatron", "mpu", "peft", "torch", "torch_npu", "transformers"}
 
 
@@ -128,7 +137,7 @@ def violations(path: Path, module: str) -> list[str]:
             allowed = {layer, "ascend_adapt.errors", *MAY_IMPORT[layer]}
             if not {name, layer_of(name if is_ours(name) else name.rpartition(".")[0])} & allowed:
                 wrong.append(f"{module} imports {name}, {layer} may import {', '.join(sorted(allowed))}")
-        elif root == "torch" and (may_import_torch_at_once(module) or (may_import_torch(layer) and not at_import)):
+        elif root in may_import_at_once(module) or (root == "torch" and may_import_torch(layer) and not at_import):
             continue
         elif root in TARGETS and (at_import or not may_use_targets(layer)):
             wrong.append(f"{module} imports {name}{' at its top' if at_import else ''}")
@@ -143,10 +152,14 @@ def may_import_torch(layer: str) -> bool:
     return layer == "ascend_adapt.kernels"
 
 
-def may_import_torch_at_once(module: str) -> bool:
-    """The backends' files, which are imported when a tensor comes, and what works on torch's own modules."""
+def may_import_at_once(module: str) -> set[str]:
+    """What a module may import at its top: backends of kernels are imported when a tensor comes."""
+    if layer_of(module) in ("ascend_adapt.emulation", "ascend_adapt.emulation.operators"):
+        return {"torch", "torch_npu"}
     is_backend = module.startswith("ascend_adapt.kernels.") and module.rpartition(".")[2].startswith("_")
-    return is_backend or module in ("ascend_adapt.data.torch_dataset", "ascend_adapt.kernels.megatron_extensions")
+    if is_backend or module in ("ascend_adapt.data.torch_dataset", "ascend_adapt.kernels.megatron_extensions"):
+        return {"torch"}
+    return set()
 
 
 @pytest.mark.parametrize("path", source_files(), ids=module_name)
@@ -166,6 +179,9 @@ def test_imports_only_what_its_layer_may(path):
         ("ascend_adapt.launch.guardian", "def f():\n    import torch"),
         ("ascend_adapt.data.merging", "def f():\n    import torch"),
         ("ascend_adapt.data.torch_dataset", "import deepspeed"),
+        ("ascend_adapt.emulation.environment", "import torch"),
+        ("ascend_adapt.emulation.aten", "import deepspeed"),
+        ("ascend_adapt.emulation.rank", "from ascend_adapt import runtime"),
         ("ascend_adapt.kernels.dispatch", "import torch"),
         ("ascend_adapt.kernels.attention", "import torch"),
         ("ascend_adapt.kernels.attention._npu", "import torch_npu"),

@@ -22,6 +22,7 @@ from ascend_adapt.launch.ports import Ports
 from ascend_adapt.launch.run_directory import RunDirectory
 
 if TYPE_CHECKING:
+    from ascend_adapt.emulation.environment import Emulation
     from ascend_adapt.plugin_manager import PluginManager
 
 
@@ -46,12 +47,14 @@ class _Usage(LaunchError):
 
 def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     _check_target(request)
-    device, found = _devices(request, environ)
+    emulation = _emulation(request, environ)
+    device, found = ("npu", _visible(emulation, environ)) if emulation else _devices(request, environ)
     folder = request.log_dir or _default_run_dir(request.target)
     run_dir = RunDirectory(Path(os.path.abspath(folder)))
     adapt = request.adapt and not settings.is_off(environ)
-    if adapt:
+    if adapt or emulation:
         _check_bootstrap()
+    if adapt:
         manager = _plugins(request, environ)
         patched = {
             **manager.launch_env(device, environ),
@@ -59,6 +62,9 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         }
     else:
         patched = environment.SWITCHED_OFF
+    if emulation:
+        patched = {**patched, **environment.of_emulation(emulation, environ)}
+    label = request.device if emulation else device
     with Ports() as ports:
         env = {
             **patched,
@@ -71,10 +77,10 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
                 print(f"ascend-run: {request.target} starts ranks itself, so it is started once", file=sys.stderr)
             for option in requests.without_effect_on_a_command(request):
                 print(f"ascend-run: {option} has no effect: {request.target} is started once", file=sys.stderr)
-            plan = planning.of_command(request, device=device, env=env)
+            plan = planning.of_command(request, device=label, env=env)
         else:
             plan = planning.of_ranks(
-                request, device=device, devices_found=found, env=env, environ=environ, free_port=ports.rendezvous
+                request, device=label, devices_found=found, env=env, environ=environ, free_port=ports.rendezvous
             )
         if request.dry_run:
             print(json.dumps(plan.to_json(), indent=1))
@@ -85,9 +91,12 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         from ascend_adapt.launch import runner
         from ascend_adapt.launch.guardian import Assignment
 
-        return runner.run(
+        code = runner.run(
             Assignment(plan, run_dir, request.max_restarts, request.strict, watch_reach=adapt and started_once)
         )
+        if emulation:
+            _tell_rehearsal(run_dir)
+        return code
 
 
 def _check_bootstrap() -> None:
@@ -137,6 +146,26 @@ def _devices(request: requests.Request, environ: Mapping[str, str]) -> tuple[str
     asked = request.device if request.device != "auto" else settings.resolve(environ).device
     device = asked or probe.detect_device(environ)[0]
     return device, probe.count_devices(device, {**environ, **environment.visible_npus(environ)})
+
+
+def _emulation(request: requests.Request, environ: Mapping[str, str]) -> Emulation | None:
+    if request.device != "npu-emulated":
+        return None
+    from ascend_adapt.emulation import environment as emulation
+
+    return emulation.prepare(request.soc, emulation.count_devices(request.nproc, environ), environ)
+
+
+def _visible(emulation: Emulation, environ: Mapping[str, str]) -> int:
+    visible = {**environ, **environment.visible_npus(environ)}
+    return probe.count_devices("npu", visible) if "ASCEND_RT_VISIBLE_DEVICES" in visible else emulation.devices
+
+
+def _tell_rehearsal(run_dir: RunDirectory) -> None:
+    from ascend_adapt.emulation import rehearsal
+
+    for line in rehearsal.told(run_dir.path):
+        print(f"ascend-run: {line}", file=sys.stderr)
 
 
 def _plugins(request: requests.Request, environ: Mapping[str, str]) -> PluginManager:

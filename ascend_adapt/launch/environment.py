@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ascend_adapt.launch.request import Request
+
+if TYPE_CHECKING:
+    from ascend_adapt.emulation.environment import Emulation
 
 BOOTSTRAP = str(Path(__file__).parent / "bootstrap")
 SWITCHED_OFF = {"ASCEND_ADAPT": "0"}
@@ -36,6 +40,14 @@ def of_patches(request: Request, device: str, targets: Iterable[str], environ: M
 def python_path(users: str) -> str:
     """Return PYTHONPATH with the bootstrap first and no empty element, which would mean the current folder."""
     return os.pathsep.join([BOOTSTRAP, *(entry for entry in users.split(os.pathsep) if entry not in ("", BOOTSTRAP))])
+
+
+def of_emulation(emulation: Emulation, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what puts every Python process of the job on an emulated NPU, with patches or without."""
+    return {
+        **emulation.variables(environ),
+        "PYTHONPATH": emulation.python_path(python_path(environ.get("PYTHONPATH", ""))),
+    }
 
 
 def visible_npus(environ: Mapping[str, str]) -> dict[str, str]:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from ascend_adapt.emulation import SOCS
 from ascend_adapt.errors import LaunchError
 
-DEVICES = ("auto", "npu", "cuda", "cpu")
+DEVICES = ("auto", "npu", "cuda", "cpu", "npu-emulated")
 FORMS = ("script", "module", "command")
 
 USAGE = """\
@@ -52,6 +53,7 @@ class Request:
     once: bool = False
     nproc: int | None = None
     device: str = "auto"
+    soc: str = "910B"
     master_addr: str | None = None
     master_port: int | None = None
     disable: tuple[str, ...] = ()
@@ -87,7 +89,8 @@ def parse(argv: Sequence[str]) -> Request:
         form=form,
         once=known.once,
         nproc=known.nproc,
-        device=known.device,
+        device=known.device.partition(":")[0],
+        soc=known.device.partition(":")[2] or Request.soc,
         master_addr=known.master_addr,
         master_port=known.master_port,
         disable=tuple(known.disable),
@@ -105,7 +108,7 @@ def parse(argv: Sequence[str]) -> Request:
 def without_effect_on_a_command(request: Request) -> list[str]:
     """Return the options that speak of ranks, which a command starts by itself or not at all."""
     stated = {
-        "--nproc": request.nproc,
+        "--nproc": None if request.device == "npu-emulated" else request.nproc,  # there it is the number of devices
         "--master-addr": request.master_addr,
         "--master-port": request.master_port,
         "--pass-local-rank": request.pass_local_rank,
@@ -131,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_device,
         default="auto",
         help="what the ranks run on (default: what is found)",
-        metavar="|".join(DEVICES),
+        metavar="|".join(DEVICES) + "[:SOC]",
     )
     add("--master-addr", metavar="HOST", help="address of rank 0 (default: 127.0.0.1)")
     add("--master-port", type=_port, metavar="PORT", help="port of rank 0 (default: a free one)")
@@ -177,10 +180,11 @@ def _split(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str],
 
 
 def _device(text: str) -> str:
-    if text.partition(":")[0] == "npu-emulated":
-        raise LaunchError(f"--device {text}: is not built yet — choose one of {', '.join(DEVICES)}")
-    if text not in DEVICES:
+    kind, _, soc = text.partition(":")
+    if kind not in DEVICES or (soc and kind != "npu-emulated"):
         raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(DEVICES)})")
+    if soc and soc not in SOCS:
+        raise argparse.ArgumentTypeError(f"invalid choice: {soc!r} (choose from {', '.join(SOCS)})")
     return text
 
 

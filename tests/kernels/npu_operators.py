@@ -1,4 +1,4 @@
-"""A stand-in for torch_npu: its operators under their own schemas, on a CPU, as its documentation says they compute.
+"""A stand-in for torch_npu: its operators as it registers them, computed on a CPU by what its documentation says.
 
 What torch's dispatcher checks of a call (names, order, types, what is keyword-only) is checked against the schema of
 torch_npu 2.13.0. What the documentation calls wrong without an error (a causal mode without its mask, another mask than
@@ -33,16 +33,16 @@ _V2 = (
 )
 _OTHERS = (
     "npu_scaled_masked_softmax(Tensor x, Tensor mask, Scalar scale=1, bool fixed_triu_mask=False) -> Tensor",
-    "npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
-    "npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half', Tensor? rotate=None) -> Tensor",
-    "npu_swiglu(Tensor self, int dim=-1) -> Tensor",
-    "npu_gelu(Tensor self, *, str approximate='none') -> Tensor",
+    "npu_rms_norm(Tensor input, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
+    "npu_rotary_mul(Tensor input, Tensor r1, Tensor r2, str rotary_mode='half', Tensor? rotate=None) -> Tensor",
+    "npu_swiglu(Tensor input, int dim=-1) -> Tensor",
+    "npu_gelu(Tensor input, *, str approximate='none') -> Tensor",
     "npu_cross_entropy_loss(Tensor input, Tensor target, Tensor? weight=None, str reduction='mean', "
     "int ignore_index=-100, float label_smoothing=0.0, float lse_square_scale_for_zloss=0.0, bool return_zloss=False) "
     "-> (Tensor, Tensor, Tensor, Tensor)",
     "npu_apply_adam_w.out(Scalar beta1_power, Scalar beta2_power, Scalar lr, Scalar weight_decay, Scalar beta1, "
-    "Scalar beta2, Scalar epsilon, Tensor grad, Tensor? max_grad_norm, bool? amsgrad, bool? maximize, *, "
-    "Tensor(a!) var, Tensor(b!) m, Tensor(c!) v) -> (Tensor(a!), Tensor(b!), Tensor(c!))",
+    "Scalar beta2, Scalar epsilon, Tensor grad, Tensor? max_grad_norm, bool? amsgrad, bool? maximize, *, Tensor[] out) "
+    "-> (Tensor, Tensor, Tensor)",
 )
 
 calls: list[tuple[str, dict[str, object]]] = []
@@ -59,7 +59,7 @@ def define() -> torch.library.Library:
         "npu_rms_norm": rms_norm,
         "npu_rotary_mul": rotary_mul,
         "npu_swiglu": swiglu,
-        "npu_gelu": lambda self, *, approximate="none": torch.nn.functional.gelu(self, approximate=approximate),
+        "npu_gelu": lambda input, *, approximate="none": torch.nn.functional.gelu(input, approximate=approximate),
         "npu_cross_entropy_loss": cross_entropy_loss,
     }
     for schema in (_V1, _V2, *_OTHERS):
@@ -158,27 +158,27 @@ def scaled_masked_softmax(x, mask, scale=1, fixed_triu_mask=False):
     return (x.double() * scale).masked_fill(mask, FILL).softmax(-1).to(x.dtype)
 
 
-def rms_norm(self, gamma, epsilon=1e-6):
-    assert gamma.dtype == self.dtype
-    root = (self.double().square().mean(-1, keepdim=True) + epsilon).rsqrt()
-    return (self.double() * root * gamma.double()).to(self.dtype), root.float()
+def rms_norm(input, gamma, epsilon=1e-6):
+    assert gamma.dtype == input.dtype
+    root = (input.double().square().mean(-1, keepdim=True) + epsilon).rsqrt()
+    return (input.double() * root * gamma.double()).to(input.dtype), root.float()
 
 
-def rotary_mul(self, r1, r2, rotary_mode="half", rotate=None):
+def rotary_mul(input, r1, r2, rotary_mode="half", rotate=None):
     calls.append(("rotary", {"mode": rotary_mode, "angles": tuple(r1.shape)}))
-    assert self.dim() == r1.dim() == r2.dim() == 4
-    x = self.double()
+    assert input.dim() == r1.dim() == r2.dim() == 4
+    x = input.double()
     if rotary_mode == "interleave":
         across = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
     else:
         across = torch.cat((-x.chunk(2, -1)[1], x.chunk(2, -1)[0]), -1)
-    return (r1.double() * x + r2.double() * across).to(self.dtype)
+    return (r1.double() * x + r2.double() * across).to(input.dtype)
 
 
-def swiglu(self, dim=-1):
-    assert self.is_contiguous()
-    gate, value = self.double().chunk(2, dim)
-    return (gate * gate.sigmoid() * value).to(self.dtype)
+def swiglu(input, dim=-1):
+    assert input.is_contiguous()
+    gate, value = input.double().chunk(2, dim)
+    return (gate * gate.sigmoid() * value).to(input.dtype)
 
 
 def cross_entropy_loss(input, target, weight=None, reduction="mean", ignore_index=-100, label_smoothing=0.0, **more):
@@ -202,14 +202,13 @@ def apply_adam_w(
     amsgrad,
     maximize,
     *,
-    var,
-    m,
-    v,
+    out,
 ):
+    var, m, v = out
     calls.append(("adam_w", {"beta1_power": beta1_power, "beta2_power": beta2_power}))
     grad = -grad if maximize else grad
     m.mul_(beta1).add_(grad, alpha=1 - beta1)
     v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
     mean, square = m / (1 - beta1_power * beta1), v / (1 - beta2_power * beta2)
     var.sub_(lr * mean / (square.sqrt() + epsilon) + lr * weight_decay * var)
-    return var, m, v
+    return var.clone(), m.clone(), v.clone()

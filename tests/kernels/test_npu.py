@@ -171,37 +171,6 @@ def test_adamw_hands_over_the_powers_of_the_steps_before():
     ]
 
 
-OURS = "npu_x(Tensor a, int b, float c=1., *, str d='x') -> (Tensor, Tensor)"
-
-
-@pytest.mark.parametrize(
-    ("installed", "words"),
-    [
-        (OURS, ""),
-        ("npu_x(Tensor a, int b, *, str d='x') -> (Tensor, Tensor)", ""),
-        ("npu_x(Tensor a, int b, float c=1., int e=3, *, str d='x', int f=0) -> (Tensor, Tensor)", ""),
-        ("npu_x(Tensor a, int b, float c=2., *, str d='x') -> (Tensor, Tensor)", "c is 2.0 by default, 1.0 in"),
-        ("npu_x(int b, Tensor a, *, str d='x') -> (Tensor, Tensor)", "a is no longer argument 1"),
-        ("npu_x(Tensor a, *, int b, str d='x') -> (Tensor, Tensor)", "b is no longer argument 2"),
-        ("npu_x(Tensor a, int b, float c=1.) -> (Tensor, Tensor)", "has no argument d"),
-        ("npu_x(Tensor a, int[] b, float c=1., *, str d='x') -> (Tensor, Tensor)", "b is List[int], int in"),
-        ("npu_x(Tensor a, int b, float c=1., *, str d='x', int e) -> (Tensor, Tensor)", "asks for e, which"),
-        ("npu_x(Tensor a, int b, float c=1., *, str d='x') -> Tensor", "returns 1 values, 2 in"),
-    ],
-)
-def test_a_schema_that_changed_is_told(installed, words):
-    told = npu.difference(OURS, installed, ("a", "b", "d"))
-    assert words in told
-    assert bool(words) == bool(told)
-
-
 def test_an_operator_that_is_not_there_is_told():
     operator = npu.Operator("npu_of_another_year(Tensor a) -> Tensor", ("a",))
-    assert operator.difference() == "the installed torch_npu has no operator npu_of_another_year"
-
-
-def test_what_is_called_is_what_was_declared():
-    # Every argument that a backend gives is in `uses`: the gate looks at those.
-    for operator in (attention_npu.FUSION_ATTENTION, attention_npu.FUSION_ATTENTION_V2, adamw_npu.APPLY_ADAM_W):
-        known = {argument.name for argument in torch._C.parse_schema(operator.schema).arguments}
-        assert set(operator.uses) <= known
+    assert operator.difference() == "npu_of_another_year: the installed torch_npu has no such operator"

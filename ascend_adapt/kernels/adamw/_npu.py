@@ -11,7 +11,7 @@ APPLY_ADAM_W = npu.Operator(
     "Tensor(a!) var, Tensor(b!) m, Tensor(c!) v) -> (Tensor(a!), Tensor(b!), Tensor(c!))",
     (
         *("beta1_power", "beta2_power", "lr", "weight_decay", "beta1", "beta2", "epsilon", "grad", "max_grad_norm"),
-        *("amsgrad", "maximize", "var", "m", "v"),
+        *("amsgrad", "maximize", "out"),
     ),
 )
 
@@ -48,7 +48,6 @@ def run(call: AdamwCall) -> None:
             None,
             False,
             call.maximize,
-            var=param,
-            m=mean,
-            v=square,
+            # The yaml names var, m and v; what torch_npu registers is one list.
+            out=[param, mean, square],
         )

@@ -68,6 +68,8 @@ def _adapt() -> bool:
 
 
 def _begin() -> None:
+    if os.environ.get("ASCEND_ADAPT_EMULATED"):
+        _emulate()
     if os.environ.get("ASCEND_ADAPT", "").lower() in _OFF:
         return
     if os.environ.get("RANK"):
@@ -80,6 +82,21 @@ def _begin() -> None:
         sys.meta_path.insert(0, TargetFinder(roots))
     if any(word.startswith(("--local-rank", "--local_rank")) for word in getattr(sys, "argv", ())[1:]):
         _accept_both_spellings_of_local_rank()
+
+
+def _emulate() -> None:
+    """Have the kernels of the emulated NPU ready when torch_npu is imported; with or without patches."""
+    if os.environ.get("RANK"):
+        _claim_rank()
+    try:
+        from ascend_adapt.emulation import rank
+    except ImportError as error:
+        print(
+            f"ascend_adapt: {sys.executable}: {error}, it has no emulated NPU — install ascend_adapt there",
+            file=sys.stderr,
+        )
+        return
+    rank.watch()
 
 
 def _claim_rank() -> None:

@@ -1,0 +1,289 @@
+"""Kernels of the emulated device: each aten operator runs as the CPU's kernel, on the memory of the npu tensors.
+
+torch_npu has registered its own kernels, which would have CANN compile and launch something. Those that do arithmetic
+are overridden one by one; what makes, views and frees tensors stays torch_npu's. Its fallback, which copies to the CPU
+and back where it has no kernel, cannot be overridden as a whole, so the operators that it serves are registered, too.
+Loaded in ranks only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from ascend_adapt.emulation import device_only, random, report
+from ascend_adapt.emulation.host_memory import as_cpu, as_npu
+from ascend_adapt.errors import OperatorMissing
+
+# Tensors are made, shared, resized and cast by torch_npu itself: its allocator, its storages and its rules (a cast to
+# float64 gives float32) are under rehearsal. Of attention it chooses the form, and calls it through the dispatcher.
+_OF_TORCH_NPU = frozenset(
+    (
+        "_has_compatible_shallow_copy_type",
+        "_pin_memory",
+        "_to_copy",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "empty_with_format",
+        "empty_with_swapped_memory",
+        "is_pinned",
+        "is_set_to",
+        "new_empty_strided",
+        "record_stream",
+        "resize_",
+        "resize_as_",
+        "scaled_dot_product_attention",
+        "set_",
+    )
+)
+# A device reads an index from host memory too.
+_MAY_MIX_DEVICES = frozenset(
+    (
+        "_copy_from",
+        "_copy_from_and_resize",
+        "_index_put_impl_",
+        "_unsafe_index",
+        "_unsafe_index_put",
+        "copy_",
+        "index",
+        "index_put",
+        "index_put_",
+    )
+)
+# What they answer, or do, is about a tensor's place and not about its numbers.
+_ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
+_WAITS_FOR_THE_DEVICE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_CPU = torch.device("cpu")
+
+_libraries: list[Any] = []
+
+
+def install() -> list[str]:
+    """Register a kernel for every aten operator that computes; return the operators' names."""
+    library = _library("aten")
+    of_torch_npu = _registered("PrivateUse1")
+    without_kernel = _registered("CPU") - of_torch_npu
+    for composite in ("", "NonFunctional"):  # made of other operators, whatever the device
+        without_kernel -= _registered(f"CompositeExplicitAutograd{composite}")
+    installed = []
+    for full_name in sorted(of_torch_npu | without_kernel):
+        operator = find(full_name, "aten")
+        if operator is None or _base_name(operator) in _OF_TORCH_NPU or _returns_a_view(operator):
+            continue
+        if full_name in device_only.KERNELS or _has_cpu_kernel(full_name):
+            run = kernel(operator, device_only.KERNELS.get(full_name), is_of_the_device=full_name in of_torch_npu)
+            installed.append(full_name)
+        else:
+            run = _refusal(full_name)
+        library.impl(full_name.removeprefix("aten::"), run, "PrivateUse1", allow_override=True)
+    for name, copy in (
+        ("copy_", _copy_),
+        ("_copy_from_and_resize", _copy_from_and_resize),
+        ("clone", _clone),
+        ("contiguous", _contiguous),
+    ):
+        library.impl(name, copy, "PrivateUse1", allow_override=True)
+    return installed
+
+
+def refuse(implemented: set[str]) -> list[str]:
+    """Make each operator of torch_npu's own that is not ``implemented`` fail at once, by name; return their names."""
+    library = _library("npu")
+    refused = []
+    for full_name in sorted(_registered("PrivateUse1")):
+        operator = find(full_name, "npu")
+        if operator is None or full_name in implemented or not _launches(operator):
+            continue
+        library.impl(full_name.removeprefix("npu::"), _refusal(full_name), "PrivateUse1", allow_override=True)
+        refused.append(full_name)
+    return refused
+
+
+def find(full_name: str, namespace: str) -> Any:
+    """Return the operator of that name (``aten::add.Tensor``), or None if ``namespace`` has none of it."""
+    if not full_name.startswith(f"{namespace}::"):
+        return None
+    base, _, overload = full_name.partition("::")[2].partition(".")
+    packet = getattr(getattr(torch.ops, namespace), base, None)
+    return getattr(packet, overload or "default", None)
+
+
+def kernel(
+    operator: Any, on_cpu: Callable[..., Any] | None = None, is_of_the_device: bool = True
+) -> Callable[..., Any]:
+    """Return a kernel for npu tensors that runs ``on_cpu``, else the operator's own CPU kernel, on their memory.
+
+    One that is not of the device is counted as such: on a real NPU, too, torch_npu has the host do it.
+    """
+    count = report.operator if is_of_the_device else report.on_the_host
+    name, mixes = operator.name(), _base_name(operator) in _MAY_MIX_DEVICES
+    waits = any(tag in operator.tags for tag in _WAITS_FOR_THE_DEVICE)
+    draws = torch.Tag.nondeterministic_seeded in operator.tags
+    outs = [one.name for one in operator._schema.arguments if one.kwarg_only and _is_written(one)]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        count(name)
+        if waits:
+            report.synchronisation(name)
+        call = _Call(name, mixes)
+        given = {one: kwargs.pop(one) for one in outs if one in kwargs}
+        host_args = [call.to_host(value) for value in args]
+        host_kwargs = {key: call.to_host(value) for key, value in kwargs.items()}
+        # The CPU's kernel resizes what it writes to; that is torch_npu's to do, so it gets an empty one.
+        host_outs = {one: torch.empty(0, dtype=value.dtype) for one, value in given.items()}
+        for value in given.values():
+            call.see(value)
+        device = call.device()
+        with random.drawn_from(host_kwargs.pop("generator", None), device) if draws else nullcontext():
+            result = (on_cpu or operator)(*host_args, **host_kwargs, **host_outs)
+        for one, value in given.items():
+            _write(value, host_outs[one])
+            call.is_alias_of(host_outs[one], value)
+        return call.to_device(result, device)
+
+    return run
+
+
+class _Call:
+    """One call of a kernel: which host alias stands for which npu tensor."""
+
+    def __init__(self, name: str, mixes: bool) -> None:
+        self._name, self._mixes = name, mixes
+        self._tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._device: torch.device | None = None
+        self._stranger: torch.device | None = None
+
+    def see(self, tensor: torch.Tensor) -> None:
+        """Note where a tensor of the call is."""
+        device = tensor.device
+        if device.type == "npu":
+            if self._device is not None and self._device != device:
+                self._stranger = device
+            self._device = self._device or device
+        elif tensor.dim() > 0:
+            self._stranger = device
+
+    def is_alias_of(self, alias: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Let a result that is ``alias`` be ``tensor``."""
+        self._tensors[id(alias)] = alias, tensor
+
+    def to_host(self, value: Any) -> Any:
+        """Return an argument with npu tensors replaced by aliases, and npu devices by the CPU."""
+        if isinstance(value, torch.Tensor):
+            self.see(value)
+            if value.device.type != "npu":
+                return value
+            alias = as_cpu(value)
+            self.is_alias_of(alias, value)
+            return alias
+        if isinstance(value, (list, tuple)):
+            return [self.to_host(one) for one in value]
+        if isinstance(value, torch.device) and value.type == "npu":
+            self._device = self._device or _with_index(value)
+            return _CPU
+        return value
+
+    def device(self) -> torch.device:
+        """Return the device that the call runs on.
+
+        Raises:
+            RuntimeError: its tensors are on several.
+        """
+        if self._stranger is not None and self._device is not None and not self._mixes:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {self._device} and "
+                f"{self._stranger}! (when checking arguments of {self._name})"
+            )
+        return self._device or _with_index(torch.device("npu"))
+
+    def to_device(self, value: Any, device: torch.device) -> Any:
+        """Return a result: aliases become what they stand for, new tensors are moved to the device."""
+        if isinstance(value, torch.Tensor):
+            known = self._tensors.get(id(value))
+            return known[1] if known is not None else as_npu(value, device)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.to_device(one, device) for one in value)
+        return value
+
+
+def _refusal(full_name: str) -> Callable[..., Any]:
+    def refuse_call(*args: Any, **kwargs: Any) -> Any:
+        report.missing(full_name)
+        raise OperatorMissing(
+            f"{full_name}: the emulated NPU has not got it, a real one has — choose another form of the model for the "
+            "rehearsal, or give a kernel with torch.library"
+        )
+
+    return refuse_call
+
+
+def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    report.operator("aten::copy_")
+    if self.device.type == "cpu" and not non_blocking:
+        report.synchronisation("copy to the host")
+    as_cpu(self).copy_(as_cpu(source))
+    return self
+
+
+def _copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+    dst.resize_(self.shape)
+    return _copy_(dst, self)
+
+
+def _clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
+    report.operator("aten::clone")
+    return as_npu(as_cpu(self).clone(memory_format=memory_format or torch.preserve_format), self.device)
+
+
+def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+    if self.is_contiguous(memory_format=memory_format):
+        return self
+    return torch.clone(self, memory_format=memory_format)
+
+
+def _write(tensor: torch.Tensor, result: torch.Tensor) -> None:
+    """Write a result into an npu tensor, which takes its shape."""
+    if tensor.shape != result.shape:
+        tensor.resize_(result.shape)
+    as_cpu(tensor).copy_(result)
+
+
+def _with_index(device: torch.device) -> torch.device:
+    return device if device.index is not None else torch.device("npu", torch.npu.current_device())
+
+
+def _has_cpu_kernel(full_name: str) -> bool:
+    return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(full_name, "CPU"))
+
+
+def _registered(key: str) -> set[str]:
+    return set(torch._C._dispatch_get_registrations_for_dispatch_key(key))
+
+
+def _library(namespace: str) -> Any:
+    # Registrations end with the object that made them.
+    _libraries.append(torch.library.Library(namespace, "IMPL"))
+    return _libraries[-1]
+
+
+def _base_name(operator: Any) -> str:
+    return str(operator.name()).partition("::")[2].partition(".")[0]
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _returns_a_view(operator: Any) -> bool:
+    return any(one.alias_info is not None and not one.alias_info.is_write for one in operator._schema.returns)
+
+
+def _launches(operator: Any) -> bool:
+    """Return whether an operator of torch_npu's own does something to tensors, rather than answer for its runtime."""
+    if _base_name(operator) in _ABOUT_STORAGE:
+        return False
+    return any("Tensor" in str(one.type) for one in (*operator._schema.arguments, *operator._schema.returns))

@@ -1,0 +1,89 @@
+"""Builds the emulated CANN for one torch_npu wheel, into the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from ascend_adapt import probe
+from ascend_adapt.emulation import cache, symbols
+from ascend_adapt.emulation.wheel import Wheel
+from ascend_adapt.errors import EmulationError
+
+SOURCES = Path(__file__).parent / "cann"
+_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall")
+_LIBRARY = "libascendcl.so"
+
+
+def cann_home(wheel: Wheel, environ: Mapping[str, str]) -> Path:
+    """Return a folder laid out as CANN's, with every library that the wheel loads; it is built the first time.
+
+    Raises:
+        EmulationError: there is no C compiler, or it cannot compile this.
+    """
+    compiler = find_compiler(environ)
+    key = hashlib.sha256()
+    for path in sorted(SOURCES.iterdir()):
+        key.update(path.name.encode() + b"\0" + path.read_bytes())
+    for text in (Path(symbols.__file__).read_text(), Path(__file__).read_text(), _version(compiler), wheel.site.name):
+        key.update(text.encode() + b"\0")
+    name = f"cann/{wheel.version}-{os.uname().machine}-{key.hexdigest()[:16]}"
+    return cache.made_once(cache.folder(environ), name, lambda aside: build(wheel, compiler, aside))
+
+
+def find_compiler(environ: Mapping[str, str]) -> str:
+    """Return the path of CC, gcc or cc.
+
+    Raises:
+        EmulationError: there is none.
+    """
+    wanted = [environ["CC"]] if environ.get("CC") else ["gcc", "cc"]
+    for name in wanted:
+        path = shutil.which(name)
+        if path is not None:
+            return path
+    raise EmulationError(
+        f"{' or '.join(wanted)}: is no program on PATH, expected a C compiler, which builds the emulated CANN "
+        "(two seconds, once) — install gcc, or set CC"
+    )
+
+
+def build(wheel: Wheel, compiler: str, into: Path) -> None:
+    """Compile the libraries into ``lib64`` of a folder, and make the other folders that torch_npu asks for.
+
+    All code is in libascendcl.so; the others are empty and depend on it, and a name looked up in one is found in it.
+    """
+    torch = probe.root_folder("torch")
+    torch_libraries = (torch or Path()) / "torch" / "lib"
+    sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
+    for name in ("compiler", "lib64", "opp", "runtime"):
+        (into / name).mkdir()
+    into = into / "lib64"
+    library = into / _LIBRARY
+    missing = into / "missing.c"
+    ours = ("-shared", f"-Wl,-soname,{_LIBRARY}", "-Wl,-z,noexecstack")
+    _compile(compiler, *_FLAGS, *ours, "-o", str(library), *sources, "-lpthread")
+    names = set(symbols.cann_functions(wheel, torch_libraries)) - symbols.defined(library)
+    missing.write_text(symbols.source_of_missing(sorted(names)))
+    _compile(compiler, *_FLAGS, *ours, "-o", str(library), *sources, str(missing), "-lpthread")
+    nothing = into / "nothing.c"
+    nothing.write_text("/* Everything is in libascendcl.so. */\n")
+    for name in symbols.cann_libraries(wheel, torch_libraries):
+        if name != _LIBRARY:
+            links = ("-shared", f"-Wl,-soname,{name}", "-Wl,--no-as-needed", f"-L{into}", "-lascendcl")
+            _compile(compiler, *links, "-Wl,-rpath,$ORIGIN", "-o", str(into / name), str(nothing))
+
+
+def _version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def _compile(compiler: str, *arguments: str) -> None:
+    result = subprocess.run([compiler, *arguments], capture_output=True, text=True)
+    if result.returncode != 0:
+        first = next((line for line in result.stderr.splitlines() if "error" in line), result.stderr.strip()[:200])
+        raise EmulationError(f"{compiler}: {first.strip()}, expected a C compiler for this machine — set CC to another")

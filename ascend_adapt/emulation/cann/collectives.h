@@ -1,0 +1,39 @@
+/* Collectives of one communicator, done by whoever calls: on host memory, over its connections. */
+#ifndef ASCEND_ADAPT_COLLECTIVES_H
+#define ASCEND_ADAPT_COLLECTIVES_H
+
+#include "connection.h"
+#include "emulated.h"
+
+enum { ALL_REDUCE = 1, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, SCATTER, ALL_TO_ALL, SEND_RECV };
+
+/* A piece of a buffer: for each rank one, or for each item of a batch of sends and receives. */
+typedef struct Piece {
+    char *at;
+    size_t bytes;
+    int peer;
+    int is_recv;
+} Piece;
+
+typedef struct Task {
+    int what;
+    const char *send;
+    char *recv;
+    size_t count; /* elements, of all ranks together where they are reduced */
+    int type;
+    int operation;
+    int root;
+    Piece *out; /* [size] of a collective whose pieces differ; or [pieces] of a batch */
+    Piece *in;
+    size_t pieces;
+    Stream *stream;
+    uint64_t number;
+    struct Task *next;
+} Task;
+
+const char *collective_name(int what);
+
+/* Do a task with the other ranks, which do theirs; whether that worked, else see the mesh's failure. */
+int collective_run(Mesh *mesh, Task *task);
+
+#endif

@@ -1,0 +1,213 @@
+/* Sockets in Linux's abstract namespace: nothing is left on disk, no port is taken, and only this user may connect. */
+#define _GNU_SOURCE
+#include "connection.h"
+
+#include "emulated.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+static int fail(Mesh *mesh, const char *what, int peer)
+{
+    snprintf(mesh->failure, sizeof mesh->failure, "rank %d of %d: %s (rank %d)", mesh->rank, mesh->size, what, peer);
+    return 0;
+}
+
+static socklen_t address_of(struct sockaddr_un *address, const unsigned char secret[SECRET_BYTES], int rank)
+{
+    memset(address, 0, sizeof *address);
+    address->sun_family = AF_UNIX;
+    char *name = address->sun_path + 1;
+    int length = sprintf(name, "ascend-hccl-");
+    for (int i = 0; i < SECRET_BYTES; i++)
+        length += sprintf(name + length, "%02x", secret[i]);
+    length += sprintf(name + length, "-%d", rank);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+static int is_this_user(int fd)
+{
+    struct ucred peer;
+    socklen_t length = sizeof peer;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == getuid();
+}
+
+static void sleep_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
+
+static int connect_to(Mesh *mesh, const unsigned char *secret, int peer, int64_t deadline_ns)
+{
+    struct sockaddr_un address;
+    socklen_t length = address_of(&address, secret, peer);
+    int32_t rank = mesh->rank;
+    for (;;) {
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+            return fail(mesh, strerror(errno), peer);
+        if (connect(fd, (struct sockaddr *)&address, length) == 0) {
+            if (!is_this_user(fd) || write(fd, &rank, sizeof rank) != sizeof rank) {
+                close(fd);
+                return fail(mesh, "somebody else listens", peer);
+            }
+            mesh->sockets[peer] = fd;
+            return 1;
+        }
+        close(fd);
+        if (emulated_now_ns() > deadline_ns)
+            return fail(mesh, "did not come, within HCCL_CONNECT_TIMEOUT", peer);
+        sleep_ms(2);
+    }
+}
+
+static int accept_one(Mesh *mesh, int listener, int64_t deadline_ns)
+{
+    int64_t left_ms = (deadline_ns - emulated_now_ns()) / 1000000;
+    struct pollfd ready = {listener, POLLIN, 0};
+    if (poll(&ready, 1, left_ms > 0 ? (int)left_ms : 0) <= 0)
+        return fail(mesh, "a rank did not come, within HCCL_CONNECT_TIMEOUT", mesh->size - 1);
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    int32_t peer = -1;
+    if (fd < 0 || !is_this_user(fd) || read(fd, &peer, sizeof peer) != sizeof peer || peer <= mesh->rank ||
+        peer >= mesh->size || mesh->sockets[peer] >= 0) {
+        if (fd >= 0)
+            close(fd);
+        return fail(mesh, "a stranger connected", peer);
+    }
+    mesh->sockets[peer] = fd;
+    return 1;
+}
+
+int mesh_connect(Mesh *mesh, const unsigned char secret[SECRET_BYTES], int timeout_s)
+{
+    int64_t deadline_ns = emulated_now_ns() + (int64_t)timeout_s * 1000000000;
+    mesh->sockets = malloc(sizeof(int) * (size_t)mesh->size);
+    if (mesh->sockets == NULL)
+        return fail(mesh, "no memory", mesh->rank);
+    for (int peer = 0; peer < mesh->size; peer++)
+        mesh->sockets[peer] = -1;
+    struct sockaddr_un address;
+    socklen_t length = address_of(&address, secret, mesh->rank);
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (listener < 0 || bind(listener, (struct sockaddr *)&address, length) != 0 || listen(listener, mesh->size) != 0) {
+        if (listener >= 0)
+            close(listener);
+        return fail(mesh, strerror(errno), mesh->rank);
+    }
+    int good = 1;
+    for (int peer = 0; good && peer < mesh->rank; peer++)
+        good = connect_to(mesh, secret, peer, deadline_ns);
+    for (int missing = mesh->size - 1 - mesh->rank; good && missing > 0; missing--)
+        good = accept_one(mesh, listener, deadline_ns);
+    close(listener);
+    for (int peer = 0; good && peer < mesh->size; peer++) {
+        if (peer != mesh->rank)
+            fcntl(mesh->sockets[peer], F_SETFL, O_NONBLOCK);
+    }
+    return good;
+}
+
+void mesh_close(Mesh *mesh)
+{
+    for (int peer = 0; mesh->sockets != NULL && peer < mesh->size; peer++) {
+        if (mesh->sockets[peer] >= 0)
+            close(mesh->sockets[peer]);
+    }
+    free(mesh->sockets);
+    mesh->sockets = NULL;
+}
+
+typedef struct Header {
+    uint32_t what;
+    uint32_t reserved;
+    uint64_t bytes;
+} Header;
+
+/* How far the exchange with one rank is: bytes of header and payload that went out and came in. */
+typedef struct Progress {
+    Header out_header;
+    Header in_header;
+    size_t out;
+    size_t in;
+} Progress;
+
+static size_t out_total(const Parcel *parcel) { return parcel->has_out ? sizeof(Header) + parcel->out_bytes : 0; }
+static size_t in_total(const Parcel *parcel) { return parcel->has_in ? sizeof(Header) + parcel->in_bytes : 0; }
+
+static int push(Mesh *mesh, int peer, const Parcel *parcel, Progress *at)
+{
+    while (at->out < out_total(parcel)) {
+        int is_header = at->out < sizeof(Header);
+        const char *from = is_header ? (const char *)&at->out_header + at->out
+                                     : (const char *)parcel->out + (at->out - sizeof(Header));
+        size_t size = is_header ? sizeof(Header) - at->out : out_total(parcel) - at->out;
+        ssize_t sent = send(mesh->sockets[peer], from, size, MSG_NOSIGNAL);
+        if (sent < 0)
+            return errno == EAGAIN || errno == EINTR ? 1 : fail(mesh, "is gone", peer);
+        at->out += (size_t)sent;
+    }
+    return 1;
+}
+
+static int pull(Mesh *mesh, int peer, const Parcel *parcel, Progress *at, int what, const char *(*name)(int))
+{
+    while (at->in < in_total(parcel)) {
+        int is_header = at->in < sizeof(Header);
+        char *to = is_header ? (char *)&at->in_header + at->in : (char *)parcel->in + (at->in - sizeof(Header));
+        size_t size = is_header ? sizeof(Header) - at->in : in_total(parcel) - at->in;
+        ssize_t got = recv(mesh->sockets[peer], to, size, 0);
+        if (got < 0)
+            return errno == EAGAIN || errno == EINTR ? 1 : fail(mesh, "is gone", peer);
+        if (got == 0)
+            return fail(mesh, "is gone: it ended, or left this communicator", peer);
+        at->in += (size_t)got;
+        if (at->in == sizeof(Header) && is_header &&
+            (at->in_header.what != (uint32_t)what || at->in_header.bytes != parcel->in_bytes)) {
+            snprintf(mesh->failure, sizeof mesh->failure,
+                     "rank %d of %d: is in %s and expects %zu bytes of rank %d, which is in %s and sent %llu — all "
+                     "ranks must call the same collectives, in one order, with matching shapes",
+                     mesh->rank, mesh->size, name(what), parcel->in_bytes, peer, name((int)at->in_header.what),
+                     (unsigned long long)at->in_header.bytes);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int mesh_exchange(Mesh *mesh, Parcel *parcels, int what, const char *(*name)(int what))
+{
+    const Parcel *own = &parcels[mesh->rank];
+    if (own->has_out && own->has_in && own->in != own->out)
+        memmove(own->in, own->out, own->in_bytes < own->out_bytes ? own->in_bytes : own->out_bytes);
+    Progress *progress = calloc((size_t)mesh->size, sizeof *progress);
+    struct pollfd *ready = calloc((size_t)mesh->size, sizeof *ready);
+    int good = progress != NULL && ready != NULL;
+    for (int peer = 0; good && peer < mesh->size; peer++)
+        progress[peer].out_header = (Header){(uint32_t)what, 0, parcels[peer].out_bytes};
+    while (good) {
+        nfds_t waiting = 0;
+        for (int peer = 0; good && peer < mesh->size; peer++) {
+            if (peer == mesh->rank)
+                continue;
+            good = push(mesh, peer, &parcels[peer], &progress[peer]) &&
+                   pull(mesh, peer, &parcels[peer], &progress[peer], what, name);
+            int wants_out = progress[peer].out < out_total(&parcels[peer]);
+            int wants_in = progress[peer].in < in_total(&parcels[peer]);
+            if (wants_out || wants_in)
+                ready[waiting++] = (struct pollfd){mesh->sockets[peer],
+                                                   (short)((wants_out ? POLLOUT : 0) | (wants_in ? POLLIN : 0)), 0};
+        }
+        if (!good || waiting == 0)
+            break;
+        poll(ready, waiting, -1);
+    }
+    free(progress);
+    free(ready);
+    return good;
+}

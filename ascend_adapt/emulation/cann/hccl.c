@@ -1,0 +1,339 @@
+/* HCCL between processes of one machine: torch_npu's own ProcessGroupHCCL calls it.
+ *
+ * A communicator does its tasks one after another in a thread of its own, so a collective is pending until then, as on a
+ * device: whoever reads its result without waiting for it reads what was there before.
+ */
+#include "collectives.h"
+#include "reduction.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* HcclResult */
+enum { E_PARAMETER = 1, E_MEMORY = 3, E_INTERNAL = 4, E_UNSUPPORTED = 5, E_SYSCALL = 8, E_REMOTE = 21 };
+
+typedef struct Communicator {
+    Mesh mesh;
+    int device;
+    char name[64];
+    pthread_t worker;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    Task *first, *last;
+    int is_closing;
+    int has_failed;
+} Communicator;
+
+static int64_t buffer_bytes(void)
+{
+    /* Of device memory, for what is sent and for what is received; 200 MB each unless HCCL_BUFFSIZE says so. */
+    const char *megabytes = getenv("HCCL_BUFFSIZE");
+    return 2 * (megabytes != NULL && atoll(megabytes) > 0 ? atoll(megabytes) : 200) << 20;
+}
+
+static void free_task(Task *task)
+{
+    free(task->out);
+    free(task->in);
+    free(task);
+}
+
+static void *work(void *argument)
+{
+    Communicator *comm = argument;
+    for (;;) {
+        pthread_mutex_lock(&comm->lock);
+        while (comm->first == NULL && !comm->is_closing)
+            pthread_cond_wait(&comm->changed, &comm->lock);
+        Task *task = comm->first;
+        if (task != NULL)
+            comm->first = task->next;
+        pthread_mutex_unlock(&comm->lock);
+        if (task == NULL)
+            return NULL;
+        emulated_task_await_turn(task->stream, task->number);
+        /* After a failure the connections are out of step: nothing more can be done on them. */
+        int good = !comm->has_failed && collective_run(&comm->mesh, task);
+        comm->has_failed = !good;
+        emulated_task_done(task->stream, task->number, good ? NULL : comm->mesh.failure);
+        free_task(task);
+    }
+}
+
+/* ---- communicators ---- */
+
+API int HcclGetRootInfo(unsigned char *root_info)
+{
+    return getrandom(root_info, SECRET_BYTES, 0) == SECRET_BYTES ? OK : E_SYSCALL;
+}
+
+API int HcclCommInitRootInfo(uint32_t size, const unsigned char *root_info, uint32_t rank, Communicator **out)
+{
+    Communicator *comm = calloc(1, sizeof *comm);
+    if (comm == NULL)
+        return E_MEMORY;
+    comm->mesh.size = (int)size;
+    comm->mesh.rank = (int)rank;
+    comm->device = emulated_current_device();
+    snprintf(comm->name, sizeof comm->name, "hccl-%02x%02x%02x%02x", root_info[0], root_info[1], root_info[2], root_info[3]);
+    if (emulated_charge(comm->device, buffer_bytes()) != OK) {
+        free(comm);
+        return E_MEMORY;
+    }
+    pthread_mutex_init(&comm->lock, NULL);
+    pthread_cond_init(&comm->changed, NULL);
+    const char *timeout = getenv("HCCL_CONNECT_TIMEOUT");
+    if (!mesh_connect(&comm->mesh, root_info, timeout != NULL && atoi(timeout) > 0 ? atoi(timeout) : 120) ||
+        pthread_create(&comm->worker, NULL, work, comm) != 0) {
+        emulated_failure(E_INTERNAL, "HCCL: %s", comm->mesh.failure);
+        mesh_close(&comm->mesh);
+        emulated_charge(comm->device, -buffer_bytes());
+        free(comm);
+        return E_INTERNAL;
+    }
+    *out = comm;
+    return OK;
+}
+
+/* What the configuration asks for (buffer sizes, algorithms, where the work is done) has no meaning here. */
+API int HcclCommInitRootInfoConfig(uint32_t size, const unsigned char *root_info, uint32_t rank, const void *config,
+                                   Communicator **out)
+{
+    return HcclCommInitRootInfo(size, root_info, rank, out);
+}
+
+API int HcclCommDestroy(Communicator *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    comm->is_closing = 1;
+    pthread_cond_signal(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+    pthread_join(comm->worker, NULL);
+    mesh_close(&comm->mesh);
+    emulated_charge(comm->device, -buffer_bytes());
+    free(comm);
+    return OK;
+}
+
+API int HcclGetCommName(Communicator *comm, char *name)
+{
+    strcpy(name, comm->name);
+    return OK;
+}
+
+API int HcclGetRankSize(Communicator *comm, uint32_t *size)
+{
+    *size = (uint32_t)comm->mesh.size;
+    return OK;
+}
+
+API int HcclGetRankId(Communicator *comm, uint32_t *rank)
+{
+    *rank = (uint32_t)comm->mesh.rank;
+    return OK;
+}
+
+/* A failure is told where the host waits for the collective, with what went wrong; not from a watchdog thread. */
+API int HcclGetCommAsyncError(Communicator *comm, int *error)
+{
+    *error = OK;
+    return OK;
+}
+
+API const char *HcclGetErrorString(int code) { return code == OK ? "success" : "see aclGetRecentErrMsg"; }
+API int HcclSetConfig(int which, int value) { return OK; }
+
+/* ---- collectives ---- */
+
+static int launch(Communicator *comm, Task description, Stream *stream)
+{
+    Task *task = malloc(sizeof *task);
+    if (task == NULL)
+        return E_MEMORY;
+    *task = description;
+    task->stream = stream;
+    task->next = NULL;
+    pthread_mutex_lock(&comm->lock);
+    task->number = emulated_task_issue(stream);
+    if (comm->first == NULL)
+        comm->first = task;
+    else
+        comm->last->next = task;
+    comm->last = task;
+    pthread_cond_signal(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+    return OK;
+}
+
+static int check(int what, int type, int reduces)
+{
+    if (element_bytes(type) == 0)
+        return emulated_failure(E_UNSUPPORTED, "HCCL: %s of data type %d, which HCCL does not have", collective_name(what), type);
+    if (reduces && !can_reduce(type))
+        return emulated_failure(E_UNSUPPORTED,
+                                "HCCL: %s of %s, expected int8, int16, int32, int64, float16, float32 or bfloat16",
+                                collective_name(what), type_name(type));
+    return OK;
+}
+
+/* ``size`` pieces of a buffer; counts and offsets (in elements) are NULL where all pieces are of ``count``. */
+static Piece *cut(const Communicator *comm, const void *buffer, const uint64_t *counts, const uint64_t *offsets,
+                  uint64_t count, size_t unit)
+{
+    Piece *pieces = calloc((size_t)comm->mesh.size, sizeof *pieces);
+    for (int peer = 0; pieces != NULL && peer < comm->mesh.size; peer++) {
+        uint64_t offset = offsets != NULL ? offsets[peer] : count * (uint64_t)peer;
+        pieces[peer] = (Piece){(char *)buffer + offset * unit, (counts != NULL ? counts[peer] : count) * unit, peer, 0};
+    }
+    return pieces;
+}
+
+API int HcclAllReduce(void *send, void *recv, uint64_t count, int type, int operation, Communicator *comm, Stream *stream)
+{
+    int code = check(ALL_REDUCE, type, 1);
+    Task task = {.what = ALL_REDUCE, .send = send, .recv = recv, .count = count, .type = type, .operation = operation};
+    return code != OK ? code : launch(comm, task, stream);
+}
+
+API int HcclReduce(void *send, void *recv, uint64_t count, int type, int operation, uint32_t root, Communicator *comm,
+                   Stream *stream)
+{
+    int code = check(REDUCE, type, 1);
+    Task task = {.what = REDUCE,         .send = send,           .recv = recv,     .count = count,
+                 .type = type,           .operation = operation, .root = (int)root};
+    return code != OK ? code : launch(comm, task, stream);
+}
+
+API int HcclBroadcast(void *buffer, uint64_t count, int type, uint32_t root, Communicator *comm, Stream *stream)
+{
+    int code = check(BROADCAST, type, 0);
+    Task task = {.what = BROADCAST, .send = buffer, .recv = buffer, .count = count, .type = type, .root = (int)root};
+    return code != OK ? code : launch(comm, task, stream);
+}
+
+API int HcclScatter(void *send, void *recv, uint64_t count, int type, uint32_t root, Communicator *comm, Stream *stream)
+{
+    int code = check(SCATTER, type, 0);
+    Task task = {.what = SCATTER, .send = send, .recv = recv, .count = count, .type = type, .root = (int)root};
+    return code != OK ? code : launch(comm, task, stream);
+}
+
+static int all_gather(const void *send, uint64_t count, void *recv, const uint64_t *counts, const uint64_t *offsets,
+                      int type, Communicator *comm, Stream *stream)
+{
+    int code = check(ALL_GATHER, type, 0);
+    if (code != OK)
+        return code;
+    Task task = {.what = ALL_GATHER, .send = send, .count = count, .type = type};
+    task.in = cut(comm, recv, counts, offsets, count, element_bytes(type));
+    return task.in == NULL ? E_MEMORY : launch(comm, task, stream);
+}
+
+API int HcclAllGather(void *send, void *recv, uint64_t count, int type, Communicator *comm, Stream *stream)
+{
+    return all_gather(send, count, recv, NULL, NULL, type, comm, stream);
+}
+
+API int HcclAllGatherV(void *send, uint64_t count, void *recv, const void *counts, const void *offsets, int type,
+                       Communicator *comm, Stream *stream)
+{
+    return all_gather(send, count, recv, counts, offsets, type, comm, stream);
+}
+
+static int reduce_scatter(const void *send, const uint64_t *counts, const uint64_t *offsets, void *recv, uint64_t count,
+                          int type, int operation, Communicator *comm, Stream *stream)
+{
+    int code = check(REDUCE_SCATTER, type, 1);
+    if (code != OK)
+        return code;
+    Task task = {.what = REDUCE_SCATTER, .recv = recv, .count = count, .type = type, .operation = operation};
+    task.out = cut(comm, send, counts, offsets, count, element_bytes(type));
+    return task.out == NULL ? E_MEMORY : launch(comm, task, stream);
+}
+
+API int HcclReduceScatter(void *send, void *recv, uint64_t count, int type, int operation, Communicator *comm,
+                          Stream *stream)
+{
+    return reduce_scatter(send, NULL, NULL, recv, count, type, operation, comm, stream);
+}
+
+API int HcclReduceScatterV(void *send, const void *counts, const void *offsets, void *recv, uint64_t count, int type,
+                           int operation, Communicator *comm, Stream *stream)
+{
+    return reduce_scatter(send, counts, offsets, recv, count, type, operation, comm, stream);
+}
+
+static int all_to_all(Piece *out, Piece *in, int type, Communicator *comm, Stream *stream)
+{
+    Task task = {.what = ALL_TO_ALL, .type = type, .out = out, .in = in};
+    if (out != NULL && in != NULL)
+        return launch(comm, task, stream);
+    free(out);
+    free(in);
+    return E_MEMORY;
+}
+
+API int HcclAlltoAllV(const void *send, const void *send_counts, const void *send_offsets, int send_type,
+                      const void *recv, const void *recv_counts, const void *recv_offsets, int recv_type,
+                      Communicator *comm, Stream *stream)
+{
+    int code = check(ALL_TO_ALL, send_type, 0);
+    if (code == OK)
+        code = check(ALL_TO_ALL, recv_type, 0);
+    if (code != OK)
+        return code;
+    return all_to_all(cut(comm, send, send_counts, send_offsets, 0, element_bytes(send_type)),
+                      cut(comm, recv, recv_counts, recv_offsets, 0, element_bytes(recv_type)), send_type, comm, stream);
+}
+
+API int HcclAlltoAll(const void *send, uint64_t send_count, int send_type, const void *recv, uint64_t recv_count,
+                     int recv_type, Communicator *comm, Stream *stream)
+{
+    int code = check(ALL_TO_ALL, send_type, 0);
+    if (code == OK)
+        code = check(ALL_TO_ALL, recv_type, 0);
+    if (code != OK)
+        return code;
+    return all_to_all(cut(comm, send, NULL, NULL, send_count, element_bytes(send_type)),
+                      cut(comm, recv, NULL, NULL, recv_count, element_bytes(recv_type)), send_type, comm, stream);
+}
+
+/* As HCCL declares it. */
+typedef struct SendRecvItem {
+    int is_recv;
+    void *buffer;
+    uint64_t count;
+    int type;
+    uint32_t peer;
+} SendRecvItem;
+
+API int HcclBatchSendRecv(SendRecvItem *items, uint32_t number, Communicator *comm, Stream *stream)
+{
+    for (uint32_t i = 0; i < number; i++) {
+        int code = check(SEND_RECV, items[i].type, 0);
+        if (code == OK && items[i].peer >= (uint32_t)comm->mesh.size)
+            code = emulated_failure(E_PARAMETER, "HCCL: send/recv with rank %u of %d", items[i].peer, comm->mesh.size);
+        if (code != OK)
+            return code;
+    }
+    Task task = {.what = SEND_RECV, .pieces = number, .out = calloc((size_t)number + 1, sizeof(Piece))};
+    if (task.out == NULL)
+        return E_MEMORY;
+    for (uint32_t i = 0; i < number; i++)
+        task.out[i] = (Piece){items[i].buffer, items[i].count * element_bytes(items[i].type), (int)items[i].peer,
+                              items[i].is_recv};
+    return launch(comm, task, stream);
+}
+
+API int HcclSend(void *buffer, uint64_t count, int type, uint32_t peer, Communicator *comm, Stream *stream)
+{
+    return HcclBatchSendRecv(&(SendRecvItem){0, buffer, count, type, peer}, 1, comm, stream);
+}
+
+API int HcclRecv(void *buffer, uint64_t count, int type, uint32_t peer, Communicator *comm, Stream *stream)
+{
+    return HcclBatchSendRecv(&(SendRecvItem){1, buffer, count, type, peer}, 1, comm, stream);
+}

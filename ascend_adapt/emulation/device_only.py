@@ -1,0 +1,70 @@
+"""Operators of aten that devices have and CPUs have not, on CPU tensors; loaded in ranks only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Kernel = Callable[..., Any]
+
+
+def matmul_backward(
+    grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mask: list[bool]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return the gradients of ``self @ other``, of any shapes that matmul takes, each if ``mask`` asks for it."""
+    if self.dim() >= 2 and other.dim() == 2:
+        # As matmul does it: one product of matrices, so that sums are formed in the same order.
+        rows = grad.reshape(-1, grad.shape[-1])
+        of_self = (rows @ other.t()).view(self.shape) if mask[0] else None
+        return of_self, self.reshape(-1, self.shape[-1]).t() @ rows if mask[1] else None
+    left = self if self.dim() > 1 else self.unsqueeze(0)
+    right = other if other.dim() > 1 else other.unsqueeze(1)
+    if other.dim() == 1:
+        grad = grad.unsqueeze(-1)
+    if self.dim() == 1:
+        grad = grad.unsqueeze(-2)
+    of_left = (grad @ right.mT).sum_to_size(left.shape).view(self.shape) if mask[0] else None
+    return of_left, (left.mT @ grad).sum_to_size(right.shape).view(other.shape) if mask[1] else None
+
+
+def masked_scale(self: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    """Return ``self`` where ``mask``, scaled, and zero elsewhere."""
+    return self * mask.to(self.dtype) * scale
+
+
+def depthwise_convolution(
+    self: torch.Tensor,
+    weight: torch.Tensor,
+    kernel_size: list[int],
+    bias: torch.Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> torch.Tensor:
+    """Return the convolution of each channel by itself."""
+    return torch.conv2d(self, weight, bias, stride, padding, dilation, groups=self.shape[1])
+
+
+def in_dtype(operator: Kernel) -> Kernel:
+    """Return a product of matrices whose result, and accumulation, is of another type than its arguments."""
+
+    def product(*args: Any, beta: float = 1, alpha: float = 1) -> torch.Tensor:
+        *matrices, dtype = args
+        wide = [one.to(torch.promote_types(dtype, torch.float32)) for one in matrices]
+        scaled = {} if len(wide) == 2 else {"beta": beta, "alpha": alpha}
+        return operator(*wide, **scaled).to(dtype)
+
+    return product
+
+
+KERNELS: dict[str, Kernel] = {
+    "aten::matmul_backward": matmul_backward,
+    "aten::_masked_scale": masked_scale,
+    "aten::_conv_depthwise2d": depthwise_convolution,
+    "aten::mm.dtype": in_dtype(torch.mm),
+    "aten::bmm.dtype": in_dtype(torch.bmm),
+    "aten::addmm.dtype": in_dtype(torch.addmm),
+    "aten::baddbmm.dtype": in_dtype(torch.baddbmm),
+}

@@ -1,0 +1,95 @@
+"""What a job on an emulated NPU needs of this machine, and the variables that its processes get."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascend_adapt import probe
+from ascend_adapt.emulation import SOCS, build, wheel
+from ascend_adapt.errors import EmulationError
+
+_MACHINES = ("x86_64", "aarch64")
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """An emulated machine: its devices, the torch_npu that drives them, and the CANN that it loads."""
+
+    soc: str
+    devices: int
+    torch_npu: wheel.Wheel
+    cann_home: Path
+
+    def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return what is set for every process of the job, the search path of modules aside."""
+        users = [entry for entry in environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
+        return {
+            "ASCEND_ADAPT_EMULATED": "1",
+            "ASCEND_ADAPT_EMULATED_DEVICES": str(self.devices),
+            "ASCEND_ADAPT_EMULATED_SOC": SOCS[self.soc],
+            "LD_LIBRARY_PATH": os.pathsep.join([str(self.cann_home / "lib64"), *users]),
+            # As set_env.sh sets them; DeepSpeed and torch_npu look for both.
+            "ASCEND_HOME_PATH": str(self.cann_home),
+            "ASCEND_OPP_PATH": str(self.cann_home / "opp"),
+            # A second thread would launch collectives later than our kernels run.
+            "TASK_QUEUE_ENABLE": "0",
+        }
+
+    def python_path(self, before: str) -> str:
+        """Return PYTHONPATH with the wheel behind all that is on it."""
+        return os.pathsep.join([*(entry for entry in before.split(os.pathsep) if entry), str(self.torch_npu.site)])
+
+
+def prepare(soc: str, devices: int, environ: Mapping[str, str]) -> Emulation:
+    """Return an emulated machine; the first time, its parts are downloaded and built.
+
+    Raises:
+        EmulationError: this machine cannot have one, or need not.
+    """
+    _check_machine(environ)
+    build.find_compiler(environ)
+    torch_npu = wheel.for_installed_torch(environ)
+    return Emulation(soc, devices, torch_npu, build.cann_home(torch_npu, environ))
+
+
+def count_devices(nproc: int | None, environ: Mapping[str, str]) -> int:
+    """Return how many devices the emulated machine has: as many as ranks, or as ASCEND_RT_VISIBLE_DEVICES speaks of."""
+    visible = environ.get("ASCEND_RT_VISIBLE_DEVICES", "")
+    named = [int(word) + 1 for word in visible.split(",") if word.strip().isdigit()]
+    return max(nproc or 1, *named) if named else nproc or 1
+
+
+def _check_machine(environ: Mapping[str, str]) -> None:
+    if sys.platform != "linux" or platform.machine() not in _MACHINES:
+        raise EmulationError(
+            f"--device npu-emulated: this is {sys.platform} on {platform.machine()}, expected Linux on "
+            f"{' or '.join(_MACHINES)}, for which there is a torch_npu — use such a machine or a container"
+        )
+    nodes = probe.device_nodes("npu")
+    if nodes:
+        raise EmulationError(
+            f"--device npu-emulated: this machine has NPUs (/dev/{nodes[0]}), expected none — use --device npu"
+        )
+    found = _real_cann(environ)
+    if found is not None:
+        raise EmulationError(
+            f"--device npu-emulated: a real CANN is installed ({found}), expected none, since torch_npu might load its "
+            "libraries — start from a shell that has not sourced set_env.sh"
+        )
+
+
+def _real_cann(environ: Mapping[str, str]) -> Path | None:
+    """Return a real CANN's library that a process of this environment would find."""
+    folders = environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    if environ.get("ASCEND_HOME_PATH"):
+        folders.append(os.path.join(environ["ASCEND_HOME_PATH"], "lib64"))
+    for folder in filter(None, folders):
+        library = Path(folder, "libascendcl.so")
+        if library.exists() and b"ascend_adapt_emulated" not in library.read_bytes():
+            return library
+    return None

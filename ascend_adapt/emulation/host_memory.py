@@ -1,0 +1,50 @@
+"""Tensors of the emulated device as CPU tensors over the same bytes; loaded in ranks only."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.emulation import library
+
+_pending = library.pending()
+_CPU = torch.device("cpu")
+
+
+def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a CPU tensor over the memory of an npu tensor: nothing is copied, and writing to one changes the other.
+
+    Shape, strides, storage offset, and the conjugate and negative bits are kept, so aliases of views of one tensor
+    overlap as the views do. The memory lives as long as the alias. A tensor that is on no npu is returned as it is.
+
+    Waits for what is pending on the current stream of the tensor's device, as a kernel comes after what was launched
+    before it.
+
+    Raises:
+        RuntimeError: a collective that was pending has failed.
+    """
+    if tensor.device.type != "npu":
+        return tensor
+    if _pending.value:
+        library.settle(torch.npu.current_stream(tensor.device).npu_stream)
+    memory = tensor.untyped_storage()
+    storage = torch._C._construct_storage_from_data_pointer(memory.data_ptr(), _CPU, memory.nbytes())
+    # The storage has no deleter of its own. Its Python object lives as long as it does, and so do attributes of that.
+    storage.owner = memory
+    alias = torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    if tensor.is_conj():
+        alias = torch._conj(alias)
+    if tensor.is_neg():
+        alias = torch._neg_view(alias)
+    return alias
+
+
+def as_npu(result: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return an npu tensor with the values, shape and strides of a CPU tensor, in memory of torch_npu's own allocator.
+
+    Raises:
+        RuntimeError: torch_npu's out-of-memory error.
+    """
+    result = result.resolve_conj().resolve_neg()
+    moved = torch.empty_strided(result.size(), result.stride(), dtype=result.dtype, device=device)
+    as_cpu(moved).copy_(result)
+    return moved

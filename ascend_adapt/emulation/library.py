@@ -1,0 +1,64 @@
+"""The emulated libascendcl of this process, through ctypes: what it counts, and what is pending."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+_MAX_DEVICES = 64
+
+
+class Statistics(ctypes.Structure):
+    """What the library counts; as in emulated.h."""
+
+    _fields_ = [
+        ("stream_synchronisations", ctypes.c_uint64),
+        ("event_synchronisations", ctypes.c_uint64),
+        ("device_synchronisations", ctypes.c_uint64),
+        ("device_bytes", ctypes.c_uint64 * _MAX_DEVICES),
+        ("peak_device_bytes", ctypes.c_uint64 * _MAX_DEVICES),
+    ]
+
+
+@functools.cache
+def load() -> Any:
+    """Return the library that torch_npu has loaded.
+
+    Raises:
+        OSError: there is none.
+    """
+    library = ctypes.CDLL("libascendcl.so")
+    library.aclGetRecentErrMsg.restype = ctypes.c_char_p
+    library.ascend_adapt_emulated_settle.argtypes = [ctypes.c_void_p]
+    return library
+
+
+def is_emulated() -> bool:
+    """Return whether the CANN of this process is the emulated one: it has a name that no real one has."""
+    try:
+        return hasattr(ctypes.CDLL("libascendcl.so"), "ascend_adapt_emulated")
+    except OSError:
+        return False
+
+
+def statistics() -> Statistics:
+    """Return the counts so far."""
+    counts = Statistics()
+    load().ascend_adapt_emulated_statistics(ctypes.byref(counts))
+    return counts
+
+
+def pending() -> ctypes.c_int:
+    """Return a live view of the number of tasks that are pending on any stream."""
+    return ctypes.c_int.in_dll(load(), "ascend_adapt_emulated_pending")
+
+
+def settle(stream: int) -> None:
+    """Wait until nothing is pending on a stream, given by its address.
+
+    Raises:
+        RuntimeError: a collective on it has failed.
+    """
+    if load().ascend_adapt_emulated_settle(stream) != 0:
+        raise RuntimeError(load().aclGetRecentErrMsg().decode())

@@ -1,0 +1,87 @@
+"""Kernels of torch_npu's own operators (``npu::``) for the emulated device; loaded in ranks only, after torch_npu.
+
+Each family is one file: reference arithmetic on CPU tensors over the same bytes, and the documented limits as values.
+A call that a real NPU refuses, or computes as something else without a word, raises OperatorLimit and is reported.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+
+from ascend_adapt.emulation.operators import (
+    adam,
+    aten_gradients,
+    bmm,
+    casts,
+    cross_entropy,
+    dropout,
+    float_status,
+    gelu,
+    layer_norm,
+    linear,
+    masked_softmax,
+    rms_norm,
+    rotary,
+    swiglu,
+    transpose,
+)
+from ascend_adapt.emulation.operators.fusion_attention import kernels as attention_kernels
+from ascend_adapt.emulation.operators.fusion_attention import limits as attention_limits
+from ascend_adapt.emulation.operators.kernel import boxed, kernels_of
+from ascend_adapt.emulation.operators.limits import Limit, limits_of
+
+FAMILIES: tuple[ModuleType, ...] = (
+    attention_kernels,
+    attention_limits,
+    masked_softmax,
+    rms_norm,
+    layer_norm,
+    rotary,
+    swiglu,
+    gelu,
+    cross_entropy,
+    adam,
+    casts,
+    bmm,
+    linear,
+    dropout,
+    transpose,
+    aten_gradients,
+    float_status,
+)
+
+# torch_npu's own code for these calls what has a kernel here, or answers from its records: it stays in place.
+KEPT = ("npu_format_cast", "npu_format_cast.Tensor", "get_npu_format", "get_storage_size", "npu_change_data_ptr")
+
+_library: torch.library.Library | None = None
+
+
+def register() -> list[str]:
+    """Put the kernels in the place of torch_npu's, for this process, and return the names of the operators that work.
+
+    A second call changes nothing. An operator that the installed torch_npu does not have is left out.
+    """
+    global _library
+    entries = [entry for family in FAMILIES for entry in kernels_of(family)]
+    schemas = {entry.operator: _schema(entry.operator) for entry in entries}
+    if _library is None:
+        _library = torch.library.Library("npu", "IMPL")
+        for entry in entries:
+            schema = schemas[entry.operator]
+            if schema is not None:
+                kernel = boxed(entry, schema)
+                _library.impl(entry.operator, kernel, entry.dispatch_key, allow_override=True)
+    return [f"npu::{name}" for name in (*schemas, *KEPT) if schemas.get(name, _schema(name)) is not None]
+
+
+def limits() -> list[Limit]:
+    """Return every limit that the kernels enforce, family by family."""
+    return list(dict.fromkeys(limit for family in FAMILIES for limit in limits_of(family)))
+
+
+def _schema(operator: str) -> torch.FunctionSchema | None:
+    base, _, overload = operator.partition(".")
+    packet = getattr(torch.ops.npu, base, None)
+    return getattr(packet, overload or "default")._schema if packet is not None else None

@@ -1,0 +1,120 @@
+"""npu_apply_adam and npu_apply_adam_w: one step on ``out``, which is (var, m, v), in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ascend_adapt.emulation.operators.kernel import kernel
+from ascend_adapt.emulation.operators.limits import Limit, check, shape
+from ascend_adapt.emulation.operators.precision import wide
+
+OUT_ONLY = Limit(
+    "npu_apply_adam, npu_apply_adam_w", "out=(var, m, v) is given", check("opapi/ApplyAdamWKernelNpuOpApi.cpp")
+)
+SHAPES = Limit(
+    "npu_apply_adam, npu_apply_adam_w",
+    "grad, var, m and v are of one shape",
+    check("test/test_base_ops/test_apply_adam.py"),
+)
+ADAM_POWERS = Limit(
+    "npu_apply_adam",
+    "beta1_power and beta2_power are beta**step, so below 1 (the step divides by 1 - beta1_power)",
+    check("test/test_base_ops/test_apply_adam.py"),
+    silent=True,
+)
+ADAM_W_POWERS = Limit(
+    "npu_apply_adam_w",
+    "beta1_power and beta2_power are beta**(step - 1), in (0, 1]: the operator multiplies by beta itself",
+    check("test/test_base_ops/test_apply_adam_w.py"),
+    silent=True,
+)
+AMSGRAD = Limit(
+    "npu_apply_adam_w", "max_grad_norm is given if amsgrad is True", check("opapi/ApplyAdamWKernelNpuOpApi.cpp")
+)
+
+
+_NAMES = (
+    *("beta1_power", "beta2_power", "lr", "weight_decay", "beta1", "beta2", "epsilon", "grad"),
+    *("use_locking", "use_nesterov", "max_grad_norm", "amsgrad", "maximize"),
+)
+
+
+@kernel("npu_apply_adam", "npu_apply_adam_w", takes=_NAMES)
+def without_out(**given: Any) -> None:
+    """Refuse: the operators exist with ``out`` only."""
+    OUT_ONLY.require(False, "out is missing")
+
+
+@kernel("npu_apply_adam.out")
+def apply_adam(
+    beta1_power: float,
+    beta2_power: float,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    grad: torch.Tensor,
+    use_nesterov: bool | None,
+    out: Sequence[torch.Tensor],
+    use_locking: bool | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Write one Adam step to var, m and v, and return them.
+
+    Source of the arithmetic: op-plugin@517f2e7 test/test_base_ops/test_apply_adam.py; the powers are beta**step.
+    """
+    var, m, v = out
+    _require_one_shape(grad, var, m, v)
+    powers = 0 <= beta1_power < 1 and 0 <= beta2_power < 1
+    ADAM_POWERS.require(powers, f"beta1_power is {beta1_power}, beta2_power is {beta2_power}")
+    g = wide(grad).to(wide(var).dtype)
+    first = wide(m) + (1 - beta1) * (g - wide(m))
+    second = wide(v) + (1 - beta2) * (g.square() - wide(v))
+    rate = lr * (1 - beta2_power) ** 0.5 / (1 - beta1_power)
+    direction = first * beta1 + (1 - beta1) * g if use_nesterov else first
+    var.copy_(wide(var) - rate * direction / (epsilon + second.sqrt()))
+    return var, m.copy_(first), v.copy_(second)
+
+
+@kernel("npu_apply_adam_w.out")
+def apply_adam_w(
+    beta1_power: float,
+    beta2_power: float,
+    lr: float,
+    weight_decay: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    grad: torch.Tensor,
+    max_grad_norm: torch.Tensor | None,
+    amsgrad: bool | None,
+    maximize: bool | None,
+    out: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Write one AdamW step to var, m and v, and return them.
+
+    Source of the arithmetic: op-plugin@517f2e7 test/test_base_ops/test_apply_adam_w.py; powers are beta**(step - 1).
+    """
+    var, m, v = out
+    _require_one_shape(grad, var, m, v)
+    AMSGRAD.require(not amsgrad or max_grad_norm is not None, "amsgrad=True, max_grad_norm=None")
+    powers = 0 < beta1_power <= 1 and 0 < beta2_power <= 1
+    ADAM_W_POWERS.require(powers, f"beta1_power is {beta1_power}, beta2_power is {beta2_power}")
+    g = wide(grad).to(wide(var).dtype)
+    g = -g if maximize else g
+    first = wide(m) * beta1 + (1 - beta1) * g
+    second = wide(v) * beta2 + (1 - beta2) * g.square()
+    largest = second
+    if amsgrad and max_grad_norm is not None:
+        largest = torch.maximum(wide(max_grad_norm).to(second.dtype), second)
+    below = (largest / (1 - beta2_power * beta2)).sqrt() + epsilon
+    var.copy_(wide(var) * (1 - lr * weight_decay) - lr * first / (1 - beta1_power * beta1) / below)
+    return var, m.copy_(first), v.copy_(second)
+
+
+def _require_one_shape(*tensors: torch.Tensor) -> None:
+    names = ("grad", "var", "m", "v")
+    found = ", ".join(f"{name} is {shape(tensor)}" for name, tensor in zip(names, tensors, strict=True))
+    SHAPES.require(len({tensor.shape for tensor in tensors}) == 1, found)

@@ -1,0 +1,94 @@
+"""Gradients that torch_npu's autograd gives to torch's own operators through operators of its own.
+
+It derives kl_div, l1_loss and repeat_interleave itself (op-plugin@517f2e7 config/derivatives.yaml), so their backward
+passes end here. npu_silu is torch's silu under another name.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.emulation.operators.kernel import kernel
+from ascend_adapt.emulation.operators.precision import wide
+
+_MEAN = 1
+"""at::Reduction: 0 none, 1 mean, 2 sum."""
+
+
+@kernel("l1_loss_backward")
+def l1_loss_backward(
+    grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int
+) -> torch.Tensor:
+    """Return the gradient of the input of l1_loss."""
+    slope = (wide(self) - wide(target)).sign() * wide(grad_output)
+    return (slope / slope.numel() if reduction == _MEAN else slope).to(self.dtype)
+
+
+@kernel("kl_div_backward")
+def kl_div_backward(
+    grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, log_target: bool
+) -> torch.Tensor:
+    """Return the gradient of the input of kl_div."""
+    slope = -(wide(target).exp() if log_target else wide(target)) * wide(grad_output)
+    return (slope / slope.numel() if reduction == _MEAN else slope).expand_as(self).to(self.dtype)
+
+
+@kernel("kl_div_target_backward")
+def kl_div_target_backward(
+    grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, log_target: bool
+) -> torch.Tensor:
+    """Return the gradient of the target of kl_div; none flows to a target of 0."""
+    goal, guess = wide(target), wide(self)
+    slope = (goal + 1 - guess) * goal.exp() if log_target else (goal.log() + 1 - guess).masked_fill(goal <= 0, 0)
+    slope = slope * wide(grad_output)
+    return (slope / slope.numel() if reduction == _MEAN else slope).to(target.dtype)
+
+
+@kernel("repeat_interleave_backward_int")
+def repeat_interleave_backward(grad: torch.Tensor, self: torch.Tensor, repeats: int, dim: int | None) -> torch.Tensor:
+    """Return the gradient, summed over the repeats."""
+    counts = torch.full((self.numel() if dim is None else self.shape[dim],), int(repeats))
+    return repeat_interleave_backward_by_counts(grad, self, counts, dim)
+
+
+@kernel("repeat_interleave_backward_tensor")
+def repeat_interleave_backward_by_counts(
+    grad: torch.Tensor, self: torch.Tensor, repeats: torch.Tensor, dim: int | None
+) -> torch.Tensor:
+    """Return the gradient, summed over the repeats of each slice."""
+    flat = wide(self).reshape(-1) if dim is None else wide(self)
+    axis = 0 if dim is None else dim
+    counts = repeats.expand(flat.shape[axis])
+    owners = torch.arange(flat.shape[axis]).repeat_interleave(counts)
+    return torch.zeros_like(flat).index_add(axis, owners, wide(grad)).reshape(self.shape).to(self.dtype)
+
+
+@kernel("npu_silu")
+def silu(self: torch.Tensor) -> torch.Tensor:
+    """Return x * sigmoid(x)."""
+    return torch.nn.functional.silu(wide(self)).to(self.dtype)
+
+
+@kernel("npu_silu_backward")
+def silu_backward(grad_output: torch.Tensor, x0: torch.Tensor, x1: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of the input."""
+    x = wide(x0)
+    gate = torch.sigmoid(x)
+    return (wide(grad_output) * gate * (1 + x * (1 - gate))).to(x0.dtype)
+
+
+@kernel("npu_binary_cross_entropy_with_logits_backward")
+def binary_cross_entropy_with_logits_backward(
+    grad_output: torch.Tensor,
+    self: torch.Tensor,
+    target: torch.Tensor,
+    weight_opt: torch.Tensor | None,
+    pos_weight_opt: torch.Tensor | None,
+    reduction: int,
+) -> torch.Tensor:
+    """Return the gradient of the logits."""
+    goal, share = wide(target), torch.sigmoid(wide(self))
+    positive = goal if pos_weight_opt is None else goal * wide(pos_weight_opt)
+    slope = (positive + 1 - goal) * share - positive
+    slope = slope * wide(grad_output) * (1 if weight_opt is None else wide(weight_opt))
+    return (slope / slope.numel() if reduction == _MEAN else slope).to(self.dtype)

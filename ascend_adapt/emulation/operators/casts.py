@@ -1,0 +1,98 @@
+"""Casts of dtype and of memory format, and raw copies."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.emulation.operators.kernel import kernel
+from ascend_adapt.emulation.operators.limits import DOCSTRINGS, Limit, document, shape
+from ascend_adapt.emulation.operators.limits import dtype as dtype_of
+from ascend_adapt.errors import OperatorMissing
+
+# The numbers of c10::ScalarType (pytorch c10/core/ScalarType.h), which npu_dtype_cast takes as int since 2.13.
+_SCALAR_TYPES = {
+    0: torch.uint8,
+    1: torch.int8,
+    2: torch.int16,
+    3: torch.int32,
+    4: torch.int64,
+    5: torch.float16,
+    6: torch.float32,
+    7: torch.float64,
+    11: torch.bool,
+    15: torch.bfloat16,
+}
+BASE_FORMATS = frozenset({-1, 0, 1, 2, 16, 27, 30, 35, 47})
+"""ACL formats that order elements as torch does or by permutation only; the others are private to the hardware."""
+
+WHOLE_STORAGE = Limit(
+    "npu_format_cast",
+    "a tensor cast to a private format (FRACTAL_NZ is 29) owns its whole storage: "
+    "a part of a larger buffer would go on in a copy, and what is written to the buffer would not reach it",
+    "Ascend/pytorch@9e73e70 csrc/aten/common/FormatCastKernelNpu.cpp",
+    silent=True,
+)
+FORMAT = Limit("npu_format_cast", "acl_format is one of torch_npu.Format", document("torch_npu-npu_format_cast.md"))
+SAME_DTYPE = Limit("copy_memory_", "self and src are of one dtype", f"{DOCSTRINGS} copy_memory_")
+ALLOCATION_BYTES = 512
+"""What torch_npu rounds an allocation up to; less than that at the end of a storage is nobody's."""
+_FORMATS = BASE_FORMATS | {3, 4, 12, 29, 32, 33}
+
+
+@kernel("npu_dtype_cast", "_npu_dtype_cast")
+def dtype_cast(self: torch.Tensor, dtype: int | torch.dtype) -> torch.Tensor:
+    """Return a copy in another dtype."""
+    return self.detach().to(_dtype(dtype), copy=True)
+
+
+@kernel("npu_dtype_cast_backward", "_npu_dtype_cast_backward")
+def dtype_cast_backward(grad: torch.Tensor, dtype: int | torch.dtype, grad_dtype: int | None = None) -> torch.Tensor:
+    """Return the gradient in the dtype of what was cast."""
+    return grad.to(_dtype(dtype), copy=True)
+
+
+@kernel("_npu_format_cast", "_npu_format_cast.aclnn", "_npu_format_cast.input_dtype")
+def format_cast(self: torch.Tensor, acl_format: int, customize_dtype: int = 0, input_dtype: int = 0) -> torch.Tensor:
+    """Return a copy; memory here is always in torch's order, whatever the format is called."""
+    _require_format(self, acl_format)
+    return self.detach().clone()
+
+
+@kernel("npu_format_cast_.acl_format")
+def format_cast_in_place(self: torch.Tensor, acl_format: int) -> torch.Tensor:
+    """Return the input itself, as ``format_cast`` would leave it."""
+    _require_format(self, acl_format)
+    return self
+
+
+@kernel("npu_format_cast_", "npu_dtype_cast_")
+def copy_in_own_form(self: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+    """Write ``src`` to the input, in the input's format and dtype, and return it."""
+    return self.copy_(src)
+
+
+@kernel("copy_memory_")
+def copy_memory(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """Write ``src`` to the input, element by element in memory, and return it."""
+    found = f"self is {dtype_of(self)} {shape(self)}, src is {dtype_of(src)} {shape(src)}"
+    SAME_DTYPE.require(self.dtype == src.dtype, found)
+    return self.copy_(src.reshape(self.shape))
+
+
+def _require_format(x: torch.Tensor, acl_format: int) -> None:
+    FORMAT.require(acl_format in _FORMATS, f"acl_format is {acl_format}")
+    whole = x.untyped_storage().nbytes()
+    own = x.numel() * x.element_size()
+    aliases = acl_format not in BASE_FORMATS and (x.storage_offset() > 0 or whole - own >= ALLOCATION_BYTES)
+    WHOLE_STORAGE.require(not aliases, f"acl_format is {acl_format}, input {shape(x)} is {own} of {whole} bytes")
+
+
+def _dtype(dtype: int | torch.dtype) -> torch.dtype:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in _SCALAR_TYPES:
+        raise OperatorMissing(
+            f"npu::npu_dtype_cast: dtype={dtype}, expected the number of a torch dtype — "
+            "the emulation has no formats of torch_npu's own"
+        )
+    return _SCALAR_TYPES[dtype]

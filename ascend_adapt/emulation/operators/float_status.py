@@ -1,0 +1,63 @@
+"""The overflow flag of a device, as npu_get_float_status and its siblings see it.
+
+Nothing on this emulated device raises it by itself: arithmetic that saturates calls ``raise_flag``.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.emulation.operators.kernel import kernel
+from ascend_adapt.emulation.operators.limits import Limit, check
+
+WORDS = 8
+MODE = Limit(
+    "npu_get_float_status, npu_clear_float_status",
+    "mode is 0 (original) or 1 (debug)",
+    check("aclops/FloatStatusKernelNpu.cpp"),
+)
+
+_raised = False
+
+
+def raise_flag() -> None:
+    """Say that something overflowed since the flag was last cleared."""
+    global _raised
+    _raised = True
+
+
+def is_raised() -> bool:
+    """Return whether something overflowed since the flag was last cleared."""
+    return _raised
+
+
+@kernel("npu_alloc_float_status")
+def alloc_float_status(self: torch.Tensor) -> torch.Tensor:
+    """Return eight float32 zeros."""
+    return torch.zeros(WORDS)
+
+
+@kernel("npu_get_float_status")
+def get_float_status(self: torch.Tensor, mode: int = 0) -> torch.Tensor:
+    """Return eight int32 words, the first of them 1 if the flag is raised."""
+    MODE.require(mode in (0, 1), f"mode is {mode}")
+    status = torch.zeros(WORDS, dtype=torch.int32)
+    status[0] = int(_raised)
+    return status
+
+
+@kernel("_amp_foreach_non_finite_check")
+def take_flag(scaled_grads: list[torch.Tensor]) -> bool:
+    """Return whether the flag is raised, and lower it."""
+    global _raised
+    was, _raised = _raised, False
+    return was
+
+
+@kernel("npu_clear_float_status")
+def clear_float_status(self: torch.Tensor, mode: int = 0) -> torch.Tensor:
+    """Lower the flag, and return eight zeros of the input's dtype."""
+    global _raised
+    MODE.require(mode in (0, 1), f"mode is {mode}")
+    _raised = False
+    return torch.zeros(WORDS, dtype=self.dtype)

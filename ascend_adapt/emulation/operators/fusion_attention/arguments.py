@@ -1,0 +1,56 @@
+"""The arguments of every version of the operator, under one name each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+_OTHER_NAMES = {"pre_tockens": "pre_tokens", "next_tockens": "next_tokens", "scale_value": "scale"}
+# Read by the kernels themselves, or without effect on the result: how the dropout mask is made, what the gradient gets
+# from the forward pass and does not need, and the indices that only pse types 2 and 3 read.
+_OTHERS = (
+    *("dy", "softmax_max", "softmax_sum", "seed", "offset", "dropout_mask"),
+    *("gen_mask_parallel", "sync", "softmax_in", "attention_in", "numels", "q_start_idx", "kv_start_idx"),
+)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the arithmetic and the limits depend on. A release that lacks one of the last six has its default."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    head_num: int
+    input_layout: str
+    pse: torch.Tensor | None
+    padding_mask: torch.Tensor | None
+    atten_mask: torch.Tensor | None
+    scale: float
+    keep_prob: float
+    pre_tokens: int
+    next_tokens: int
+    inner_precise: int
+    prefix: Sequence[int] | None
+    actual_seq_qlen: Sequence[int] | torch.Tensor | None
+    actual_seq_kvlen: Sequence[int] | torch.Tensor | None
+    sparse_mode: int
+    softmax_layout: str = ""
+    sink: torch.Tensor | None = None
+    query_rope: torch.Tensor | None = None
+    key_rope: torch.Tensor | None = None
+    pse_type: int = 1
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Arguments:
+        """Return the arguments of a call, given under the names of its version."""
+        named = {_OTHER_NAMES.get(name, name): value for name, value in given.items()}
+        return cls(**{name: value for name, value in named.items() if name in _NAMES})
+
+
+_NAMES = frozenset(field.name for field in fields(Arguments))
+TAKEN = frozenset((*_NAMES, *_OTHER_NAMES, *_OTHERS))
+"""Every argument name that some version has and the kernels know."""

@@ -1,0 +1,85 @@
+"""Where the sequences of a call lie in its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ascend_adapt.emulation.operators.fusion_attention import limits
+from ascend_adapt.emulation.operators.limits import shape
+
+_RANKS = {"BSH": 3, "SBH": 3, "BSND": 4, "BNSD": 4, "TND": 3}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One sequence of a batch, or one document of packed tokens."""
+
+    index: int
+    start: int = 0
+    end: int = 0
+    """Tokens [start, end) of packed tensors."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An input layout in capitals, as torch_npu accepts it in any case."""
+
+    name: str
+
+    @property
+    def packed(self) -> bool:
+        """Whether tokens of several documents stand one after the other (TND)."""
+        return self.name == "TND"
+
+    def sizes(self, tensor: torch.Tensor, heads: int) -> tuple[int, int, int]:
+        """Return (batch or 1, heads, size of a head)."""
+        size = tensor.shape
+        if self.name in ("BSH", "SBH"):
+            return size[self.name.index("B")], heads, size[2] // heads
+        if self.packed:
+            return 1, size[1], size[2]
+        return size[0], size[self.name.index("N")], size[3]
+
+    def length(self, tensor: torch.Tensor) -> int:
+        """Return the length S, or the number of tokens T."""
+        return int(tensor.shape[self.name.index("T" if self.packed else "S")])
+
+    def sequence(self, tensor: torch.Tensor, place: Place, heads: int) -> torch.Tensor:
+        """Return one sequence as a view [N, S, D] of a tensor in this layout; writing to it writes to the tensor."""
+        if self.packed:
+            return tensor[place.start : place.end].transpose(0, 1)
+        if self.name == "BNSD":
+            return tensor[place.index]
+        rows = tensor[:, place.index] if self.name == "SBH" else tensor[place.index]
+        return (rows if self.name == "BSND" else rows.unflatten(1, (heads, -1))).transpose(0, 1)
+
+    def like(self, query: torch.Tensor, value: torch.Tensor, heads: int, kv_heads: int) -> torch.Tensor:
+        """Return an empty tensor for the result: the query's sizes with the value's head size."""
+        head_size = self.sizes(value, kv_heads)[2]
+        last = heads * head_size if self.name in ("BSH", "SBH") else head_size
+        return query.new_zeros((*query.shape[:-1], last))
+
+
+def layout_of(name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Layout:
+    """Return the layout by its name.
+
+    Raises:
+        LimitNotKept: there is none of this name, or a tensor has another number of dimensions.
+    """
+    layout = Layout(name.upper())
+    rank = _RANKS.get(layout.name)
+    found = f"input_layout is {name!r}, query is {shape(query)}, key is {shape(key)}, value is {shape(value)}"
+    limits.LAYOUT.require(rank is not None and query.dim() == key.dim() == value.dim() == rank, found)
+    return layout
+
+
+def packed_places(ends: Sequence[int] | torch.Tensor | None) -> list[Place]:
+    """Return the documents of cumulative ends ``[2, 4, 9]``; trailing zeros stand for sequences left out."""
+    values = [int(end) for end in ends] if ends is not None else []
+    while values and values[-1] == 0 and any(values):
+        values.pop()
+    starts = [0, *values][: len(values)]
+    return [Place(index, start, end) for index, (start, end) in enumerate(zip(starts, values, strict=True))]

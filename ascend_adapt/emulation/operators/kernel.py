@@ -1,0 +1,155 @@
+"""How a function over CPU tensors becomes torch_npu's kernel of an ``npu::`` operator.
+
+torch_npu's own autograd nodes stay in charge: only what stands below them, the kernel of the device, is replaced.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ascend_adapt.emulation import report
+from ascend_adapt.emulation.operators.limits import LimitNotKept
+from ascend_adapt.errors import OperatorMissing
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The arithmetic of one operator on CPU tensors that share memory with the caller's npu tensors.
+
+    ``function`` names its parameters as torch_npu's codegen yaml does, and takes what it needs of them by name, so one
+    function serves every release: what a release does not have is not passed, what it returns less is cut off.
+    """
+
+    operator: str
+    """Name in the npu namespace, with the overload if it has one: ``npu_apply_adam_w.out``."""
+    function: Function
+    host: Collection[str] = ()
+    """Tensor arguments that live on the host, on a real NPU too."""
+    host_results: Collection[int] = ()
+    """Results that live on the host."""
+    dispatch_key: str = "PrivateUse1"
+    takes: Collection[str] = ()
+    """The parameters of a function that has ``**given`` for them."""
+
+
+def kernel(
+    *operators: str,
+    host: Collection[str] = (),
+    host_results: Collection[int] = (),
+    dispatch_key: str = "PrivateUse1",
+    takes: Collection[str] = (),
+) -> Callable[[Function], Function]:
+    """Mark a function as the kernel of these operators; ``kernels_of`` finds it in its module."""
+
+    def mark(function: Function) -> Function:
+        entries = [Kernel(operator, function, host, host_results, dispatch_key, takes) for operator in operators]
+        vars(function)["kernels"] = entries
+        return function
+
+    return mark
+
+
+def kernels_of(module: object) -> Iterable[Kernel]:
+    """Yield the kernels that a module declares, in its order."""
+    for value in vars(module).values():
+        yield from getattr(value, "kernels", ())
+
+
+def boxed(entry: Kernel, schema: torch.FunctionSchema) -> Function:
+    """Return what torch.library calls: it counts, binds by the installed schema, and moves between npu and host."""
+    # It needs the emulated device, and what is declared here does not.
+    from ascend_adapt.emulation.host_memory import as_cpu, as_npu
+
+    parameters = set(entry.takes or inspect.signature(entry.function).parameters)
+    name = f"npu::{entry.operator}"
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        report.operator(name)
+        values = _bound(name, schema, parameters, args, kwargs)
+        device = _device(name, entry, values)
+        originals: dict[int, torch.Tensor] = {}
+
+        def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
+            alias = as_cpu(tensor)
+            if tensor.requires_grad and alias is not tensor:
+                alias.requires_grad_()
+            originals[id(alias)] = tensor
+            return alias
+
+        def to_npu(index: int, result: Any) -> Any:
+            if not isinstance(result, torch.Tensor) or index in entry.host_results:
+                return result
+            return originals[id(result)] if id(result) in originals else as_npu(result.detach(), device)
+
+        values = {key: _mapped(to_cpu, value) for key, value in values.items()}
+        try:
+            with torch.no_grad():
+                results = entry.function(**values)
+        except LimitNotKept as broken:
+            raise report.violation(name, broken.limit.text, broken.detail) from None
+        if not isinstance(results, tuple):
+            return to_npu(0, results)
+        return tuple(to_npu(index, result) for index, result in enumerate(results[: len(schema.returns)]))
+
+    return call
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, torch.Tensor)]
+
+
+def _mapped(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    if isinstance(value, list):
+        return [_mapped(change, item) for item in value]
+    return change(value) if isinstance(value, torch.Tensor) else value
+
+
+def _bound(
+    name: str, schema: torch.FunctionSchema, parameters: set[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call under the names of the kernel's parameters, defaults from the schema."""
+    values = {}
+    for index, argument in enumerate(schema.arguments):
+        default = argument.default_value
+        value = args[index] if index < len(args) else kwargs.get(argument.name, default)
+        # torch_npu registers the operators it exposes with `input` where its yaml says `self`.
+        key = "self" if argument.name == "input" and "input" not in parameters else argument.name
+        if key in parameters:
+            values[key] = value
+        elif value is not None and value != default:
+            raise OperatorMissing(
+                f"{name}: {argument.name}={value!r}, expected its default {default!r} — "
+                "the emulation has no arithmetic for this argument"
+            )
+    return values
+
+
+def _device(name: str, entry: Kernel, values: dict[str, Any]) -> torch.device:
+    """Return the one device that all tensors of a call are on.
+
+    Raises:
+        RuntimeError: they are on several, or on none (as the device check of torch_npu's own kernels does).
+    """
+    devices: dict[torch.device, str] = {}
+    for key, value in values.items():
+        if isinstance(value, torch.Tensor) and key in entry.host:
+            if value.device.type != "cpu":
+                raise RuntimeError(f"{name}: {key} is on {value.device}, expected it on the CPU — move it there")
+        else:
+            devices.update((tensor.device, key) for tensor in _tensors(value))
+    if not devices and isinstance(values.get("device"), torch.device):
+        devices[values["device"]] = "device"
+    if len(devices) != 1 or next(iter(devices)).type != "npu":
+        found = ", ".join(f"{key} on {device}" for device, key in devices.items())
+        raise RuntimeError(
+            f"{name}: {found or 'no tensor on an npu'}, expected all tensors to be on the same device, an npu — "
+            "move them there"
+        )
+    return next(iter(devices))

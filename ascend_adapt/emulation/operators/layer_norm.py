@@ -1,0 +1,48 @@
+"""npu_layer_norm_eval: layer norm without a gradient."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.emulation.operators.kernel import kernel
+from ascend_adapt.emulation.operators.limits import Limit, check, document, shape
+from ascend_adapt.emulation.operators.precision import wide
+
+SHAPES = Limit(
+    "npu_layer_norm_eval",
+    "normalized_shape is that of the last dimensions of the input, and of weight and bias",
+    document("torch_npu-npu_layer_norm_eval.md"),
+)
+NO_GRADIENT = Limit(
+    "npu_layer_norm_eval",
+    "no input asks for a gradient: the operator has none",
+    check("config/derivatives.yaml (no entry)"),
+    silent=True,
+)
+
+
+@kernel("npu_layer_norm_eval")
+def layer_norm_eval(
+    input: torch.Tensor,
+    normalized_shape: list[int],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> torch.Tensor:
+    """Return the layer norm over the last dimensions, in the input's dtype."""
+    normalised = list(normalized_shape)
+    parts = {"weight": weight, "bias": bias}
+    found = ", ".join(f"{name} is {shape(part)}" for name, part in parts.items() if part is not None)
+    fits = list(input.shape[-len(normalised) :]) == normalised
+    fits = fits and all(part is None or list(part.shape) == normalised for part in parts.values())
+    SHAPES.require(fits, f"normalized_shape is {normalised}, input is {shape(input)}, {found or 'no weight'}")
+    asks = [name for name, part in {"input": input, **parts}.items() if part is not None and part.requires_grad]
+    NO_GRADIENT.require(not asks, f"{', '.join(asks)} requires grad")
+    result = torch.nn.functional.layer_norm(
+        wide(input),
+        normalised,
+        None if weight is None else weight.detach().to(wide(input).dtype),
+        None if bias is None else bias.detach().to(wide(input).dtype),
+        eps,
+    )
+    return result.to(input.dtype)

@@ -1,0 +1,35 @@
+"""npu_linear and its gradient: input @ weight^T + bias, of matrices."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.emulation.operators.kernel import kernel
+from ascend_adapt.emulation.operators.limits import Limit, document, shape
+from ascend_adapt.emulation.operators.precision import wide
+
+MATRICES = Limit(
+    "npu_linear",
+    "input is [M, K], weight [N, K], bias [N]: no batch dimensions",
+    document("torch_npu-npu_linear.md"),
+    silent=True,
+)
+
+
+@kernel("npu_linear")
+def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Return input @ weight^T + bias, [M, N], in the input's dtype."""
+    found = f"input is {shape(input)}, weight is {shape(weight)}" + (
+        f", bias is {shape(bias)}" if bias is not None else ""
+    )
+    fits = input.dim() == weight.dim() == 2 and input.shape[1] == weight.shape[1]
+    MATRICES.require(fits and (bias is None or list(bias.shape) == [weight.shape[0]]), found)
+    product = wide(input) @ wide(weight).t().to(wide(input).dtype)
+    return (product if bias is None else product + bias.detach()).to(input.dtype)
+
+
+@kernel("npu_linear_backward")
+def linear_backward(grad: torch.Tensor, input: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of input and weight."""
+    dy = wide(grad)
+    return (dy @ wide(weight)).to(input.dtype), (dy.t() @ wide(input)).to(weight.dtype)

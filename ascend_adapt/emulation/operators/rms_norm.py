@@ -1,0 +1,77 @@
+"""npu_rms_norm and its gradient, npu_add_rms_norm: y = x / sqrt(mean(x^2) + epsilon) * gamma."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.emulation.operators.kernel import kernel
+from ascend_adapt.emulation.operators.limits import FLOATS, Limit, check, document, dtype, shape
+from ascend_adapt.emulation.operators.precision import wide
+
+GAMMA_SHAPE = Limit(
+    "npu_rms_norm, npu_add_rms_norm",
+    "gamma has the shape of the last dimensions of the input",
+    document("torch_npu-npu_rms_norm.md"),
+)
+DTYPES = Limit(
+    "npu_rms_norm",
+    "input and gamma are of one of the pairs float16/float32, bfloat16/float32, or of one dtype of these",
+    document("torch_npu-npu_rms_norm.md"),
+)
+ADDENDS = Limit(
+    "npu_add_rms_norm",
+    "x1 and x2 are of one shape, and all three inputs of one dtype of float16, bfloat16, float32",
+    document("torch_npu-npu_add_rms_norm.md"),
+)
+NO_GRADIENT = Limit(
+    "npu_add_rms_norm",
+    "no input asks for a gradient: the operator has none",
+    check("config/derivatives.yaml (no entry)"),
+    silent=True,
+)
+
+
+@kernel("npu_rms_norm")
+def rms_norm(self: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return y in the input's dtype, and the reciprocal of the root mean square in float32, normalised dimensions 1."""
+    _require_gamma(self, gamma)
+    pair = self.dtype == gamma.dtype or (self.dtype in FLOATS and gamma.dtype == torch.float32)
+    DTYPES.require(pair and self.dtype in FLOATS, f"input is {dtype(self)}, gamma is {dtype(gamma)}")
+    x = wide(self)
+    rstd = torch.rsqrt(x.square().mean(_normalised(gamma), keepdim=True) + epsilon)
+    return (x * rstd * wide(gamma)).to(self.dtype), rstd.float()
+
+
+@kernel("npu_rms_norm_backward")
+def rms_norm_backward(
+    dy: torch.Tensor, self: torch.Tensor, gamma: torch.Tensor, rstd: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of the input, in its dtype, and of gamma, in float32."""
+    normalised = _normalised(gamma)
+    unit = wide(self) * rstd
+    scaled = wide(dy) * wide(gamma)
+    dx = rstd * (scaled - unit * (scaled * unit).mean(normalised, keepdim=True))
+    return dx.to(self.dtype), (wide(dy) * unit).reshape(-1, *gamma.shape).sum(0).float()
+
+
+@kernel("npu_add_rms_norm")
+def add_rms_norm(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the norm of x1 + x2, the reciprocal root mean square, and x1 + x2 itself."""
+    one_dtype = x1.dtype == x2.dtype == gamma.dtype and x1.dtype in FLOATS
+    found = f"x1 is {dtype(x1)} {shape(x1)}, x2 is {dtype(x2)} {shape(x2)}, gamma is {dtype(gamma)}"
+    ADDENDS.require(one_dtype and x1.shape == x2.shape, found)
+    NO_GRADIENT.require(not (x1.requires_grad or x2.requires_grad or gamma.requires_grad), "an input requires grad")
+    total = (wide(x1) + wide(x2)).to(x1.dtype)
+    y, rstd = rms_norm(total, gamma, epsilon)
+    return y, rstd, total
+
+
+def _require_gamma(x: torch.Tensor, gamma: torch.Tensor) -> None:
+    fits = 0 < gamma.dim() <= x.dim() and x.shape[x.dim() - gamma.dim() :] == gamma.shape
+    GAMMA_SHAPE.require(fits, f"gamma is {shape(gamma)}, the input is {shape(x)}")
+
+
+def _normalised(gamma: torch.Tensor) -> tuple[int, ...]:
+    return tuple(range(-gamma.dim(), 0))

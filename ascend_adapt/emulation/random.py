@@ -1,0 +1,35 @@
+"""Random numbers of the emulated device: reproducible from torch_npu's own generators, which count on as on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+# What torch_npu advances its Philox counter by for each operator: 10, rounded up to fours (op-plugin@517f2e7).
+_OFFSET = 12
+
+
+@contextmanager
+def drawn_from(generator: Any, device: torch.device) -> Iterator[None]:
+    """Let CPU kernels draw what follows from the (seed, offset) of a generator of the device, and advance that.
+
+    The same state gives the same numbers, so replaying a layer with a saved state works as on a device. They are not
+    the numbers that an NPU, or a CPU with that seed, draws. ``generator`` None is the device's default one.
+    """
+    if generator is None:
+        generator = torch.npu.default_generators[device.index]
+    elif generator.device.type != "npu":
+        raise RuntimeError(
+            f"Expected a 'npu' device type for generator but found '{generator.device.type}'"  # as torch says it
+        )
+    seed, offset = (int(word) for word in generator.get_state().view(torch.int64))
+    generator.set_state(torch.tensor([seed, offset + _OFFSET]).view(torch.uint8))
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed((seed * 0x9E3779B97F4A7C15 + offset) & (2**63 - 1))
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)

@@ -1,0 +1,84 @@
+"""What makes a process one of an emulated NPU: kernels are installed as soon as torch_npu is imported; ranks report."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_is_watching = False
+
+
+def watch() -> None:
+    """Install the kernels right after torch_npu's import, whoever imports it: torch itself does, as on a machine."""
+    from wrapt import register_post_import_hook
+
+    global _is_watching
+    if not _is_watching:
+        _is_watching = True
+        register_post_import_hook(_install, "torch_npu")
+
+
+def report_path(run_dir: Path, rank: int) -> Path:
+    """Return where a rank tells what it did on the emulated device."""
+    return run_dir / f"rehearsal.{rank}.json"
+
+
+def _install(torch_npu: ModuleType) -> None:
+    from ascend_adapt.emulation import library
+
+    if not library.is_emulated():
+        return
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    from ascend_adapt.emulation import aten, operators, report
+
+    aten.install()
+    aten.refuse(set(operators.register()))
+    register_optimizer_step_post_hook(lambda *_: report.step())
+    rank, run_dir = _own_rank(), os.environ.get("ASCEND_ADAPT_RUN_DIR")
+    if rank is not None and run_dir:
+        atexit.register(_write, report_path(Path(run_dir), rank), os.getpid())
+
+
+def _own_rank() -> int | None:
+    """Return the rank that this process is; what a rank starts inherits RANK and is none."""
+    rank, pid = os.environ.get("RANK", ""), os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
+    return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
+
+
+def _write(path: Path, pid: int) -> None:
+    if os.getpid() != pid:
+        return  # a forked child runs our exit handlers, too
+    aside = path.with_name(f".{path.name}.{pid}")
+    aside.write_text(json.dumps(_facts(), indent=1) + "\n")
+    aside.replace(path)
+
+
+def _facts() -> dict[str, Any]:
+    import torch
+    import torch_npu
+
+    from ascend_adapt.emulation import library, report
+
+    counts = library.statistics()
+    devices = range(torch.npu.device_count())
+    memory = {index: torch.npu.max_memory_allocated(index) for index in devices if torch.npu.memory_reserved(index)}
+    waits = {
+        "torch.npu.synchronize": int(counts.device_synchronisations),
+        "a stream's synchronize": int(counts.stream_synchronisations),
+        "an event's synchronize": int(counts.event_synchronisations),
+    }
+    facts = report.tally.to_json()
+    facts["synchronisations"].update({name: count for name, count in waits.items() if count})
+    return {
+        **facts,
+        "peak_bytes": {str(index): peak for index, peak in memory.items()},
+        "peak_device_bytes": {str(index): int(counts.peak_device_bytes[index]) for index in memory},
+        "torch": torch.__version__,
+        "torch_npu": torch_npu.__version__,
+        "soc": torch.npu.get_device_name(0) if devices else "",
+    }

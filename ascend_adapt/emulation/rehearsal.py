@@ -1,0 +1,110 @@
+"""The rehearsal report: what the ranks of a job did on the emulated NPU, and what that shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+_MOST_CALLED = 8
+PROVES = (
+    "this proves: torch_npu's own Python and C++ took every call of the job (names, arguments, dispatch, autograd, its "
+    "allocator, its process group), and the patches did their work on it"
+)
+DOES_NOT = (
+    "it does not prove: numbers, rounding or memory layouts of an NPU, what its kernels refuse beyond the documented "
+    "limits, HCCL between machines, or speed (evidence: emulated)"
+)
+
+
+def told(run_dir: Path) -> list[str]:
+    """Return the lines of the report of a run directory, and write all of it to its ``rehearsal.json``."""
+    ranks = _read(run_dir, "rehearsal")
+    if not ranks:
+        return ["rehearsal: no process of the job imported torch_npu, or none came to its end: nothing was rehearsed"]
+    patches = {rank: _applied(status) for rank, status in _read(run_dir, "adapt-status").items()}
+    everything = {"evidence": "emulated", "ranks": {str(rank): facts for rank, facts in ranks.items()}}
+    (run_dir / "rehearsal.json").write_text(json.dumps(everything, indent=1) + "\n")
+    first = ranks[min(ranks)]
+    lines = [
+        f"rehearsal: torch_npu {first['torch_npu']} on an emulated {first['soc']}, {len(ranks)} "
+        f"{'rank' if len(ranks) == 1 else 'ranks'}; all of it in {run_dir / 'rehearsal.json'}"
+    ]
+    lines += _operators(ranks)
+    lines += _problems(ranks)
+    lines += [_waits(ranks), _memory(ranks), _patches(patches)]
+    return [*lines, PROVES, DOES_NOT]
+
+
+def _read(run_dir: Path, name: str) -> dict[int, dict[str, Any]]:
+    found = {}
+    for path in run_dir.glob(f"{name}.*.json"):
+        rank = path.name.split(".")[1]
+        if rank.isdigit():
+            found[int(rank)] = json.loads(path.read_text())
+    return dict(sorted(found.items()))
+
+
+def _operators(ranks: Mapping[int, Any]) -> Iterable[str]:
+    counts = {rank: facts["operators"] for rank, facts in ranks.items()}
+    kinds = {name for count in counts.values() for name in count}
+    most = sorted(kinds, key=lambda name: -max(count.get(name, 0) for count in counts.values()))[:_MOST_CALLED]
+    listed = ", ".join(f"{name} {_span(count.get(name, 0) for count in counts.values())}" for name in most)
+    calls = _span(sum(count.values()) for count in counts.values())
+    steps = _span(facts["steps"] for facts in ranks.values())
+    yield f"operators: {len(kinds)} kinds, {calls} calls a rank, {steps} optimizer steps; most: {listed}"
+
+
+def _problems(ranks: Mapping[int, Any]) -> Iterable[str]:
+    on_the_host = _merged(ranks, "on_the_host")
+    if on_the_host:
+        yield f"done by the host, where torch_npu has no kernel either: {on_the_host}"
+    missing = _merged(ranks, "missing")
+    if missing:
+        yield f"not emulated, so not rehearsed: {missing}"
+    violations: dict[tuple[str, str], str] = {}
+    for rank, facts in ranks.items():
+        for one in facts["violations"]:
+            violations.setdefault(
+                (one["operator"], one["limit"]), f"{one['detail']} (rank {rank}, {one['count']} times)"
+            )
+    for (operator, limit), detail in violations.items():
+        yield f"limit violated: {operator}: {detail}, expected: {limit}"
+
+
+def _waits(ranks: Mapping[int, Any]) -> str:
+    waits = {rank: sum(facts["synchronisations"].values()) for rank, facts in ranks.items()}
+    a_step = _span(waits[rank] // facts["steps"] if facts["steps"] else 0 for rank, facts in ranks.items())
+    listed = _merged(ranks, "synchronisations") or "none"
+    return (
+        f"the host waited for the device: {_span(waits.values())} times a rank, {a_step} an optimizer step ({listed})"
+    )
+
+
+def _memory(ranks: Mapping[int, Any]) -> str:
+    peaks: dict[str, int] = {}
+    for facts in ranks.values():
+        for device, peak in facts["peak_bytes"].items():
+            peaks[device] = max(peak, peaks.get(device, 0))
+    listed = ", ".join(f"npu:{device} {peak / 2**20:.1f} MiB" for device, peak in sorted(peaks.items()))
+    return f"peak memory in torch_npu's allocator: {listed or 'none'}"
+
+
+def _patches(patches: Mapping[int, list[str]]) -> str:
+    names = sorted({name for applied in patches.values() for name in applied})
+    return f"patches applied: {', '.join(names) or 'none'}"
+
+
+def _applied(status: Mapping[str, Any]) -> list[str]:
+    return [one["patch"] for one in status.get("outcomes", ()) if one["state"] == "applied"]
+
+
+def _merged(ranks: Mapping[int, Any], kind: str) -> str:
+    names = sorted({name for facts in ranks.values() for name in facts[kind]})
+    return ", ".join(f"{name} {_span(facts[kind].get(name, 0) for facts in ranks.values())}" for name in names)
+
+
+def _span(numbers: Iterable[int]) -> str:
+    known = list(numbers)
+    return str(known[0]) if min(known) == max(known) else f"{min(known)} to {max(known)}"

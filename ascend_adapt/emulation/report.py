@@ -1,0 +1,82 @@
+"""What a rank does on the emulated device, counted; the rehearsal report is made from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from ascend_adapt.errors import OperatorLimit
+
+
+@dataclass
+class Tally:
+    """The counts of one process."""
+
+    operators: Counter[str] = field(default_factory=Counter)
+    """Kernels of the device that were called, by full name (``aten::add.Tensor``)."""
+    on_the_host: Counter[str] = field(default_factory=Counter)
+    """Operators for which torch_npu has no kernel and falls back to the CPU, on a real NPU too."""
+    missing: Counter[str] = field(default_factory=Counter)
+    """Operators that torch_npu has and the emulation has not."""
+    synchronisations: Counter[str] = field(default_factory=Counter)
+    """What made the host wait for the device."""
+    violations: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
+    """(operator, limit) -> how often, and the details of the first."""
+    steps: int = 0
+    """Optimizer steps."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        return {
+            "operators": dict(self.operators),
+            "on_the_host": dict(self.on_the_host),
+            "missing": dict(self.missing),
+            "synchronisations": dict(self.synchronisations),
+            "violations": [
+                {"operator": operator, "limit": limit, "count": count, "detail": detail}
+                for (operator, limit), (count, detail) in self.violations.items()
+            ],
+            "steps": self.steps,
+        }
+
+
+tally = Tally()
+
+
+def operator(name: str) -> None:
+    """Count one call of a kernel of the device."""
+    tally.operators[name] += 1
+
+
+def on_the_host(name: str) -> None:
+    """Count one call of an operator for which torch_npu has no kernel."""
+    tally.on_the_host[name] += 1
+
+
+def missing(name: str) -> None:
+    """Count one call of an operator that the emulation has not got."""
+    tally.missing[name] += 1
+
+
+def synchronisation(name: str) -> None:
+    """Count one wait of the host for the device; ``name`` says what caused it."""
+    tally.synchronisations[name] += 1
+
+
+def step() -> None:
+    """Count one step of an optimizer."""
+    tally.steps += 1
+
+
+def violation(operator: str, limit: str, detail: str) -> OperatorLimit:
+    """Count a documented limit of an operator that a call does not keep, and return the error to raise.
+
+    Args:
+        operator: its full name, ``npu::npu_swiglu``.
+        limit: the limit as documented, in the words of the report: ``input is contiguous``.
+        detail: what was observed, ``input of shape (4, 8) has strides (1, 4)``.
+    """
+    count, first = tally.violations.get((operator, limit), (0, detail))
+    tally.violations[operator, limit] = (count + 1, first)
+    return OperatorLimit(f"{operator}: {detail}, expected: {limit} — a real NPU refuses this or computes it wrongly")

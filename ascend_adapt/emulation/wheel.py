@@ -1,0 +1,136 @@
+"""The torch_npu wheel that pairs with the installed torch: found, checked and unpacked into the cache.
+
+It never gets into the user's environment, where it would make plain ``import torch`` fail without CANN.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from ascend_adapt import probe
+from ascend_adapt.emulation import cache
+from ascend_adapt.errors import EmulationError, one_line
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """An unpacked torch_npu; ``site`` is what goes on sys.path."""
+
+    site: Path
+    version: str
+
+    @property
+    def libraries(self) -> list[Path]:
+        """Its shared libraries that ``import torch_npu`` loads."""
+        package = self.site / "torch_npu"
+        return [
+            path
+            for pattern in ("_C*.so", "lib/libtorch_npu.so", "lib/libnpu_profiler.so", "lib/libtensorpipe.so")
+            for path in sorted(package.glob(pattern))
+        ] + sorted(self.site.glob("torch_npu.libs/*.so*"))
+
+
+def for_installed_torch(environ: Mapping[str, str]) -> Wheel:
+    """Return the newest torch_npu for the installed torch; it is downloaded the first time.
+
+    ``ASCEND_ADAPT_TORCH_NPU_WHEEL`` names a wheel file to use instead of a download.
+
+    Raises:
+        EmulationError: torch is not installed, no torch_npu pairs with it, or it cannot be had.
+    """
+    torch = probe.distribution_version("torch")
+    if torch is None:
+        raise EmulationError("torch: is not installed here, expected the torch that the job uses — pip install torch")
+    release = _release(torch)
+    home = cache.folder(environ)
+    given = environ.get("ASCEND_ADAPT_TORCH_NPU_WHEEL")
+    if given:
+        wheel = _unpacked(home, Path(given))
+        if _release(wheel.version) != release:
+            raise EmulationError(
+                f"{given}: torch_npu {wheel.version} does not pair with torch {torch}, expected torch_npu {release} — "
+                "unset ASCEND_ADAPT_TORCH_NPU_WHEEL, or install the torch it is for"
+            )
+        return wheel
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    known = sorted(
+        (_of_folder(path) for path in home.glob(f"torch_npu/torch_npu-{release}*-{python}-*")),
+        key=lambda wheel: Version(wheel.version),
+    )
+    fitting = [wheel for wheel in known if _release(wheel.version) == release]
+    if fitting:
+        return fitting[-1]
+    with tempfile.TemporaryDirectory(dir=home) as aside:
+        return _unpacked(home, download(f"torch_npu=={release}.*", Path(aside)))
+
+
+def download(requirement: str, into: Path, options: Sequence[str] = ()) -> Path:
+    """Download one torch_npu wheel through pip, as it is configured here; pip checks it against its index's hash.
+
+    Raises:
+        EmulationError: there is none for this Python and machine, or the index cannot be reached.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command += ["--disable-pip-version-check", "--dest", str(into), *options, requirement]
+    result = subprocess.run(command, capture_output=True, text=True)
+    wheels = sorted(into.glob("torch_npu-*.whl"))
+    if result.returncode != 0 or not wheels:
+        told = [line for line in result.stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
+        raise EmulationError(
+            f"{requirement}: pip finds no wheel of it for this Python and machine "
+            f"({one_line(Exception((told or ['no output'])[-1]))}) — install a torch that a torch_npu pairs with, or "
+            "set ASCEND_ADAPT_TORCH_NPU_WHEEL to a wheel file"
+        )
+    return wheels[0]
+
+
+def _release(version: str) -> str:
+    try:
+        return Version(version).base_version
+    except InvalidVersion as error:
+        raise EmulationError(f"torch {version}: is no version — reinstall torch") from error
+
+
+def _of_folder(path: Path) -> Wheel:
+    return Wheel(path, path.name.split("-")[1])
+
+
+def _unpacked(home: Path, file: Path) -> Wheel:
+    """Unpack a wheel once; its folder is named like the file and the hash of what is in it."""
+    if re.fullmatch(r"torch_npu-[^-]+-cp\d+-cp\d+-[^-]+\.whl", file.name) is None:
+        raise EmulationError(f"{file}: is not named like a torch_npu wheel — give the file as it was downloaded")
+    try:
+        digest = _sha256(file)
+        name = f"torch_npu/{file.stem}-{digest[:12]}"
+        return _of_folder(cache.made_once(home, name, lambda aside: _unpack(file, aside)))
+    except (OSError, zipfile.BadZipFile, KeyError) as error:
+        raise EmulationError(f"{file}: {one_line(error)}, expected a whole wheel — download it anew") from error
+
+
+def _unpack(file: Path, into: Path) -> None:
+    with zipfile.ZipFile(file) as archive:
+        archive.extractall(into)
+    (record,) = into.glob("torch_npu-*.dist-info/RECORD")
+    for name, told, _ in csv.reader(record.read_text().splitlines()):
+        if told and base64.urlsafe_b64encode(bytes.fromhex(_sha256(into / name))).rstrip(b"=").decode() != told[7:]:
+            raise EmulationError(f"{file}: {name} is not what the wheel's RECORD says — download it anew")
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
