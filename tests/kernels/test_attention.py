@@ -123,6 +123,18 @@ def test_it_is_that_in_every_dtype(case, dtype, backend):
     check(case, dtype, attention)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+@pytest.mark.parametrize("backend", ["flash", "cudnn", "efficient", "sdpa", "reference"])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_it_is_what_the_contract_says_on_a_gpu(case, dtype, backend):
+    requests.state({"attention": backend})
+    try:
+        check(case, dtype, attention, "cuda")
+    except BackendUnavailable as refusal:
+        pytest.skip(str(refusal))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_row_with_nothing_to_see_is_zero_and_has_no_gradient(backend):
     requests.state({"attention": backend})
