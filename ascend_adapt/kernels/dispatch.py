@@ -13,6 +13,8 @@ from ascend_adapt.errors import BackendUnavailable, SettingsError
 from ascend_adapt.kernels import measurement, requests
 
 logger = logging.getLogger("ascend_adapt")
+_KINDS_KEPT = 1024
+"""Kinds of call that a kernel remembers: where every batch has another length there would be no end of them."""
 
 
 class Call:
@@ -165,6 +167,9 @@ class Kernel:
         if settled:
             device = call.tensor().device.type
             choice = Choice(self.name, call.describe(), device, backend.name, reason, tuple(passed_over))
+            while len(self._chosen) >= _KINDS_KEPT:
+                oldest = next(iter(self._chosen))
+                del self._chosen[oldest], self.choices[oldest]
             self.choices[key], self._chosen[key] = choice, implementation
         for name, why in passed_over:
             _tell_once(f"kernel {self.name!r}: {name} does not serve this call ({why}); {backend.name} does")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from ascend_adapt import runtime
 from ascend_adapt.errors import BackendUnavailable, SettingsError
 from ascend_adapt.kernels import dispatch, gelu, masked_softmax, requests
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
@@ -85,6 +86,23 @@ def test_a_kind_of_call_is_judged_once(kernel):
     with torch.no_grad():
         kernel(call())
     assert first.asked == 4
+
+
+def test_a_kernel_remembers_the_latest_kinds_of_call(kernel, monkeypatch):
+    monkeypatch.setattr(dispatch, "_KINDS_KEPT", 3)
+    for length in range(1, 6):
+        kernel(call(length))
+    told = [choice.call for choice in dispatch.choices() if choice.kernel == "one"]
+    assert told == ["x [3] float32", "x [4] float32", "x [5] float32"]
+    kernel(call(5))
+    assert first.asked == 5
+    kernel(call(1))
+    assert first.asked == 6
+
+
+def test_a_rank_tells_what_it_has_chosen(kernel):
+    kernel(call())
+    assert runtime.kernel_backends()["one of x [2, 3] float32"] == "first"
 
 
 def test_what_does_not_serve_is_passed_over_with_its_reason_told_once(kernel, caplog):
