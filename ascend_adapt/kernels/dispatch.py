@@ -13,6 +13,7 @@ from ascend_adapt.errors import BackendUnavailable, SettingsError
 from ascend_adapt.kernels import measurement, requests
 
 logger = logging.getLogger("ascend_adapt")
+_AUTOCAST = ("cuda", "cpu", "npu")
 _KINDS_KEPT = 1024
 """Kinds of call that a kernel remembers: where every batch has another length there would be no end of them."""
 
@@ -113,10 +114,17 @@ class Kernel:
         Raises:
             BackendUnavailable: a backend was asked for that is not there, or does not serve this call.
         """
+        import torch
+
         key = self._key(call)
         chosen = self._chosen.get(key)
         if chosen is None:
             chosen = self._choose(call, key)
+        kind = call.tensor().device.type
+        if kind in _AUTOCAST and torch.is_autocast_enabled(kind):
+            # It would round what a backend computes in fp32, and give layer_norm another dtype than its input's.
+            with torch.autocast(kind, enabled=False):
+                return chosen.run(call)
         return chosen.run(call)
 
     def choose(self, call: Call) -> Choice:

@@ -13,7 +13,7 @@ import torch
 
 from ascend_adapt import runtime
 from ascend_adapt.errors import BackendUnavailable, SettingsError
-from ascend_adapt.kernels import dispatch, gelu, masked_softmax, requests
+from ascend_adapt.kernels import attention, dispatch, gelu, layer_norm, masked_softmax, requests
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
@@ -155,6 +155,18 @@ def test_what_is_not_deterministic_is_left_out_when_that_is_asked(kernel, told, 
             assert kernel(call()) == "second"
         finally:
             torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+def test_autocast_changes_nothing(backend):
+    requests.state({"attention": backend, "layer_norm": "torch" if backend == "sdpa" else backend})
+    q = torch.randn(1, 2, 8, 16)
+    right = attention(q, q, q), layer_norm(q.bfloat16(), torch.ones(16).bfloat16())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attention(q, q, q), layer_norm(q.bfloat16(), torch.ones(16).bfloat16())
+    for mine, true in zip(found, right, strict=True):
+        assert mine.dtype == true.dtype
+        assert torch.equal(mine, true)
 
 
 def test_the_environment_is_read_without_enable(monkeypatch):
