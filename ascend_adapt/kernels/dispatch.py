@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol, cast
 
 from ascend_adapt.errors import BackendUnavailable, SettingsError
-from ascend_adapt.kernels import measurement, requests
+from ascend_adapt.kernels import measurement, requests, verification
 
 logger = logging.getLogger("ascend_adapt")
 _AUTOCAST = ("cuda", "cpu", "npu")
@@ -28,6 +28,10 @@ class Call:
     def signature(self) -> tuple[Any, ...]:
         """Return all of the call that a backend's ``supports`` may look at: shapes, dtypes and flags, but no values."""
         return tuple(_seen(value) for value in vars(self).values())
+
+    def small(self) -> Call | None:
+        """Return a small call of the same kind, with random numbers; None: there is none that shows anything."""
+        return None
 
     def describe(self, *, rounded: bool = False) -> str:
         """Return the call in words; ``rounded``: with sizes rounded up to powers of two, as a class of shapes."""
@@ -172,7 +176,7 @@ class Kernel:
         else:
             backend, reason, passed_over, settled = self._automatic(call)
         implementation = backend.implementation()
-        if settled:
+        if settled and verification.is_possible(call):
             device = call.tensor().device.type
             choice = Choice(self.name, call.describe(), device, backend.name, reason, tuple(passed_over))
             while len(self._chosen) >= _KINDS_KEPT:
@@ -188,7 +192,7 @@ class Kernel:
         if backend.devices and device not in backend.devices:
             why = f"it is for {' and '.join(backend.devices)}, the tensors are on {device}"
         else:
-            why = _unfit(backend, call)
+            why = _unfit(backend, call) or verification.disagreement(self, backend, call)
         if why:
             raise BackendUnavailable(
                 f"kernel {self.name!r}: backend {wish!r} was asked for, but {why} (call: {call.describe()}) — "
@@ -200,7 +204,8 @@ class Kernel:
         """Return the backend, why it, those passed over, and whether this holds for the next such call too."""
         passed_over: list[tuple[str, str]] = []
         fit = []
-        for backend, why in self.candidates(call):
+        for backend, unfit in self.candidates(call):
+            why = unfit or verification.disagreement(self, backend, call)
             if why:
                 passed_over.append((backend.name, why))
             else:

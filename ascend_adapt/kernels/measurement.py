@@ -1,28 +1,19 @@
-"""The fastest of several backends for a class of shapes: timed once, and the same for every rank of a job.
-
-Pipeline stages meet different calls at different times, so a collective could hang. The choice is a file in the run
-directory instead: whoever needs one first measures and writes it, as a whole; the others read it, as does the next
-job that is given this directory.
-"""
+"""The fastest of several backends for a class of shapes: timed once, and the same for every rank of a job."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ascend_adapt.errors import KernelError
+from ascend_adapt.kernels import run_record, trial
 
-FOLDER = "kernel-choices"
 CAPTURED = "the call is being captured"
 _WARM_UP, _TIMED = 3, 10
 
-_known: dict[str, Measured] = {}
+_known: dict[tuple[Any, ...], Measured] = {}
 
 
 @dataclass(frozen=True)
@@ -60,27 +51,46 @@ def fastest(kernel: str, call: Any, runs: Mapping[str, Callable[[Any], Any]]) ->
     """
     import torch
 
-    facts = {
+    subject = {
         "kernel": kernel,
         "call": call.describe(rounded=True),
-        "card": torch.cuda.get_device_name(call.tensor().device),
+        "card": run_record.card(call.tensor()),
         "torch": torch.__version__,
         "candidates": list(runs),
         "gradients": torch.is_grad_enabled(),
     }
-    name = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-    if name not in _known:
-        folder = os.environ.get("ASCEND_ADAPT_RUN_DIR")
-        path = Path(folder, FOLDER, f"{name}.json") if folder else None
-        _known[name] = (path and _read(path)) or _agree(path, _measure(call, runs), facts)
-    return _known[name]
+    key = (kernel, subject["call"], subject["card"], *runs, subject["gradients"])
+    if key not in _known:
+        held = run_record.read(subject)
+        if held is None:
+            held = run_record.hold(subject, asdict(_measure(call, runs)))
+        _known[key] = _measured(held, runs)
+    return _known[key]
+
+
+def _measured(held: Mapping[str, Any], runs: Mapping[str, Any]) -> Measured:
+    try:
+        failed = tuple((str(name), str(why)) for name, why in held["failed"])
+        measured = Measured(held["backend"], {name: float(value) for name, value in held["seconds"].items()}, failed)
+        if measured.backend in runs:
+            return measured
+        raise ValueError(f"backend {measured.backend!r}")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise KernelError(f"kernel-choices in the run directory: {dict(held)!r} ({error}) — remove them") from error
 
 
 def _measure(call: Any, runs: Mapping[str, Callable[[Any], Any]]) -> Measured:
     import torch
 
+    with_gradients = torch.is_grad_enabled()
+    return trial.aside(lambda: _race(call, runs, with_gradients), call.tensor().device)
+
+
+def _race(call: Any, runs: Mapping[str, Callable[[Any], Any]], with_gradients: bool) -> Measured:
+    import torch
+
     seconds, failed = {}, []
-    with torch.random.fork_rng(devices=[call.tensor().device]):
+    with torch.set_grad_enabled(with_gradients), torch.random.fork_rng(devices=[call.tensor().device]):
         for name, run in runs.items():
             try:
                 seconds[name] = _time(call, run)
@@ -109,32 +119,3 @@ def _time(call: Any, run: Callable[[Any], Any]) -> float:
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) / 1e3 / _TIMED
-
-
-def _read(path: Path) -> Measured | None:
-    try:
-        data = json.loads(path.read_text())
-        return Measured(data["backend"], data["seconds"], tuple((name, why) for name, why in data["failed"]))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise KernelError(f"{path}: is not a kernel choice ({error}) — remove it") from error
-
-
-def _agree(path: Path | None, mine: Measured, facts: Mapping[str, Any]) -> Measured:
-    """Write what was measured here, unless another rank was first; return what holds for all."""
-    if path is None:
-        return mine
-    told = {**facts, "backend": mine.backend, "seconds": dict(mine.seconds), "failed": mine.failed}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as aside:
-            json.dump(told, aside, indent=1)
-            aside.flush()
-            os.link(aside.name, path)  # unlike rename, never over what is there
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise KernelError(f"{path}: {error.strerror} — the ranks must agree on kernels, choose a --log-dir") from error
-    held = _read(path)
-    return held if held is not None else mine

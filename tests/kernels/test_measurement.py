@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from ascend_adapt.errors import KernelError
-from ascend_adapt.kernels import measurement
+from ascend_adapt.kernels import measurement, run_record
 from ascend_adapt.kernels.gelu import GeluCall
-from ascend_adapt.kernels.measurement import Measured
 
 CALL = GeluCall(torch.zeros(3, 5))
 RUNS = {"slow": lambda call: call.x, "fast": lambda call: call.x}
@@ -31,7 +30,7 @@ def seconds(monkeypatch, tmp_path):
 
     monkeypatch.setattr(measurement, "_time", time)
     monkeypatch.setattr(measurement, "_known", {})
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "card of a test")
+    monkeypatch.setattr(run_record, "card", lambda tensor: "card of a test")
     monkeypatch.setattr(torch.random, "fork_rng", lambda devices: contextlib.nullcontext())
     monkeypatch.setenv("ASCEND_ADAPT_RUN_DIR", str(tmp_path))
     return told
@@ -44,7 +43,7 @@ def another_rank(monkeypatch):
 def test_the_fastest_is_chosen_and_saved(seconds, tmp_path):
     chosen = measurement.fastest("gelu", CALL, RUNS)
     assert (chosen.backend, chosen.reason) == ("fast", "fastest: slow 2e+03 ms, fast 1e+03 ms")
-    (file,) = (tmp_path / measurement.FOLDER).iterdir()
+    (file,) = (tmp_path / run_record.FOLDER).iterdir()
     saved = json.loads(file.read_text())
     assert (saved["kernel"], saved["card"], saved["backend"]) == ("gelu", "card of a test", "fast")
     assert saved["call"] == "x [4, 8] float32, approximate none"
@@ -62,13 +61,12 @@ def test_another_rank_takes_what_the_first_has_measured(seconds, monkeypatch):
 
 
 def test_ranks_that_measure_at_once_agree(seconds, tmp_path):
-    facts = {"kernel": "gelu"}
-    path = tmp_path / measurement.FOLDER / "x.json"
-    mine = [Measured(str(rank), {str(rank): 1.0}) for rank in range(8)]
+    subject = {"kernel": "gelu"}
     with ThreadPoolExecutor(8) as pool:
-        held = list(pool.map(lambda one: measurement._agree(path, one, facts), mine))
-    assert len({one.backend for one in held}) == 1
-    assert [file.name for file in path.parent.iterdir()] == ["x.json"]
+        held = list(pool.map(lambda rank: run_record.hold(subject, {"backend": rank}), range(8)))
+    assert len({one["backend"] for one in held}) == 1
+    (file,) = (tmp_path / run_record.FOLDER).iterdir()
+    assert json.loads(file.read_text()) == {"kernel": "gelu", "backend": held[0]["backend"]}
 
 
 def test_a_backend_that_fails_is_left_out_with_its_reason(seconds):
@@ -89,11 +87,15 @@ def test_where_all_fail_it_is_an_error(seconds):
 
 def test_a_damaged_choice_is_named(seconds, tmp_path, monkeypatch):
     measurement.fastest("gelu", CALL, RUNS)
-    (file,) = (tmp_path / measurement.FOLDER).iterdir()
-    file.write_text("{}")
-    another_rank(monkeypatch)
-    with pytest.raises(KernelError, match=f"{file.name}: is not a kernel choice .* — remove it"):
-        measurement.fastest("gelu", CALL, RUNS)
+    (file,) = (tmp_path / run_record.FOLDER).iterdir()
+    for text, words in (
+        ("{", f"{file.name}: is not a kernel choice .* — remove it"),
+        ("{}", "kernel-choices in the run directory: {} .'failed'. — remove them"),
+    ):
+        file.write_text(text)
+        another_rank(monkeypatch)
+        with pytest.raises(KernelError, match=words):
+            measurement.fastest("gelu", CALL, RUNS)
 
 
 def test_nothing_is_measured_where_ranks_could_not_agree(monkeypatch):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
@@ -36,6 +37,22 @@ class AdamwCall(Call):
         columns = (self.params, self.grads, self.exp_avgs, self.exp_avg_sqs)
         kinds = {(*(each.dtype for each in row), row[0].dim()) for row in zip(*columns, strict=True)}
         return (frozenset(kinds), frozenset(step.dim() for step in self.steps))
+
+    def small(self) -> AdamwCall:
+        """Return a call of a few numbers of the first parameter."""
+        alike = small_tensors.maker()
+        param, grad, mean, square = (
+            alike(each[0].detach(), small_tensors.ROWS)
+            for each in (self.params, self.grads, self.exp_avgs, self.exp_avg_sqs)
+        )
+        return replace(
+            self,
+            params=(param,),
+            grads=(grad,),
+            exp_avgs=(mean,),
+            exp_avg_sqs=(square.square(),),
+            steps=(self.steps[0].clone(),),
+        )
 
 
 def adamw(

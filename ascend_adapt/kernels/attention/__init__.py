@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
-from ascend_adapt.kernels import masks
+from ascend_adapt.kernels import masks, small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
@@ -25,6 +25,29 @@ class AttentionCall(Call):
     dropout_p: float = 0.0
     cu_seqlens: Any = None
     window: int | None = None
+
+    def small(self) -> AttentionCall:
+        """Return a call of one batch and one key head, and of the last queries and keys."""
+        import torch
+
+        alike = small_tensors.maker()
+        heads, rows, columns = (
+            self.q.shape[1] // self.k.shape[1],
+            min(small_tensors.SIDE, self.q.shape[2]),
+            min(small_tensors.SIDE, self.k.shape[2]),
+        )
+        borders = None
+        if self.cu_seqlens is not None:
+            borders = torch.tensor([0, rows // 2, rows], dtype=torch.int32, device=self.q.device)
+        return replace(
+            self,
+            q=alike(self.q, 1, heads, rows, self.q.shape[3]),
+            k=alike(self.k, 1, 1, columns, self.k.shape[3]),
+            v=alike(self.v, 1, 1, columns, self.v.shape[3]),
+            masked_out=small_tensors.corner(self.masked_out, rows, columns, heads),
+            bias=small_tensors.corner(self.bias, rows, columns, heads),
+            cu_seqlens=borders,
+        )
 
 
 def attention(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
@@ -25,6 +26,14 @@ class CrossEntropyCall(Call):
     """The id of the first column of ``logits``."""
     vocabulary: int = 0
     """The number of columns of all ranks together."""
+
+    def small(self) -> CrossEntropyCall | None:
+        """Return a call of a few tokens; None over ranks, which would have to wait for each other."""
+        if self.group is not None:
+            return None
+        tokens = min(small_tensors.ROWS, len(self.labels))
+        logits = small_tensors.maker()(self.logits, tokens, self.logits.shape[1])
+        return replace(self, logits=logits, labels=self.labels[:tokens])
 
 
 def cross_entropy(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
@@ -19,6 +20,11 @@ class GeluCall(Call):
     x: Any
     bias: Any = None
     approximate: str = "none"
+
+    def small(self) -> GeluCall:
+        """Return a call of a few rows."""
+        alike, width = small_tensors.maker(), self.x.shape[-1]
+        return replace(self, x=alike(self.x, small_tensors.ROWS, width), bias=alike(self.bias, width))
 
 
 def gelu(x: Any, bias: Any = None, *, approximate: str = "none") -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
@@ -18,6 +19,16 @@ class LayerNormCall(Call):
     weight: Any = None
     bias: Any = None
     eps: float = 1e-5
+
+    def small(self) -> LayerNormCall:
+        """Return a call of a few rows."""
+        alike, width = small_tensors.maker(), self.x.shape[-1]
+        return replace(
+            self,
+            x=alike(self.x, small_tensors.ROWS, width),
+            weight=alike(self.weight, width),
+            bias=alike(self.bias, width),
+        )
 
 
 def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:

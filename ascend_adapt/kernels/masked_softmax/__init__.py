@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
-from ascend_adapt.kernels import masks
+from ascend_adapt.kernels import masks, small_tensors
 from ascend_adapt.kernels.arguments import check_float
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
@@ -25,6 +25,12 @@ class MaskedSoftmaxCall(Call):
     scale: Any = 1.0
     causal: bool = False
     fill: str = EXACT
+
+    def small(self) -> MaskedSoftmaxCall:
+        """Return a call of the last queries and keys of one head."""
+        rows, columns = (min(small_tensors.SIDE, size) for size in self.x.shape[-2:])
+        x = small_tensors.maker()(self.x, *[1] * (self.x.dim() - 2), rows, columns)
+        return replace(self, x=x, masked_out=small_tensors.corner(self.masked_out, rows, columns))
 
 
 def masked_softmax(x: Any, *, masked_out: Any = None, scale: Any = 1.0, causal: bool = False) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
@@ -16,6 +17,11 @@ class RmsNormCall(Call):
     x: Any
     weight: Any = None
     eps: float = 1e-6
+
+    def small(self) -> RmsNormCall:
+        """Return a call of a few rows."""
+        alike, width = small_tensors.maker(), self.x.shape[-1]
+        return replace(self, x=alike(self.x, small_tensors.ROWS, width), weight=alike(self.weight, width))
 
 
 def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
@@ -18,6 +19,15 @@ class RotaryCall(Call):
     cos: Any
     sin: Any
     interleaved: bool = False
+
+    def small(self) -> RotaryCall:
+        """Return a call of a few positions, in the same layout."""
+        alike = small_tensors.maker()
+
+        def few(tensor: Any) -> Any:
+            return alike(tensor, *(min(size, small_tensors.ROWS) for size in tensor.shape[:-1]), tensor.shape[-1])
+
+        return replace(self, x=few(self.x), cos=few(self.cos), sin=few(self.sin))
 
 
 def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
@@ -16,6 +17,11 @@ class SwigluCall(Call):
 
     x: Any
     bias: Any = None
+
+    def small(self) -> SwigluCall:
+        """Return a call of a few rows."""
+        alike, width = small_tensors.maker(), self.x.shape[-1]
+        return replace(self, x=alike(self.x, small_tensors.ROWS, width), bias=alike(self.bias, width))
 
 
 def swiglu(x: Any, bias: Any = None) -> Any:

@@ -1,0 +1,79 @@
+"""What the ranks of a job hold in common about kernels: small JSON files in the run directory, written once.
+
+Pipeline stages meet different calls at different times, so a collective could hang. Instead whoever needs a fact first
+writes it, as a whole or not at all; the others read it, and so does the next job that is given this directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt.errors import KernelError
+
+FOLDER = "kernel-choices"
+
+
+def read(subject: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what is held about ``subject``, or None: nothing yet, or there is no run directory.
+
+    Raises:
+        KernelError: the file is damaged.
+    """
+    path = _path(subject)
+    return None if path is None else _read(path)
+
+
+def hold(subject: Mapping[str, Any], mine: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write ``mine`` about ``subject``, unless another rank was first; return what holds for all.
+
+    Raises:
+        KernelError: the run directory cannot be written.
+    """
+    path = _path(subject)
+    if path is None:
+        return mine
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as aside:
+            json.dump({**subject, **mine}, aside, indent=1)
+            aside.flush()
+            os.link(aside.name, path)  # unlike rename, never over what is there
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise KernelError(f"{path}: {error.strerror} — the ranks must agree on kernels, choose a --log-dir") from error
+    held = _read(path)
+    return mine if held is None else held
+
+
+def card(tensor: Any) -> str:
+    """Return what the device of a tensor is called; ranks on other ones need not agree."""
+    import torch
+
+    if tensor.device.type == "cuda":
+        return str(torch.cuda.get_device_name(tensor.device))
+    return str(tensor.device.type)
+
+
+def _path(subject: Mapping[str, Any]) -> Path | None:
+    folder = os.environ.get("ASCEND_ADAPT_RUN_DIR")
+    name = hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
+    return Path(folder, FOLDER, f"{name}.json") if folder else None
+
+
+def _read(path: Path) -> Mapping[str, Any] | None:
+    try:
+        data = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise KernelError(f"{path}: is not a kernel choice ({error}) — remove it") from error
+    if not isinstance(data, dict):
+        raise KernelError(f"{path}: is not a kernel choice ({data!r}) — remove it")
+    return data

@@ -1,0 +1,39 @@
+"""Small tensors like those of a call: of their dtype and device, with random numbers, the same on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+ROWS, SIDE = 16, 128
+"""Rows of a tensor, and queries or keys of an attention, that are enough to see a wrong formula."""
+
+
+def maker() -> Callable[..., Any]:
+    """Return alike(tensor, *shape): random numbers of that shape, like ``tensor`` otherwise; None stays None."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+
+    def alike(tensor: Any, *shape: int) -> Any:
+        if tensor is None:
+            return None
+        numbers = torch.randn(shape, generator=generator).to(tensor.device, tensor.dtype)
+        return numbers.requires_grad_(tensor.requires_grad)
+
+    return alike
+
+
+def corner(mask: Any, rows: int, columns: int, heads: int | None = None) -> Any:
+    """Return the part of a mask or bias that the last ``rows`` and ``columns`` of the first batch see."""
+    if mask is None:
+        return None
+    shape = mask.shape
+    for axis in range(mask.dim() - 2):
+        is_heads = heads is not None and axis == mask.dim() - 3
+        mask = mask.narrow(axis, 0, min(shape[axis], heads if is_heads and heads is not None else 1))
+    if mask.dim() > 1 and shape[-2] > 1:
+        mask = mask.narrow(-2, shape[-2] - rows, rows)
+    if mask.dim() and shape[-1] > 1:
+        mask = mask.narrow(-1, shape[-1] - columns, columns)
+    return mask.detach().requires_grad_(mask.requires_grad)

@@ -1,0 +1,61 @@
+"""Before its first use for a class of shapes, a backend is compared with the reference on a small call of that kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ascend_adapt.errors import KernelError
+from ascend_adapt.kernels import run_record, trial
+from ascend_adapt.kernels.comparison import compare
+
+if TYPE_CHECKING:
+    from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+
+_DEVICES = ("cpu", "cuda", "npu")
+_known: dict[tuple[str, str, str, str], str] = {}
+
+
+def is_possible(call: Call) -> bool:
+    """Return whether numbers can be had now: not while a call is traced or captured, or has no data."""
+    import torch
+    from torch._guards import detect_fake_mode
+
+    tensor = call.tensor()
+    if torch.compiler.is_compiling() or tensor.device.type not in _DEVICES or detect_fake_mode([tensor]) is not None:
+        return False
+    return not (tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
+
+
+def disagreement(kernel: Kernel, backend: Backend, call: Call) -> str:
+    """Return "" if the backend agrees with the reference on a small call like ``call``, else the numbers, in words.
+
+    Raises:
+        KernelError: it does here, and does not on another rank of this job, or the other way round.
+    """
+    if backend.name == "reference" or not is_possible(call):
+        return ""
+    card = run_record.card(call.tensor())
+    key = (kernel.name, backend.name, call.describe(rounded=True), card)
+    if key not in _known:
+        small = call.small()
+        if small is None or backend.implementation().supports(small):
+            return ""
+        compared = trial.aside(lambda: compare(kernel, backend.name, small), call.tensor().device)
+        _known[key] = _settle(key, "" if compared.agrees else str(compared))
+    return _known[key]
+
+
+def _settle(key: tuple[str, str, str, str], mine: str) -> str:
+    """Return this rank's verdict, if no other rank has come to the opposite."""
+    import torch
+
+    names = ("kernel", "backend", "call", "card")
+    subject: dict[str, Any] = {**dict(zip(names, key, strict=True)), "torch": torch.__version__}
+    held = run_record.hold({**subject, "compared with": "reference"}, {"disagreement": mine})
+    theirs = str(held.get("disagreement", mine))
+    if bool(theirs) != bool(mine):
+        raise KernelError(
+            f"kernel {key[0]!r}: backend {key[1]!r} agrees with the reference on one rank and not on another "
+            f"({mine or theirs}) — see what is wrong with that card, or set ASCEND_ADAPT_KERNELS={key[0]}:reference"
+        )
+    return mine
