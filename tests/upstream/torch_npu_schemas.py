@@ -109,7 +109,7 @@ def _cell(name: str, base: str, text: str, release: str, notes: dict[str, int]) 
 
 _INTRODUCTION = f"""# torch_npu's operators
 
-The operators of torch_npu that the kernels call, or that the [rehearsal](rehearsal.md) has a kernel for, in four
+The operators of torch_npu that the kernels call, or that the rehearsal (`--device npu-emulated`) has a kernel for, in four
 releases. Kernels are written for {WRITTEN_FOR}. Before one is used, its schema is compared with that of the installed
 torch_npu; where it differs in what the call uses, the kernel is skipped, and status says how it differs.
 
