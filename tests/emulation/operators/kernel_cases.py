@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
+from emulation.operators.case import Check
 
 from ascend_adapt.errors import BackendUnavailable
 from ascend_adapt.kernels.comparison import compare
 from ascend_adapt.kernels.dispatch import kernels
 from ascend_adapt.kernels.samples import samples
-from emulation.operators.case import Check
 
 NOT_SERVED = {
     ("masked_softmax", "causal"): "-10000",
