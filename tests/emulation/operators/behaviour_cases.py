@@ -256,13 +256,12 @@ def tensors_of_two_devices_are_refused():
 
 @case
 def what_is_not_built_is_named():
-    q, slopes = normal(1, 2, 8, 8).npu(), torch.ones(2).npu()
-    made_inside = lambda: operator("npu_fusion_attention_v2")(q, q, q, 2, "BNSD", pse=slopes, pse_type=2)  # noqa: E731
-    assert raised(NotImplementedError, made_inside, "pse_type=2", "position bias")
-    long = torch.zeros(1, 1, 1032, 8).npu()
-    last_rows = torch.zeros(1, 1, 1024, 1032).npu()
-    compressed = lambda: operator("npu_fusion_attention")(long, long, long, 1, "BNSD", pse=last_rows)  # noqa: E731
-    assert raised(NotImplementedError, compressed, "[1, 1, 1024, 1032]", "compressed")
+    q, slopes = normal(1, 2, 8, 8).npu(), torch.ones(2).npu().requires_grad_()
+    attend = operator("npu_fusion_attention_v2")
+    assert raised(NotImplementedError, lambda: attend(q, q, q, 2, "BNSD", pse=slopes, pse_type=2), "requires grad")
+    packed, bias = normal(4, 2, 8).npu(), torch.zeros(1, 2, 4, 4).npu()
+    ends = {"actual_seq_qlen": [4], "actual_seq_kvlen": [4]}
+    assert raised(NotImplementedError, lambda: attend(packed, packed, packed, 2, "TND", pse=bias, **ends), "packed")
 
 
 @case

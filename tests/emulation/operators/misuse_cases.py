@@ -109,6 +109,10 @@ def attention_arguments():
     )
     yield of_attention("pse sizes", attention.PSE_SHAPE, pse=lambda: npu(2, 1, 8, 8))
     yield of_attention("pse_type", attention.PSE_TYPE, version="_v2", pse_type=4)
+    yield of_attention("slopes [N, 1]", attention.SLOPES, version="_v2", pse_type=2, pse=lambda: npu(4, 1))
+    one_head = {"sizes": ((1, 1, 1032, 8),) * 3, "head_num": 1, "sparse_mode": 3, "atten_mask": compressed}
+    uneven = lambda: torch.randn(1, 1, 1024, 1032).npu()  # noqa: E731
+    yield of_attention("1024 rows, not by distance", attention.COMPRESSED_PSE, **one_head, pse=uneven)
     yield of_attention("rope outside of TND", attention.ROPE, version="_v2", query_rope=lambda: npu(2, 4, 8, 8))
     yield of_attention("sink of another dtype", attention.SINK, sink=lambda: npu(4, dtype=torch.float16))
     yield of_attention(
