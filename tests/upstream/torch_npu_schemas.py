@@ -126,10 +126,12 @@ _MISSING = """## What the rehearsal does not have
 
 Every other operator of torch_npu's own fails at once, by name: mixture-of-experts, quantised and inference operators
 above all. Within those above: of `npu_fusion_attention`, a pse of packed tokens other than slopes, and the gradient of
-slopes or of a pse of 1024 rows. Private memory formats are copies in torch's order here. Random bits are not the hardware's Philox,
-only as replayable. What the hardware writes to softmax_max and softmax_sum of a row that sees no key is not documented.
-`npu_fusion_attention` with `pse_type` 1, and version 1, compute scale * (QK^T + pse), as the formula of the documents
-and version 2's say; an example on the same page of version 1 adds pse after the scaling.
+slopes or of a pse of 1024 rows. Private memory formats are copies in torch's order here. Random bits are not the
+hardware's Philox, only as replayable. What the hardware writes to softmax_max and softmax_sum of a row that sees no key
+is not documented.
+
+`npu_fusion_attention` version 1, and version 2 with `pse_type` 1, compute scale * (QK^T + pse), as the formulas of both
+documents say; an example on the page of version 1 adds pse after the scaling.
 """
 
 

@@ -331,6 +331,7 @@ def table():
         yield replace(base, name=f"{layout} mode 6", mode=6, prefix=tuple(columns - 1 for _, columns in lengths))
         yield replace(base, name=f"{layout} dropout", mode=3, keep=0.7)
         yield replace(base, name=f"{layout} sink", mode=3, sink=True)
+        yield replace(base, name=f"{layout} sink bfloat16", mode=3, sink=True, dtype=BF16)
         yield replace(base, name=f"{layout} small value", value_size=4)
         yield replace(base, name=f"{layout} one head of keys", kv_heads=1, mode=3)
         yield replace(base, name=f"{layout} as many heads of keys", kv_heads=4, mode=3)
