@@ -68,7 +68,8 @@ class PositionBias:
         elif self.compressed:
             fits = pse.shape[0] in (1, batch) and pse.shape[1] == heads and pse.shape[3] == columns
             limits.COMPRESSED_PSE.require(fits and rows == columns and given.sparse_mode in (0, 2, 3), found)
-            by_distance = torch.equal(pse[:, :, 1:, 1:].tril(columns - rows), pse[:, :, :-1, :-1].tril(columns - rows))
+            seen = columns - COMPRESSED_ROWS
+            by_distance = torch.equal(pse[:, :, 1:, 1:].tril(seen), pse[:, :, :-1, :-1].tril(seen))
             limits.COMPRESSED_PSE.require(by_distance, f"{found}, a diagonal of it has different values")
         else:
             shapes = ([batch, heads, rows, columns], [batch, heads, 1, columns], [1, heads, rows, columns])
