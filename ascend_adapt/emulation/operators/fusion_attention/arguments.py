@@ -49,8 +49,12 @@ class Arguments:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Arguments:
         """Return the arguments of a call, given under the names of its version."""
-        named = {_OTHER_NAMES.get(name, name): value for name, value in given.items()}
-        return cls(**{name: value for name, value in named.items() if name in _NAMES})
+        return cls(**{name: value for name, value in by_one_name(given).items() if name in _NAMES})
+
+
+def by_one_name(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments under the names that they have here, whatever their version calls them."""
+    return {_OTHER_NAMES.get(name, name): value for name, value in given.items()}
 
 
 _NAMES = frozenset(field.name for field in fields(Arguments))
