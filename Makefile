@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test check bench-overhead bench-data torture bench-startup install clean
+.PHONY: demo test check bench-overhead bench-data torture bench-startup npu-operators install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -55,6 +55,10 @@ torture: install
 
 bench-startup: install
 	$(BIN)/python bench/startup.py
+
+# torch_npu's schemas, read anew out of the wheels of four releases (about 140 MB).
+npu-operators: install
+	$(BIN)/python tests/upstream/torch_npu_schemas.py
 
 clean:
 	rm -rf $(VENV) .venv-deepspeed-0.9.2 build dist *.egg-info data runs

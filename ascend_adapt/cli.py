@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from ascend_adapt.errors import AdaptError, SettingsError
 
-NOT_BUILT = ("convert", "eval", "generate", "report", "kernels")
+NOT_BUILT = ("convert", "eval", "generate", "report")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,11 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="versions, devices, and what must be fixed")
     stop = commands.add_parser("stop", help="end a detached job, and only that one")
     stop.add_argument("run_dir", metavar="RUN_DIR", help="the run directory that ascend-run printed")
-    for command in (status, doctor):
+    kernels = commands.add_parser("kernels", help="which backend each kernel takes here, and why")
+    kernels.add_argument("--check", action="store_true", help="compare each backend with the reference on this device")
+    for command in (status, doctor, kernels):
         command.add_argument("--json", action="store_true", help="print JSON")
-    for command, run in ((status, _status), (doctor, _doctor), (stop, _stop)):
+    for command, run in ((status, _status), (doctor, _doctor), (stop, _stop), (kernels, _kernels)):
         command.set_defaults(run=run)
-    for each in (status, doctor, stop, *add_commands(commands)):
+    for each in (status, doctor, stop, kernels, *add_commands(commands)):
         each.add_argument("--debug", action="store_true", help="show the traceback of an error")
     for name in NOT_BUILT:
         commands.add_parser(name, help="(not built yet)")
@@ -108,6 +110,19 @@ def _stop(known: argparse.Namespace) -> int:
 
     print(f"ascend-adapt stop: the job of {known.run_dir} {stop.stop(Path(known.run_dir))}")
     return 0
+
+
+def _kernels(known: argparse.Namespace) -> int:
+    from ascend_adapt.kernels import report
+
+    here = report.examine(os.environ, check=known.check)
+    if known.json:
+        _print_json(here.to_json())
+    else:
+        report.show(here)
+    for problem in here.problems:
+        print(f"ascend-adapt kernels: {problem}", file=sys.stderr)
+    return 1 if here.problems else 0
 
 
 def _print_json(data: Any) -> None:

@@ -10,6 +10,9 @@
     │   ├── PatchDrift           the target is missing or has changed
     │   ├── PatchFailed          applying raised
     │   └── PatchLost            the target was reloaded or replaced after apply
+    ├── KernelError              a kernel that cannot compute what it is asked for
+    │   ├── KernelArgumentError  arguments that do not fit each other, or the contract
+    │   └── BackendUnavailable   a backend was asked for that is not there, or cannot serve the call
     ├── LaunchError              a job that cannot be planned or started
     │   └── EmulationError       an emulated NPU that cannot be had on this machine
     └── DataError                text or token files that are not what the format, or the request, asks for
@@ -70,6 +73,18 @@ class PatchFailed(PatchError):
 
 class PatchLost(PatchError):
     """A target was reloaded or replaced after its patch was applied."""
+
+
+class KernelError(AdaptError):
+    """A kernel cannot compute what it is asked for."""
+
+
+class KernelArgumentError(KernelError):
+    """Arguments do not fit each other, or the contract."""
+
+
+class BackendUnavailable(KernelError):
+    """A backend was asked for that is not there, or cannot serve the call."""
 
 
 class LaunchError(AdaptError):

@@ -79,6 +79,8 @@ def disable() -> Status:
     with _lock:
         if _in_force is not None:
             _in_force.session.revert()
+            if _in_force.settings.kernels is not None:
+                _ask_for(None)
             _last = _status_of(_in_force)
             _in_force = None
         return _last
@@ -173,6 +175,8 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
     known, usable = manager.hosts(patches, hosts.KNOWN)
     manager.check_names(wanted.disable, wanted.allowed_plugins, wanted.allow_drift)
     _tell_problems(manager.problems, wanted)
+    if wanted.kernels is not None:
+        _ask_for(wanted.kernels)
     session = Session(
         device=device, hosts=known, strict=bool(wanted.strict), allow_drift=wanted.allow_drift, lock=_lock
     )
@@ -180,6 +184,8 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
         session.add(usable, wanted.disable)
     except BaseException:
         session.revert()
+        if wanted.kernels is not None:
+            _ask_for(None)
         raise
     return _InForce(session, manager, wanted, device, reason, caller)
 
@@ -191,6 +197,8 @@ def _join(in_force: _InForce, wanted: Settings, caller: str) -> Callable[[], Non
         _refuse(in_force, caller, f"device={wanted.device!r}", f"device {in_force.device!r} ({in_force.device_reason})")
     if wanted.strict is not None and stated.strict not in (None, wanted.strict):
         _refuse(in_force, caller, f"strict={wanted.strict}", f"strict={stated.strict}")
+    if wanted.kernels is not None and stated.kernels not in (None, wanted.kernels):
+        _refuse(in_force, caller, f"kernels={wanted.kernels}", f"kernels={stated.kernels}")
     joined = _Joined(in_force, len(in_force.manager.problems))
     try:
         joined.take_in(wanted)
@@ -219,9 +227,15 @@ class _Joined:
         manager.check_names(wanted.disable, ())
         usable = self._usable()
         _tell_problems(manager.problems[self.known_problems :], wanted)
-        if wanted.strict is not None:
-            self.stated = self.in_force.settings
-            self._state(replace(self.stated, strict=wanted.strict))
+        now = self.in_force.settings
+        joint = replace(
+            now,
+            strict=now.strict if wanted.strict is None else wanted.strict,
+            kernels=now.kernels if wanted.kernels is None else wanted.kernels,
+        )
+        if joint != now:
+            self.stated = now
+            self._state(joint)
         self.disabled = session.disable(wanted.disable)
         self.patches = session.add(usable, wanted.disable)
         session.refresh()
@@ -246,7 +260,16 @@ class _Joined:
         return usable
 
     def _state(self, settings: Settings) -> None:
+        if settings.kernels != self.in_force.settings.kernels:
+            _ask_for(settings.kernels)
         self.in_force.settings, self.in_force.session.strict = settings, bool(settings.strict)
+
+
+def _ask_for(kernels: Mapping[str, str] | None) -> None:
+    """Put the kernel backends that enable() was given in force, or take them back; only then are kernels imported."""
+    from ascend_adapt.kernels import dispatch
+
+    dispatch.ask_for(kernels)
 
 
 def _refuse(in_force: _InForce, caller: str, wish: str, fact: str) -> None:

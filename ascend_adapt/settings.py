@@ -10,6 +10,7 @@ from ascend_adapt.errors import SettingsError
 
 PREFIX = "ASCEND_ADAPT"
 DEVICES = ("npu", "cuda", "cpu")
+NUMERICS = ("upstream", "exact")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
@@ -23,6 +24,7 @@ class Settings:
     strict: bool | None = None
     allow_drift: tuple[str, ...] = ()
     allowed_plugins: tuple[str, ...] | None = None
+    kernels: Mapping[str, str] | None = None
 
 
 def is_off(environ: Mapping[str, str]) -> bool:
@@ -60,14 +62,15 @@ def resolve(
             f"device {device!r}: expected auto, {', '.join(DEVICES)} — correct device= or {PREFIX}_DEVICE"
         )
     wanted = kernels or variable("KERNELS")
+    if variable("NUMERICS") not in (None, "", *NUMERICS):
+        raise SettingsError(
+            f"{PREFIX}_NUMERICS={variable('NUMERICS')!r}: expected {' or '.join(NUMERICS)} — correct it or unset it"
+        )
+    chosen = None
     if wanted:
-        raise SettingsError(
-            f"kernels {wanted!r}: this version has no kernels to choose — unset kernels= and {PREFIX}_KERNELS"
-        )
-    if variable("NUMERICS") not in (None, "", "upstream"):
-        raise SettingsError(
-            f"{PREFIX}_NUMERICS={variable('NUMERICS')!r}: this version keeps upstream's numbers only — unset it"
-        )
+        from ascend_adapt.kernels import requests
+
+        chosen = requests.parse(wanted)
     for argument, value in (("plugins", plugins), ("disable", disable)):
         if isinstance(value, str) or not isinstance(value, Iterable):
             raise SettingsError(f"{argument}={value!r}: expected a list — put the one value in a list")
@@ -85,6 +88,7 @@ def resolve(
         strict=strict,
         allow_drift=words("ALLOW_DRIFT"),
         allowed_plugins=words("PLUGINS") or None,
+        kernels=chosen,
     )
 
 

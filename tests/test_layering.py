@@ -14,13 +14,14 @@ MAY_IMPORT = {
     "ascend_adapt": {"ascend_adapt.patches", "ascend_adapt.runtime"},
     "ascend_adapt.errors": set(),
     "ascend_adapt.probe": set(),
-    "ascend_adapt.settings": set(),
+    "ascend_adapt.settings": {"ascend_adapt.kernels"},
     "ascend_adapt.hosts": {"ascend_adapt.patches"},
     "ascend_adapt.hookspecs": {"ascend_adapt.patches"},
     "ascend_adapt.plugin_manager": {"ascend_adapt.hookspecs", "ascend_adapt.patches"},
     "ascend_adapt.patches": {"ascend_adapt.probe"},
     "ascend_adapt.runtime": {
         "ascend_adapt.hosts",
+        "ascend_adapt.kernels",
         "ascend_adapt.patches",
         "ascend_adapt.plugin_manager",
         "ascend_adapt.probe",
@@ -46,6 +47,7 @@ MAY_IMPORT = {
         "ascend_adapt",
         "ascend_adapt.data",
         "ascend_adapt.doctor",
+        "ascend_adapt.kernels",
         "ascend_adapt.launch",
         "ascend_adapt.status_report",
     },
@@ -53,6 +55,7 @@ MAY_IMPORT = {
     "ascend_adapt.data.torch_dataset": {"ascend_adapt.data"},
     "ascend_adapt.emulation": {"ascend_adapt.emulation.operators"},
     "ascend_adapt.emulation.operators": {"ascend_adapt.emulation"},
+    "ascend_adapt.kernels": {"ascend_adapt.probe"},
     "ascend_adapt.launch": {
         "ascend_adapt",
         "ascend_adapt.agreement",
@@ -134,7 +137,7 @@ def violations(path: Path, module: str) -> list[str]:
             allowed = {layer, "ascend_adapt.errors", *MAY_IMPORT[layer]}
             if not {name, layer_of(name if is_ours(name) else name.rpartition(".")[0])} & allowed:
                 wrong.append(f"{module} imports {name}, {layer} may import {', '.join(sorted(allowed))}")
-        elif root in may_import_at_once(layer):
+        elif root in may_import_at_once(module) or (root == "torch" and may_import_torch(layer) and not at_import):
             continue
         elif root in TARGETS and (at_import or not may_use_targets(layer)):
             wrong.append(f"{module} imports {name}{' at its top' if at_import else ''}")
@@ -145,10 +148,18 @@ def may_use_targets(layer: str) -> bool:
     return layer == "ascend_adapt_plugins"
 
 
-def may_import_at_once(layer: str) -> set[str]:
-    if layer in ("ascend_adapt.emulation", "ascend_adapt.emulation.operators"):
+def may_import_torch(layer: str) -> bool:
+    return layer == "ascend_adapt.kernels"
+
+
+def may_import_at_once(module: str) -> set[str]:
+    """What a module may import at its top: backends of kernels are imported when a tensor comes."""
+    if layer_of(module) in ("ascend_adapt.emulation", "ascend_adapt.emulation.operators"):
         return {"torch", "torch_npu"}
-    return {"torch"} if layer == "ascend_adapt.data.torch_dataset" else set()
+    is_backend = module.startswith("ascend_adapt.kernels.") and module.rpartition(".")[2].startswith("_")
+    if is_backend or module in ("ascend_adapt.data.torch_dataset", "ascend_adapt.kernels.megatron_extensions"):
+        return {"torch"}
+    return set()
 
 
 @pytest.mark.parametrize("path", source_files(), ids=module_name)
@@ -171,6 +182,10 @@ def test_imports_only_what_its_layer_may(path):
         ("ascend_adapt.emulation.environment", "import torch"),
         ("ascend_adapt.emulation.aten", "import deepspeed"),
         ("ascend_adapt.emulation.rank", "from ascend_adapt import runtime"),
+        ("ascend_adapt.kernels.dispatch", "import torch"),
+        ("ascend_adapt.kernels.attention", "import torch"),
+        ("ascend_adapt.kernels.attention._npu", "import torch_npu"),
+        ("ascend_adapt.kernels.attention._npu", "from ascend_adapt.patches import gate"),
     ],
 )
 def test_a_planted_import_is_found(module, line, tmp_path):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +52,12 @@ def test_joining_adds_plugins_and_disables_more(site: Site, enable: Enable) -> N
         ({"strict": True}, {"strict": False}, "strict=False", "strict=True"),
         ({"strict": False}, {"strict": True}, "strict=True", "strict=False"),
         ({}, {"device": "npu"}, "device='npu'", "device "),
+        (
+            {"kernels": "gelu:torch"},
+            {"kernels": {"gelu": "reference"}},
+            "kernels={'gelu': 'reference'}",
+            "gelu': 'torch",
+        ),
     ],
 )
 def test_callers_that_want_different_things_are_both_named(
@@ -194,6 +203,33 @@ def test_enabled_takes_its_strictness_back(site: Site, enable: Enable) -> None:
     import upstream  # noqa: F401
 
     assert ascend_adapt.status()["counting"].state == "drifted"
+
+
+def test_the_backends_of_kernels_are_in_force_until_they_are_taken_back(site: Site) -> None:
+    from ascend_adapt.kernels.requests import wanted
+
+    with ascend_adapt.enabled(kernels="softmax:reference"):
+        assert (wanted("masked_softmax"), wanted("gelu")) == ("reference", None)
+        ascend_adapt.enable(kernels={"masked_softmax": "reference"})
+        ascend_adapt.enable()
+        assert wanted("masked_softmax") == "reference"
+    assert wanted("masked_softmax") is None
+    ascend_adapt.enable()
+    with ascend_adapt.enabled(kernels={"gelu": "torch"}):
+        assert wanted("gelu") == "torch"
+    assert wanted("gelu") is None
+
+
+def test_a_backend_that_no_kernel_has_is_refused_and_nothing_is_in_force(site: Site) -> None:
+    with pytest.raises(SettingsError, match="gelu has no backend 'fast' — choose one of npu, torch, reference"):
+        ascend_adapt.enable(kernels={"gelu": "fast"})
+    assert ascend_adapt.enable(kernels={"gelu": "torch"}).outcomes
+
+
+def test_kernels_are_not_imported_until_they_are_asked_for() -> None:
+    code = "import sys, ascend_adapt; ascend_adapt.enable(); assert 'ascend_adapt.kernels' not in sys.modules"
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("ASCEND_ADAPT")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environ, timeout=60)
 
 
 def test_disable_within_enabled_within_enabled(site: Site, enable: Enable) -> None:

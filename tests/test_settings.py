@@ -32,6 +32,12 @@ def test_the_environment_states_what_arguments_do_not() -> None:
     assert settings.resolve(environ, device="auto").device is None
 
 
+def test_kernels_are_pairs_of_a_kernel_and_a_backend() -> None:
+    environ = {"ASCEND_ADAPT_KERNELS": " attention:npu , softmax:reference,"}
+    assert settings.resolve(environ).kernels == {"attention": "npu", "masked_softmax": "reference"}
+    assert settings.resolve(environ, kernels={"gelu": "torch"}).kernels == {"gelu": "torch"}
+
+
 @pytest.mark.parametrize(
     ("text", "off"),
     [
@@ -62,8 +68,12 @@ def test_the_kill_switch(text: str | None, off: bool) -> None:
         ({}, {"disable": [3]}, "disable=[3]: expected names"),
         ({}, {"plugins": ["json"]}, "plugins=['json']: expected modules or objects"),
         ({}, {"strict": "no"}, "strict='no': expected True or False"),
-        ({}, {"kernels": {"attention": "npu"}}, "no kernels to choose"),
-        ({"ASCEND_ADAPT_NUMERICS": "exact"}, {}, "upstream's numbers only"),
+        ({}, {"kernels": {"attention": 3}}, "expected KERNEL:BACKEND"),
+        ({}, {"kernels": ["attention"]}, "expected {'attention': 'npu'}"),
+        ({"ASCEND_ADAPT_KERNELS": "attention"}, {}, "expected KERNEL:BACKEND"),
+        ({"ASCEND_ADAPT_KERNELS": "convolution:npu"}, {}, "no kernel 'convolution' — choose from attention, masked"),
+        ({"ASCEND_ADAPT_KERNELS": "softmax:npu,masked_softmax:triton"}, {}, "two backends for masked_softmax"),
+        ({"ASCEND_ADAPT_NUMERICS": "finite"}, {}, "ASCEND_ADAPT_NUMERICS='finite': expected upstream or exact"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(environ: dict[str, str], arguments: Any, words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -35,8 +36,14 @@ AMSGRAD = Limit(
 )
 
 
-@kernel("npu_apply_adam", "npu_apply_adam_w")
-def without_out() -> None:
+_NAMES = (
+    *("beta1_power", "beta2_power", "lr", "weight_decay", "beta1", "beta2", "epsilon", "grad"),
+    *("use_locking", "use_nesterov", "max_grad_norm", "amsgrad", "maximize"),
+)
+
+
+@kernel("npu_apply_adam", "npu_apply_adam_w", takes=_NAMES)
+def without_out(**given: Any) -> None:
     """Refuse: the operators exist with ``out`` only."""
     OUT_ONLY.require(False, "out is missing")
 

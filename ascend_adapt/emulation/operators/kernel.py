@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from ascend_adapt.emulation import report
-from ascend_adapt.emulation.host_memory import as_cpu, as_npu
 from ascend_adapt.emulation.operators.limits import LimitNotKept
 from ascend_adapt.errors import OperatorMissing
 
@@ -65,6 +64,9 @@ def kernels_of(module: object) -> Iterable[Kernel]:
 
 def boxed(entry: Kernel, schema: torch.FunctionSchema) -> Function:
     """Return what torch.library calls: it counts, binds by the installed schema, and moves between npu and host."""
+    # It needs the emulated device, and what is declared here does not.
+    from ascend_adapt.emulation.host_memory import as_cpu, as_npu
+
     parameters = set(entry.takes or inspect.signature(entry.function).parameters)
     name = f"npu::{entry.operator}"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-
 from emulation.operators.case import Gradient
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
@@ -178,7 +177,9 @@ def call(case: Attention, **tensors: torch.Tensor) -> tuple[torch.Tensor, tuple[
         size = [batch, case.heads, rows, columns]
         bits = torch_npu._npu_dropout_gen_mask(torch.empty(1).npu(), size, p=1 - case.keep, seed=42, offset=8)
         options |= {"dropout_mask": bits, "seed": 42, "offset": 8}
-    operator = getattr(torch_npu, {1: "npu_fusion_attention"}.get(case.version, f"npu_fusion_attention_v{case.version}"))
+    operator = getattr(
+        torch_npu, {1: "npu_fusion_attention"}.get(case.version, f"npu_fusion_attention_v{case.version}")
+    )
     query, key, value = (tensors.pop(name) for name in ("query", "key", "value"))
     results = operator(query, key, value, case.heads, case.layout, **tensors, **options)
     return results[0], (int(results[4]), int(results[5]))
@@ -267,13 +268,15 @@ def in_layout(case: Attention, sequences: list[torch.Tensor]) -> torch.Tensor:
 
 
 def dropout_bits(case: Attention, seed: int, offset: int) -> list[torch.Tensor] | None:
-    """Return what dropout keeps, as _npu_dropout_gen_mask makes it of the seed and offset that the operator returned."""
+    """Return what dropout keeps, made by _npu_dropout_gen_mask of the seed and offset that the operator returned."""
     if case.keep == 1:
         return None
     import torch_npu
 
     counts = [case.heads * rows * columns for rows, columns in case.lengths]
-    bits = torch_npu._npu_dropout_gen_mask(torch.empty(1).npu(), [sum(counts)], p=1 - case.keep, seed=seed, offset=offset)
+    bits = torch_npu._npu_dropout_gen_mask(
+        torch.empty(1).npu(), [sum(counts)], p=1 - case.keep, seed=seed, offset=offset
+    )
     flat = ((bits.cpu().reshape(-1, 1) >> torch.arange(8)) & 1).reshape(-1)[: sum(counts)]
     return [
         part.reshape(case.heads, rows, columns)

@@ -73,3 +73,11 @@ def difference(found: torch.Tensor | None, expected: torch.Tensor | None) -> str
     error = (found.cpu().double() - expected).abs().max().item()
     allowed = TOLERANCES[found.dtype] * max(1.0, expected.abs().max().item())
     return "" if error <= allowed else f"{found.dtype} differs by {error:.3g}, expected at most {allowed:.3g}"
+
+
+@dataclass
+class Check:
+    """Anything else: ``check`` asserts, or returns what is wrong."""
+
+    name: str
+    check: Callable[[], str | None]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ascend_adapt.emulation import build, wheel
+from ascend_adapt.emulation import environment
 
 TESTS = Path(__file__).parents[2]
 
@@ -30,13 +30,13 @@ def results_of(tmp_path_factory):
 
 
 def emulated():
-    """Return the environment of a process whose torch_npu finds the emulated CANN libraries."""
-    npu = wheel.for_installed_torch(os.environ)
-    paths = [str(npu.site), str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+    """Return the environment of a process on the emulated device."""
+    emulation = environment.prepare("910B", 2, os.environ)
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
     return {
         **os.environ,
-        "LD_LIBRARY_PATH": str(build.libraries(npu, os.environ)),
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        **emulation.variables(os.environ),
+        "PYTHONPATH": emulation.python_path(path),
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         "OMP_NUM_THREADS": "1",
     }

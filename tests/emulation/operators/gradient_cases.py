@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
-
 from emulation.operators.case import Gradient
+from torch.nn import functional
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 _numbers = torch.Generator().manual_seed(7)
@@ -127,7 +126,9 @@ def activation_cases():
                 x,
                 node,
             )
-        yield Gradient(f"silu {dtype}", lambda x: npu().npu_silu(x), lambda x: functional.silu(x), x, "NpuSiluBackward0")
+        yield Gradient(
+            f"silu {dtype}", lambda x: npu().npu_silu(x), lambda x: functional.silu(x), x, "NpuSiluBackward0"
+        )
 
 
 def cross_entropy_cases():

@@ -14,10 +14,10 @@ rank.watch()
 
 import torch  # noqa: E402
 import torch_npu  # noqa: E402, F401
+from emulation.operators.case import Gradient, Misuse, run_gradient  # noqa: E402
 
 from ascend_adapt.emulation import report  # noqa: E402
 from ascend_adapt.errors import OperatorLimit  # noqa: E402
-from emulation.operators.case import Gradient, Misuse, run_gradient  # noqa: E402
 
 
 def run(case: Any) -> str:

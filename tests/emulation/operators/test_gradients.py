@@ -1,9 +1,8 @@
-"""Through torch_npu's own autograd nodes, every differentiable operator has the value and gradients of its definition."""
+"""Through torch_npu's autograd nodes, differentiable operators have the values and gradients of their definitions."""
 
 from __future__ import annotations
 
 import pytest
-
 from emulation.operators import attention_cases, gradient_cases
 
 

@@ -81,5 +81,5 @@ def packed_places(ends: Sequence[int] | torch.Tensor | None) -> list[Place]:
     values = [int(end) for end in ends] if ends is not None else []
     while values and values[-1] == 0 and any(values):
         values.pop()
-    starts = [0, *values[:-1]]
+    starts = [0, *values][: len(values)]
     return [Place(index, start, end) for index, (start, end) in enumerate(zip(starts, values, strict=True))]

@@ -1,0 +1,110 @@
+"""A backend beside the reference: the same call, forward and backward, and how far apart they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ascend_adapt.errors import BackendUnavailable
+from ascend_adapt.kernels.dispatch import Call, Kernel
+
+TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 3e-2, "float16": 5e-3}
+"""Of the largest difference to the largest number of the reference, by the dtype of what is compared."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far a backend is from the reference on one call."""
+
+    kernel: str
+    backend: str
+    call: str
+    errors: dict[str, float]
+    """Of each result and gradient: the largest difference over the largest number of the reference, or nan."""
+    tolerances: dict[str, float]
+    failed: str = ""
+    """What the backend raised, in words."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every error is within its tolerance."""
+        return not self.failed and all(error <= self.tolerances[name] for name, error in self.errors.items())
+
+    def __str__(self) -> str:
+        """Return the comparison in one line."""
+        if self.failed:
+            return f"{self.kernel}: {self.backend} failed on {self.call}: {self.failed}"
+        worst = max(self.errors, key=lambda name: _or_infinite(self.errors[name]) / self.tolerances[name])
+        told = f"{worst} differs by {self.errors[worst]:.2g}, {self.tolerances[worst]:.2g} is allowed"
+        return f"{self.kernel}: {self.backend} on {self.call}: {told}"
+
+
+def compare(kernel: Kernel, backend: str, call: Call, seed: int = 0) -> Comparison:
+    """Return how far ``backend`` is from the reference on ``call``, whose tensors stay as they are.
+
+    Dropout is left out: two backends never drop the same.
+
+    Raises:
+        BackendUnavailable: there is no such backend, or it does not serve the call.
+    """
+    if getattr(call, "dropout_p", 0.0):
+        call = replace(call, dropout_p=0.0)  # type: ignore[type-var]
+    implementation = kernel.backend(backend).implementation()
+    if reason := implementation.supports(call):
+        raise BackendUnavailable(
+            f"kernel {kernel.name!r}: backend {backend!r} does not serve {call.describe()}: {reason}"
+        )
+    right = _results(kernel.backend("reference").implementation(), call, seed)
+    try:
+        found = _results(implementation, call, seed)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        return Comparison(kernel.name, backend, call.describe(), {}, {}, " ".join(str(error).split())[:300])
+    errors = {name: _error(found[name], right[name]) for name in right}
+    tolerances = {name: TOLERANCES[str(tensor.dtype).removeprefix("torch.")] for name, tensor in right.items()}
+    return Comparison(kernel.name, backend, call.describe(), errors, tolerances)
+
+
+def _results(implementation: Any, call: Call, seed: int) -> dict[str, Any]:
+    """Return the result, every gradient, and what the call changed in place, by name."""
+    import torch
+
+    copy = type(call)(**{name: _copied(value) for name, value in vars(call).items()})
+    result = implementation.run(copy)
+    if result is None:
+        return {name: tensor for name, tensor in _tensors(copy) if tensor.dtype.is_floating_point}
+    named = {"result": result.detach()}
+    if result.requires_grad:
+        generator = torch.Generator().manual_seed(seed)
+        cotangent = torch.randn(result.shape, generator=generator).to(result.device, result.dtype)
+        result.backward(cotangent)
+        named.update({f"gradient of {name}": tensor.grad for name, tensor in _tensors(copy) if tensor.requires_grad})
+    return named
+
+
+def _copied(value: Any) -> Any:
+    if hasattr(value, "requires_grad"):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    return tuple(_copied(each) for each in value) if isinstance(value, tuple) else value
+
+
+def _tensors(call: Call) -> list[tuple[str, Any]]:
+    found = []
+    for name, value in vars(call).items():
+        if hasattr(value, "requires_grad"):
+            found.append((name, value))
+        elif isinstance(value, tuple):
+            found += [(f"{name}[{index}]", each) for index, each in enumerate(value)]
+    return found
+
+
+def _error(found: Any, right: Any) -> float:
+    if found is None or found.shape != right.shape or found.dtype != right.dtype:
+        return float("nan")
+    if not right.numel():
+        return 0.0
+    difference = (found.double() - right.double()).abs().max()
+    return float(difference / right.double().abs().max().clamp(min=1e-3))
+
+
+def _or_infinite(error: float) -> float:
+    return error if error == error else float("inf")

@@ -1,0 +1,272 @@
+"""Which backend computes a call: chosen by the tensor's device, once for each kind of call, and kept to be shown."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, cast
+
+from ascend_adapt.errors import BackendUnavailable, SettingsError
+from ascend_adapt.kernels import measurement, requests
+
+logger = logging.getLogger("ascend_adapt")
+
+
+class Call:
+    """One call of a kernel, its arguments checked; subclasses are frozen dataclasses of those arguments."""
+
+    def tensor(self) -> Any:
+        """Return the tensor that says on which device the call runs."""
+        return getattr(self, fields(cast(Any, self))[0].name)
+
+    def signature(self) -> tuple[Any, ...]:
+        """Return all of the call that a backend's ``supports`` may look at: shapes, dtypes and flags, but no values."""
+        return tuple(_seen(value) for value in vars(self).values())
+
+    def describe(self, *, rounded: bool = False) -> str:
+        """Return the call in words; ``rounded``: with sizes rounded up to powers of two, as a class of shapes."""
+        told = ((name, _told(value, rounded)) for name, value in vars(self).items())
+        return ", ".join(f"{name} {text}" if text != "True" else name for name, text in told if text)
+
+
+def _seen(value: Any) -> Any:
+    if hasattr(value, "shape"):
+        return (tuple(value.shape), value.dtype, value.requires_grad)
+    if isinstance(value, (list, tuple)):
+        return tuple(_seen(one) for one in value)
+    return value != 0.0 if isinstance(value, float) else value
+
+
+def _told(value: Any, rounded: bool) -> str:
+    if hasattr(value, "shape"):
+        sizes = [1 << (size - 1).bit_length() if rounded and size else size for size in value.shape]
+        grad = " with gradient" if value.requires_grad else ""
+        return f"{sizes} {str(value.dtype).removeprefix('torch.')}{grad}"
+    if isinstance(value, (list, tuple)):
+        return f"{len(value)} x ({_told(value[0], rounded)})" if value else ""
+    if value is None or value is False or value == 0.0:
+        return ""
+    return str(value) if isinstance(value, (bool, int, str)) else "given"
+
+
+class Implementation(Protocol):
+    """What a backend's module, or an object in it, must have."""
+
+    def supports(self, call: Any) -> str:
+        """Return "" if this computes ``call`` as the contract says, else why not, in words."""
+
+    def run(self, call: Any) -> Any:
+        """Return the result; gradients flow through it."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute a kernel."""
+
+    name: str
+    devices: tuple[str, ...]
+    """Types of device; none: every device."""
+    where: str
+    """``package.module`` or ``package.module:object`` of the Implementation, imported when it is first considered."""
+    measured: bool = False
+    """Whether it is timed against its neighbours in the list, rather than preferred to those behind it."""
+    deterministic: bool = True
+
+    def implementation(self) -> Implementation:
+        """Return the implementation, imported now if it was not."""
+        module, _, name = self.where.partition(":")
+        loaded = importlib.import_module(module)
+        return cast(Implementation, getattr(loaded, name) if name else loaded)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which backend computes one kind of call, and why."""
+
+    kernel: str
+    call: str
+    device: str
+    backend: str
+    reason: str
+    passed_over: tuple[tuple[str, str], ...] = ()
+    """Backends of this device that come first but do not serve the call, each with its reason."""
+
+
+class Kernel:
+    """An operation, and the backends that compute it, the preferred first and the reference last."""
+
+    def __init__(self, name: str, backends: Sequence[Backend]) -> None:
+        self.name = name
+        self.backends = list(backends)
+        self.choices: dict[tuple[Any, ...], Choice] = {}
+        self._chosen: dict[tuple[Any, ...], Implementation] = {}
+        _KERNELS[name] = self
+
+    def __call__(self, call: Call) -> Any:
+        """Return what the backend chosen for this kind of call computes.
+
+        Raises:
+            BackendUnavailable: a backend was asked for that is not there, or does not serve this call.
+        """
+        key = self._key(call)
+        chosen = self._chosen.get(key)
+        if chosen is None:
+            chosen = self._choose(call, key)
+        return chosen.run(call)
+
+    def choose(self, call: Call) -> Choice:
+        """Return which backend computes ``call``, and why, without computing it."""
+        key = self._key(call)
+        if key not in self.choices:
+            self._choose(call, key)
+        return self.choices[key]
+
+    def backend(self, name: str) -> Backend:
+        """Return the backend of that name.
+
+        Raises:
+            BackendUnavailable: there is none.
+        """
+        for backend in self.backends:
+            if backend.name == name:
+                return backend
+        known = ", ".join(one.name for one in self.backends)
+        raise BackendUnavailable(f"kernel {self.name!r}: no backend {name!r} — choose one of {known}")
+
+    def candidates(self, call: Call) -> Iterator[tuple[Backend, str]]:
+        """Yield every backend of the call's device, with "" or why it does not serve the call."""
+        device = call.tensor().device.type
+        for backend in self.backends:
+            if not backend.devices or device in backend.devices:
+                yield backend, _unfit(backend, call)
+
+    def forget(self) -> None:
+        """Choose anew from now on."""
+        self.choices.clear()
+        self._chosen.clear()
+
+    def _key(self, call: Call) -> tuple[Any, ...]:
+        import torch
+
+        device, wish = call.tensor().device, requests.wanted(self.name)
+        return (device, wish, torch.is_grad_enabled(), is_deterministic(), type(call), *call.signature())
+
+    def _choose(self, call: Call, key: tuple[Any, ...]) -> Implementation:
+        wish = requests.wanted(self.name)
+        if wish is not None:
+            backend, reason, settled = self._asked_for(wish, call), "as asked", True
+            passed_over: list[tuple[str, str]] = []
+        else:
+            backend, reason, passed_over, settled = self._automatic(call)
+        implementation = backend.implementation()
+        if settled:
+            device = call.tensor().device.type
+            choice = Choice(self.name, call.describe(), device, backend.name, reason, tuple(passed_over))
+            self.choices[key], self._chosen[key] = choice, implementation
+        for name, why in passed_over:
+            _tell_once(f"kernel {self.name!r}: {name} does not serve this call ({why}); {backend.name} does")
+        return implementation
+
+    def _asked_for(self, wish: str, call: Call) -> Backend:
+        backend, device = self.backend(wish), call.tensor().device.type
+        if backend.devices and device not in backend.devices:
+            why = f"it is for {' and '.join(backend.devices)}, the tensors are on {device}"
+        else:
+            why = _unfit(backend, call)
+        if why:
+            raise BackendUnavailable(
+                f"kernel {self.name!r}: backend {wish!r} was asked for, but {why} (call: {call.describe()}) — "
+                f"ask for another, or unset kernels= and {requests.VARIABLE}"
+            )
+        return backend
+
+    def _automatic(self, call: Call) -> tuple[Backend, str, list[tuple[str, str]], bool]:
+        """Return the backend, why it, those passed over, and whether this holds for the next such call too."""
+        passed_over: list[tuple[str, str]] = []
+        fit = []
+        for backend, why in self.candidates(call):
+            if why:
+                passed_over.append((backend.name, why))
+            else:
+                fit.append(backend)
+                if not backend.measured:
+                    break
+        if not fit:
+            reasons = "; ".join(f"{name}: {why}" for name, why in passed_over)
+            raise BackendUnavailable(
+                f"kernel {self.name!r}: no backend serves this call ({call.describe()}): {reasons} — "
+                "change the call, or report it"
+            )
+        rivals = [backend for backend in fit if backend.measured]
+        if len(rivals) < 2:
+            return fit[0], "the first that serves the call", passed_over, True
+        why_not = "deterministic" if is_deterministic() else measurement.why_not(call.tensor())
+        if why_not:
+            reason = f"the first that serves the call; not measured: {why_not}"
+            return rivals[0], reason, passed_over, why_not != measurement.CAPTURED
+        runs = {backend.name: backend.implementation().run for backend in rivals}
+        told = measurement.fastest(self.name, call, runs)
+        return self.backend(told.backend), told.reason, [*passed_over, *told.failed], True
+
+
+_KERNELS: dict[str, Kernel] = {}
+_told_already: set[str] = set()
+
+
+def kernels() -> Mapping[str, Kernel]:
+    """Return every kernel, by name."""
+    from ascend_adapt import kernels as all_of_them  # noqa: F401  its import declares them
+
+    return dict(_KERNELS)
+
+
+def ask_for(wishes: Mapping[str, str] | None) -> None:
+    """Put the backends that the user asked for in force, by kernel; None: those of the environment.
+
+    Raises:
+        SettingsError: no such kernel, or no such backend of it.
+    """
+    for name, backend in (wishes or {}).items():
+        known = [one.name for one in kernels()[name].backends]
+        if backend not in known:
+            raise SettingsError(
+                f"kernels {dict(wishes or {})!r}: {name} has no backend {backend!r} — choose one of {', '.join(known)}"
+            )
+    requests.state(wishes)
+
+
+def choices() -> tuple[Choice, ...]:
+    """Return every choice made in this process, in order; ranks of a job that differ in one diverge without a word."""
+    return tuple(choice for kernel in _KERNELS.values() for choice in kernel.choices.values())
+
+
+def forget() -> None:
+    """Make every choice anew from now on."""
+    for kernel in _KERNELS.values():
+        kernel.forget()
+
+
+def is_deterministic() -> bool:
+    """Return whether the same call must give the same bits: torch was told so, or the job was (--deterministic)."""
+    import torch
+
+    return torch.are_deterministic_algorithms_enabled() or os.environ.get("ASCEND_ADAPT_DETERMINISTIC", "0") != "0"
+
+
+def _unfit(backend: Backend, call: Call) -> str:
+    if not backend.deterministic and is_deterministic():
+        return "it is not deterministic"
+    try:
+        implementation = backend.implementation()
+    except ImportError as error:
+        return f"it cannot be imported: {error}"
+    return implementation.supports(call)
+
+
+def _tell_once(text: str) -> None:
+    if text not in _told_already:
+        _told_already.add(text)
+        logger.info("ascend_adapt: %s", text)

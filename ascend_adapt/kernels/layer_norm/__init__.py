@@ -1,0 +1,55 @@
+"""Layer normalisation over the last axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
+from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+
+
+@dataclass(frozen=True)
+class LayerNormCall(Call):
+    """The arguments of layer_norm, checked."""
+
+    x: Any
+    weight: Any = None
+    bias: Any = None
+    eps: float = 1e-5
+
+
+def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Any:
+    """Return (x - mean) / sqrt(variance + eps) * weight + bias over the last axis, computed in fp32.
+
+    Args:
+        x: [..., D].
+        weight: [D], or None.
+        bias: [D], or None.
+        eps: added to the variance.
+
+    Returns:
+        [..., D] in the dtype of ``x``.
+
+    Raises:
+        KernelArgumentError: shapes that do not fit.
+        BackendUnavailable: a backend was asked for that cannot serve the call.
+    """
+    check_float("x", x, shape="[..., D]")
+    if bias is not None and weight is None:
+        raise KernelArgumentError("bias: is given without a weight, expected both or the weight alone — give weight=")
+    check_shape("weight", weight, x.shape[-1:], f"x {list(x.shape)}")
+    check_shape("bias", bias, x.shape[-1:], f"x {list(x.shape)}")
+    check_together("x", x, weight=weight, bias=bias)
+    return KERNEL(LayerNormCall(x, weight, bias, eps))
+
+
+# torch_npu serves torch's own on an NPU.
+KERNEL = Kernel(
+    "layer_norm",
+    [
+        Backend("torch", (), f"{__name__}._torch"),
+        Backend("reference", (), f"{__name__}._reference"),
+    ],
+)

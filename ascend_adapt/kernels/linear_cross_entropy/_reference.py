@@ -1,0 +1,159 @@
+"""linear_cross_entropy in plain torch, a chunk of tokens at a time.
+
+With ``mean`` or ``sum`` every token's share of the loss is known in forward, so the gradients are computed there, while
+a chunk's logits are at hand, and backward only scales them; with ``none`` backward computes the logits again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed
+
+from ascend_adapt.kernels.cross_entropy._reference import exact, gradient, losses_and_normaliser
+from ascend_adapt.kernels.linear_cross_entropy import LinearCrossEntropyCall
+
+_CHUNK_BYTES = 2**28
+"""Bound of one chunk's logits in fp32, of which a few copies live at a time."""
+
+
+def supports(call: LinearCrossEntropyCall) -> str:
+    """Return "": this serves every call."""
+    return ""
+
+
+def run(call: LinearCrossEntropyCall) -> torch.Tensor:
+    """Return the loss: a number, or with ``none`` one a token, [T]."""
+    function = _AllAtOnce if call.reduction != "none" else _ByToken
+    loss: torch.Tensor = function.apply(call.hidden, call.weight, call.bias, call)
+    return loss
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Some tokens of a call, with what the arithmetic of cross_entropy asks for."""
+
+    labels: torch.Tensor
+    ignore_index: int
+    label_smoothing: float
+    group: Any
+    first: int
+    vocabulary: int
+    rows: slice
+
+
+def _chunks(call: LinearCrossEntropyCall) -> Iterator[_Chunk]:
+    tokens = len(call.labels)
+    size = max(1, _CHUNK_BYTES // (4 * max(1, call.weight.shape[0])))
+    for start in range(0, tokens, size):
+        rows = slice(start, min(start + size, tokens))
+        yield _Chunk(
+            call.labels[rows],
+            call.ignore_index,
+            call.label_smoothing,
+            call.group,
+            call.first,
+            call.vocabulary,
+            rows,
+        )
+
+
+def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, chunk: _Chunk) -> torch.Tensor:
+    logits = exact(hidden[chunk.rows] @ weight.t())
+    return logits if bias is None else logits + bias
+
+
+class _Gradients:
+    """The gradients of the three inputs, filled chunk by chunk; weight and bias are summed in fp32."""
+
+    def __init__(
+        self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, needed: tuple[bool, ...]
+    ) -> None:
+        self.weight_in = weight
+        self.hidden = torch.empty_like(hidden) if needed[0] else None
+        self.weight = torch.zeros_like(exact(weight)) if needed[1] else None
+        self.bias = torch.zeros_like(exact(bias)) if needed[2] and bias is not None else None
+
+    def add(self, hidden: torch.Tensor, of_logits: torch.Tensor, rows: slice) -> None:
+        """Add what the gradient of one chunk's logits [t, V] gives."""
+        rounded = of_logits.to(hidden.dtype)
+        if self.hidden is not None:
+            self.hidden[rows] = rounded @ self.weight_in
+        if self.weight is not None:
+            self.weight += rounded.t() @ hidden[rows]
+        if self.bias is not None:
+            self.bias += of_logits.sum(0)
+
+    def finished(self, group: Any, bias: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients in their inputs' dtypes, that of hidden summed over the ranks of the vocabulary."""
+        if self.hidden is not None and group is not None:
+            torch.distributed.all_reduce(self.hidden, group=group)
+        weight = None if self.weight is None else self.weight.to(self.weight_in.dtype)
+        of_bias = None if self.bias is None or bias is None else self.bias.to(bias.dtype)
+        return self.hidden, weight, of_bias
+
+
+class _AllAtOnce(torch.autograd.Function):
+    """A reduced loss, and in forward already its gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        call: LinearCrossEntropyCall,
+    ) -> torch.Tensor:
+        needed = ctx.needs_input_grad[:3]
+        gradients = _Gradients(hidden, weight, bias, needed) if any(needed) else None
+        share = torch.ones((), dtype=exact(hidden[:0]).dtype, device=hidden.device)
+        if call.reduction == "mean":
+            share = share / (call.labels != call.ignore_index).sum()
+        total = torch.zeros_like(share)
+        for chunk in _chunks(call):
+            logits = _logits(hidden, weight, bias, chunk)
+            losses, normaliser = losses_and_normaliser(logits, chunk)
+            total += losses.sum()
+            if gradients is not None:
+                of_logits = gradient(logits, normaliser, share.expand(len(losses)), chunk)
+                gradients.add(hidden, of_logits, chunk.rows)
+        if gradients is not None:
+            ctx.save_for_backward(*gradients.finished(call.group, bias))
+        return total * share
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        scaled = (None if saved is None else saved * grads[0].to(saved.dtype) for saved in ctx.saved_tensors)
+        return (*scaled, None)
+
+
+class _ByToken(torch.autograd.Function):
+    """The loss of each token; backward computes the logits again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        call: LinearCrossEntropyCall,
+    ) -> torch.Tensor:
+        told = [losses_and_normaliser(_logits(hidden, weight, bias, chunk), chunk) for chunk in _chunks(call)]
+        empty = exact(hidden.new_zeros(0))
+        losses, normaliser = (torch.cat([empty, *(pair[index] for pair in told)]) for index in (0, 1))
+        ctx.call = call
+        ctx.save_for_backward(hidden, weight, bias, normaliser)
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, normaliser = ctx.saved_tensors
+        gradients = _Gradients(hidden, weight, bias, ctx.needs_input_grad[:3])
+        for chunk in _chunks(ctx.call):
+            logits = _logits(hidden, weight, bias, chunk)
+            of_logits = gradient(logits, normaliser[chunk.rows], grads[0][chunk.rows], chunk)
+            gradients.add(hidden, of_logits, chunk.rows)
+        return (*gradients.finished(ctx.call.group, bias), None)

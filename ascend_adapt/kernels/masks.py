@@ -1,0 +1,126 @@
+"""The one mask contract of all kernels.
+
+``masked_out`` is bool, True = not seen (Megatron's and torch_npu's sense). ``bias`` is float and added after scaling;
+minus infinity in it hides too. ``causal`` is aligned to the last key: query i of Q sees the keys up to i + K - Q.
+``window=w`` is causal, and a query sees itself and the w - 1 keys before it. ``cu_seqlens`` are the borders of packed
+documents, none of which sees another. A row with nothing to see gives zeros, and zero gradients.
+
+Shapes: B batch, N heads, Q query length, K key length, D head dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ascend_adapt.errors import KernelArgumentError
+
+
+def masked_out_from_keep(keep: Any) -> Any:
+    """Return ``masked_out`` for a bool mask in torch's sense, True = seen.
+
+    Raises:
+        KernelArgumentError: it is not bool.
+    """
+    _check_bool("keep", keep)
+    return ~keep
+
+
+def check_masked_out(masked_out: Any, scores: Sequence[int], device: Any) -> None:
+    """Refuse a mask that is not bool, not on ``device``, or does not broadcast to the scores [B, N, Q, K]."""
+    if masked_out is None:
+        return
+    _check_bool("masked_out", masked_out)
+    _check_fits("masked_out", masked_out, scores, device)
+
+
+def check_bias(bias: Any, scores: Sequence[int], device: Any) -> None:
+    """Refuse a bias that is not float, not on ``device``, or does not broadcast to the scores [B, N, Q, K]."""
+    if bias is None:
+        return
+    if not _is_tensor(bias) or not bias.dtype.is_floating_point:
+        raise KernelArgumentError(
+            f"bias: is {_kind(bias)}, expected a float tensor that is added to the scores — "
+            "give a bool mask as masked_out=, or as masked_out=masked_out_from_keep(mask) where True means seen"
+        )
+    _check_fits("bias", bias, scores, device)
+
+
+def check_window(window: Any) -> None:
+    """Refuse a window that is not a positive int."""
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+        raise KernelArgumentError(f"window={window!r}: expected a number of keys, at least 1 — correct it")
+
+
+def check_cu_seqlens(cu_seqlens: Any, batch: int, queries: int, keys: int, device: Any) -> None:
+    """Refuse borders that are not int32 [documents + 1] from 0 to the length of the one packed row.
+
+    The values of borders on a device are not read: that would wait for the device.
+    """
+    if cu_seqlens is None:
+        return
+    if not _is_tensor(cu_seqlens) or str(cu_seqlens.dtype) != "torch.int32" or cu_seqlens.dim() != 1:
+        raise KernelArgumentError(
+            f"cu_seqlens: is {_kind(cu_seqlens)}, expected int32 [documents + 1] — convert it with .to(torch.int32)"
+        )
+    if batch != 1 or queries != keys:
+        raise KernelArgumentError(
+            f"cu_seqlens: q has batch {batch} and length {queries}, k has length {keys}, expected B = 1 and equal "
+            "lengths — pack the documents one behind the other"
+        )
+    if cu_seqlens.device != device:
+        raise KernelArgumentError(f"cu_seqlens: is on {cu_seqlens.device}, q on {device} — move it")
+    if cu_seqlens.device.type == "cpu":
+        borders = cu_seqlens.tolist()
+        if len(borders) < 2 or borders[0] != 0 or borders[-1] != keys or borders != sorted(borders):
+            raise KernelArgumentError(
+                f"cu_seqlens: is {borders}, expected to rise from 0 to {keys}, the length of k — correct it"
+            )
+
+
+def hidden(rows: slice, columns: slice, shift: int, *, causal: bool, window: int | None, device: Any) -> Any:
+    """Return the bool mask [rows, columns] of what ``causal`` and ``window`` hide; ``shift`` is K - Q."""
+    import torch
+
+    query = torch.arange(rows.start, rows.stop, device=device)[:, None] + shift
+    key = torch.arange(columns.start, columns.stop, device=device)[None, :]
+    too_late = key > query
+    if window is not None:
+        return too_late | (key <= query - window)
+    return too_late if causal else torch.zeros_like(too_late)
+
+
+def documents(cu_seqlens: Any, length: int) -> Any:
+    """Return the number of the document that each of ``length`` packed positions belongs to, int64 [length]."""
+    import torch
+
+    positions = torch.arange(length, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
+    return torch.bucketize(positions, cu_seqlens[1:], right=True)
+
+
+def _check_bool(name: str, mask: Any) -> None:
+    if not _is_tensor(mask) or str(mask.dtype) != "torch.bool":
+        raise KernelArgumentError(
+            f"{name}: is {_kind(mask)}, expected a bool tensor — give what is added to the scores as bias=, "
+            "or compare a 0/1 mask first"
+        )
+
+
+def _check_fits(name: str, mask: Any, scores: Sequence[int], device: Any) -> None:
+    shape, full = tuple(mask.shape), tuple(scores)
+    if len(shape) > len(full) or any(
+        mine not in (1, whole) for mine, whole in zip(reversed(shape), reversed(full), strict=False)
+    ):
+        raise KernelArgumentError(
+            f"{name}: has shape {list(shape)}, expected one that broadcasts to the scores {list(full)} — reshape it"
+        )
+    if mask.device != device:
+        raise KernelArgumentError(f"{name}: is on {mask.device}, the scores on {device} — move it")
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "device")
+
+
+def _kind(value: Any) -> str:
+    return f"{value.dtype} {list(value.shape)}" if _is_tensor(value) else f"{type(value).__name__}"

@@ -1,0 +1,125 @@
+"""The CUDA extensions that Megatron's descendants import for softmax, on any device, each with its line's numbers.
+
+``forward(x, scale)``, ``forward(x, mask, scale)``, ``backward(grad, y, scale)``, ``get_batch_per_block(sq, sk, b, np)``
+as the extensions have them; ``scale`` is a number or a tensor of one. Unlike some of them, backward never writes into
+its arguments, and any float dtype and any length is taken.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels.masked_softmax import EXACT, FINITE, FINITE_ZEROED, masked_softmax_as
+
+MODULES = ("scaled_masked_softmax_cuda", "scaled_upper_triang_masked_softmax_cuda", "scaled_softmax_cuda")
+FILLS = {
+    # EleutherAI/gpt-neox@9610391a megatron/fused_kernels/scaled_masked_softmax.h
+    "gpt-neox": FINITE,
+    # NVIDIA/Megatron-LM@116820a5 megatron/fused_kernels/scaled_masked_softmax.h (releases 2.x)
+    "megatron-lm-2": FINITE,
+    # What Megatron-core imports: NVIDIA/apex@6424da3b csrc/megatron/scaled_masked_softmax.h
+    "megatron-lm": FINITE_ZEROED,
+    # deepspeedai/Megatron-DeepSpeed@4efb479d megatron/fused_kernels/scaled_masked_softmax.h
+    "megatron-deepspeed": FINITE_ZEROED,
+    # bigscience-workshop/Megatron-DeepSpeed@8387ae17 megatron/fused_kernels/scaled_masked_softmax.h
+    "bigscience-megatron-deepspeed": EXACT,
+}
+"""What masked-out scores become in each line."""
+
+
+def fill_module(module: ModuleType, line: str, *, numerics: str | None = None) -> None:
+    """Give ``module``, which has the name of one of MODULES, that extension's functions.
+
+    Args:
+        module: an empty module.
+        line: one of FILLS.
+        numerics: ``upstream``: as the line's own extension computes; ``exact``: masked out is exactly 0, and so is a
+            row with nothing to see. None: ASCEND_ADAPT_NUMERICS, else upstream.
+
+    Raises:
+        KernelArgumentError: another name, line or kind of numerics.
+    """
+    if line not in FILLS:
+        raise KernelArgumentError(f"line {line!r}: expected one of {', '.join(FILLS)} — correct it")
+    numerics = numerics or os.environ.get("ASCEND_ADAPT_NUMERICS") or "upstream"
+    if numerics not in ("upstream", "exact"):
+        raise KernelArgumentError(f"numerics {numerics!r}: expected upstream or exact — correct it")
+    vars(module).update(functions(module.__name__, EXACT if numerics == "exact" else FILLS[line], numerics))
+
+
+def functions(name: str, fill: str, numerics: str = "upstream") -> dict[str, Callable[..., Any]]:
+    """Return the functions of one of MODULES, by name."""
+
+    def rounded(scale: Any, x: torch.Tensor) -> float:
+        # The extensions' forward takes the scale in the dtype of the scores, their backward in fp32.
+        return float(scale) if numerics == "exact" else float(torch.tensor(float(scale), dtype=x.dtype))
+
+    def masked(x: torch.Tensor, mask: torch.Tensor, scale: Any) -> torch.Tensor:
+        _check_dims(name, x=(x, 4), mask=(mask, 4))
+        # Its mask is bytes, of which only 1 hides.
+        masked_out = mask if mask.dtype == torch.bool else mask == 1
+        with torch.no_grad():
+            return _tensor(masked_softmax_as(fill, x, masked_out=masked_out, scale=rounded(scale, x)))
+
+    def causal(x: torch.Tensor, scale: Any) -> torch.Tensor:
+        _check_dims(name, x=(x, 3))
+        if x.shape[1] != x.shape[2]:
+            raise KernelArgumentError(f"{name}: x has shape {list(x.shape)}, expected [B * N, S, S] — reshape it")
+        with torch.no_grad():
+            return _tensor(masked_softmax_as(EXACT, x, causal=True, scale=rounded(scale, x)))
+
+    def plain(x: torch.Tensor, scale: Any) -> torch.Tensor:
+        with torch.no_grad():
+            return _tensor(masked_softmax_as(EXACT, x, scale=rounded(scale, x)))
+
+    if name == "scaled_masked_softmax_cuda":
+        return {"forward": masked, "backward": backward, "get_batch_per_block": get_batch_per_block}
+    if name == "scaled_upper_triang_masked_softmax_cuda":
+        return {"forward": causal, "backward": backward}
+    if name == "scaled_softmax_cuda":
+        return {"forward": plain, "backward": backward}
+    raise KernelArgumentError(f"module {name!r}: expected one of {', '.join(MODULES)} — correct it")
+
+
+def backward(output_grads: torch.Tensor, softmax_results: torch.Tensor, scale: Any) -> torch.Tensor:
+    """Return the gradient of the scores, computed in fp32 and rounded once."""
+    if output_grads.shape != softmax_results.shape:
+        raise KernelArgumentError(
+            f"output_grads {list(output_grads.shape)}, softmax_results {list(softmax_results.shape)}: expected one "
+            "shape — give the results of this forward"
+        )
+    factor, dtype = float(scale), softmax_results.dtype
+    if factor == 1.0:
+        return _tensor(torch._softmax_backward_data(output_grads.to(dtype), softmax_results, -1, dtype))
+    exact = torch.promote_types(dtype, torch.float32)
+    grads, results = output_grads.to(exact), softmax_results.to(exact)
+    return _tensor(torch._softmax_backward_data(grads, results, -1, exact).mul_(factor).to(dtype))
+
+
+def get_batch_per_block(query_seq_len: int, key_seq_len: int, batches: int, attn_heads: int) -> int:
+    """Return how many rows one CUDA block of 128 threads takes; callers use the kernel only for multiples of it.
+
+    Source: NVIDIA/Megatron-LM@116820a5 megatron/fused_kernels/scaled_masked_softmax.h get_batch_per_block.
+    """
+    columns = 1 << max(0, key_seq_len - 1).bit_length()
+    warp = min(columns, 32)
+    return 128 // warp * (2 if columns <= 128 else 1)
+
+
+def _check_dims(name: str, **tensors: tuple[torch.Tensor, int]) -> None:
+    for argument, (tensor, dims) in tensors.items():
+        if tensor.dim() != dims:
+            raise KernelArgumentError(
+                f"{name}: {argument} has shape {list(tensor.shape)}, expected {dims} axes — reshape it"
+            )
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    result: torch.Tensor = value
+    return result

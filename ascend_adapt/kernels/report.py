@@ -1,0 +1,115 @@
+"""`ascend-adapt kernels`: which backend each kernel takes on this machine and why, and whether it agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ascend_adapt import probe
+from ascend_adapt.errors import BackendUnavailable, KernelError
+from ascend_adapt.kernels.comparison import Comparison, compare
+from ascend_adapt.kernels.dispatch import kernels
+from ascend_adapt.kernels.samples import DTYPES, samples
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one kind of call takes here."""
+
+    kernel: str
+    call: str
+    dtype: str
+    backend: str
+    reason: str
+    passed_over: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass
+class KernelReport:
+    """What was found on this machine."""
+
+    device: str
+    device_reason: str
+    torch: str
+    rows: list[Row] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        compared = [{**asdict(one), "agrees": one.agrees} for one in self.comparisons]
+        return {**asdict(self), "comparisons": compared}
+
+
+def examine(environ: Mapping[str, str], *, check: bool) -> KernelReport:
+    """Return the choices for a small call of each kind; ``check``: and each backend beside the reference."""
+    device, reason = environ.get("ASCEND_ADAPT_DEVICE") or "", "as asked"
+    if device in ("", "auto"):
+        device, reason = probe.detect_device(environ)
+    try:
+        import torch
+    except ImportError:
+        report = KernelReport(device, reason, "not installed")
+        known = [(name, ", ".join(one.name for one in kernel.backends)) for name, kernel in kernels().items()]
+        report.rows = [Row(name, "every", "", "none", "torch is not installed", ((all_, ""),)) for name, all_ in known]
+        if check:
+            report.problems.append("torch is not installed, so nothing can be compared — install it")
+        return report
+    report = KernelReport(device, reason, torch.__version__)
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        problem = f"device {device}: torch cannot use it ({' '.join(str(error).split())[:200]})"
+        report.problems.append(f"{problem} — see ascend-adapt doctor")
+        return report
+    for dtype in DTYPES[device]:
+        _examine(report, torch.device(device), getattr(torch, dtype), check)
+    return report
+
+
+def _examine(report: KernelReport, device: Any, dtype: Any, check: bool) -> None:
+    known = kernels()
+    for name, kind, call in samples(device, dtype):
+        kernel, word = known[name], str(dtype).removeprefix("torch.")
+        try:
+            choice = kernel.choose(call)
+            report.rows.append(Row(name, kind, word, choice.backend, choice.reason, choice.passed_over))
+        except KernelError as error:
+            report.rows.append(Row(name, kind, word, "none", str(error)))
+            report.problems.append(str(error))
+        if not check:
+            continue
+        for backend, unfit in kernel.candidates(call):
+            if unfit or backend.name == "reference":
+                continue
+            try:
+                compared = compare(kernel, backend.name, call)
+            except BackendUnavailable:
+                continue
+            report.comparisons.append(compared)
+            if not compared.agrees:
+                report.problems.append(f"{compared} — disable it with ASCEND_ADAPT_KERNELS={name}:reference")
+
+
+def show(report: KernelReport) -> None:
+    """Print the report as a table."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    print(f"device: {report.device} ({report.device_reason}), torch {report.torch}")
+    table = Table(expand=False)
+    for column in ("kernel", "call", "dtype", "backend", "why", "passed over"):
+        table.add_column(column, overflow="fold")
+    for row in report.rows:
+        passed = "; ".join(f"{name}: {why}" if why else name for name, why in row.passed_over)
+        cells = (row.kernel, row.call, row.dtype, row.backend, row.reason, passed)
+        # Text and not str: brackets in a reason are no markup.
+        table.add_row(*(Text(cell) for cell in cells))
+    console = Console()
+    # A pipe has no width of its own; 80 columns would fold every word.
+    Console(width=None if console.is_terminal else 200, soft_wrap=False).print(table)
+    if report.comparisons:
+        agree = sum(one.agrees for one in report.comparisons)
+        print(f"{agree} of {len(report.comparisons)} comparisons with the reference agree, forward and backward")

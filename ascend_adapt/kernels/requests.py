@@ -1,0 +1,69 @@
+"""Which backends the user asked for: ``attention:npu,softmax:reference``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from ascend_adapt.errors import SettingsError
+
+VARIABLE = "ASCEND_ADAPT_KERNELS"
+NAMES = (
+    "attention",
+    "masked_softmax",
+    "rms_norm",
+    "layer_norm",
+    "rotary",
+    "swiglu",
+    "gelu",
+    "cross_entropy",
+    "linear_cross_entropy",
+    "adamw",
+)
+_SHORT = {"softmax": "masked_softmax"}
+
+_stated: dict[str, str] | None = None
+_of_environment: tuple[str, dict[str, str]] = ("", {})
+
+
+def parse(wishes: Mapping[str, str] | str) -> dict[str, str]:
+    """Return kernel name -> backend name.
+
+    Raises:
+        SettingsError: not of that form, or a kernel that does not exist.
+    """
+    pairs: list[tuple[str, str]]
+    if isinstance(wishes, str):
+        words = [word.strip() for word in wishes.split(",") if word.strip()]
+        pairs = [(name.strip(), backend.strip()) for name, _, backend in (word.partition(":") for word in words)]
+    elif isinstance(wishes, Mapping):
+        pairs = list(wishes.items())
+    else:
+        raise SettingsError(f"kernels {wishes!r}: expected {{'attention': 'npu'}} or 'attention:npu' — correct it")
+    told: dict[str, str] = {}
+    for name, backend in pairs:
+        if not (isinstance(name, str) and isinstance(backend, str) and name and backend):
+            raise SettingsError(f"kernels {wishes!r}: expected KERNEL:BACKEND, separated by commas — correct it")
+        name = _SHORT.get(name, name)
+        if name not in NAMES:
+            raise SettingsError(f"kernels {wishes!r}: there is no kernel {name!r} — choose from {', '.join(NAMES)}")
+        if told.setdefault(name, backend) != backend:
+            raise SettingsError(f"kernels {wishes!r}: two backends for {name} — name one")
+    return told
+
+
+def state(wishes: Mapping[str, str] | None) -> None:
+    """Put the backends that enable() was given in force, in place of the environment's; None: those again."""
+    global _stated
+    _stated = None if wishes is None else dict(wishes)
+
+
+def wanted(kernel: str) -> str | None:
+    """Return the backend asked for, or None: the automatic choice."""
+    global _of_environment
+    if _stated is not None:
+        return _stated.get(kernel)
+    text = os.environ.get(VARIABLE, "")
+    if text != _of_environment[0]:
+        _of_environment = (text, parse(text))
+    return _of_environment[1].get(kernel)

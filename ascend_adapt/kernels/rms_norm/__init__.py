@@ -1,0 +1,46 @@
+"""Root mean square normalisation over the last axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
+from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+
+
+@dataclass(frozen=True)
+class RmsNormCall(Call):
+    """The arguments of rms_norm, checked."""
+
+    x: Any
+    weight: Any = None
+    eps: float = 1e-6
+
+
+def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6) -> Any:
+    """Return x / sqrt(mean(x^2) + eps) * weight over the last axis, computed in fp32, in the dtype of ``x``.
+
+    Args:
+        x: [..., D].
+        weight: [D], or None.
+        eps: added to the mean square.
+
+    Raises:
+        KernelArgumentError: shapes that do not fit.
+        BackendUnavailable: a backend was asked for that cannot serve the call.
+    """
+    check_float("x", x, shape="[..., D]")
+    check_shape("weight", weight, x.shape[-1:], f"x {list(x.shape)}")
+    check_together("x", x, weight=weight)
+    return KERNEL(RmsNormCall(x, weight, eps))
+
+
+KERNEL = Kernel(
+    "rms_norm",
+    [
+        Backend("npu", ("npu",), f"{__name__}._npu"),
+        Backend("torch", ("cuda", "cpu"), f"{__name__}._torch"),
+        Backend("reference", (), f"{__name__}._reference"),
+    ],
+)

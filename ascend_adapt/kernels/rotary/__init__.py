@@ -1,0 +1,66 @@
+"""Rotary position embedding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
+from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+
+
+@dataclass(frozen=True)
+class RotaryCall(Call):
+    """The arguments of rotary, checked; all of the last axis turns."""
+
+    x: Any
+    cos: Any
+    sin: Any
+    interleaved: bool = False
+
+
+def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:
+    """Return ``x`` with the first R of its last axis turned by their angles, computed in fp32, in the dtype of ``x``.
+
+    Args:
+        x: [..., D], such as [B, N, S, D] or [S, B, N, D].
+        cos: broadcasts to [..., R], R even and at most D; the remaining D - R pass unchanged.
+        sin: of the shape of ``cos``.
+        interleaved: pairs are neighbours (2i, 2i + 1); otherwise (i, i + R / 2), as GPT-NeoX and Llama have them.
+
+    Raises:
+        KernelArgumentError: shapes that do not fit.
+        BackendUnavailable: a backend was asked for that cannot serve the call.
+    """
+    for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
+        check_float(name, tensor, shape="[..., D]")
+    check_shape("sin", sin, cos.shape, f"cos {list(cos.shape)}")
+    check_together("x", x, cos=cos, sin=sin)
+    turned, width = int(cos.shape[-1]), int(x.shape[-1])
+    if turned % 2 or not 2 <= turned <= width:
+        raise KernelArgumentError(
+            f"cos: has shape {list(cos.shape)}, x {list(x.shape)}; expected an even last axis of at most {width} — "
+            "give as many angles as are turned"
+        )
+    fits = cos.dim() <= x.dim() and all(
+        mine in (1, whole) for mine, whole in zip(reversed(cos.shape[:-1]), reversed(x.shape[:-1]), strict=False)
+    )
+    if not fits:
+        raise KernelArgumentError(
+            f"cos: has shape {list(cos.shape)}, expected one that broadcasts to {[*x.shape[:-1], turned]} — reshape it"
+        )
+    if turned == width:
+        return KERNEL(RotaryCall(x, cos, sin, interleaved))
+    import torch
+
+    return torch.cat([KERNEL(RotaryCall(x[..., :turned], cos, sin, interleaved)), x[..., turned:]], -1)
+
+
+KERNEL = Kernel(
+    "rotary",
+    [
+        Backend("npu", ("npu",), f"{__name__}._npu"),
+        Backend("reference", (), f"{__name__}._reference"),
+    ],
+)

@@ -1,0 +1,81 @@
+"""Small calls of every kernel, one of each kind that backends tell apart; `ascend-adapt kernels` shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ascend_adapt.kernels.adamw import AdamwCall
+from ascend_adapt.kernels.attention import AttentionCall
+from ascend_adapt.kernels.cross_entropy import CrossEntropyCall
+from ascend_adapt.kernels.dispatch import Call
+from ascend_adapt.kernels.gelu import GeluCall
+from ascend_adapt.kernels.layer_norm import LayerNormCall
+from ascend_adapt.kernels.linear_cross_entropy import LinearCrossEntropyCall
+from ascend_adapt.kernels.masked_softmax import EXACT, FINITE, MaskedSoftmaxCall
+from ascend_adapt.kernels.rms_norm import RmsNormCall
+from ascend_adapt.kernels.rotary import RotaryCall
+from ascend_adapt.kernels.swiglu import SwigluCall
+
+DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("bfloat16", "float16"), "npu": ("bfloat16", "float16")}
+
+
+def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, Call]]:
+    """Yield (kernel, what kind of call, call) with tensors of ``dtype`` on ``device``."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+
+    def random(*shape: int, grad: bool = True, kind: Any = dtype) -> Any:
+        return torch.randn(shape, generator=generator).to(device, kind).requires_grad_(grad)
+
+    def drawn(bound: int, *shape: int) -> Any:
+        return torch.randint(bound, shape, generator=generator).to(device)
+
+    def out(*shape: int) -> Any:
+        """A mask of one entry in three, and of the whole of the first rows."""
+        mask = torch.rand(shape, generator=generator) < 0.33
+        mask[..., :3, :] = True
+        return mask.to(device)
+
+    def qkv(queries: int, keys: int, width: int = 64, batch: int = 2, key_heads: int = 4) -> tuple[Any, Any, Any]:
+        key = (batch, key_heads, keys, width)
+        return random(batch, 4, queries, width), random(*key), random(*key)
+
+    attention = "attention"
+    yield attention, "full", AttentionCall(*qkv(64, 64), scale=0.125)
+    yield attention, "causal", AttentionCall(*qkv(64, 64), causal=True, scale=0.125)
+    yield attention, "causal, Q < K, grouped heads", AttentionCall(*qkv(37, 53, 80, 2, 2), causal=True, scale=0.1)
+    yield attention, "causal, Q > K", AttentionCall(*qkv(53, 37), causal=True, scale=0.125)
+    yield attention, "mask", AttentionCall(*qkv(64, 96), masked_out=out(2, 1, 64, 96), scale=0.125)
+    bias = random(1, 4, 64, 64, grad=False)
+    yield attention, "bias", AttentionCall(*qkv(64, 64), bias=bias, causal=True, scale=0.125)
+    yield attention, "window", AttentionCall(*qkv(64, 64), causal=True, window=9, scale=0.125)
+    borders = torch.tensor([0, 5, 40, 64], dtype=torch.int32, device=device)
+    yield attention, "packed", AttentionCall(*qkv(64, 64, batch=1), causal=True, scale=0.125, cu_seqlens=borders)
+    softmax = "masked_softmax"
+    yield softmax, "causal", MaskedSoftmaxCall(random(2, 4, 64, 64), None, 0.5, True)
+    yield softmax, "mask", MaskedSoftmaxCall(random(2, 4, 64, 64), out(2, 1, 64, 64), 0.5, False, EXACT)
+    yield softmax, "mask that fills", MaskedSoftmaxCall(random(2, 4, 64, 64), out(2, 1, 64, 64), 0.5, False, FINITE)
+    yield "rms_norm", "weight", RmsNormCall(random(3, 5, 96), random(96))
+    yield "layer_norm", "weight and bias", LayerNormCall(random(3, 5, 96), random(96), random(96))
+    angles = torch.randn(1, 1, 20, 64, generator=generator)
+    cos, sin = (each.to(device, dtype) for each in (angles.cos(), angles.sin()))
+    yield "rotary", "halves", RotaryCall(random(2, 4, 20, 64), cos, sin)
+    yield "rotary", "interleaved", RotaryCall(random(2, 4, 20, 64), cos, sin, True)
+    yield "swiglu", "no bias", SwigluCall(random(3, 5, 96))
+    yield "gelu", "tanh", GeluCall(random(3, 5, 96), None, "tanh")
+    yield "gelu", "tanh of a sum with a bias", GeluCall(random(3, 5, 96), random(96), "tanh")
+    labels = drawn(50, 12)
+    labels[3] = -100
+    yield "cross_entropy", "of logits", CrossEntropyCall(random(12, 50), labels, vocabulary=50)
+    yield "cross_entropy", "of fp32 logits", CrossEntropyCall(random(12, 50, kind=torch.float32), labels, vocabulary=50)
+    linear = LinearCrossEntropyCall(random(12, 32), random(50, 32), labels, vocabulary=50)
+    yield "linear_cross_entropy", "mean", linear
+    steps = tuple(torch.tensor(float(count)) for count in (0, 2))
+
+    def fp32() -> tuple[Any, ...]:
+        return tuple(random(*shape, grad=False, kind=torch.float32) for shape in ((7, 5), (33,)))
+
+    squares = tuple(tensor.square() for tensor in fp32())
+    yield "adamw", "fp32", AdamwCall(fp32(), fp32(), fp32(), squares, steps, 0.1, 0.9, 0.999, 1e-8, 0.01)

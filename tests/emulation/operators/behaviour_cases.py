@@ -1,0 +1,292 @@
+"""What operators without a gradient compute, and what all of them keep: seeds, memory, devices, refusals."""
+
+from __future__ import annotations
+
+import torch
+from emulation.operators.case import Check
+from torch.nn import functional
+
+CASES = []
+
+
+def case(function):
+    CASES.append(Check(function.__name__, function))
+    return function
+
+
+def normal(*size, seed=0):
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def raised(kind, call, *words):
+    try:
+        call()
+    except kind as error:
+        return [word for word in words if word not in str(error)] == []
+    return False
+
+
+def operator(name):
+    import torch_npu
+
+    return getattr(torch_npu, name)
+
+
+def steps_of(optimizer, **options):
+    """Return a parameter after three steps of a torch optimizer, and the gradients of these."""
+    parameter = torch.nn.Parameter(normal(5, 4))
+    chosen = optimizer([parameter], lr=0.01, betas=(0.9, 0.99), eps=1e-8, **options)
+    gradients = [normal(5, 4, seed=seed) for seed in (1, 2, 3)]
+    for gradient in gradients:
+        parameter.grad = gradient.clone()
+        chosen.step()
+    return parameter.detach(), gradients
+
+
+@case
+def apply_adam_takes_beta_to_the_step():
+    # Adam with epsilon added before the correction differs from torch's by it alone, so epsilon is tiny here.
+    wanted, gradients = steps_of(torch.optim.Adam)
+    var, m, v = normal(5, 4).npu(), torch.zeros(5, 4).npu(), torch.zeros(5, 4).npu()
+    for step, gradient in enumerate(gradients, 1):
+        arguments = (0.9**step, 0.99**step, 0.01, 0.9, 0.99, 1e-8, gradient.npu(), False, False)
+        results = operator("npu_apply_adam")(*arguments, out=(var, m, v))
+        assert results[0] is var
+    torch.testing.assert_close(var.cpu(), wanted, rtol=1e-5, atol=1e-6)
+
+
+@case
+def apply_adam_w_takes_beta_to_the_step_before():
+    wanted, gradients = steps_of(torch.optim.AdamW, weight_decay=0.1)
+    var, m, v = normal(5, 4).npu(), torch.zeros(5, 4).npu(), torch.zeros(5, 4).npu()
+    for step, gradient in enumerate(gradients):
+        powers = (0.9**step, 0.99**step)
+        arguments = (*powers, 0.01, 0.1, 0.9, 0.99, 1e-8, gradient.npu(), None, False, False)
+        operator("npu_apply_adam_w")(*arguments, out=(var, m, v))
+    torch.testing.assert_close(var.cpu(), wanted, rtol=1e-5, atol=1e-6)
+
+
+@case
+def apply_adam_w_amsgrad_and_maximize():
+    wanted, gradients = steps_of(torch.optim.AdamW, weight_decay=0.1, maximize=True)
+    var, m, v = normal(5, 4).npu(), torch.zeros(5, 4).npu(), torch.zeros(5, 4).npu()
+    for step, gradient in enumerate(gradients):
+        arguments = (0.9**step, 0.99**step, 0.01, 0.1, 0.9, 0.99, 1e-8, gradient.npu(), torch.zeros(5, 4).npu())
+        operator("npu_apply_adam_w")(*arguments, True, True, out=(var, m, v))
+    torch.testing.assert_close(var.cpu(), wanted, rtol=1e-5, atol=1e-6)
+
+
+@case
+def fused_adamw_of_torch_npu_steps_like_torch():
+    import torch_npu
+
+    values = [normal(4, 3), normal(7, seed=1)]
+    ours = [torch.nn.Parameter(value.npu()) for value in values]
+    theirs = [torch.nn.Parameter(value.clone()) for value in values]
+    fused = torch_npu.optim.NpuFusedAdamW(ours, lr=0.01, weight_decay=0.1)
+    plain = torch.optim.AdamW(theirs, lr=0.01, weight_decay=0.1)
+    for seed in (2, 3):
+        for mine, other in zip(ours, theirs, strict=True):
+            other.grad = normal(*other.shape, seed=seed)
+            # It keeps the gradients of its first step in one buffer; a tensor put in their place later is not seen.
+            if mine.grad is None:
+                mine.grad = torch.zeros_like(mine)
+            mine.grad.copy_(other.grad)
+        fused.step()
+        plain.step()
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.detach().cpu(), other.detach(), rtol=1e-5, atol=1e-6)
+
+
+@case
+def add_rms_norm_and_layer_norm():
+    x, other, gamma = normal(3, 8), normal(3, 8, seed=1), normal(8, seed=2)
+    y, rstd, total = operator("npu_add_rms_norm")(x.npu(), other.npu(), gamma.npu(), 1e-6)
+    torch.testing.assert_close(total.cpu(), x + other)
+    torch.testing.assert_close(y.cpu(), functional.rms_norm(x + other, (8,), gamma, 1e-6))
+    assert list(rstd.shape) == [3, 1]
+    found = operator("npu_layer_norm_eval")(x.npu(), [8], gamma.npu(), other[0].npu(), 1e-5)
+    torch.testing.assert_close(found.cpu(), functional.layer_norm(x, (8,), gamma, other[0], 1e-5))
+
+
+@case
+def apply_rotary_pos_emb_overwrites_query_and_key():
+    query, key = normal(2, 5, 3, 64), normal(2, 5, 1, 64, seed=1)
+    cos, sin = normal(2, 5, 1, 64, seed=2), normal(2, 5, 1, 64, seed=3)
+    on_npu = [tensor.npu() for tensor in (query, key, cos, sin)]
+    results = operator("npu_apply_rotary_pos_emb")(*on_npu, layout="BSND")
+    for tensor, given, result in zip((query, key), on_npu, results, strict=False):
+        half = torch.cat((-tensor[..., 32:], tensor[..., :32]), -1)
+        torch.testing.assert_close(given.cpu(), tensor * cos + half * sin)
+        assert result is given
+
+
+@case
+def a_wholly_masked_row_of_the_softmax_is_uniform():
+    x, mask = normal(32, 32), torch.ones(32, 32, dtype=torch.bool)
+    found = operator("npu_scaled_masked_softmax")(x.npu(), mask.npu(), 1.0, False).cpu()
+    torch.testing.assert_close(found, torch.full((32, 32), 1 / 32))
+
+
+@case
+def label_smoothing_without_a_gradient():
+    x, target = normal(6, 9), torch.tensor([0, 3, 8, 3, 1, 6])
+    for reduction in ("mean", "sum", "none"):
+        found = operator("npu_cross_entropy_loss")(x.npu(), target.npu(), reduction=reduction, label_smoothing=0.2)
+        wanted = functional.cross_entropy(x, target, reduction=reduction, label_smoothing=0.2)
+        torch.testing.assert_close(found[0].cpu(), wanted.reshape(found[0].shape))
+        assert [list(part.shape) for part in found[2:]] == [[0], [0]]
+
+
+@case
+def one_seed_gives_one_dropout_mask():
+    x = torch.ones(64, 64).npu()
+    torch.npu.manual_seed(11)
+    first, second = (operator("_npu_dropout")(x, 0.5)[0].cpu() for _ in range(2))
+    torch.npu.manual_seed(11)
+    again = operator("_npu_dropout")(x, 0.5)[0].cpu()
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    assert 0.4 < (first == 0).float().mean() < 0.6
+
+
+@case
+def attention_drops_anew_each_call_and_as_before_with_the_seed_given():
+    q = normal(1, 2, 16, 8).npu()
+    attend = operator("npu_fusion_attention")
+    first, second = (attend(q, q, q, 2, "BNSD", keep_prob=0.5) for _ in range(2))
+    assert first[4:6] != second[4:6]
+    assert not torch.equal(first[0].cpu(), second[0].cpu())
+    assert first[6] == 2 * 16 * 16
+    seeded = [attend(q, q, q, 2, "BNSD", keep_prob=0.5, seed=5, offset=8)[0].cpu() for _ in range(2)]
+    assert torch.equal(*seeded)
+
+
+@case
+def activation_checkpointing_replays_attention_dropout():
+    from torch.utils.checkpoint import checkpoint
+
+    attend = operator("npu_fusion_attention")
+    gradients = []
+    for again in (False, True):
+        q = normal(1, 2, 16, 8).npu().requires_grad_()
+        torch.npu.manual_seed(3)
+
+        def layer(x):
+            return attend(x, x, x, 2, "BNSD", keep_prob=0.5)[0]
+
+        (checkpoint(layer, q, use_reentrant=False) if again else layer(q)).sum().backward()
+        gradients.append(q.grad.cpu())
+    assert torch.equal(*gradients)
+
+
+@case
+def statistics_of_packed_attention_lie_in_blocks():
+    q = normal(5, 2, 8).npu()
+    ends = {"actual_seq_qlen": [2, 5], "actual_seq_kvlen": [2, 5]}
+    blocks = operator("npu_fusion_attention")(q, q, q, 2, "TND", **ends)[1].cpu()
+    rows = operator("npu_fusion_attention")(q, q, q, 2, "TND", softmax_layout="TND", **ends)[1].cpu()
+    assert blocks.shape == rows.shape == (5, 2, 8)
+    flat = blocks.reshape(-1, 8)
+    parts = [part.reshape(2, -1, 8).transpose(0, 1) for part in flat.split([4, 6])]
+    torch.testing.assert_close(torch.cat(parts), rows)
+
+
+@case
+def a_mask_of_bytes_is_a_mask():
+    q = normal(1, 2, 8, 8).npu()
+    mask = torch.ones(2048, 2048).triu(1)
+    attend = operator("npu_fusion_attention")
+    found = [attend(q, q, q, 2, "BNSD", atten_mask=mask.to(dtype).npu(), sparse_mode=3)[0].cpu() for dtype in BYTES]
+    assert torch.equal(*found)
+
+
+BYTES = (torch.bool, torch.uint8)
+
+
+@case
+def torch_attention_goes_through_the_fused_operator():
+    from ascend_adapt.emulation import report
+
+    q, k, v = (normal(2, 4, 16, 32, seed=seed) for seed in (1, 2, 3))
+    before = sum(count for name, count in report.tally.operators.items() if "npu_fusion_attention" in name)
+    found = functional.scaled_dot_product_attention(q.npu(), k.npu(), v.npu(), is_causal=True)
+    wanted = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-5)
+    assert sum(count for name, count in report.tally.operators.items() if "npu_fusion_attention" in name) > before
+
+
+@case
+def casts_formats_and_raw_copies():
+    x = normal(16, 16)
+    assert operator("npu_dtype_cast")(x.npu(), torch.int32).cpu().equal(x.int())
+    own = x.npu()
+    assert operator("npu_format_cast_")(own, 2) is own
+    assert operator("npu_format_cast_")(own, 29) is own
+    operator("npu_dtype_cast_")(own, (x * 2).half().npu())
+    torch.testing.assert_close(own.cpu(), x * 2, rtol=1e-2, atol=1e-2)
+    operator("copy_memory_")(own, x.npu())
+    assert own.cpu().equal(x)
+    assert operator("get_npu_format")(own) is not None
+    assert operator("npu_transpose")(own, (1, 0)).cpu().equal(x.T.contiguous())
+    assert raised(NotImplementedError, lambda: operator("npu_dtype_cast")(own, 290), "dtype=290")
+
+
+@case
+def the_overflow_flag_is_read_and_lowered():
+    from ascend_adapt.emulation.operators import float_status
+
+    words = operator("npu_alloc_float_status")(normal(2).npu())
+    assert words.cpu().equal(torch.zeros(8))
+    assert operator("npu_get_float_status")(words).cpu()[0] == 0
+    float_status.raise_flag()
+    assert operator("npu_get_float_status")(words).cpu()[0] == 1
+    assert operator("npu_clear_float_status")(words).cpu().equal(torch.zeros(8))
+    assert operator("npu_get_float_status")(words).cpu()[0] == 0
+
+
+@case
+def tensors_of_two_devices_are_refused():
+    x = normal(2, 8)
+    assert raised(RuntimeError, lambda: torch.ops.npu.npu_rms_norm(x.npu(), x[0]), "gamma on cpu", "same device")
+    q, ends = normal(4, 2, 8).npu(), torch.tensor([4])
+    options = {"actual_seq_qlen": ends.npu(), "actual_seq_kvlen": ends}
+    assert raised(RuntimeError, lambda: operator("npu_fusion_attention_v3")(q, q, q, 2, "TND", **options), "on the CPU")
+
+
+@case
+def what_is_not_built_is_named():
+    q, slopes = normal(1, 2, 8, 8).npu(), torch.ones(2).npu()
+    made_inside = lambda: operator("npu_fusion_attention_v2")(q, q, q, 2, "BNSD", pse=slopes, pse_type=2)  # noqa: E731
+    assert raised(NotImplementedError, made_inside, "pse_type=2", "position bias")
+    long = torch.zeros(1, 1, 1032, 8).npu()
+    last_rows = torch.zeros(1, 1, 1024, 1032).npu()
+    compressed = lambda: operator("npu_fusion_attention")(long, long, long, 1, "BNSD", pse=last_rows)  # noqa: E731
+    assert raised(NotImplementedError, compressed, "[1, 1, 1024, 1032]", "compressed")
+
+
+@case
+def registering_again_changes_nothing():
+    from ascend_adapt.emulation import operators
+
+    names = operators.register()
+    assert names == operators.register()
+    assert len(names) == len(set(names)) > 60
+    assert {"npu::npu_fusion_attention", "npu::npu_apply_adam_w.out", "npu::npu_format_cast"} <= set(names)
+
+
+@case
+def what_is_recorded_of_the_release_is_what_it_registers():
+    import importlib.metadata
+    import json
+    from pathlib import Path
+
+    from ascend_adapt.kernels import schema
+
+    facts = Path(__file__).parents[2] / "upstream" / "torch_npu.json"
+    recorded = json.loads(facts.read_text())["releases"][importlib.metadata.version("torch_npu")]
+    assert len(recorded) > 60
+    assert [told for text in recorded.values() if (told := schema.gate(text))] == []
+    assert schema.gate("npu_not_there(Tensor x) -> Tensor").endswith("has no such operator")
+    other = recorded["npu_rms_norm"].replace("1e-06", "1e-05")
+    assert schema.gate(other) == "npu_rms_norm: epsilon is 1e-06 by default, not 1e-05"

@@ -1,0 +1,88 @@
+"""What the contracts say, in numpy and float64, written from their text alone: no code of the kernels is used."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+
+def sees(i, j, queries, keys, *, causal=False, window=None, borders=None):
+    """Whether query i may see key j."""
+    at = i + keys - queries
+    if (causal or window is not None) and j > at:
+        return False
+    if window is not None and j <= at - window:
+        return False
+    if borders is not None:
+        return sum(i >= border for border in borders[1:]) == sum(j >= border for border in borders[1:])
+    return True
+
+
+@functools.cache
+def visible(queries, keys, **rules):
+    """[Q, K] of ``sees``."""
+    return np.array([[sees(i, j, queries, keys, **rules) for j in range(keys)] for i in range(queries)], dtype=bool)
+
+
+def softmax(scores, seen):
+    """Row by row over what is seen; zeros where nothing is."""
+    result = np.zeros_like(scores)
+    for row in np.ndindex(scores.shape[:-1]):
+        these = scores[row][seen[row]]
+        these = these[these > -np.inf]
+        if these.size:
+            inside = seen[row] & (scores[row] > -np.inf)
+            weights = np.exp(scores[row][inside] - these.max())
+            result[row][inside] = weights / weights.sum()
+    return result
+
+
+def attention(q, k, v, grad, *, scale, masked_out=None, bias=None, **rules):
+    """Return (output, dq, dk, dv, dbias) for the gradient ``grad`` of the output."""
+    shared = q.shape[1] // k.shape[1]
+    scores = np.zeros((*q.shape[:3], k.shape[2]))
+    for b, n in np.ndindex(q.shape[:2]):
+        scores[b, n] = scale * q[b, n] @ k[b, n // shared].T
+    if bias is not None:
+        scores = scores + bias
+    seen = np.broadcast_to(visible(q.shape[2], k.shape[2], **rules), scores.shape).copy()
+    if masked_out is not None:
+        seen &= ~np.broadcast_to(masked_out, scores.shape)
+    weights = softmax(scores, seen)
+    output, of_scores = np.zeros((*q.shape[:3], v.shape[3])), np.zeros_like(scores)
+    dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    for b, n in np.ndindex(q.shape[:2]):
+        m, w, g = n // shared, weights[b, n], grad[b, n]
+        output[b, n] = w @ v[b, m]
+        along = g @ v[b, m].T
+        of_scores[b, n] = w * (along - (along * w).sum(-1, keepdims=True))
+        dv[b, m] += w.T @ g
+        dq[b, n] = scale * of_scores[b, n] @ k[b, m]
+        dk[b, m] += scale * of_scores[b, n].T @ q[b, n]
+    return output, dq, dk, dv, of_scores
+
+
+def masked_softmax(x, grad, *, scale, masked_out=None, causal=False):
+    """Return (probabilities, dx)."""
+    seen = np.broadcast_to(visible(*x.shape[-2:], causal=causal), x.shape).copy()
+    if masked_out is not None:
+        seen &= ~np.broadcast_to(masked_out, x.shape)
+    weights = softmax(scale * x, seen)
+    return weights, scale * weights * (grad - (grad * weights).sum(-1, keepdims=True))
+
+
+def cross_entropy(logits, labels, *, ignore_index=-100, label_smoothing=0.0):
+    """Return (loss of each token, gradient of each token's loss): [T], [T, V]."""
+    tokens, columns = logits.shape
+    losses, grads = np.zeros(tokens), np.zeros_like(logits)
+    for t, label in enumerate(labels):
+        if label == ignore_index:
+            continue
+        target = np.full(columns, label_smoothing / columns)
+        target[label] += 1 - label_smoothing
+        shifted = logits[t] - logits[t].max()
+        logs = shifted - np.log(np.exp(shifted).sum())
+        losses[t] = -(target * logs).sum()
+        grads[t] = np.exp(logs) - target
+    return losses, grads

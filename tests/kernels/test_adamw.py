@@ -1,0 +1,82 @@
+"""adamw: a counter for every parameter, and torch's own optimizer beside it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import adamw, requests
+
+BACKENDS = ("reference", "torch")
+
+
+def one(value=1.0, grad=0.5, step=0.0):
+    """Lists of one parameter: params, grads, first and second moments, counters."""
+    grads = [None if grad is None else torch.tensor([grad])]
+    return [torch.tensor([value])], grads, [torch.zeros(1)], [torch.zeros(1)], [torch.tensor(step)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gradient_that_arrives_later_begins_its_own_count(backend):
+    requests.state({"adamw": backend})
+    # Another parameter is at its third step when the first gradient of this one arrives.
+    lists = [[*first, *second] for first, second in zip(one(step=2.0), one(), strict=True)]
+    adamw(*lists, lr=0.1, weight_decay=0.0)
+    assert lists[0][1].item() == pytest.approx(0.900000, abs=1e-6)
+    assert [step.item() for step in lists[4]] == [3.0, 1.0]
+    # What it would be with the counter of the other.
+    shared = one(step=2.0)
+    adamw(*shared, lr=0.1, weight_decay=0.0)
+    assert shared[0][0].item() == pytest.approx(0.936119, abs=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_parameter_without_a_gradient_stays(backend):
+    requests.state({"adamw": backend})
+    lists = one(grad=None, step=4.0)
+    adamw(*lists)
+    assert lists[0][0].item() == 1.0
+    assert lists[4][0].item() == 4.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_is_torchs_optimizer(backend, maximize, dtype):
+    requests.state({"adamw": backend})
+    torch.manual_seed(0)
+    mine = [torch.randn(5, 3, dtype=dtype), torch.randn(7, dtype=dtype)]
+    theirs = [each.clone().requires_grad_() for each in mine]
+    rates = {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+    optimizer = torch.optim.AdamW(theirs, foreach=False, maximize=maximize, **rates)
+    moments = [[torch.zeros_like(each) for each in mine] for _ in range(2)]
+    steps = [torch.tensor(0.0) for _ in mine]
+    for turn in range(5):
+        grads = [torch.randn_like(each) if (turn + index) % 3 else None for index, each in enumerate(mine)]
+        adamw(mine, grads, *moments, steps, maximize=maximize, **rates)
+        for parameter, grad in zip(theirs, grads, strict=True):
+            parameter.grad = grad
+        optimizer.step()
+    for found, right in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(found, right.detach())
+
+
+def test_low_precision_parameters_are_stepped_in_fp32():
+    lists = [[each[0].bfloat16()] if index < 2 else each for index, each in enumerate(one())]
+    adamw(*lists, lr=0.1, weight_decay=0.0)
+    assert lists[0][0].dtype == torch.bfloat16
+    assert lists[0][0].item() == pytest.approx(0.9, abs=4e-3)
+    assert lists[2][0].item() == pytest.approx(0.05)
+
+
+def test_what_does_not_fit_is_refused():
+    params, grads, means, squares, steps = one()
+    with pytest.raises(KernelArgumentError, match="grads: has 0 tensors, params 1"):
+        adamw(params, [], means, squares, steps)
+    with pytest.raises(KernelArgumentError, match="two parameters share a counter"):
+        adamw(params * 2, grads * 2, means * 2, squares * 2, steps * 2)
+    with pytest.raises(KernelArgumentError, match=r"grads\[0\]: has shape \[2\], params\[0\] asks for \[1\]"):
+        adamw(params, [torch.zeros(2)], means, squares, steps)
+    with pytest.raises(KernelArgumentError, match="betas="):
+        adamw(params, grads, means, squares, steps, betas=(1.0, 0.9))

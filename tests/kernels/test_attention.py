@@ -1,0 +1,257 @@
+"""attention beside a float64 oracle, on every backend that a CPU has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from kernels import oracle
+
+from ascend_adapt.errors import BackendUnavailable, KernelArgumentError
+from ascend_adapt.kernels import attention, masked_out_from_keep, requests
+from ascend_adapt.kernels.attention import KERNEL
+
+BACKENDS = ("reference", "sdpa")
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+
+
+def mask_of(seed, *shape):
+    mask = np.random.default_rng(seed).random(shape) < 0.4
+    mask[..., :2, :] = True  # rows with nothing to see
+    return mask
+
+
+def bias_of(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+# name -> (B, N, Nk, Q, K, D, rules)
+CASES = {
+    "full": (2, 3, 3, 17, 17, 64, {}),
+    "full, one query": (2, 3, 3, 1, 17, 64, {}),
+    "full, Q != K": (1, 2, 2, 7, 19, 96, {}),
+    "causal": (2, 3, 3, 17, 17, 64, {"causal": True}),
+    "causal, 1": (1, 2, 2, 1, 1, 64, {"causal": True}),
+    "causal, one query": (1, 2, 2, 1, 3, 64, {"causal": True}),
+    "causal, 127": (1, 1, 1, 127, 127, 80, {"causal": True}),
+    "causal, 129, shared heads": (1, 4, 2, 129, 129, 64, {"causal": True}),
+    "causal, Q < K": (2, 2, 2, 13, 17, 64, {"causal": True}),
+    "causal, Q << K": (2, 2, 1, 5, 23, 64, {"causal": True}),
+    "causal, Q > K": (2, 4, 2, 23, 9, 64, {"causal": True}),
+    "causal, D 128": (1, 2, 2, 11, 11, 128, {"causal": True}),
+    "causal, D 256": (1, 2, 2, 11, 11, 256, {"causal": True}),
+    "mask": (2, 2, 2, 13, 19, 64, {"masked_out": mask_of(0, 2, 1, 13, 19)}),
+    "mask of every head": (2, 2, 1, 13, 13, 64, {"masked_out": mask_of(1, 2, 2, 13, 13)}),
+    "mask [Q, K]": (2, 2, 2, 13, 13, 64, {"masked_out": mask_of(2, 13, 13)}),
+    "mask of keys": (2, 2, 2, 13, 13, 64, {"masked_out": np.arange(26).reshape(2, 1, 1, 13) % 4 == 1}),
+    "mask of all keys of one": (2, 2, 2, 5, 13, 64, {"masked_out": np.array([[[[True]]], [[[False]]]])}),
+    "mask, causal": (2, 2, 2, 13, 13, 64, {"masked_out": mask_of(3, 2, 1, 13, 13), "causal": True}),
+    "mask, causal, Q > K": (2, 2, 2, 17, 13, 64, {"masked_out": mask_of(3, 2, 1, 17, 13), "causal": True}),
+    "mask of keys, causal, shared heads": (
+        *(2, 4, 2, 13, 13, 80),
+        {"masked_out": np.arange(26).reshape(2, 1, 1, 13) < 3, "causal": True},
+    ),
+    "bias": (2, 2, 2, 13, 19, 64, {"bias": bias_of(4, 1, 2, 13, 19)}),
+    "bias of keys": (2, 2, 2, 13, 19, 64, {"bias": bias_of(5, 2, 1, 1, 19)}),
+    "bias of queries": (2, 2, 2, 13, 19, 64, {"bias": bias_of(5, 2, 1, 13, 1)}),
+    "bias, endless": (2, 2, 2, 13, 13, 64, {"bias": np.where(mask_of(6, 2, 1, 13, 13), -np.inf, 0.5)}),
+    "bias, mask, causal": (
+        *(2, 2, 2, 13, 13, 64),
+        {"bias": bias_of(7, 2, 13, 13), "masked_out": mask_of(8, 2, 1, 13, 13), "causal": True},
+    ),
+    "window": (2, 2, 1, 19, 19, 64, {"window": 5}),
+    "window of one": (2, 2, 2, 19, 19, 64, {"window": 1}),
+    "window, wide": (1, 2, 2, 19, 19, 64, {"window": 100}),
+    "window, many blocks": (1, 1, 1, 300, 300, 64, {"window": 130}),
+    "window, Q < K": (2, 2, 2, 7, 19, 64, {"window": 5}),
+    "window, Q > K": (2, 2, 2, 19, 7, 64, {"window": 5}),
+    "window, mask": (2, 2, 2, 19, 19, 64, {"window": 5, "masked_out": mask_of(9, 1, 1, 19, 19)}),
+    "window, bias": (2, 2, 2, 19, 19, 64, {"window": 5, "bias": bias_of(10, 1, 2, 1, 19)}),
+    "packed": (1, 2, 1, 19, 19, 64, {"cu_seqlens": [0, 4, 4, 11, 19]}),
+    "packed, causal": (1, 2, 2, 19, 19, 64, {"cu_seqlens": [0, 1, 11, 19], "causal": True}),
+    "packed, window": (1, 2, 2, 19, 19, 64, {"cu_seqlens": [0, 11, 19], "window": 3}),
+    "packed, mask": (
+        *(1, 2, 2, 19, 19, 64),
+        {"cu_seqlens": [0, 11, 19], "causal": True, "masked_out": mask_of(11, 1, 2, 19, 19)},
+    ),
+}
+
+
+def check(case, dtype, run):
+    """Compare ``run(q, k, v, **rules)`` with the oracle, forward and backward."""
+    batch, heads, key_heads, queries, keys, width, rules = CASES[case]
+    rng = np.random.default_rng(len(case))
+    shapes = (batch, heads, queries, width), (batch, key_heads, keys, width), (batch, key_heads, keys, width)
+    # Numbers that the dtype holds, so that only the computation can differ.
+    q, k, v, grad = (torch.from_numpy(rng.standard_normal(shape)).to(dtype) for shape in (*shapes, shapes[0]))
+    scale, told, given = 0.3, {}, {}
+    for name, value in rules.items():
+        told[name], given[name] = value, value
+        if name == "bias":
+            given[name] = torch.from_numpy(value).to(dtype)
+            told[name] = given[name].double().numpy()
+        elif name == "masked_out":
+            given[name] = torch.from_numpy(value)
+        elif name == "cu_seqlens":
+            given[name], told["borders"] = torch.tensor(value, dtype=torch.int32), tuple(told.pop(name))
+    inputs = [each.clone().requires_grad_() for each in (q, k, v)]
+    result = run(*inputs, scale=scale, **given)
+    result.backward(grad)
+    right = oracle.attention(*(each.double().numpy() for each in (q, k, v, grad)), scale=scale, **told)
+    found = (result.detach(), *(each.grad for each in inputs))
+    for name, mine, true in zip(("output", "dq", "dk", "dv"), found, right, strict=False):
+        assert mine.dtype == dtype
+        assert mine.shape == true.shape
+        error = np.abs(mine.double().numpy() - true).max() / max(1.0, np.abs(true).max())
+        assert error <= TOLERANCE[dtype], (name, error)
+    return result, right
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_it_is_what_the_contract_says(case, dtype, backend):
+    requests.state({"attention": backend})
+    check(case, dtype, attention)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", ["causal, Q < K", "mask, causal", "bias, mask, causal", "window", "packed, causal"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_it_is_that_in_every_dtype(case, dtype, backend):
+    requests.state({"attention": backend})
+    check(case, dtype, attention)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_row_with_nothing_to_see_is_zero_and_has_no_gradient(backend):
+    requests.state({"attention": backend})
+    q, k, v = (torch.randn(1, 2, 4, 64).requires_grad_() for _ in range(3))
+    masked_out = torch.zeros(4, 4, dtype=torch.bool)
+    masked_out[1] = True
+    result = attention(q, k, v, masked_out=masked_out)
+    result.backward(torch.full_like(result, 1e4))
+    assert result[:, :, 1].eq(0).all()
+    assert q.grad[:, :, 1].eq(0).all()
+    assert all(each.grad.isfinite().all() for each in (q, k, v))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_causal_mask_given_explicitly_is_causal(backend):
+    requests.state({"attention": backend})
+    q, k, v = torch.randn(1, 2, 5, 64), torch.randn(1, 2, 9, 64), torch.randn(1, 2, 9, 64)
+    late = torch.ones(5, 9, dtype=torch.bool).triu(9 - 5 + 1)
+    torch.testing.assert_close(attention(q, k, v, causal=True), attention(q, k, v, masked_out=late))
+    torch.testing.assert_close(
+        attention(q, k, v, causal=True), attention(q, k, v, masked_out=masked_out_from_keep(~late))
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_bias_gets_its_gradient_and_is_added_after_scaling(backend):
+    requests.state({"attention": backend})
+    batch, heads, _, queries, keys, width, _ = CASES["bias"]
+    rng = np.random.default_rng(3)
+    q, k, v, grad, bias = (
+        torch.from_numpy(rng.standard_normal(shape))
+        for shape in (
+            (batch, heads, queries, width),
+            *[(batch, heads, keys, width)] * 2,
+            (batch, heads, queries, width),
+        )
+        + ((batch, 1, queries, keys),)
+    )
+    bias.requires_grad_()
+    attention(q, k, v, bias=bias, scale=0.5).backward(grad)
+    *_, right = oracle.attention(*(each.numpy() for each in (q, k, v, grad)), scale=0.5, bias=bias.detach().numpy())
+    np.testing.assert_allclose(bias.grad.numpy(), right.sum(1, keepdims=True), atol=1e-10)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dropout_drops_that_share_and_scales_the_others(backend):
+    requests.state({"attention": backend})
+    torch.manual_seed(0)
+    q, k = torch.zeros(1, 1, 1, 64), torch.zeros(1, 1, 64, 64)
+    shares = torch.stack([attention(q, k, torch.eye(64)[None, None], dropout_p=0.25) for _ in range(200)]) * 64
+    torch.testing.assert_close(shares[shares != 0], torch.full_like(shares[shares != 0], 4 / 3))
+    assert shares.eq(0).double().mean().item() == pytest.approx(0.25, abs=0.02)
+
+
+def test_only_a_window_of_keys_is_ever_masked_at_once(monkeypatch):
+    from ascend_adapt.kernels.attention import _sdpa
+
+    seen = []
+    real = _sdpa.scaled_dot_product_attention
+
+    def recorded(q, k, v, attn_mask=None, **more):
+        seen.append(0 if attn_mask is None else attn_mask.numel())
+        return real(q, k, v, attn_mask=attn_mask, **more)
+
+    monkeypatch.setattr(_sdpa, "scaled_dot_product_attention", recorded)
+    q = torch.randn(1, 1, 2048, 64)
+    attention(q, q, q, causal=True)
+    attention(q[:, :, :1500], q, q, causal=True)
+    attention(q, q, q, causal=True, cu_seqlens=torch.tensor([0, 1000, 2048], dtype=torch.int32))
+    assert set(seen) == {0}
+    attention(q, q, q, window=64)
+    assert max(seen) <= 128 * (128 + 63)
+
+
+def test_without_a_mask_the_scale_is_one_over_the_root_of_d():
+    q, k, v = (torch.randn(1, 2, 5, 64) for _ in range(3))
+    torch.testing.assert_close(attention(q, k, v), attention(q, k, v, scale=0.125))
+
+
+def shapes(q=(2, 4, 5, 8), k=(2, 4, 7, 8), v=(2, 4, 7, 8)):
+    return [torch.randn(shape) for shape in (q, k, v)]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "given", "words"),
+    [
+        (shapes(), {"masked_out": torch.zeros(5, 7)}, "masked_out: is torch.float32 [5, 7], expected a bool tensor"),
+        (shapes(), {"masked_out": torch.zeros(5, 7, dtype=torch.uint8)}, "masked_out: is torch.uint8 [5, 7]"),
+        (shapes(), {"masked_out": [[True]]}, "masked_out: is list, expected a bool tensor"),
+        (shapes(), {"bias": torch.zeros(5, 7, dtype=torch.bool)}, "bias: is torch.bool [5, 7], expected a float"),
+        (
+            shapes(),
+            {"masked_out": torch.zeros(2, 1, 5, 5, dtype=torch.bool)},
+            "masked_out: has shape [2, 1, 5, 5], expected one that broadcasts to the scores [2, 4, 5, 7]",
+        ),
+        (shapes(), {"bias": torch.zeros(1, 2, 4, 5, 7)}, "bias: has shape [1, 2, 4, 5, 7], expected one that broad"),
+        (shapes(k=(2, 4, 7, 16)), {}, "q [2, 4, 5, 8], k [2, 4, 7, 16], v [2, 4, 7, 8]: expected"),
+        (shapes(k=(2, 3, 7, 8), v=(2, 3, 7, 8)), {}, "4 heads are no multiple of 3 key heads"),
+        (shapes(q=(4, 5, 8)), {}, "q: has shape [4, 5, 8], expected [B, N, Q, D]"),
+        (shapes(), {"dropout_p": 1.0}, "dropout_p=1.0: expected at least 0 and less than 1"),
+        (shapes(), {"window": 0}, "window=0: expected a number of keys"),
+        (shapes(), {"cu_seqlens": torch.tensor([0, 5])}, "cu_seqlens: is torch.int64 [2], expected int32"),
+        (shapes(), {"cu_seqlens": torch.tensor([0, 5]).int()}, "q has batch 2 and length 5, k has length 7"),
+        (
+            shapes((1, 4, 7, 8), (1, 4, 7, 8), (1, 4, 7, 8)),
+            {"cu_seqlens": torch.tensor([0, 5, 3, 7]).int()},
+            "cu_seqlens: is [0, 5, 3, 7], expected to rise from 0 to 7",
+        ),
+        ([torch.randn(1, 1, 2, 8), *(torch.randn(1, 1, 2, 8).half() for _ in range(2))], {}, "expected one dtype"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_both_shapes(tensors, given, words):
+    with pytest.raises(KernelArgumentError) as caught:
+        attention(*tensors, **given)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["npu", "flash"])
+def test_a_backend_of_another_device_is_refused(backend):
+    requests.state({"attention": backend})
+    with pytest.raises(BackendUnavailable, match=f"backend '{backend}' was asked for, but it is for .*on cpu"):
+        attention(*shapes())
+
+
+def test_a_backend_that_does_not_exist_is_refused():
+    requests.state({"attention": "tensor_cores"})
+    with pytest.raises(BackendUnavailable, match="no backend 'tensor_cores' — choose one of npu, flash"):
+        attention(*shapes())
+
+
+def test_cuda_is_offered_torchs_kernels_in_turn():
+    assert [one.name for one in KERNEL.backends if "cuda" in one.devices] == ["flash", "cudnn", "efficient", "sdpa"]

@@ -1,0 +1,166 @@
+"""cross_entropy and linear_cross_entropy beside a float64 oracle, and over two ranks beside one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from kernels import oracle
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import cross_entropy, linear_cross_entropy, requests
+from ascend_adapt.kernels.linear_cross_entropy import _reference
+
+LABELS = [3, 0, -100, 10, 5, -100, 7]
+COLUMNS = 11
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 1e-2}
+
+
+def labels():
+    return torch.tensor(LABELS)
+
+
+def reduced(losses, grads, reduction, weights):
+    """Return the oracle's loss, and its gradient under the gradient ``weights`` of the loss."""
+    counted = sum(label != -100 for label in LABELS)
+    if reduction == "none":
+        return losses, grads * weights[:, None]
+    share = 1 / counted if reduction == "mean" else 1.0
+    return losses.sum() * share, grads * share * weights
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_it_is_what_the_contract_says(dtype, smoothing, reduction, backend):
+    if (dtype, backend) == (torch.bfloat16, "torch"):
+        backend = "reference"  # the other refuses it
+    requests.state({"cross_entropy": backend})
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.standard_normal((7, COLUMNS)) * 5).to(dtype).requires_grad_()
+    weights = torch.from_numpy(rng.standard_normal(7)) if reduction == "none" else torch.tensor(0.7).double()
+    loss = cross_entropy(logits, labels(), label_smoothing=smoothing, reduction=reduction)
+    loss.backward(weights.to(loss.dtype))
+    assert loss.dtype == (dtype if dtype == torch.float64 else torch.float32)
+    told = oracle.cross_entropy(logits.detach().double().numpy(), LABELS, label_smoothing=smoothing)
+    right, grad = reduced(*told, reduction, weights.numpy())
+    np.testing.assert_allclose(loss.detach().numpy(), right, atol=max(TOLERANCE[dtype], 1e-6) * 5, rtol=1e-5)
+    np.testing.assert_allclose(logits.grad.double().numpy(), grad, atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_linear_form_is_that_of_the_products(smoothing, reduction, chunk, monkeypatch):
+    monkeypatch.setattr(_reference, "_CHUNK_BYTES", chunk * 4 * COLUMNS)
+    rng = np.random.default_rng(1)
+    hidden, weight, bias = (
+        torch.from_numpy(rng.standard_normal(shape)).requires_grad_() for shape in ((7, 4), (COLUMNS, 4), (COLUMNS,))
+    )
+    weights = torch.from_numpy(rng.standard_normal(7)) if reduction == "none" else torch.tensor(0.7).double()
+    loss = linear_cross_entropy(hidden, weight, labels(), bias=bias, label_smoothing=smoothing, reduction=reduction)
+    loss.backward(weights)
+    h, w, b = (each.detach().numpy() for each in (hidden, weight, bias))
+    told = oracle.cross_entropy(h @ w.T + b, LABELS, label_smoothing=smoothing)
+    right, grad = reduced(*told, reduction, weights.numpy())
+    np.testing.assert_allclose(loss.detach().numpy(), right, atol=1e-12)
+    for mine, true in ((hidden.grad, grad @ w), (weight.grad, grad.T @ h), (bias.grad, grad.sum(0))):
+        np.testing.assert_allclose(mine.numpy(), true, atol=1e-12)
+
+
+def test_the_linear_form_never_has_all_logits(monkeypatch):
+    monkeypatch.setattr(_reference, "_CHUNK_BYTES", 4 * 50 * 8)
+    seen = []
+    real = _reference._logits
+    monkeypatch.setattr(_reference, "_logits", lambda *given: seen.append(real(*given)) or seen[-1])
+    hidden = torch.randn(100, 16, requires_grad=True)
+    linear_cross_entropy(hidden, torch.randn(50, 16), torch.randint(50, (100,))).backward()
+    assert len(seen) == 13
+    assert max(len(logits) for logits in seen) == 8
+
+
+def test_the_linear_form_may_be_run_backward_twice():
+    hidden, weight = torch.randn(5, 4, requires_grad=True), torch.randn(9, 4, requires_grad=True)
+    loss = linear_cross_entropy(hidden, weight, torch.tensor([0, 1, 2, 3, 8]))
+    loss.backward(retain_graph=True)
+    once = hidden.grad.clone()
+    loss.backward()
+    torch.testing.assert_close(hidden.grad, 2 * once)
+
+
+def test_without_a_token_that_counts_the_mean_is_nan_and_its_gradient_is_not():
+    logits = torch.randn(2, 5, requires_grad=True)
+    for loss in (
+        cross_entropy(logits, torch.tensor([-100, -100])),
+        linear_cross_entropy(logits, torch.randn(7, 5), torch.tensor([-100, -100])),
+    ):
+        assert loss.isnan()
+    assert cross_entropy(logits, torch.tensor([-100, -100]), reduction="sum") == 0
+
+
+def test_batches_keep_their_shape():
+    logits, targets = torch.randn(2, 3, 5), torch.randint(5, (2, 3))
+    assert cross_entropy(logits, targets, reduction="none").shape == (2, 3)
+    assert linear_cross_entropy(logits, torch.randn(9, 5), targets, reduction="none").shape == (2, 3)
+
+
+def _rank(rank, path, results):
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(7, 4, dtype=torch.float64), torch.randn(12, 4, dtype=torch.float64)
+    hidden.requires_grad_()
+    mine = weight[rank * 6 : rank * 6 + 6].clone().requires_grad_()
+    loss = linear_cross_entropy(hidden, mine, labels(), label_smoothing=0.1, group=dist.group.WORLD)
+    loss.backward()
+    logits = (hidden.detach() @ mine.detach().T).requires_grad_()
+    plain = cross_entropy(logits, labels(), label_smoothing=0.1, group=dist.group.WORLD, reduction="none")
+    plain.sum().backward()
+    results.put((rank, *(each.detach().numpy() for each in (loss, hidden.grad, mine.grad, plain, logits.grad))))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_a_vocabulary_over_two_ranks_is_that_of_one(tmp_path):
+    results = mp.get_context("spawn").SimpleQueue()
+    ranks = mp.start_processes(_rank, (str(tmp_path / "store"), results), 2, join=False, start_method="spawn")
+    told = sorted((results.get() for _ in range(2)), key=lambda one: one[0])
+    ranks.join()
+    torch.manual_seed(0)
+    hidden, weight = (torch.randn(size, 4, dtype=torch.float64).requires_grad_() for size in (7, 12))
+    loss = torch.nn.functional.cross_entropy(hidden @ weight.T, labels(), label_smoothing=0.1)
+    loss.backward()
+    logits = (hidden @ weight.T).detach().requires_grad_()
+    plain = torch.nn.functional.cross_entropy(logits, labels(), label_smoothing=0.1, reduction="none")
+    plain.sum().backward()
+    for rank, *found in told:
+        mine = slice(rank * 6, rank * 6 + 6)
+        for value, right in zip(
+            found, (loss.detach(), hidden.grad, weight.grad[mine], plain.detach(), logits.grad[:, mine]), strict=True
+        ):
+            np.testing.assert_allclose(value, right.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("targets", "given", "words"),
+    [
+        (torch.tensor([1, 2, 3]), {}, "labels: has shape [3], logits [2, 5] asks for [2]"),
+        (torch.tensor([1.0, 2.0]), {}, "labels: is torch.float32 [2], expected int64 [2]"),
+        (torch.tensor([1, 5]), {}, "labels: hold 5, expected 0 to 4, or -100 to ignore one"),
+        (torch.tensor([1, -1]), {}, "labels: hold -1"),
+        (torch.tensor([1, 2]), {"reduction": "average"}, "reduction='average': expected mean, sum, none"),
+        (torch.tensor([1, 2]), {"label_smoothing": 2.0}, "label_smoothing=2.0: expected 0 to 1"),
+        (torch.tensor([1, 2]), {"vocab_range": (5, 10)}, "vocab_range=(5, 10): without a group logits holds all 5"),
+    ],
+)
+def test_what_does_not_fit_is_refused(targets, given, words):
+    with pytest.raises(KernelArgumentError) as caught:
+        cross_entropy(torch.randn(2, 5), targets, **given)
+    assert words in str(caught.value)
+
+
+def test_the_linear_form_refuses_a_transposed_weight():
+    with pytest.raises(KernelArgumentError, match=r"hidden \[2, 5\], weight \[5, 9\]: expected \[\.\.\., H\]"):
+        linear_cross_entropy(torch.randn(2, 5), torch.randn(5, 9), torch.tensor([1, 2]))

@@ -1,0 +1,173 @@
+"""How a backend is chosen: by device and wish, once for each kind of call, and told."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from ascend_adapt.errors import BackendUnavailable, SettingsError
+from ascend_adapt.kernels import dispatch, gelu, masked_softmax, requests
+from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+
+
+@dataclass(frozen=True)
+class OneCall(Call):
+    x: Any
+    causal: bool = False
+
+
+class Stub:
+    """An implementation that says what it is told to, and counts how often it is asked."""
+
+    def __init__(self, name, reason=""):
+        self.name, self.reason, self.asked = name, reason, 0
+
+    def supports(self, call):
+        self.asked += 1
+        return self.reason
+
+    def run(self, call):
+        return self.name
+
+
+first, second = Stub("first"), Stub("second")
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """A kernel "one" of two backends for a CPU, between others; forgotten at the end."""
+    for stub in (first, second):
+        stub.reason, stub.asked = "", 0
+    monkeypatch.setattr(dispatch, "_KERNELS", dict(dispatch._KERNELS))
+    monkeypatch.setattr(dispatch, "_told_already", set())
+    monkeypatch.setattr(requests, "NAMES", (*requests.NAMES, "one"))
+    monkeypatch.setitem(sys.modules, "kernel_stubs", sys.modules[__name__])
+    return Kernel(
+        "one",
+        [
+            Backend("npu", ("npu",), "nowhere"),
+            Backend("missing", ("cpu",), "no_such_module"),
+            Backend("first", ("cpu",), "kernel_stubs:first"),
+            Backend("second", (), "kernel_stubs:second"),
+        ],
+    )
+
+
+def call(*shape, **given):
+    return OneCall(torch.zeros(shape or (2, 3)), **given)
+
+
+def test_the_first_that_serves_the_call_computes_it(kernel):
+    assert kernel(call()) == "first"
+    choice = kernel.choose(call())
+    assert (choice.backend, choice.device, choice.reason) == ("first", "cpu", "the first that serves the call")
+    assert choice.passed_over == (("missing", "it cannot be imported: No module named 'no_such_module'"),)
+
+
+def test_a_kind_of_call_is_judged_once(kernel):
+    for _ in range(3):
+        kernel(call())
+    assert first.asked == 1
+    kernel(call(3, 3))
+    kernel(call(causal=True))
+    assert first.asked == 3
+    assert [choice.call for choice in dispatch.choices() if choice.kernel == "one"] == [
+        "x [2, 3] float32",
+        "x [3, 3] float32",
+        "x [2, 3] float32, causal",
+    ]
+    with torch.no_grad():
+        kernel(call())
+    assert first.asked == 4
+
+
+def test_what_does_not_serve_is_passed_over_with_its_reason_told_once(kernel, caplog):
+    first.reason = "3 is odd"
+    with caplog.at_level(logging.INFO, logger="ascend_adapt"):
+        assert kernel(call()) == kernel(call()) == kernel(call(4, 3)) == "second"
+    told = [record.getMessage() for record in caplog.records]
+    assert told.count("ascend_adapt: kernel 'one': first does not serve this call (3 is odd); second does") == 1
+    assert ("first", "3 is odd") in kernel.choose(call()).passed_over
+
+
+def test_a_backend_that_is_asked_for_must_work(kernel):
+    requests.state({"one": "second"})
+    assert kernel(call()) == "second"
+    assert kernel.choose(call()).reason == "as asked"
+    requests.state({"one": "first"})
+    first.reason = "3 is odd"
+    with pytest.raises(BackendUnavailable, match=r"'first' was asked for, but 3 is odd \(call: x \[2, 3\] float32\)"):
+        kernel(call())
+    requests.state({"one": "missing"})
+    with pytest.raises(BackendUnavailable, match="'missing' was asked for, but it cannot be imported"):
+        kernel(call())
+    requests.state({"one": "npu"})
+    with pytest.raises(BackendUnavailable, match="it is for npu, the tensors are on cpu"):
+        kernel(call())
+    requests.state(None)
+    assert kernel(call()) == "second"
+
+
+def test_no_backend_at_all_is_an_error_with_every_reason(kernel):
+    first.reason, second.reason = "3 is odd", "2 is even"
+    with pytest.raises(BackendUnavailable, match=r"no backend serves .*: missing: .*; first: 3 is odd; second: 2 is"):
+        kernel(call())
+
+
+def test_a_class_of_shapes_is_rounded_up():
+    assert call(3, 128).describe(rounded=True) == "x [4, 128] float32"
+
+
+@pytest.mark.parametrize("told", ["torch", "environment"])
+def test_what_is_not_deterministic_is_left_out_when_that_is_asked(kernel, told, monkeypatch):
+    kernel.backends[2] = Backend("first", ("cpu",), "kernel_stubs:first", deterministic=False)
+    assert kernel(call()) == "first"
+    if told == "environment":
+        monkeypatch.setenv("ASCEND_ADAPT_DETERMINISTIC", "1")
+        assert kernel(call()) == "second"
+    else:
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert kernel(call()) == "second"
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+
+def test_the_environment_is_read_without_enable(monkeypatch):
+    monkeypatch.setenv("ASCEND_ADAPT_KERNELS", "gelu:reference")
+    gelu(torch.zeros(2))
+    monkeypatch.setenv("ASCEND_ADAPT_KERNELS", "gelu:torch")
+    gelu(torch.zeros(2))
+    assert [choice.backend for choice in dispatch.choices()] == ["reference", "torch"]
+
+
+def test_wishes_for_what_is_not_there_are_refused_at_once():
+    with pytest.raises(SettingsError, match="gelu has no backend 'fast' — choose one of npu, torch, reference"):
+        dispatch.ask_for({"gelu": "fast"})
+    assert requests.wanted("gelu") is None
+
+
+def test_every_kernel_ends_in_a_reference_and_has_a_name_to_ask_for():
+    known = dispatch.kernels()
+    assert set(known) == set(requests.NAMES)
+    for kernel in known.values():
+        last = kernel.backends[-1]
+        assert (last.name, last.devices, last.deterministic) == ("reference", (), True)
+
+
+def test_importing_kernels_loads_no_torch():
+    code = "import sys, ascend_adapt.kernels; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_chosen_backend_costs_no_graph_break():
+    x = torch.randn(2, 2, 5, 5)
+    right = masked_softmax(x, causal=True)
+    compiled = torch.compile(lambda x: masked_softmax(x, causal=True), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), right)

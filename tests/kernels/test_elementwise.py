@@ -1,0 +1,136 @@
+"""Norms, rotary, swiglu and gelu beside float64 formulas in numpy, forward, and beside finite differences, backward."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import gelu, layer_norm, requests, rms_norm, rotary, swiglu
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((2, 3, 5, 8))
+WEIGHT, BIAS = RNG.standard_normal(8), RNG.standard_normal(8)
+ANGLES = RNG.standard_normal((1, 1, 5, 4))
+ERF = np.vectorize(math.erf)
+
+
+def right_rms_norm(x, weight):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-3) * weight
+
+
+def right_layer_norm(x, weight, bias):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3) * weight + bias
+
+
+def right_rotary(x, cos, sin, interleaved):
+    result = x.copy()
+    for pair in range(4):
+        first, second = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + 4)
+        # Every angle is given twice, once for each of its pair.
+        result[..., first] = x[..., first] * cos[..., first] - x[..., second] * sin[..., first]
+        result[..., second] = x[..., second] * cos[..., second] + x[..., first] * sin[..., second]
+    return result
+
+
+def right_gelu(x, approximate):
+    if approximate == "none":
+        return x * (1 + ERF(x / math.sqrt(2))) / 2
+    return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def right_swiglu(x):
+    gate, value = np.split(x, 2, -1)
+    return gate / (1 + np.exp(-gate)) * value
+
+
+def doubled(angles, interleaved):
+    return np.repeat(angles, 2, -1) if interleaved else np.concatenate([angles, angles], -1)
+
+
+CASES = {
+    "rms_norm": (lambda x, w: rms_norm(x, w, eps=1e-3), right_rms_norm, (X, WEIGHT)),
+    "rms_norm, no weight": (lambda x: rms_norm(x, eps=1e-3), lambda x: right_rms_norm(x, 1), (X,)),
+    "layer_norm": (lambda x, w, b: layer_norm(x, w, b, eps=1e-3), right_layer_norm, (X, WEIGHT, BIAS)),
+    "layer_norm, no bias": (
+        lambda x, w: layer_norm(x, w, eps=1e-3),
+        lambda x, w: right_layer_norm(x, w, 0),
+        (X, WEIGHT),
+    ),
+    "swiglu": (swiglu, right_swiglu, (X,)),
+    "swiglu, bias": (swiglu, lambda x, b: right_swiglu(x + b), (X, BIAS)),
+    **{
+        f"gelu, {kind}": (
+            lambda x, kind=kind: gelu(x, approximate=kind),
+            lambda x, kind=kind: right_gelu(x, kind),
+            (X,),
+        )
+        for kind in ("none", "tanh")
+    },
+    "gelu, bias": (lambda x, b: gelu(x, b, approximate="tanh"), lambda x, b: right_gelu(x + b, "tanh"), (X, BIAS)),
+    **{
+        f"rotary, {'interleaved' if kind else 'halves'}": (
+            lambda x, c, s, kind=kind: rotary(x, c, s, interleaved=kind),
+            lambda x, c, s, kind=kind: right_rotary(x, c, s, kind),
+            (X, doubled(np.cos(ANGLES), kind), doubled(np.sin(ANGLES), kind)),
+        )
+        for kind in (False, True)
+    },
+}
+
+
+@pytest.mark.parametrize("backend", ["reference", "automatic"])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_it_is_what_the_contract_says(case, dtype, backend):
+    run, right, arguments = CASES[case]
+    requests.state({case.partition(",")[0]: backend} if backend == "reference" else {})
+    tensors = [torch.from_numpy(each).to(dtype) for each in arguments]
+    result = run(*tensors)
+    true = right(*(each.double().numpy() for each in tensors))
+    assert result.dtype == dtype
+    assert np.abs(result.double().numpy() - true).max() <= TOLERANCE[dtype] * max(1, np.abs(true).max())
+
+
+@pytest.mark.parametrize("backend", ["reference", "automatic"])
+@pytest.mark.parametrize("case", CASES)
+def test_its_gradients_are_those_of_finite_differences(case, backend):
+    run, _, arguments = CASES[case]
+    requests.state({case.partition(",")[0]: backend} if backend == "reference" else {})
+    tensors = [torch.from_numpy(each[:1, :1] if each.ndim == 4 else each).clone() for each in arguments]
+    assert torch.autograd.gradcheck(run, [each.requires_grad_() for each in tensors])
+
+
+def test_what_is_not_turned_passes_unchanged():
+    x = torch.from_numpy(np.concatenate([X, X], -1))
+    angles = [torch.from_numpy(doubled(each(ANGLES), False)) for each in (np.cos, np.sin)]
+    found = rotary(x, *angles)
+    torch.testing.assert_close(found[..., :8], rotary(x[..., :8], *angles))
+    assert torch.equal(found[..., 8:], x[..., 8:])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: rms_norm(torch.randn(2, 3), torch.randn(2)), "weight: has shape [2], x [2, 3] asks for [3]"),
+        (lambda: layer_norm(torch.randn(2, 3), None, torch.randn(3)), "bias: is given without a weight"),
+        (lambda: swiglu(torch.randn(2, 3)), "x: has shape [2, 3], expected an even last axis"),
+        (lambda: gelu(torch.randn(2, 3), approximate="erf"), "approximate='erf': expected none or tanh"),
+        (lambda: gelu(torch.ones(2, 3, dtype=torch.int64)), "x: is torch.int64 [2, 3], expected a float tensor"),
+        (lambda: rotary(torch.randn(2, 4), *[torch.randn(6)] * 2), "expected an even last axis of at most 4"),
+        (
+            lambda: rotary(torch.randn(2, 5, 4), *[torch.randn(3, 4)] * 2),
+            "cos: has shape [3, 4], expected one that broadcasts to [2, 5, 4]",
+        ),
+        (lambda: rotary(torch.randn(2, 4), torch.randn(4), torch.randn(2)), "sin: has shape [2], cos [4] asks for [4]"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, words):
+    with pytest.raises(KernelArgumentError) as caught:
+        call()
+    assert words in str(caught.value)

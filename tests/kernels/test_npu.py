@@ -1,0 +1,176 @@
+"""The NPU backends against a stand-in of torch_npu's operators (npu_operators), and the comparison of schemas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernels import npu_operators, test_attention
+
+from ascend_adapt.kernels import npu
+from ascend_adapt.kernels.adamw import AdamwCall
+from ascend_adapt.kernels.adamw import _npu as adamw_npu
+from ascend_adapt.kernels.attention import AttentionCall
+from ascend_adapt.kernels.attention import _npu as attention_npu
+from ascend_adapt.kernels.comparison import compare
+from ascend_adapt.kernels.dispatch import kernels
+from ascend_adapt.kernels.masked_softmax import EXACT, FINITE, MaskedSoftmaxCall
+from ascend_adapt.kernels.masked_softmax import _npu as softmax_npu
+from ascend_adapt.kernels.rotary import RotaryCall
+from ascend_adapt.kernels.rotary import _npu as rotary_npu
+from ascend_adapt.kernels.samples import samples
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operators():
+    # Not taken back: torch.ops keeps what was once looked up.
+    library = npu_operators.define()
+    yield
+    del library
+
+
+@pytest.fixture(autouse=True)
+def no_calls():
+    npu_operators.calls.clear()
+
+
+def on_npu(q, k, v, *, window=None, causal=False, scale=None, **rules):
+    """Return what the NPU backend computes for a call of ``attention``."""
+    call = AttentionCall(q, k, v, causal=causal or window is not None, window=window, scale=scale, **rules)
+    assert attention_npu.supports(call) == ""
+    return attention_npu.run(call)
+
+
+@pytest.mark.parametrize("case", test_attention.CASES)
+@pytest.mark.parametrize("dtype", [torch.float32])
+def test_attention_is_what_the_contract_says(case, dtype):
+    test_attention.check(case, dtype, on_npu)
+
+
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ("full", {"layout": "BNSD", "sparse_mode": 0, "mask": None}),
+        ("causal", {"layout": "BNSD", "sparse_mode": 3, "mask": (2048, 2048)}),
+        ("causal, Q > K", {"layout": "BNSD", "sparse_mode": 3, "mask": (2048, 2048)}),
+        ("window", {"layout": "BNSD", "sparse_mode": 4, "mask": (2048, 2048), "pre": 4, "next": 0}),
+        ("packed", {"layout": "TND", "sparse_mode": 0, "ends": [4, 11, 19]}),
+        ("packed, causal", {"layout": "TND", "sparse_mode": 3, "ends": [1, 11, 19], "mask": (2048, 2048)}),
+        ("packed, window", {"layout": "TND", "sparse_mode": 4, "ends": [11, 19], "pre": 2, "next": 0}),
+        ("mask", {"layout": "BNSD", "sparse_mode": 1, "mask": (2, 1, 13, 19)}),
+        ("mask [Q, K]", {"layout": "BNSD", "sparse_mode": 1, "mask": (1, 1, 13, 13)}),
+        ("bias", {"layout": "BNSD", "sparse_mode": 1, "mask": (1, 2, 13, 19), "pse": (1, 2, 13, 19)}),
+    ],
+)
+def test_attention_chooses_the_form_of_the_documentation(case, told):
+    if case == "bias":
+        told = {**told, "mask": (2, 2, 13, 19)}  # 1NSS is no shape of masks
+    test_attention.check(case, torch.float32, on_npu)
+    ((_, found),) = npu_operators.calls
+    assert {name: found[name] for name in told} == told
+
+
+def test_more_documents_than_one_call_may_have_are_several_calls():
+    borders = torch.arange(0, 1501, dtype=torch.int32)
+    q, k, v = (torch.randn(1, 1, 1500, 8) for _ in range(3))
+    torch.testing.assert_close(on_npu(q, k, v, cu_seqlens=borders, scale=1.0), v)
+    assert [len(told["ends"]) for _, told in npu_operators.calls] == [1024, 476]
+
+
+def test_the_share_that_is_kept_is_handed_over():
+    q, k, v = (torch.randn(1, 1, 4, 8) for _ in range(3))
+    on_npu(q, k, v, dropout_p=0.25, scale=1.0)
+    assert npu_operators.calls[0][1]["keep"] == 0.75
+
+
+def attention_call(shape=(1, 2, 4, 64), dtype=torch.float16, **given):
+    q, k, v = (torch.empty(shape, dtype=dtype) for _ in range(3))
+    return AttentionCall(q, k, v, scale=1.0, **given)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (attention_call(dtype=torch.float64), "it takes no float64"),
+        (attention_call((1, 2, 4, 1024)), "head dim 1024 is not in 1 to 768"),
+        (attention_call((1, 512, 4, 64)), "512 heads are not in 1 to 256"),
+        (attention_call(bias=torch.zeros(4, 4, requires_grad=True)), "it gives no gradient of the bias"),
+        (AttentionCall(*[torch.empty(1, 2, 4, 64)] * 2, torch.empty(1, 2, 4, 32), scale=1.0), "differ"),
+    ],
+)
+def test_attention_names_the_limit(call, words):
+    assert words in attention_npu.supports(call)
+
+
+def softmax_call(shape=(1, 2, 64, 64), fill=FINITE, mask=True, causal=False, dtype=torch.float16):
+    mask = torch.rand(shape[-2:]) < 0.5 if mask else None
+    return MaskedSoftmaxCall(torch.randn(shape).to(dtype), mask, 0.5, causal, fill)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (softmax_call(fill=EXACT), "it fills with -10000, and the call asks for exact masking"),
+        (softmax_call(mask=False, causal=True), "it fills with -10000"),
+        (softmax_call((1, 2, 64, 48)), "lengths [64, 48] are not multiples of 32"),
+        (softmax_call((1, 2, 8192, 64)), "not multiples of 32 in 32 to 4096"),
+        (softmax_call(dtype=torch.float64), "it takes no float64"),
+    ],
+)
+def test_softmax_names_the_limit(call, words):
+    assert words in softmax_npu.supports(call)
+
+
+@pytest.mark.parametrize("call", [softmax_call(), softmax_call((2, 32, 96)), softmax_call(fill=EXACT, mask=False)])
+def test_softmax_serves_its_own_fill(call):
+    assert softmax_npu.supports(call) == ""
+    assert compare(kernels()["masked_softmax"], "npu", call).agrees
+    assert npu_operators.calls
+
+
+@pytest.mark.parametrize(
+    ("x", "angles", "interleaved", "words"),
+    [
+        ((2, 4, 20, 64), (1, 1, 20, 64), False, ""),
+        ((2, 4, 20, 64), (20, 64), False, ""),
+        ((20, 2, 4, 64), (20, 1, 1, 64), True, ""),
+        ((2, 20, 4, 64), (2, 20, 1, 64), False, ""),
+        ((2, 20, 4, 64), (2, 20, 1, 64), True, "in none of the layouts"),
+        ((2, 4, 20, 64), (1, 4, 20, 64), False, "in none of the layouts"),
+        ((8, 200, 20, 64), (1, 1, 20, 64), True, "8 and 200 are not less than 1000 together"),
+        ((1, 1, 4000, 64), (1, 1, 4000, 64), False, ""),
+        ((20, 4, 64), (20, 1, 64), False, "has not 4 axes"),
+        ((2, 4, 20, 1024), (1, 1, 20, 1024), False, "1024 are turned, not less than 896"),
+    ],
+)
+def test_rotary_knows_its_layouts(x, angles, interleaved, words):
+    call = RotaryCall(torch.empty(x), torch.empty(angles), torch.empty(angles), interleaved)
+    assert words in rotary_npu.supports(call)
+    assert bool(words) == bool(rotary_npu.supports(call))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_other_kernel_agrees_with_its_reference(dtype):
+    compared = set()
+    for name, _, call in samples(torch.device("cpu"), dtype):
+        known = kernels()[name]
+        if any(one.name == "npu" and not one.implementation().supports(call) for one in known.backends):
+            found = compare(known, "npu", call)
+            assert found.agrees, str(found)
+            compared.add(name)
+    # linear_cross_entropy and layer_norm are torch's own operators there.
+    assert compared == set(kernels()) - {"linear_cross_entropy", "layer_norm"}
+
+
+def test_adamw_hands_over_the_powers_of_the_steps_before():
+    param, grad, step = torch.tensor([1.0]), torch.tensor([0.5]), torch.tensor(2.0)
+    call = AdamwCall((param,), (grad,), (torch.zeros(1),), (torch.zeros(1),), (step,), 0.1, 0.9, 0.99, 1e-8, 0.0)
+    adamw_npu.run(call)
+    assert step == 3
+    assert npu_operators.calls == [
+        ("adam_w", {"beta1_power": pytest.approx(0.81), "beta2_power": pytest.approx(0.9801)})
+    ]
+
+
+def test_an_operator_that_is_not_there_is_told():
+    operator = npu.Operator("npu_of_another_year(Tensor a) -> Tensor", ("a",))
+    assert operator.difference() == "npu_of_another_year: the installed torch_npu has no such operator"

@@ -1,0 +1,97 @@
+"""`ascend-adapt kernels`, as a user starts it, and what it does with a backend that is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import torch
+
+from ascend_adapt.kernels import report, requests
+from ascend_adapt.kernels.comparison import compare
+from ascend_adapt.kernels.dispatch import kernels
+from ascend_adapt.kernels.gelu import GeluCall
+from ascend_adapt.kernels.gelu import _torch as gelu_torch
+
+
+def command(*argv, **env):
+    known = {name: value for name, value in os.environ.items() if not name.startswith("ASCEND_ADAPT")}
+    argv = [sys.executable, "-m", "ascend_adapt.cli", "kernels", *argv]
+    return subprocess.run(argv, env={**known, **env}, capture_output=True, text=True, timeout=120)
+
+
+def test_every_kernel_is_shown_with_its_backend_and_why():
+    told = command("--json", "--check", ASCEND_ADAPT_DEVICE="cpu", ASCEND_ADAPT_KERNELS="softmax:reference")
+    assert told.returncode == 0, told.stderr
+    data = json.loads(told.stdout)
+    assert (data["device"], data["device_reason"], data["problems"]) == ("cpu", "as asked", [])
+    assert {row["kernel"] for row in data["rows"]} == set(requests.NAMES)
+    reasons = {row["kernel"]: row["reason"] for row in data["rows"]}
+    assert reasons["masked_softmax"] == "as asked"
+    assert reasons["attention"] == "the first that serves the call"
+    assert data["comparisons"]
+    assert all(one["agrees"] and one["errors"] for one in data["comparisons"])
+
+
+def test_it_works_without_torch(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('hidden by a test')\n")
+    told = command("--json", PYTHONPATH=str(tmp_path))
+    assert told.returncode == 0, told.stderr
+    data = json.loads(told.stdout)
+    assert data["torch"] == "not installed"
+    assert {row["kernel"] for row in data["rows"]} == set(requests.NAMES)
+    checked = command("--check", PYTHONPATH=str(tmp_path))
+    assert checked.returncode == 1
+    assert "torch is not installed, so nothing can be compared" in checked.stderr
+
+
+def test_a_device_that_torch_cannot_use_is_named():
+    told = command(ASCEND_ADAPT_DEVICE="npu")
+    assert told.returncode == 1
+    assert "ascend-adapt kernels: device npu: torch cannot use it" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_a_wish_that_cannot_be_met_is_an_error():
+    told = command(ASCEND_ADAPT_DEVICE="cpu", ASCEND_ADAPT_KERNELS="attention:npu")
+    assert told.returncode == 1
+    assert "backend 'npu' was asked for, but it is for npu, the tensors are on cpu" in told.stderr
+
+
+def test_a_wrong_result_is_a_problem_with_its_numbers(monkeypatch):
+    real = gelu_torch.run
+    monkeypatch.setattr(gelu_torch, "run", lambda call: real(call) * 1.01)
+    found = report.examine({"ASCEND_ADAPT_DEVICE": "cpu"}, check=True)
+    wrong = [problem for problem in found.problems if problem.startswith("gelu: torch on x [3, 5, 96] float32")]
+    assert wrong
+    assert "differs by 0.01, 0.0001 is allowed — disable it with ASCEND_ADAPT_KERNELS=gelu:reference" in wrong[0]
+
+
+def test_a_wrong_gradient_is_seen(monkeypatch):
+    class Halved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad / 2
+
+    real = gelu_torch.run
+    monkeypatch.setattr(gelu_torch, "run", lambda call: Halved.apply(real(call)))
+    found = compare(kernels()["gelu"], "torch", GeluCall(torch.randn(4, 8).requires_grad_()))
+    assert not found.agrees
+    assert found.errors["result"] <= found.tolerances["result"]
+    assert "gradient of x differs by" in str(found)
+
+
+def test_a_backend_that_raises_is_told(monkeypatch):
+    def fails(call):
+        raise RuntimeError("no such\nengine")
+
+    monkeypatch.setattr(gelu_torch, "run", fails)
+    found = compare(kernels()["gelu"], "torch", GeluCall(torch.randn(4, 8)))
+    assert not found.agrees
+    assert str(found).endswith("approximate none: no such engine")
