@@ -36,7 +36,7 @@ def emulated():
     def variables(devices: int = 1, soc: str = "910B", **more: str) -> dict[str, str]:
         environ = plain_environment(**more)
         machine = environment.prepare(soc, devices, environ)
-        return {**environ, **launch_environment.of_emulation(machine, environ), **more}
+        return {**environ, **launch_environment.of_emulation(machine, environ)}
 
     return variables
 

@@ -55,7 +55,6 @@ def test_deepspeed_zero(job, stage):
     for rank in (0, 1):
         assert ended.told[rank][0][:2] == ["npu", "hccl"]
         close(ended.told[rank][1:], expected[rank][1:], rtol=2e-3)
-    assert ended.rehearsal["ranks"]["0"]["operators"]["npu::npu_apply_adam_w.out"] > 0
 
 
 @pytest.mark.parametrize("options", [(), ("--no-adapt",)])

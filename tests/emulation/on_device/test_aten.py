@@ -102,6 +102,23 @@ def test_in_place_and_out():
     assert (maximum.tolist(), index.tolist()) == ([0.0, 4.0], [0, 0])
 
 
+def test_views_in_place():
+    tensor = torch.arange(6.0, device=NPU).view(2, 3)
+    assert (tensor.clone().transpose_(0, 1).shape, tensor.clone().unsqueeze_(0).shape) == ((3, 2), (1, 2, 3))
+    assert torch.rot90(tensor).tolist() == [[2.0, 5.0], [1.0, 4.0], [0.0, 3.0]]
+
+
+def test_one_hot():
+    assert functional.one_hot(torch.tensor([0, 2], device=NPU), 3).tolist() == [[1, 0, 0], [0, 0, 1]]
+
+
+def test_division_has_a_gradient():
+    """torch_npu registers a CPU kernel for true_divide, which must not be taken for the device's."""
+    tensor = torch.ones(2, device=NPU, requires_grad=True)
+    torch.true_divide(tensor, 2).sum().backward()
+    assert tensor.grad.tolist() == [0.5, 0.5]
+
+
 def test_factories_are_on_their_device():
     assert torch.arange(3, device="npu:1").device == torch.device("npu:1")
     with torch.npu.device(1):
