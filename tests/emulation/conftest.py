@@ -66,15 +66,24 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path):
-    """job("name.py", *arguments, nproc=, device=, **variables): run a script of jobs/ to its end."""
+def launch(tmp_path):
+    """launch(*arguments, **variables): run ascend-run in tmp_path to its end."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ascend_adapt.launch.cli", *arguments]
+        env = plain_environment(**more)
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
+
+    return run
+
+
+@pytest.fixture
+def job(tmp_path, launch):
+    """job("name.py", *arguments, nproc=, device=, options=, **variables): run a script of jobs/ to its end."""
 
     def run(script: str, *arguments: str, nproc: int = 1, device: str = "npu-emulated", options=(), **more: str) -> Job:
         run_dir = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
-        command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", device, "--nproc", str(nproc)]
-        command += ["--log-dir", str(run_dir), *options, str(JOBS / script), *arguments]
-        env = plain_environment(**more)
-        process = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
-        return Job(process, run_dir)
+        ours = ["--device", device, "--nproc", str(nproc), "--log-dir", str(run_dir), *options]
+        return Job(launch(*ours, str(JOBS / script), *arguments, **more), run_dir)
 
     return run

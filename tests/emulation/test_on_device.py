@@ -1,4 +1,4 @@
-"""Runs the tests of on_device/ in one process whose NPUs are emulated; they are ordinary tests, and named if they fail."""
+"""Runs the tests of on_device/ in one process whose NPUs are emulated; what fails there is named here."""
 
 from __future__ import annotations
 
