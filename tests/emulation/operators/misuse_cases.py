@@ -18,6 +18,7 @@ from ascend_adapt.emulation.operators import (
     layer_norm,
     linear,
     masked_softmax,
+    ring_attention,
     rms_norm,
     rotary,
     swiglu,
@@ -218,6 +219,16 @@ def attention_masks():
     )
 
 
+def rings():
+    name = "npu_ring_attention_update"
+    part = [lambda: npu(5, 2, 8), lambda: npu(5, 2, 8), lambda: npu(5, 2, 8)]
+    yield misuse("layout", name, ring_attention.LAYOUT, *part, *part, input_layout="BSH")
+    yield misuse("statistics of TND", name, ring_attention.SHAPES, *part, *part)
+    ends = lambda: torch.tensor([2, 5]).npu()  # noqa: E731
+    packed = {"input_layout": "TND", "actual_seq_qlen": ends}
+    yield misuse("ends, not starts", name, ring_attention.STARTS, *part, *part, **packed)
+
+
 def softmax_and_norms():
     softmax = "npu_scaled_masked_softmax"
     square, bools = lambda: npu(2, 2, 32, 32), no_mask(2, 1, 32, 32)  # noqa: E731
@@ -339,6 +350,7 @@ def casts_and_dropout():
 CASES = [
     *attention_arguments(),
     *attention_masks(),
+    *rings(),
     *softmax_and_norms(),
     *rotations(),
     *activations_and_products(),
