@@ -54,6 +54,8 @@ _MAY_MIX_DEVICES = frozenset(
         "index_put_",
     )
 )
+# torch_npu's autograd kernel for these launches at once, instead of calling the kernel below it; none has a gradient.
+_WITHOUT_REDISPATCH = ("aten::one_hot",)
 # What they answer, or do, is about a tensor's place and not about its numbers.
 _ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
 _WAITS_FOR_THE_DEVICE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -67,12 +69,12 @@ def install() -> list[str]:
     library = _library("aten")
     of_torch_npu = _registered("PrivateUse1")
     without_kernel = _registered("CPU") - of_torch_npu
-    for composite in ("", "NonFunctional"):  # made of other operators, whatever the device
-        without_kernel -= _registered(f"CompositeExplicitAutograd{composite}")
+    for composite in ("ExplicitAutograd", "ExplicitAutogradNonFunctional", "ImplicitAutograd"):
+        without_kernel -= _registered(f"Composite{composite}")  # made of other operators, whatever the device
     installed = []
     for full_name in sorted(of_torch_npu | without_kernel):
         operator = find(full_name, "aten")
-        if operator is None or _base_name(operator) in _OF_TORCH_NPU or _returns_a_view(operator):
+        if operator is None or _base_name(operator) in _OF_TORCH_NPU or _makes_a_view(operator):
             continue
         if full_name in device_only.KERNELS or _has_cpu_kernel(full_name):
             run = kernel(operator, device_only.KERNELS.get(full_name), is_of_the_device=full_name in of_torch_npu)
@@ -87,6 +89,9 @@ def install() -> list[str]:
         ("contiguous", _contiguous),
     ):
         library.impl(name, copy, "PrivateUse1", allow_override=True)
+    for full_name in _WITHOUT_REDISPATCH:
+        run = kernel(find(full_name, "aten"))
+        library.impl(full_name.removeprefix("aten::"), run, "AutogradPrivateUse1", allow_override=True)
     return installed
 
 
@@ -278,7 +283,10 @@ def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _returns_a_view(operator: Any) -> bool:
+def _makes_a_view(operator: Any) -> bool:
+    """Return whether an operator changes how memory is seen, of a new tensor or in place, and not what is in it."""
+    if torch.Tag.inplace_view in operator.tags:
+        return True
     return any(one.alias_info is not None and not one.alias_info.is_write for one in operator._schema.returns)
 
 

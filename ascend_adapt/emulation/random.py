@@ -1,4 +1,4 @@
-"""Random numbers of the emulated device: reproducible from torch_npu's own generators, which count on as on a device."""
+"""Random numbers of the emulated device: they follow torch_npu's own generators, which count on as on a device."""
 
 from __future__ import annotations
 

@@ -36,11 +36,11 @@ def cann_functions(wheel: Wheel, torch_libraries: Path) -> list[str]:
     for path in wheel.libraries:
         needed |= _names(_run("nm", "--dynamic", "--undefined-only", str(path)), kinds="U")
         provided |= _names(_run("nm", "--dynamic", "--defined-only", str(path)))
-    for path in torch_libraries.glob("libtorch_python.so*"):
+    for path in torch_libraries.glob("*.so*"):
         provided |= _names(_run("nm", "--dynamic", "--defined-only", str(path)))
     here = ctypes.CDLL(None)
     c_names = (name for name in needed - provided if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name))
-    return sorted(name for name in c_names if not hasattr(here, name) and not name.startswith(("Py", "THP")))
+    return sorted(name for name in c_names if not hasattr(here, name) and not name.startswith(("Py", "THP", "aoti_")))
 
 
 def defined(library: Path) -> set[str]:

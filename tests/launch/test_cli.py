@@ -89,7 +89,12 @@ def test_dry_run_starts_nothing(ascend_run, tmp_path):
         (["-m", "no_such.module"], 2, "module 'no_such.module': no 'no_such' in "),
         (["no_such_command", "x"], 2, "command 'no_such_command': is no program on PATH"),
         (["."], 2, "command '.': is no program on PATH"),
-        (["--device", "npu-emulated:910A", "train.py"], 1, "--device npu-emulated:910A: is not built yet"),
+        (
+            ["--device", "npu-emulated:911", "train.py"],
+            2,
+            "argument --device: invalid choice: '911' (choose from 910A, 910B)",
+        ),
+        (["--device", "cpu:910A", "train.py"], 2, "argument --device: invalid choice: 'cpu:910A'"),
         (["--foo", "train.py"], 2, "unrecognized arguments: --foo"),
         (["--disable", "nosharedmemory", "train.py"], 2, "'nosharedmemory': no plugin or patch has this name"),
         (["--device", "npu", "--nproc", "2", "train.py"], 1, "--nproc 2: found 0 npu devices"),

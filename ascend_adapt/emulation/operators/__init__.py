@@ -22,6 +22,7 @@ from ascend_adapt.emulation.operators import (
     layer_norm,
     linear,
     masked_softmax,
+    ring_attention,
     rms_norm,
     rotary,
     swiglu,
@@ -35,6 +36,7 @@ from ascend_adapt.emulation.operators.limits import Limit, limits_of
 FAMILIES: tuple[ModuleType, ...] = (
     attention_kernels,
     attention_limits,
+    ring_attention,
     masked_softmax,
     rms_norm,
     layer_norm,

@@ -92,3 +92,34 @@ def binary_cross_entropy_with_logits_backward(
     slope = (positive + 1 - goal) * share - positive
     slope = slope * wide(grad_output) * (1 if weight_opt is None else wide(weight_opt))
     return (slope / slope.numel() if reduction == _MEAN else slope).to(self.dtype)
+
+
+@kernel("npu_gather_backward")
+def gather_backward(
+    grad: torch.Tensor, self_size: list[int], dim: int, index: torch.Tensor, sparse_grad: bool
+) -> torch.Tensor:
+    """Return the gradient of what was gathered from, of shape ``self_size``."""
+    return torch.zeros(self_size, dtype=grad.dtype).scatter_add(dim, index, grad)
+
+
+@kernel("fft_r2c_backward")
+def fft_r2c_backward(
+    grad: torch.Tensor, dim: list[int], normalization: int, onesided: bool, last_dim_size: int
+) -> torch.Tensor:
+    """Return the gradient of a real input (pytorch@v2.13.0 torch/csrc/autograd/FunctionsManual.cpp)."""
+    if not onesided:
+        return torch.ops.aten._fft_c2c(grad, dim, normalization, False).real
+    last = dim[-1]
+    whole = torch.nn.functional.pad(grad.movedim(last, -1), (0, last_dim_size - grad.shape[last])).movedim(-1, last)
+    return torch.ops.aten._fft_c2c(whole, dim, normalization, False).real
+
+
+@kernel("fft_c2r_backward")
+def fft_c2r_backward(grad: torch.Tensor, dim: list[int], normalization: int) -> torch.Tensor:
+    """Return the gradient of a half-complex input: what its mirrored half would have got is added (same source)."""
+    result = torch.ops.aten._fft_r2c(grad, dim, normalization, True)
+    last = dim[-1]
+    doubled = grad.shape[last] - result.shape[last]
+    if doubled > 0:
+        result.narrow(last, 1, doubled).mul_(2)
+    return result

@@ -101,6 +101,11 @@ def boxed(entry: Kernel, schema: torch.FunctionSchema) -> Function:
     return call
 
 
+def parameter_of(argument: str, parameters: Collection[str]) -> str:
+    """Return the parameter that takes an argument: torch_npu registers as ``input`` what its yaml calls ``self``."""
+    return "self" if argument == "input" and "input" not in parameters else argument
+
+
 def _tensors(value: Any) -> list[torch.Tensor]:
     return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, torch.Tensor)]
 
@@ -119,8 +124,7 @@ def _bound(
     for index, argument in enumerate(schema.arguments):
         default = argument.default_value
         value = args[index] if index < len(args) else kwargs.get(argument.name, default)
-        # torch_npu registers the operators it exposes with `input` where its yaml says `self`.
-        key = "self" if argument.name == "input" and "input" not in parameters else argument.name
+        key = parameter_of(argument.name, parameters)
         if key in parameters:
             values[key] = value
         elif value is not None and value != default:

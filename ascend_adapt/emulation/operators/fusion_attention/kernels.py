@@ -98,6 +98,8 @@ def _backward(call: Call, given: dict[str, Any]) -> dict[str, torch.Tensor | Non
         seed, offset = (0 if given[name] is None else int(given[name]) for name in ("seed", "offset"))
         keep = keep_mask(call.score_count, arguments.keep_prob, seed, offset)
     sources = {name: getattr(arguments, name) for name in _RESULTS_V2 if getattr(arguments, name) is not None}
+    if not call.bias.full:
+        sources.pop("pse", None)
     # Sums over heads and sequences stay wide to the end.
     sums = {name: torch.zeros_like(wide(source)) for name, source in sources.items()}
     shared = call.heads // call.kv_heads
@@ -116,7 +118,7 @@ def _backward(call: Call, given: dict[str, Any]) -> dict[str, torch.Tensor | Non
             own.copy_(part[..., :size])
             if f"{name}_rope" in sums:
                 layout.sequence(sums[f"{name}_rope"], place, heads).copy_(part[..., size:])
-        if "pse" in sums:
+        if call.bias.full:
             to = sums["pse"][min(index, sums["pse"].shape[0] - 1)]
             to += slopes.scores.sum_to_size(to.shape)
         if slopes.sink is not None:

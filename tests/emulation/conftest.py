@@ -1,0 +1,89 @@
+"""The emulated machine, and jobs that run on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ascend_adapt.emulation import environment
+from ascend_adapt.launch import environment as launch_environment
+
+JOBS = Path(__file__).parent / "jobs"
+# What torch, torch_npu and DeepSpeed would read.
+LEFT_OUT = re.compile(r"ASCEND_|HCCL_|TORCH_TRANSFER|PYTORCH_|RANK$|LOCAL_|WORLD_SIZE$|MASTER_")
+
+# These run where an emulated NPU is; test_on_device.py starts them there.
+collect_ignore = [] if os.environ.get("ASCEND_ADAPT_EMULATED") else ["on_device"]
+
+
+def plain_environment(**more: str) -> dict[str, str]:
+    """This process's environment without what speaks of devices and ranks."""
+    cache = {name: value for name, value in os.environ.items() if name == "ASCEND_ADAPT_CACHE"}
+    kept = {name: value for name, value in os.environ.items() if not LEFT_OUT.match(name)}
+    return {**kept, **cache, "OMP_NUM_THREADS": "1", **more}
+
+
+@pytest.fixture(scope="session")
+def emulated():
+    """emulated(devices, **variables): the environment of a process on an emulated machine."""
+
+    def variables(devices: int = 1, soc: str = "910B", **more: str) -> dict[str, str]:
+        environ = plain_environment(**more)
+        machine = environment.prepare(soc, devices, environ)
+        return {**environ, **launch_environment.of_emulation(machine, environ)}
+
+    return variables
+
+
+class Job:
+    """A job that has ended: what its ranks printed as JSON lines, and what the launcher said."""
+
+    def __init__(self, process: subprocess.CompletedProcess[str], run_dir: Path) -> None:
+        self.code, self.stdout, self.stderr, self.run_dir = process.returncode, process.stdout, process.stderr, run_dir
+
+    @property
+    def told(self) -> dict[int, list]:
+        """Rank -> the values it printed, in order."""
+        found: dict[int, list] = {}
+        for path in sorted(self.run_dir.glob("rank-*.log")):
+            lines = [line for line in path.read_text().splitlines() if line.startswith('{"told":')]
+            found[int(path.stem[5:])] = [json.loads(line)["told"] for line in lines]
+        return found
+
+    @property
+    def rehearsal(self) -> dict:
+        return json.loads((self.run_dir / "rehearsal.json").read_text())
+
+    def check(self) -> Job:
+        assert self.code == 0, f"{self.stdout[-3000:]}\n{self.stderr[-6000:]}"
+        return self
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """launch(*arguments, **variables): run ascend-run in tmp_path to its end."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ascend_adapt.launch.cli", *arguments]
+        env = plain_environment(**more)
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
+
+    return run
+
+
+@pytest.fixture
+def job(tmp_path, launch):
+    """job("name.py", *arguments, nproc=, device=, options=, **variables): run a script of jobs/ to its end."""
+
+    def run(script: str, *arguments: str, nproc: int = 1, device: str = "npu-emulated", options=(), **more: str) -> Job:
+        run_dir = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        ours = ["--device", device, "--nproc", str(nproc), "--log-dir", str(run_dir), *options]
+        return Job(launch(*ours, str(JOBS / script), *arguments, **more), run_dir)
+
+    return run

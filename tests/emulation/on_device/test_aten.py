@@ -1,0 +1,189 @@
+"""aten operators on npu tensors: the CPU's numbers, torch_npu's rules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from ascend_adapt.emulation import report
+from ascend_adapt.errors import OperatorMissing
+
+NPU = torch.device("npu:0")
+
+
+def counted(kind, call):
+    """What a call adds to one of the counts."""
+    counts = getattr(report.tally, kind)
+    before = dict(counts)
+    call()
+    return {name: count - before.get(name, 0) for name, count in counts.items() if count != before.get(name, 0)}
+
+
+def on_both(call, *shapes, dtype=torch.float32):
+    """Results and gradients of a call, on the CPU and on the device."""
+    found = []
+    for device in ("cpu", NPU):
+        generator = torch.Generator().manual_seed(0)
+        inputs = [torch.randn(shape, generator=generator).to(dtype).to(device).requires_grad_() for shape in shapes]
+        result = call(*inputs)
+        result.float().square().sum().backward()
+        found.append([one.detach().cpu() for one in (result, *(one.grad for one in inputs))])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("call", "shapes"),
+    [
+        (lambda x, y: x @ y, [(3, 4), (4, 5)]),
+        (lambda x, y: x @ y, [(2, 3, 4), (4, 5)]),
+        (lambda x, y: x @ y, [(2, 1, 3, 4), (5, 4, 2)]),
+        (lambda x, y: x @ y, [(4,), (2, 4, 3)]),
+        (lambda x, y: x @ y, [(2, 3, 4), (4,)]),
+        (lambda x, y: x @ y, [(4,), (4,)]),
+        (lambda x, w: functional.layer_norm(x, (4,), w), [(3, 4), (4,)]),
+        (lambda x: functional.gelu(x, approximate="tanh"), [(3, 4)]),
+        (lambda x: x.softmax(-1).log_softmax(0), [(3, 4)]),
+        (lambda x, w: functional.conv2d(x, w, groups=2), [(1, 2, 5, 5), (2, 1, 3, 3)]),
+        (lambda x: x[:, [0, 2]].cumsum(0), [(3, 4)]),
+        (lambda x: torch.where(x > 0, x, x * 0.1).sort(-1).values, [(3, 4)]),
+        (lambda x: functional.silu(x).contiguous().permute(1, 0).clone(), [(3, 4)]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_and_gradients_are_the_cpus(call, shapes, dtype):
+    expected, found = on_both(call, *shapes, dtype=dtype)
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-5 if dtype is torch.float32 else 2e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_goes_through_torch_npus_fused_operator(causal):
+    found = []
+
+    def attend(q, k, v):
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    operators = counted("operators", lambda: found.extend(on_both(attend, *[(2, 3, 16, 8)] * 3)))
+    assert len([name for name in operators if name.startswith("npu::npu_fusion_attention")]) == 2
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+
+
+def test_an_optimizer_step_is_the_cpus():
+    found = []
+    for device in ("cpu", NPU):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        data = torch.linspace(-1, 1, 12).view(3, 4).to(device)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(data).square().mean().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+        found.append([parameter.detach().cpu() for parameter in model.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-6, atol=1e-7)
+
+
+def test_in_place_and_out():
+    tensor = torch.ones(3, device=NPU)
+    assert tensor.add_(1) is tensor
+    out = torch.empty(0, device=NPU)
+    assert torch.add(tensor, tensor, out=out) is out
+    assert out.tolist() == [4.0] * 3
+    view = torch.zeros(2, 3, device=NPU)
+    torch.mul(tensor, 2, out=view[1])
+    assert view.tolist() == [[0.0] * 3, [4.0] * 3]
+    torch._foreach_add_([tensor, out], 1)
+    assert (tensor.tolist(), out.tolist()) == ([3.0] * 3, [5.0] * 3)
+    maximum, index = torch.max(view, 1, out=(torch.empty(0, device=NPU), torch.empty(0, device=NPU, dtype=torch.long)))
+    assert (maximum.tolist(), index.tolist()) == ([0.0, 4.0], [0, 0])
+
+
+def test_views_in_place():
+    tensor = torch.arange(6.0, device=NPU).view(2, 3)
+    assert (tensor.clone().transpose_(0, 1).shape, tensor.clone().unsqueeze_(0).shape) == ((3, 2), (1, 2, 3))
+    assert torch.rot90(tensor).tolist() == [[2.0, 5.0], [1.0, 4.0], [0.0, 3.0]]
+
+
+def test_one_hot():
+    assert functional.one_hot(torch.tensor([0, 2], device=NPU), 3).tolist() == [[1, 0, 0], [0, 0, 1]]
+
+
+def test_division_has_a_gradient():
+    """torch_npu registers a CPU kernel for true_divide, which must not be taken for the device's."""
+    tensor = torch.ones(2, device=NPU, requires_grad=True)
+    torch.true_divide(tensor, 2).sum().backward()
+    assert tensor.grad.tolist() == [0.5, 0.5]
+
+
+def test_factories_are_on_their_device():
+    assert torch.arange(3, device="npu:1").device == torch.device("npu:1")
+    with torch.npu.device(1):
+        assert torch.ones(2, device="npu").device.index == 1
+    assert torch.tensor([1, 2], device=NPU).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("stranger", ["cpu", "npu:1"])
+def test_tensors_on_two_devices_are_refused_as_on_a_device(stranger):
+    with pytest.raises(RuntimeError, match=f"at least two devices, npu:0 and {stranger}!"):
+        torch.ones(2, device=NPU) + torch.ones(2, device=stranger)
+
+
+def test_what_a_device_reads_from_host_memory():
+    tensor = torch.arange(4.0, device=NPU)
+    assert (tensor * torch.tensor(2.0)).tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert tensor[torch.tensor([1, 3])].tolist() == [1.0, 3.0]
+    assert tensor.to("npu:1").cpu().to(NPU).equal(tensor)
+
+
+def test_a_cast_to_float64_gives_float32_as_torch_npu_has_it():
+    assert torch.ones(2, device=NPU).double().dtype == torch.float32
+
+
+def test_waits_of_the_host_are_counted():
+    tensor = torch.arange(4.0, device=NPU)
+    assert counted("synchronisations", lambda: tensor + 1) == {}
+    assert counted("synchronisations", lambda: tensor.sum().item()) == {"aten::_local_scalar_dense": 1}
+    assert counted("synchronisations", lambda: tensor.nonzero()) == {"aten::nonzero": 1}
+    assert counted("synchronisations", lambda: tensor.cpu()) == {"copy to the host": 1}
+
+
+def test_what_torch_npu_itself_leaves_to_the_host_is_counted_apart():
+    square = torch.eye(3, device=NPU)
+    assert counted("on_the_host", lambda: torch.linalg.eigvals(square)) != {}
+    assert counted("on_the_host", lambda: functional.gelu(square)) == {}
+
+
+def test_an_operator_without_a_kernel_fails_at_once_by_name():
+    boxes = torch.ones(1, 4, 4, device=NPU)
+    with pytest.raises(OperatorMissing, match=r"npu::npu_nms_rotated"):
+        torch.ops.npu.npu_nms_rotated(boxes[0], boxes[0, 0], 0.5)
+    assert report.tally.missing["npu::npu_nms_rotated"] == 1
+
+
+def test_random_numbers_follow_the_devices_generator():
+    torch.npu.manual_seed(3)
+    first = torch.rand(4, device=NPU)
+    state = torch.npu.get_rng_state()
+    second = functional.dropout(torch.ones(64, device=NPU), 0.5)
+    torch.npu.set_rng_state(state)
+    assert functional.dropout(torch.ones(64, device=NPU), 0.5).equal(second)
+    torch.npu.manual_seed(3)
+    assert torch.rand(4, device=NPU).equal(first)
+    assert not torch.rand(4, device=NPU).equal(first)
+
+
+def test_the_hosts_random_numbers_are_left_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+    torch.manual_seed(0)
+    torch.rand(5, device=NPU)
+    assert torch.rand(2).equal(expected)
+
+
+def test_a_generator_of_the_host_is_refused():
+    with pytest.raises(RuntimeError, match="Expected a 'npu' device type for generator but found 'cpu'"):
+        torch.empty(2, device=NPU).normal_(generator=torch.Generator())

@@ -1,0 +1,61 @@
+"""The cache: whole or not there, made once, and nobody else's."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ascend_adapt.emulation import cache
+from ascend_adapt.errors import EmulationError
+
+
+@pytest.fixture
+def home(tmp_path):
+    return cache.folder({"ASCEND_ADAPT_CACHE": str(tmp_path / "cache")})
+
+
+def test_it_is_private(home):
+    assert home.stat().st_mode & 0o777 == 0o700
+
+
+def test_it_follows_the_users_own_cache(tmp_path):
+    assert cache.folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "ascend_adapt"
+
+
+def test_a_folder_that_others_may_write_to_is_refused(home):
+    home.chmod(0o770)
+    with pytest.raises(EmulationError, match=r"others may write to it, and code is loaded from it — chmod 0700 it"):
+        cache.folder({"ASCEND_ADAPT_CACHE": str(home)})
+
+
+def test_a_file_in_its_place_is_refused(tmp_path):
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(EmulationError, match=r"File exists.* set ASCEND_ADAPT_CACHE"):
+        cache.folder({"ASCEND_ADAPT_CACHE": str(tmp_path / "cache")})
+
+
+def test_nothing_is_left_of_what_fails(home):
+    def fail(aside):
+        (aside / "half").write_text("")
+        raise EmulationError("no")
+
+    with pytest.raises(EmulationError, match="no"):
+        cache.made_once(home, "kind/name", fail)
+    assert [path.name for path in home.rglob("*") if path.name != ".lock"] == ["kind"]
+
+
+def test_several_at_once_make_it_once(home):
+    made = []
+
+    def make(aside):
+        made.append(aside)
+        (aside / "whole").write_text("")
+
+    threads = [threading.Thread(target=cache.made_once, args=(home, "name", make)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert (home / "name" / "whole").exists()

@@ -1,0 +1,77 @@
+"""Whole jobs under `ascend-run --device npu-emulated`, beside the same jobs on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+LOSSES = {"rtol": 1e-5}
+
+
+def close(found, expected, rtol):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, rel=rtol)
+
+
+def test_collectives(job):
+    ended = job("collectives.py", nproc=2)
+    first, second = (dict(told) for told in ended.told.values())
+    for name in ("float32", "bfloat16", "float16", "int64", "int32", "int8"):
+        assert first[f"sum {name}"] == second[f"sum {name}"] == [5] * 3, name
+    assert first["sum bool"] == [True] * 3
+    assert [first[name][0] for name in ("MAX", "MIN", "PRODUCT", "AVG")] == [3, 2, 6, 2.5]
+    assert first["float64"].startswith("HCCL allreduce: Unsupported data type at::kDouble")
+    assert first["broadcast"] == second["broadcast"] == [1, 1]
+    assert first["reduce"] == [3, 3]
+    assert first["all_gather"] == second["all_gather"] == [[0, 0], [1, 1]]
+    assert first["all_gather_into_tensor"] == [0, 0, 1, 1]
+    assert (first["reduce_scatter_tensor"], second["reduce_scatter_tensor"]) == ([0, 2], [4, 6])
+    assert (first["reduce_scatter"], second["reduce_scatter"]) == ([1, 1], [3, 3])
+    assert (first["all_to_all_single"], second["all_to_all_single"]) == ([0, 1, 10, 11], [2, 3, 12, 13])
+    assert (first["all_to_all_single uneven"], second["all_to_all_single uneven"]) == ([0, 1], [0, 0, 1, 1])
+    assert (first["all_to_all"], second["all_to_all"]) == ([0, 1], [0, 0, 1, 1])
+    assert first["gather"] == [[0, 0], [1, 1]]
+    assert (first["scatter"], second["scatter"]) == ([0, 0], [1, 1])
+    assert second["recv"] == [0, 1, 2, 3]
+    assert (first["batch_isend_irecv"], second["batch_isend_irecv"]) == ([1], [0])
+    assert first["groups"] == [2, 2]
+    assert first["async"][2] == [2]
+    assert first["objects"] == [{"rank": 0}, {"rank": 1}]
+    assert "all ranks must call the same collectives, in one order" in first["mismatch"] + second["mismatch"]
+
+
+def test_data_parallel(job):
+    found = job("data_parallel.py", "npu", nproc=2).check().told
+    expected = job("data_parallel.py", "cpu", nproc=2, device="cpu").check().told
+    for rank in (0, 1):
+        close(found[rank], expected[rank], **LOSSES)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeed_zero(job, stage):
+    """In bfloat16, whose sums the CPU's gloo and the emulated HCCL round alike with two ranks."""
+    ended = job("zero.py", str(stage), "bf16", nproc=2).check()
+    expected = job("zero.py", str(stage), "bf16", nproc=2, device="cpu").check().told
+    for rank in (0, 1):
+        assert ended.told[rank][0][:2] == ["npu", "hccl"]
+        close(ended.told[rank][1:], expected[rank][1:], rtol=2e-3)
+
+
+@pytest.mark.parametrize("options", [(), ("--no-adapt",)])
+def test_a_script_written_for_cuda(job, options):
+    ended = job("written_for_cuda.py", options=options, TORCH_TRANSFER_TO_NPU="1").check()
+    *losses, facts = ended.told[0]
+    assert facts == ["Ascend910B2", True, True, 1024.0]
+    close(losses, job("cpu_twin.py", device="cpu").check().told[0], rtol=2e-3)  # float16
+
+
+def test_the_report(job):
+    ended = job("data_parallel.py", "npu", nproc=2).check()
+    facts = ended.rehearsal
+    assert facts["evidence"] == "emulated"
+    assert facts["ranks"]["1"]["steps"] == 5
+    assert facts["ranks"]["0"]["operators"]["aten::native_layer_norm"] == 5
+    assert facts["ranks"]["0"]["synchronisations"]["aten::_local_scalar_dense"] >= 5
+    assert facts["ranks"]["1"]["peak_bytes"]["1"] > 0
+    for word in ("on an emulated Ascend910B2, 2 ranks", "5 optimizer steps", "the host waited", "it does not prove"):
+        assert word in ended.stderr

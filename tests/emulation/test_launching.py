@@ -1,0 +1,64 @@
+"""`ascend-run --device npu-emulated`: what is planned, refused and reached."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+PROGRAM = (
+    "import os, torch; print(os.environ.get('RANK'), torch.npu.device_count(), torch.ones(2).npu().sum().item())\n"
+)
+
+
+@pytest.fixture
+def ascend_run(tmp_path, launch):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    return launch
+
+
+def test_the_plan(ascend_run):
+    plan = json.loads(ascend_run("--device", "npu-emulated:910A", "--nproc", "2", "--dry-run", "train.py").stdout)
+    assert [rank["device"] for rank in plan["ranks"]] == ["npu-emulated:0", "npu-emulated:1"]
+    env = plan["ranks"][1]["env"]
+    assert (env["ASCEND_ADAPT_DEVICE"], env["ASCEND_ADAPT_EMULATED_SOC"]) == ("npu", "Ascend910A")
+    assert (env["ASCEND_ADAPT_EMULATED_DEVICES"], env["TASK_QUEUE_ENABLE"]) == ("2", "0")
+
+
+def test_visible_devices_narrow_the_machine(ascend_run):
+    job = ascend_run("--device", "npu-emulated", "train.py", ASCEND_RT_VISIBLE_DEVICES="1,3")
+    assert (job.returncode, sorted(job.stdout.splitlines())) == (0, ["0 2 2.0", "1 2 2.0"]), job.stderr
+
+
+def test_more_ranks_than_visible_devices(ascend_run):
+    job = ascend_run("--device", "npu-emulated", "--nproc", "2", "train.py", ASCEND_RT_VISIBLE_DEVICES="0")
+    assert job.returncode == 1
+    assert "--nproc 2: found 1 npu-emulated devices" in job.stderr
+
+
+def test_a_command_has_as_many_devices_as_nproc_says(ascend_run):
+    job = ascend_run("--device", "npu-emulated", "--nproc", "3", "bash", "-c", f"{sys.executable} train.py")
+    assert (job.returncode, job.stdout) == (0, "None 3 2.0\n"), job.stderr
+
+
+def test_without_patches_it_is_emulated_all_the_same(ascend_run):
+    job = ascend_run("--no-adapt", "--device", "npu-emulated", "bash", "-c", f"{sys.executable} train.py")
+    assert (job.returncode, job.stdout) == (0, "None 1 2.0\n"), job.stderr
+
+
+def test_a_refusal_comes_before_anything_starts(ascend_run, tmp_path):
+    job = ascend_run("--device", "npu-emulated", "train.py", CC="no-such-compiler")
+    assert (job.returncode, job.stdout) == (1, "")
+    assert job.stderr.startswith("ascend-run: no-such-compiler: is no program on PATH")
+    assert len(job.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_job_that_fails_is_reported_as_far_as_it_came(ascend_run, tmp_path):
+    (tmp_path / "train.py").write_text("import torch\ntorch.ones(2).npu() + torch.ones(2)\n")
+    job = ascend_run("--device", "npu-emulated", "--log-dir", "run", "train.py")
+    assert job.returncode == 1
+    assert "found at least two devices, npu:0 and cpu!" in job.stderr
+    assert "rehearsal: torch_npu" in job.stderr
+    assert json.loads((tmp_path / "run" / "rehearsal.json").read_text())["ranks"]["0"]["steps"] == 0

@@ -1,0 +1,85 @@
+"""The torch_npu that pairs with torch: found, checked, unpacked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+
+import pytest
+
+from ascend_adapt import probe
+from ascend_adapt.emulation import wheel
+from ascend_adapt.errors import EmulationError
+
+
+@pytest.fixture
+def environ(tmp_path):
+    return {"ASCEND_ADAPT_CACHE": str(tmp_path / "cache")}
+
+
+def make_wheel(path, version, record=""):
+    """A file that is laid out like a torch_npu wheel."""
+    file = path / f"torch_npu-{version}-cp311-cp311-manylinux_2_28_x86_64.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("torch_npu/__init__.py", "")
+        archive.writestr(f"torch_npu-{version}.dist-info/RECORD", record)
+    return file
+
+
+@pytest.fixture
+def torch_2_1(monkeypatch):
+    monkeypatch.setattr(probe, "distribution_version", lambda name: "2.1.0+cpu" if name == "torch" else None)
+
+
+def test_the_installed_torch_has_one():
+    found = wheel.for_installed_torch(os.environ)
+    assert found.version.startswith(probe.distribution_version("torch").partition("+")[0])
+    assert {"libtorch_npu.so", "libtensorpipe.so"} < {path.name for path in found.libraries}
+    assert not (set(os.sys.path) & {str(found.site)})
+
+
+def test_a_wheel_file_of_ones_own(environ, tmp_path, torch_2_1):
+    file = make_wheel(tmp_path, "2.1.0.post17")
+    found = wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})
+    assert found.version == "2.1.0.post17"
+    file.unlink()
+    assert wheel.for_installed_torch(environ) == found  # from the cache, with nothing downloaded
+
+
+def test_a_wheel_that_does_not_pair(environ, tmp_path, torch_2_1):
+    file = make_wheel(tmp_path, "2.7.1")
+    with pytest.raises(EmulationError, match=r"torch_npu 2.7.1 does not pair with torch 2.1.0\+cpu, expected .* 2.1.0"):
+        wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})
+
+
+def test_no_torch(environ, monkeypatch):
+    monkeypatch.setattr(probe, "distribution_version", lambda name: None)
+    with pytest.raises(EmulationError, match="torch: is not installed here"):
+        wheel.for_installed_torch(environ)
+
+
+def test_a_torch_that_no_torch_npu_pairs_with(environ, monkeypatch):
+    monkeypatch.setattr(probe, "distribution_version", lambda name: "1.0.0")
+    with pytest.raises(EmulationError, match=r"torch_npu==1.0.0.\*: pip finds no wheel of it for this Python"):
+        wheel.for_installed_torch(environ)
+
+
+def test_contents_that_the_record_does_not_know(environ, tmp_path, torch_2_1):
+    file = make_wheel(tmp_path, "2.1.0", record="torch_npu/__init__.py,sha256=AAAA,0\n")
+    with pytest.raises(EmulationError, match="is not what the wheel's RECORD says"):
+        wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})
+    assert not list((tmp_path / "cache").glob("torch_npu/torch_npu*"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "renamed", "gone"])
+def test_a_file_that_is_no_wheel(environ, tmp_path, torch_2_1, damage):
+    file = make_wheel(tmp_path, "2.1.0")
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:50])
+    elif damage == "renamed":
+        file = shutil.move(file, tmp_path / "wheel.whl")
+    else:
+        file.unlink()
+    with pytest.raises(EmulationError, match=r"expected a whole wheel|is not named like a torch_npu wheel"):
+        wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})
