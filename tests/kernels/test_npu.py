@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from kernels import npu_operators, test_attention
 
-from ascend_adapt.kernels import npu
+from ascend_adapt.kernels import npu, schema
 from ascend_adapt.kernels.adamw import AdamwCall
 from ascend_adapt.kernels.adamw import _npu as adamw_npu
 from ascend_adapt.kernels.attention import AttentionCall
@@ -18,6 +21,8 @@ from ascend_adapt.kernels.masked_softmax import _npu as softmax_npu
 from ascend_adapt.kernels.rotary import RotaryCall
 from ascend_adapt.kernels.rotary import _npu as rotary_npu
 from ascend_adapt.kernels.samples import samples
+
+RELEASES = json.loads((Path(__file__).parents[1] / "upstream" / "torch_npu.json").read_text())["releases"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -174,3 +179,26 @@ def test_adamw_hands_over_the_powers_of_the_steps_before():
 def test_an_operator_that_is_not_there_is_told():
     operator = npu.Operator("npu_of_another_year(Tensor a) -> Tensor", ("a",))
     assert operator.difference() == "npu_of_another_year: the installed torch_npu has no such operator"
+
+
+def declared():
+    """Every operator that a backend declares."""
+    for kernel in kernels().values():
+        for backend in kernel.backends:
+            if backend.name == "npu":
+                yield from (one for one in vars(backend.implementation()).values() if isinstance(one, npu.Operator))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_recorded_release_can_be_called_so(release):
+    operators = list(declared())
+    assert len(operators) == 9
+    for operator in operators:
+        name = operator.schema.partition("(")[0]
+        assert schema.difference(operator.schema, RELEASES[release][name], frozenset(operator.uses)) == ""
+
+
+def test_the_declared_schemas_are_those_of_one_release():
+    for operator in declared():
+        name = operator.schema.partition("(")[0]
+        assert schema.difference(operator.schema, RELEASES["2.13.0"][name]) == ""
