@@ -71,6 +71,24 @@ def test_the_linear_form_is_that_of_the_products(smoothing, reduction, chunk, mo
         np.testing.assert_allclose(mine.numpy(), true, atol=1e-12)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_loss_scale_reaches_the_linear_form_in_fp16(reduction):
+    # Half of the probabilities of 2000 words, divided by 64 tokens, would be zeros in fp16.
+    torch.manual_seed(0)
+    targets, scale = torch.randint(2000, (64,)), 2.0**10
+    hidden, weight = torch.randn(64, 8).half(), torch.randn(2000, 8).half()
+    found = [each.clone().requires_grad_() for each in (hidden, weight)]
+    loss = linear_cross_entropy(*found, targets, reduction=reduction)
+    (loss.mean() * scale).backward()
+    right = [each.double().requires_grad_() for each in (hidden, weight)]
+    exact = torch.nn.functional.cross_entropy(right[0] @ right[1].T, targets, reduction=reduction)
+    (exact.mean() * scale).backward()
+    for mine, true in zip(found, right, strict=True):
+        error = (mine.grad.double() - true.grad).abs().max() / true.grad.abs().max()
+        assert error < 3e-3
+        assert (mine.grad == 0).double().mean() <= (true.grad.half() == 0).double().mean() + 1e-2
+
+
 def test_the_linear_form_never_has_all_logits(monkeypatch):
     monkeypatch.setattr(_reference, "_CHUNK_BYTES", 4 * 50 * 8)
     seen = []
@@ -98,6 +116,8 @@ def test_without_a_token_that_counts_the_mean_is_nan_and_its_gradient_is_not():
         linear_cross_entropy(logits, torch.randn(7, 5), torch.tensor([-100, -100])),
     ):
         assert loss.isnan()
+        loss.backward()
+        assert logits.grad.eq(0).all()
     assert cross_entropy(logits, torch.tensor([-100, -100]), reduction="sum") == 0
 
 

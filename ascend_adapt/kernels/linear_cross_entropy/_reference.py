@@ -1,12 +1,13 @@
 """linear_cross_entropy in plain torch, a chunk of tokens at a time.
 
-With ``mean`` or ``sum`` every token's share of the loss is known in forward, so the gradients are computed there, while
-a chunk's logits are at hand, and backward only scales them; with ``none`` backward computes the logits again.
+With ``mean`` or ``sum`` all tokens that count have one gradient, so those of the inputs are computed in forward, while
+a chunk's logits are at hand, as if it were 1, and backward scales them: in fp16 a token's share of a mean would be
+rounded to nothing before a loss scale could save it. With ``none`` backward computes the logits again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,13 +88,19 @@ class _Gradients:
         if self.bias is not None:
             self.bias += of_logits.sum(0)
 
-    def finished(self, group: Any, bias: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients in their inputs' dtypes, that of hidden summed over the ranks of the vocabulary."""
+    def summed(self, group: Any) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients, that of hidden summed over the ranks of the vocabulary."""
         if self.hidden is not None and group is not None:
             torch.distributed.all_reduce(self.hidden, group=group)
-        weight = None if self.weight is None else self.weight.to(self.weight_in.dtype)
-        of_bias = None if self.bias is None or bias is None else self.bias.to(bias.dtype)
-        return self.hidden, weight, of_bias
+        return self.hidden, self.weight, self.bias
+
+
+def _finished(
+    gradients: Iterable[torch.Tensor | None], factor: torch.Tensor | float, dtypes: Iterable[torch.dtype | None]
+) -> Iterator[torch.Tensor | None]:
+    """Yield the gradients times a factor, in the dtypes of their inputs."""
+    for each, dtype in zip(gradients, dtypes, strict=True):
+        yield None if each is None else (exact(each) * factor).to(dtype)
 
 
 class _AllAtOnce(torch.autograd.Function):
@@ -109,25 +116,25 @@ class _AllAtOnce(torch.autograd.Function):
     ) -> torch.Tensor:
         needed = ctx.needs_input_grad[:3]
         gradients = _Gradients(hidden, weight, bias, needed) if any(needed) else None
-        share = torch.ones((), dtype=exact(hidden[:0]).dtype, device=hidden.device)
-        if call.reduction == "mean":
-            share = share / (call.labels != call.ignore_index).sum()
-        total = torch.zeros_like(share)
+        total = torch.zeros((), dtype=exact(hidden[:0]).dtype, device=hidden.device)
+        one = torch.ones_like(total)
         for chunk in _chunks(call):
             logits = _logits(hidden, weight, bias, chunk)
             losses, normaliser = losses_and_normaliser(logits, chunk)
             total += losses.sum()
             if gradients is not None:
-                of_logits = gradient(logits, normaliser, share.expand(len(losses)), chunk)
-                gradients.add(hidden, of_logits, chunk.rows)
+                gradients.add(hidden, gradient(logits, normaliser, one.expand(len(losses)), chunk), chunk.rows)
+        counted = (call.labels != call.ignore_index).sum() if call.reduction == "mean" else one
         if gradients is not None:
-            ctx.save_for_backward(*gradients.finished(call.group, bias))
-        return total * share
+            ctx.dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
+            ctx.save_for_backward(*gradients.summed(call.group), counted)
+        return total / counted
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        scaled = (None if saved is None else saved * grads[0].to(saved.dtype) for saved in ctx.saved_tensors)
-        return (*scaled, None)
+        *gradients, counted = ctx.saved_tensors
+        # Without a token that counts the loss is nan, and its gradient, as torch's, zero.
+        return (*_finished(gradients, grads[0] / counted.clamp(min=1), ctx.dtypes), None)
 
 
 class _ByToken(torch.autograd.Function):
@@ -156,4 +163,5 @@ class _ByToken(torch.autograd.Function):
             logits = _logits(hidden, weight, bias, chunk)
             of_logits = gradient(logits, normaliser[chunk.rows], grads[0][chunk.rows], chunk)
             gradients.add(hidden, of_logits, chunk.rows)
-        return (*gradients.finished(ctx.call.group, bias), None)
+        dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
+        return (*_finished(gradients.summed(ctx.call.group), 1.0, dtypes), None)
