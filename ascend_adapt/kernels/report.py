@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -58,8 +59,10 @@ def examine(environ: Mapping[str, str], *, check: bool) -> KernelReport:
         return report
     report = KernelReport(device, reason, torch.__version__)
     try:
+        if device == "npu":
+            importlib.import_module("torch_npu")  # older torch does not load it by itself
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+    except (ImportError, RuntimeError, AssertionError) as error:
         problem = f"device {device}: torch cannot use it ({' '.join(str(error).split())[:200]})"
         report.problems.append(f"{problem} — see ascend-adapt doctor")
         return report

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -263,6 +265,25 @@ def test_a_backend_that_does_not_exist_is_refused():
     requests.state({"attention": "tensor_cores"})
     with pytest.raises(BackendUnavailable, match="no backend 'tensor_cores' — choose one of npu, flash"):
         attention(*shapes())
+
+
+def test_only_the_chosen_kernels_of_torch_are_on_and_only_within():
+    from torch.nn.attention import SDPBackend
+
+    from ascend_adapt.kernels.attention import _sdpa
+
+    def on():
+        return {kernel for kernel, (enabled, _) in _sdpa._SWITCHES.items() if enabled()}
+
+    before = on()
+    torch.backends.cuda.enable_math_sdp(False)
+    try:
+        with contextlib.suppress(ZeroDivisionError), _sdpa.efficient._selected(None):
+            assert on() == {SDPBackend.EFFICIENT_ATTENTION}
+            raise ZeroDivisionError
+        assert on() == before - {SDPBackend.MATH}
+    finally:
+        torch.backends.cuda.enable_math_sdp(True)
 
 
 def test_cuda_is_offered_torchs_kernels_in_turn():

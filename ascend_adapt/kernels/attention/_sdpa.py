@@ -6,9 +6,11 @@ bool masks have the other sense, and it knows no window and no packed rows.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -38,7 +40,7 @@ class _Torch:
         if call.q.device.type != "cuda" or not dispatch.is_deterministic():
             return nullcontext()
         repeats = torch.are_deterministic_algorithms_enabled()
-        return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH] if repeats else [SDPBackend.MATH])
+        return _only(*[SDPBackend.FLASH_ATTENTION, SDPBackend.MATH] if repeats else [SDPBackend.MATH])
 
     def _whole(self, call: AttentionCall) -> torch.Tensor:
         if call.cu_seqlens is None:
@@ -132,7 +134,7 @@ class _OnCuda(_Torch):
         return " ".join(" ".join(reasons).split()) or "torch refuses it"
 
     def _selected(self, call: AttentionCall) -> Any:
-        return sdpa_kernel([self.kernel])
+        return _only(self.kernel)
 
     def _attend(self, call: AttentionCall, q: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
         if call.q.shape[1] != call.k.shape[1] and not self.shares_heads:
@@ -168,6 +170,42 @@ class _Flash(_OnCuda):
     def _needs_varlen(call: AttentionCall) -> bool:
         crooked = call.causal and call.q.shape[2] not in (1, call.k.shape[2])
         return crooked or call.window is not None or call.cu_seqlens is not None
+
+
+_SWITCHES = {
+    SDPBackend.FLASH_ATTENTION: (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    SDPBackend.EFFICIENT_ATTENTION: (
+        torch.backends.cuda.mem_efficient_sdp_enabled,
+        torch.backends.cuda.enable_mem_efficient_sdp,
+    ),
+    SDPBackend.CUDNN_ATTENTION: (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
+    SDPBackend.MATH: (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
+}
+
+
+def _only(*kernels: SDPBackend) -> Any:
+    """Return a context in which torch may use these kernels only: sdpa_kernel, at a third of its price."""
+    return sdpa_kernel(list(kernels)) if torch.compiler.is_compiling() else _switched(_wanted(kernels))
+
+
+@functools.cache
+def _wanted(kernels: tuple[SDPBackend, ...]) -> tuple[bool, ...]:
+    return tuple(kernel in kernels for kernel in _SWITCHES)
+
+
+@contextmanager
+def _switched(wanted: Iterable[bool]) -> Iterator[None]:
+    before = [enabled() for enabled, _ in _SWITCHES.values()]
+    _switch(wanted)
+    try:
+        yield
+    finally:
+        _switch(before)
+
+
+def _switch(states: Iterable[bool]) -> None:
+    for (_, enable), state in zip(_SWITCHES.values(), states, strict=True):
+        enable(state)
 
 
 def _varlen() -> Any:
