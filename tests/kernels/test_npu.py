@@ -106,6 +106,16 @@ def test_attention_names_the_limit(call, words):
     assert words in attention_npu.supports(call)
 
 
+def test_attention_repeats_its_gradients_only_if_torch_is_told_to(monkeypatch):
+    monkeypatch.setenv("ASCEND_ADAPT_DETERMINISTIC", "1")
+    assert "only under torch.use_deterministic_algorithms" in attention_npu.supports(attention_call())
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert attention_npu.supports(attention_call()) == ""
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def softmax_call(shape=(1, 2, 64, 64), fill=FINITE, mask=True, causal=False, dtype=torch.float16):
     mask = torch.rand(shape[-2:]) < 0.5 if mask else None
     return MaskedSoftmaxCall(torch.randn(shape).to(dtype), mask, 0.5, causal, fill)

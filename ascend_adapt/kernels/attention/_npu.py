@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ascend_adapt.kernels import masks, npu
+from ascend_adapt.kernels import dispatch, masks, npu
 from ascend_adapt.kernels.attention import AttentionCall, _pieces
 
 _ARGUMENTS = ("query", "key", "value", "head_num", "input_layout", "atten_mask", "scale", "keep_prob", "sparse_mode")
@@ -60,6 +60,9 @@ def supports(call: AttentionCall) -> str:
         return f"batch {batch} is not in 1 to 2097152"
     if call.bias is not None and call.bias.requires_grad:
         return "it gives no gradient of the bias"
+    # On a 950DT, by op-plugin's determin_API_list.md.
+    if dispatch.is_deterministic() and not torch.are_deterministic_algorithms_enabled():
+        return "its gradients repeat only under torch.use_deterministic_algorithms(True)"
     operator = FUSION_ATTENTION if call.bias is None else FUSION_ATTENTION_V2
     return operator.difference()
 
