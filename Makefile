@@ -21,6 +21,11 @@ $(VENV)/.installed: setup.cfg constraints.txt
 	$(@D)/bin/python -m pip install --quiet --constraint constraints-deepspeed-0.9.2.txt --editable '.[deepspeed]'
 	touch $@
 
+# Triton is tried in its interpreter, apart from .venv: where it is installed, other packages behave otherwise.
+.triton/.installed: constraints-triton.txt $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(@D) --requirement constraints-triton.txt
+	touch $@
+
 install: $(VENV)/.installed
 
 demo: install
@@ -33,7 +38,7 @@ demo: install
 	    --data-path data/stdlib_text_document --pipeline-model-parallel-size 2 --exit-loss-drop 2.0
 	$(BIN)/ascend-adapt status runs/demo
 
-test: check .venv-deepspeed-0.9.2/.installed
+test: check .venv-deepspeed-0.9.2/.installed .triton/.installed
 	$(BIN)/python -m pytest
 
 check: install
@@ -61,4 +66,4 @@ npu-operators: install
 	$(BIN)/python tests/upstream/torch_npu_schemas.py
 
 clean:
-	rm -rf $(VENV) .venv-deepspeed-0.9.2 build dist *.egg-info data runs
+	rm -rf $(VENV) .venv-deepspeed-0.9.2 .triton build dist *.egg-info data runs

@@ -46,7 +46,8 @@ KERNEL = Kernel(
     "rms_norm",
     [
         Backend("npu", ("npu",), f"{__name__}._npu"),
-        Backend("torch", ("cuda", "cpu"), f"{__name__}._torch"),
+        Backend("triton", ("cuda",), f"{__name__}._triton", measured=True),
+        Backend("torch", ("cuda", "cpu"), f"{__name__}._torch", measured=True),
         Backend("reference", (), f"{__name__}._reference"),
     ],
 )

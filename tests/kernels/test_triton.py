@@ -1,0 +1,26 @@
+"""The Triton kernels in Triton's interpreter, in a process of its own with the packages of ``.triton``."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ROOT / ".triton"
+
+
+def test_the_kernels_agree_with_their_references():
+    assert (PACKAGES / "triton").is_dir(), f"{PACKAGES}: there is no Triton in it — run make {PACKAGES.name}/.installed"
+    path = os.pathsep.join([str(PACKAGES), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    environ = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    # Triton 3.6 makes scalars of arrays with one element, which numpy 2.3 warns of.
+    warning = "ignore:Conversion of an array:DeprecationWarning"
+    command = [sys.executable, "-m", "pytest", "-q", "-W", warning, "tests/kernels/triton_cases.py"]
+    ended = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=280)
+    assert ended.returncode == 0, ended.stdout[-3000:]
+    passed = re.search(r"(\d+) passed", ended.stdout)
+    assert passed is not None
+    assert int(passed.group(1)) >= 200
