@@ -67,7 +67,7 @@ MAY_IMPORT = {
         "ascend_adapt.settings",
     },
     "ascend_adapt.testing": {"ascend_adapt", "ascend_adapt.patches", "ascend_adapt.runtime"},
-    "ascend_adapt_plugins": {"ascend_adapt", "ascend_adapt.patches.spec"},
+    "ascend_adapt_plugins": {"ascend_adapt", "ascend_adapt.patches.spec", "ascend_adapt.kernels"},
 }
 # The launcher's side of the emulation; the rest is loaded in ranks, after torch_npu.
 BEFORE_THE_RANKS = [f"ascend_adapt.emulation.{name}" for name in ("build", "cache", "environment", "symbols", "wheel")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -389,3 +390,32 @@ assert NPU_Accelerator().create_op_builder("AsyncIOBuilder") == "no AsyncIOBuild
 """
     job = run(code, tmp_path, PYTHONPATH=str(tmp_path))
     assert job.returncode == 0, job.stderr
+
+
+@pytest.mark.parametrize("bad", ["none", "inf", "-inf", "nan", "sparse", "nothing"])
+def test_gradients_are_searched_for_infinities_as_deepspeed_does(bad):
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    from ascend_adapt_plugins.deepspeed_runtime import gradient_checks
+
+    def optimizer():
+        torch.manual_seed(0)
+        gradients = [torch.randn(5), torch.zeros(0), None, torch.randn(2, 3, dtype=torch.bfloat16)]
+        if bad in ("inf", "-inf", "nan"):
+            gradients[3][1, 1] = float(bad)
+        if bad == "sparse":
+            gradients.append(torch.tensor([[0.0, float("inf")]]).to_sparse())
+        if bad == "nothing":
+            gradients = [None]
+        # The attributes that the method reads.
+        return SimpleNamespace(
+            bit16_groups=[[], []],
+            averaged_gradients={0: gradients, 1: [torch.randn(2)] if bad != "nothing" else []},
+            _has_inf_or_nan=DeepSpeedZeroOptimizer._has_inf_or_nan,
+        )
+
+    theirs = DeepSpeedZeroOptimizer.has_overflow_partitioned_grads_serial(optimizer())
+    ours = gradient_checks.overflow_in_few_operations.function(optimizer())
+    assert ours.dtype == theirs.dtype
+    assert ours.tolist() == theirs.tolist()
+    assert ours.tolist() == [bad not in ("none", "nothing")]

@@ -1,0 +1,211 @@
+"""The kernels on one GPU, each beside its yardstick in the same run: ``python bench/gpu_kernels.py [PART ...]``.
+
+Parts: softmax, attention, models (unmodified Megatron-core, and DeepSpeed with transformers), harm (upstream's own best
+configuration). Ratios, with the card's name; a yardstick that cannot run here is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+SOFTMAX = ((4, 64, 2048, 2048), (4, 16, 1024, 1024))
+ATTENTION = ((16, 16, 1024, 64), (4, 32, 2048, 128), (1, 16, 8192, 64), (2, 12, 2047, 80), (8, 16, 512, 256))
+MODELS = Path(__file__).with_name("gpu_models.py")
+
+
+def medians_ms(sides: dict[str, Callable[[], Any]], rounds: int = 15, inner: int = 5) -> dict[str, float]:
+    """Median milliseconds of each side, in alternating rounds on the GPU's own clock."""
+    import torch
+
+    for run in sides.values():
+        for _ in range(3):
+            run()
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, run in sides.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(inner):
+                run()
+            end.record()
+            end.synchronize()
+            taken[name].append(start.elapsed_time(end) / inner)
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def with_backward(function: Callable[[Any], Any], tensors: list[Any], grad: Any) -> Callable[[], None]:
+    def run() -> None:
+        for tensor in tensors:
+            tensor.grad = None
+        function(*tensors).backward(grad)
+
+    return run
+
+
+def softmax() -> list[tuple[str, str, str]]:
+    """Causal masked softmax, fp16, beside a copy of the scores on the device, eager fp32, and torch.compile."""
+    return [row for shape in SOFTMAX for row in softmax_of(shape)]
+
+
+def softmax_of(shape: tuple[int, ...]) -> list[tuple[str, str, str]]:
+    import torch
+
+    from ascend_adapt.kernels import masked_softmax
+
+    scores = torch.randn(shape, device="cuda", dtype=torch.float16, requires_grad=True)
+    there, grad = torch.empty_like(scores), torch.randn_like(scores)
+    future = torch.ones(shape[-2:], dtype=torch.bool, device="cuda").triu_(1)
+
+    def eager(x: Any) -> Any:
+        return torch.softmax((x.float() * 0.5).masked_fill(future, float("-inf")), -1).half()
+
+    def ours(x: Any) -> Any:
+        return masked_softmax(x, scale=0.5, causal=True)
+
+    with torch.no_grad():
+        forward = medians_ms({"ours": lambda: ours(scores), "copy": lambda: there.copy_(scores)})
+    both = medians_ms(
+        {
+            "ours": with_backward(ours, [scores], grad),
+            "eager": with_backward(eager, [scores], grad),
+            "compile": with_backward(torch.compile(eager), [scores], grad),
+        }
+    )
+    name = f"causal softmax {list(shape)} fp16"
+    return [
+        (f"{name}: forward, share of a copy's bandwidth", f"{forward['copy'] / forward['ours']:.2f}", ">= 0.90"),
+        (f"{name}: forward + backward over eager fp32", f"{both['eager'] / both['ours']:.1f}x", ">= 8x"),
+        (f"{name}: forward + backward over torch.compile", f"{both['compile'] / both['ours']:.1f}x", ">= 2x"),
+    ]
+
+
+def attention() -> list[tuple[str, str, str]]:
+    """Causal and full attention, bf16, forward and backward, beside each of torch's kernels that takes the call."""
+    return [attention_of(shape, causal) for shape, causal in itertools.product(ATTENTION, (True, False))]
+
+
+def attention_of(shape: tuple[int, ...], causal: bool) -> tuple[str, str, str]:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from ascend_adapt.kernels import attention as ours
+    from ascend_adapt.kernels.attention import KERNEL
+
+    known = {
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    }
+    tensors = [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    grad = torch.randn_like(tensors[0])
+
+    def theirs(kernel: Any) -> Callable[..., Any]:
+        def run(q: Any, k: Any, v: Any) -> Any:
+            with sdpa_kernel([kernel]):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        return run
+
+    sides: dict[str, Callable[[], Any]] = {}
+    for name, kernel in known.items():
+        run = with_backward(theirs(kernel), tensors, grad)
+        try:
+            run()
+        except RuntimeError:  # torch's way to say that the kernel does not take the call
+            continue
+        sides[name] = run
+    sides["ours"] = with_backward(lambda q, k, v: ours(q, k, v, causal=causal), tensors, grad)
+    took = medians_ms(sides)
+    fastest = min((name for name in took if name != "ours"), key=took.__getitem__)
+    chosen = list(KERNEL.choices.values())[-1].backend
+    told = f"{took['ours'] / took[fastest]:.3f} ({chosen} chosen, {fastest} fastest of {len(took) - 1})"
+    kind = "causal" if causal else "full"
+    return f"attention {list(shape)} {kind} bf16: time over the fastest of torch's", told, "<= 1.03"
+
+
+def job(*arguments: str) -> dict[str, Any]:
+    """Run one training job and return what it told, or why it did not end."""
+    ended = subprocess.run([sys.executable, MODELS, *arguments], capture_output=True, text=True)
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+    if ended.returncode or not lines:
+        return {"failed": (ended.stderr.strip().splitlines() or ["no output"])[-1]}
+    told: dict[str, Any] = json.loads(lines[-1])
+    return told
+
+
+def pair(name: str, goal: str, *arguments: str) -> list[tuple[str, str, str]]:
+    """The same job without and with enable()."""
+    plain, adapted = job(*arguments), job(*arguments, "--adapt")
+    for told in (plain, adapted):
+        if "failed" in told:
+            return [(name, f"not run: {told['failed']}", goal)]
+    apart = max(abs(one - other) for one, other in zip(plain["losses"], adapted["losses"], strict=True))
+    speed = f"{plain['step_ms'] / adapted['step_ms']:.2f}x ({plain['tflops']:.0f} -> {adapted['tflops']:.0f} TFLOP/s)"
+    busy = f"{plain['busy_ms'] / adapted['busy_ms']:.2f}x ({plain['busy_ms']:.0f} -> {adapted['busy_ms']:.0f} ms)"
+    memory = (
+        f"{adapted['peak_gib'] / plain['peak_gib']:.2f}x ({plain['peak_gib']:.1f} -> {adapted['peak_gib']:.1f} GiB)"
+    )
+    print(json.dumps({"job": name, "plain": plain, "adapted": adapted}), file=sys.stderr)
+    return [
+        (f"{name}: speed of a step", speed, goal),
+        (f"{name}: time the GPU is busy", busy, ""),
+        (f"{name}: peak memory", memory, ""),
+        (f"{name}: largest difference of {len(plain['losses'])} losses", f"{apart:.3f}", ""),
+    ]
+
+
+def models() -> list[tuple[str, str, str]]:
+    """The two unmodified code bases at GPT-2 345M, bf16, micro batch 16."""
+    return [
+        *pair("DeepSpeed ZeRO-1 + transformers", ">= 1.3x", "hugging_face"),
+        *pair("Megatron-core, local spec", ">= 3.0x at <= 0.35x the memory", "megatron"),
+    ]
+
+
+def harm() -> list[tuple[str, str, str]]:
+    """transformers with SDPA under torch.compile: nothing is left to win, and nothing may be lost."""
+    return pair("DeepSpeed ZeRO-1 + transformers, torch.compile", ">= 0.99x", "hugging_face", "--compile")
+
+
+PARTS: dict[str, Callable[[], list[tuple[str, str, str]]]] = {
+    "softmax": softmax,
+    "attention": attention,
+    "models": models,
+    "harm": harm,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
+    chosen = parser.parse_args().parts or list(PARTS)
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit("bench/gpu_kernels.py: torch sees no GPU — run it on a machine that has one")
+    title = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    for part in chosen:
+        begun = time.perf_counter()
+        table = Table(title=f"{part}: {title}")
+        for column in ("what", "measured", "wanted"):
+            table.add_column(column)
+        for row in PARTS[part]():
+            table.add_row(*row)
+        Console(width=150).print(table)
+        print(f"{part}: {time.perf_counter() - begun:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""The look for infinities in gradients, before a step of ZeRO-1 and ZeRO-2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascend_adapt import replace
+
+
+@replace(
+    "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.has_overflow_partitioned_grads_serial",
+    requires="deepspeed>=0.13.3",
+    devices=("cuda", "npu"),
+    bodies="b54b01f27a954af8",
+    why="every gradient is looked at in several operations of its own, and a fast device waits for their launch",
+    until="DeepSpeed looks at all gradients in few operations",
+    without="slower",
+)
+def overflow_in_few_operations(self: Any) -> Any:
+    """Return whether a gradient of this rank's partitions holds inf or nan, bool [1] on the device."""
+    import torch
+
+    found = [grad for i in range(len(self.bit16_groups)) for grad in self.averaged_gradients[i] if grad is not None]
+    dense = [grad._values() if grad.is_sparse else grad for grad in found]
+    filled = [grad for grad in dense if grad.numel()]
+    if not filled:
+        from deepspeed.accelerator import get_accelerator
+
+        return torch.zeros(1, dtype=torch.bool, device=get_accelerator().current_device_name())
+    # The largest magnitude is inf where one is, and nan where one is.
+    largest = torch.stack([norm.float() for norm in torch._foreach_norm(filled, float("inf"))])
+    return ~torch.isfinite(largest).all().reshape(1)
+
+
+PATCHES = (overflow_in_few_operations,)

@@ -1,0 +1,178 @@
+"""Hugging Face transformers: fused operations under its models.
+
+Read off transformers 4.44, 4.57, 5.0 and 5.24. Each swap hands what it does not serve, and everything that is being
+compiled, to transformers' own code.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from ascend_adapt import Patch, entry, hookimpl, wrap
+
+
+@wrap(
+    "transformers.activations:NewGELUActivation.forward",
+    requires="transformers>=4.44",
+    why="GPT-2's GELU is written as eight operations, each of which reads and writes the widest tensor of the model",
+    until="transformers calls torch's gelu there",
+    without="slower",
+)
+def gelu_in_one_operation(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the GELU by its tanh approximation, of the shape and dtype of the input."""
+
+    if _is_traced():
+        return wrapped(*args, **kwargs)
+    from ascend_adapt.kernels import gelu
+
+    return gelu(*args, **kwargs, approximate="tanh")
+
+
+def attention_interface(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Any, None]:
+    """Return the attention [B, Q, N, D] and None; ``query`` is [B, N, Q, D], keys and values [B, Nk, K, D].
+
+    Torch's own is right about masks on CUDA and the CPU, and its causal is that of equal lengths; on an NPU masks of
+    both kinds are given to the kernel in the sense they have here: bool is True = seen, float is added.
+    """
+    import torch
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = bool(causal) and attention_mask is None and query.shape[2] > 1
+    special = any(kwargs.get(name) is not None for name in ("softcap", "position_bias", "s_aux"))
+    if (
+        special
+        or kwargs.get("output_attentions")
+        or _is_traced()
+        or (causal and query.shape[2] != key.shape[2])
+        or (attention_mask is not None and query.device.type != "npu")
+    ):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)  # type: ignore[no-any-return]
+    from ascend_adapt.kernels import attention, masked_out_from_keep
+
+    masked_out = bias = None
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        masked_out = masked_out_from_keep(attention_mask)
+    elif attention_mask is not None:
+        bias = attention_mask
+    result = attention(
+        query, key, value, masked_out=masked_out, bias=bias, causal=causal, scale=scaling, dropout_p=dropout
+    )
+    return result.transpose(1, 2).contiguous(), None
+
+
+fused_attention = entry(
+    "transformers.modeling_utils:ALL_ATTENTION_FUNCTIONS",
+    "sdpa",
+    attention_interface,
+    present=True,
+    requires="transformers>=4.50",
+    name="fused_attention",
+    why="on an NPU torch's attention may read a mask in another sense; on CUDA its choice of kernel is fixed",
+    until="torch_npu's attention agrees with torch's about masks, and torch chooses its kernel by measurement",
+    without="slower",
+)
+
+
+def causal_lm_loss(
+    logits: Any,
+    labels: Any,
+    vocab_size: int,
+    num_items_in_batch: Any = None,
+    ignore_index: int = -100,
+    shift_labels: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Return the loss of the next token, fp32, from logits [B, S, V] as they are: no copy of them in fp32 is made."""
+    import torch
+
+    if _is_traced():
+        from transformers.loss.loss_utils import ForCausalLMLoss
+
+        return ForCausalLMLoss(
+            logits, labels, vocab_size, num_items_in_batch, ignore_index, shift_labels=shift_labels, **kwargs
+        )
+    from ascend_adapt.kernels import cross_entropy
+
+    if shift_labels is None:
+        shift_labels = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    flat, targets = logits.reshape(-1, vocab_size), shift_labels.to(logits.device).reshape(-1)
+    if num_items_in_batch is None:
+        return cross_entropy(flat, targets, ignore_index=ignore_index)
+    if torch.is_tensor(num_items_in_batch):
+        num_items_in_batch = num_items_in_batch.to(logits.device)
+    return cross_entropy(flat, targets, ignore_index=ignore_index, reduction="sum") / num_items_in_batch
+
+
+loss_without_a_copy = entry(
+    "transformers.loss.loss_utils:LOSS_MAPPING",
+    "ForCausalLM",
+    causal_lm_loss,
+    present=True,
+    requires="transformers>=4.50",
+    name="loss_without_a_copy",
+    why="the loss turns all logits into fp32, and keeps them and their softmax for the gradient",
+    until="transformers computes its loss from logits as they are",
+    without="slower",
+)
+
+
+@wrap(
+    "transformers.modeling_utils:PreTrainedModel.post_init",
+    requires="transformers>=4.44",
+    devices="cuda",
+    why="with a vocabulary such as 50257 the rows of logits are not aligned, and cuBLAS takes slow kernels for them",
+    until="cuBLAS is as fast on unaligned rows, or transformers pads vocabularies",
+    without="slower",
+)
+def logits_in_aligned_rows(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Let the output layer of a new model write aligned rows; its class, parameters and hooks stay."""
+    import torch
+
+    result = wrapped(*args, **kwargs)
+    head = instance.get_output_embeddings()
+    if type(head) is torch.nn.Linear and head.bias is None and head.out_features % 8:
+        # As a bound method of its own name it is pickled as "the method forward of this layer".
+        head.forward = types.MethodType(forward, head)
+    return result
+
+
+def forward(self: Any, input: Any) -> Any:
+    """Return what torch.nn.Linear returns; of 16-bit tensors on a GPU in aligned rows."""
+    import torch
+
+    weight = self.weight
+    if input.device.type == "cuda" and not _is_traced():
+        from ascend_adapt.kernels.aligned_linear import aligned_linear, is_aligned
+
+        if torch.is_autocast_enabled("cuda"):
+            dtype = torch.get_autocast_dtype("cuda")
+            input, weight = input.to(dtype), weight.to(dtype)
+        if input.dtype == weight.dtype and not is_aligned(weight.shape[0], weight.dtype):
+            with torch.autocast("cuda", enabled=False):
+                return aligned_linear(input, weight)
+    return torch.nn.functional.linear(input, self.weight)
+
+
+def _is_traced() -> bool:
+    """Return whether the call is compiled or exported: then transformers' own code is what the compiler should see."""
+    import torch
+
+    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
+
+
+@hookimpl
+def register_patches() -> list[Patch]:
+    """Return the swaps."""
+    return [gelu_in_one_operation, fused_attention, loss_without_a_copy, logits_in_aligned_rows]

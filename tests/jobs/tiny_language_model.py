@@ -1,0 +1,71 @@
+"""Train a tiny language model of transformers on real text and print its losses as JSON.
+
+``python tiny_language_model.py {gpt2,gpt_neox,llama} STEPS [--adapt] [--device D] [--dtype D]``
+"""
+
+import argparse
+import inspect
+import json
+
+parser = argparse.ArgumentParser()
+parser.add_argument("model", choices=["gpt2", "gpt_neox", "llama"])
+parser.add_argument("steps", type=int)
+parser.add_argument("--adapt", action="store_true")
+parser.add_argument("--device", default="cpu")
+parser.add_argument("--dtype", default="float32")
+options = parser.parse_args()
+if options.adapt:
+    import ascend_adapt
+
+    ascend_adapt.enable()
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+LENGTH, BATCH, VOCABULARY = 64, 8, 257
+SIZES = {
+    "gpt2": {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": LENGTH, "bos_token_id": 0, "eos_token_id": 0},
+    "gpt_neox": {
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "intermediate_size": 256,
+        "max_position_embeddings": LENGTH,
+    },
+    "llama": {
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 172,
+        "max_position_embeddings": LENGTH,
+    },
+}
+NAMES = {"gpt2": "GPT2", "gpt_neox": "GPTNeoX", "llama": "Llama"}
+DROPOUT = {"gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}}
+name = NAMES[options.model]
+config = getattr(transformers, f"{name}Config")(
+    vocab_size=VOCABULARY, **SIZES[options.model], **DROPOUT.get(options.model, {})
+)
+model = getattr(transformers, "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM")(config)
+model = model.to(options.device, getattr(torch, options.dtype))
+text = torch.frombuffer(bytearray(inspect.getsource(argparse).encode()), dtype=torch.uint8).long()
+starts = torch.randint(len(text) - LENGTH, (options.steps, BATCH), generator=torch.Generator().manual_seed(1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+losses = []
+for each in starts:
+    batch = torch.stack([text[start : start + LENGTH] for start in each]).to(options.device)
+    loss = model(input_ids=batch, labels=batch).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(float(loss.detach()))
+told = {"losses": losses}
+if options.adapt:
+    from ascend_adapt.kernels import dispatch
+
+    told["states"] = {one.patch: one.state for one in ascend_adapt.status().outcomes if one.plugin == "hf"}
+    told["choices"] = sorted({f"{one.kernel}: {one.backend}" for one in dispatch.choices()})
+print(json.dumps(told))

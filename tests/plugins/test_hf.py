@@ -1,0 +1,118 @@
+"""The swaps under transformers' models, on the CPU with the real transformers."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ascend_adapt_plugins import hf
+
+JOB = Path(__file__).parents[1] / "jobs" / "tiny_language_model.py"
+
+# What 200 steps may differ by: a GELU in one operation rounds otherwise, and training doubles a difference again and
+# again (seen: 1.6e-3); the other two compute the same to the last bits (seen: 7e-7).
+BOUNDS = {"gpt2": 0.02, "gpt_neox": 1e-4}
+
+
+def train(model: str, *more: str) -> dict:
+    command = [sys.executable, str(JOB), model, "200", *more]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("model", BOUNDS)
+def test_200_steps_with_and_without_the_swaps_are_the_same(model):
+    plain, adapted = train(model), train(model, "--adapt")
+    apart = [abs(one - other) for one, other in zip(plain["losses"], adapted["losses"], strict=True)]
+    assert max(apart[:50]) < 1e-4
+    assert max(apart) < BOUNDS[model]
+    assert plain["losses"][-1] < plain["losses"][0] - 2
+    on_cpu = {"gelu_in_one_operation", "fused_attention", "loss_without_a_copy"}
+    assert {name for name, state in adapted["states"].items() if state == "applied"} == on_cpu
+    assert "attention: sdpa" in adapted["choices"]
+
+
+@pytest.mark.parametrize("items", [None, 7, torch.tensor(7)])
+@pytest.mark.parametrize("shifted", [False, True])
+def test_the_loss_is_transformers_own(items, shifted):
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    torch.manual_seed(0)
+    logits, labels = torch.randn(2, 5, 11), torch.randint(0, 11, (2, 5))
+    labels[0, 1] = -100
+    more = {"shift_labels": labels} if shifted else {}
+    sides = []
+    for loss_of in (hf.causal_lm_loss, ForCausalLMLoss):
+        leaf = logits.clone().requires_grad_()
+        loss = loss_of(leaf, labels, vocab_size=11, num_items_in_batch=items, **more)
+        loss.backward()
+        sides.append((loss.detach(), leaf.grad))
+    for ours, theirs in zip(*sides, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+class Layer(torch.nn.Module):
+    is_causal = True
+    num_key_value_groups = 2
+
+
+@pytest.mark.parametrize("mask", ["none", "bool", "float"])
+@pytest.mark.parametrize("lengths", [(6, 6), (1, 6), (3, 6)])
+def test_attention_is_transformers_own(mask, lengths):
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    torch.manual_seed(0)
+    queries, keys = lengths
+    q, k, v = torch.randn(2, 4, queries, 8), torch.randn(2, 2, keys, 8), torch.randn(2, 2, keys, 8)
+    keep = torch.rand(2, 1, queries, keys) < 0.7
+    keep[..., 0] = True
+    masks = {"none": None, "bool": keep, "float": torch.where(keep, 0.0, float("-inf"))}
+    ours, theirs = (
+        attend(Layer(), q, k, v, masks[mask], scaling=0.3)[0]
+        for attend in (hf.attention_interface, sdpa_attention_forward)
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
+def adapted_head() -> torch.nn.Linear:
+    class Model:
+        def __init__(self) -> None:
+            self.head = torch.nn.Linear(8, 13, bias=False)
+
+        def get_output_embeddings(self):
+            return self.head
+
+    model = Model()
+    hf.logits_in_aligned_rows.function(lambda: None, model, (), {})
+    return model.head
+
+
+def test_an_adapted_output_layer_is_still_torchs():
+    head, x = adapted_head(), torch.randn(3, 8)
+    assert head.forward.__func__ is hf.forward
+    assert type(head) is torch.nn.Linear
+    torch.testing.assert_close(head(x), torch.nn.functional.linear(x, head.weight))
+    twin = copy.deepcopy(head)
+    assert twin.forward.__self__ is twin
+    restored = pickle.loads(pickle.dumps(head))
+    torch.testing.assert_close(restored(x), head(x))
+    assert b"ascend_adapt" not in pickle.dumps(head)
+
+
+def test_layers_with_aligned_rows_or_a_bias_are_left_alone():
+    for layer in (torch.nn.Linear(8, 16, bias=False), torch.nn.Linear(8, 13)):
+
+        class Model:
+            def get_output_embeddings(self, layer=layer):
+                return layer
+
+        hf.logits_in_aligned_rows.function(lambda: None, Model(), (), {})
+        assert "forward" not in vars(layer)

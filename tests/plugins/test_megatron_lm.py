@@ -1,0 +1,149 @@
+"""The swaps under Megatron-core's local layers: what they make of its arguments. The code itself needs a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ascend_adapt_plugins import megatron_lm
+
+S, B, N, D = 7, 2, 3, 8
+
+
+def layer(kind: str = "causal", window: tuple[int, int] | None = None, scale: float | None = None) -> SimpleNamespace:
+    """Stands for Megatron's DotProductAttention: the attributes that its forward reads."""
+    softmax = SimpleNamespace(attn_mask_type=SimpleNamespace(name=kind), window_size=window, scale=scale)
+    config = SimpleNamespace(softmax_type="vanilla", sequence_parallel=False)
+    return SimpleNamespace(
+        config=config,
+        scale_mask_softmax=softmax,
+        attention_dropout=torch.nn.Dropout(0.1),
+        training=False,
+        softmax_scale=0.3,
+    )
+
+
+def right(q, k, v, hidden, scale):
+    """Scores, mask, softmax and sum, [S, B, N, D] -> [S, B, N * D], in float64."""
+    q, k, v = (each.double().permute(1, 2, 0, 3) for each in (q, k, v))
+    scores = (q @ k.transpose(-1, -2) * scale).masked_fill(hidden, float("-inf"))
+    return (scores.softmax(-1) @ v).permute(2, 0, 1, 3).flatten(2)
+
+
+def call(instance, q, k, v, mask, **more):
+    def upstream(*args, **kwargs):
+        raise AssertionError("handed to Megatron's own code")
+
+    return megatron_lm.fused_attention.function(upstream, instance, (q, k, v, mask), more)
+
+
+@pytest.fixture
+def qkv():
+    torch.manual_seed(0)
+    return [torch.randn(S, B, N, D) for _ in range(3)]
+
+
+FUTURE = torch.ones(S, S, dtype=torch.bool).triu(1)
+
+
+@pytest.mark.parametrize("given", ["nothing", "the future", "documents", "4 axes"])
+def test_a_causal_layer_hides_the_future_and_what_its_mask_hides(qkv, given):
+    hidden = FUTURE
+    mask = {"nothing": None, "the future": FUTURE, "4 axes": FUTURE.expand(B, 1, S, S).clone()}.get(given)
+    if given == "documents":
+        mask = hidden = FUTURE | (torch.arange(S)[:, None] >= 4) & (torch.arange(S)[None] < 4)
+    torch.testing.assert_close(call(layer(), *qkv, mask).double(), right(*qkv, hidden, 0.3), atol=1e-5, rtol=1e-5)
+
+
+def test_a_layer_that_is_not_causal_hides_what_its_mask_hides(qkv):
+    hidden = torch.rand(B, 1, S, S) < 0.3
+    hidden[..., 0] = False
+    torch.testing.assert_close(
+        call(layer("padding"), *qkv, hidden).double(), right(*qkv, hidden, 0.3), atol=1e-5, rtol=1e-5
+    )
+    none = torch.zeros(S, S, dtype=torch.bool)
+    torch.testing.assert_close(
+        call(layer("padding"), *qkv, None).double(), right(*qkv, none, 0.3), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_a_window_and_the_scale_of_the_softmax(qkv):
+    ahead = torch.arange(S)[:, None] - torch.arange(S)[None]
+    hidden = (ahead < 0) | (ahead > 2)
+    torch.testing.assert_close(
+        call(layer(window=(2, 0), scale=4.0), *qkv, None).double(), right(*qkv, hidden, 1.2), atol=1e-5, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", ["packed_seq_params", "attention_bias", "softmax", "window"])
+def test_what_only_megatron_knows_goes_to_megatron(qkv, kind):
+    instance, more = layer(), {}
+    if kind == "softmax":
+        instance.config.softmax_type = "learnable"
+    elif kind == "window":
+        instance.scale_mask_softmax.window_size = (2, 2)
+    else:
+        more[kind] = object()
+    with pytest.raises(AssertionError, match="Megatron's own"):
+        call(instance, *qkv, None, **more)
+
+
+def test_a_mask_that_is_written_to_is_read_again(qkv):
+    mask = FUTURE.clone()
+    first = call(layer(), *qkv, mask)
+    mask[4:, :4] = True
+    again = call(layer(), *qkv, mask)
+    assert not torch.equal(first, again)
+    torch.testing.assert_close(again.double(), right(*qkv, mask, 0.3), atol=1e-5, rtol=1e-5)
+
+
+def test_masks_are_not_kept_alive(qkv):
+    mask = FUTURE.clone()
+    call(layer(), *qkv, mask)
+    assert id(mask) in megatron_lm._causal_masks
+    identity = id(mask)
+    del mask
+    assert identity not in megatron_lm._causal_masks
+
+
+def test_the_norm_of_many_gradients_is_that_of_one():
+    torch.manual_seed(0)
+    tensors = [torch.randn(3), torch.randn(4, 5), torch.randn(1)]
+    norm, none = megatron_lm.norm_on_the_device.function(2048, None, [tensors], False)
+    torch.testing.assert_close(norm, torch.cat([each.flatten() for each in tensors]).norm().reshape(1))
+    assert none is None
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_many_tensors_are_scaled_into_others_or_in_place(scale):
+    source = [torch.randn(3), torch.randn(2, 2)]
+    target = [torch.zeros(3, dtype=torch.bfloat16), torch.zeros(2, 2, dtype=torch.bfloat16)]
+    megatron_lm.scale_many.function(2048, None, [source, target], scale)
+    for one, other in zip(source, target, strict=True):
+        assert torch.equal(other, (one * scale).bfloat16())
+    before = [each.clone() for each in source]
+    megatron_lm.scale_many.function(2048, None, [source, source], scale)
+    for one, other in zip(before, source, strict=True):
+        assert torch.equal(other, one * scale)
+
+
+def test_the_loss_of_each_token_is_megatrons():
+    group = SimpleNamespace(size=lambda: 1)
+    logits, target = torch.randn(5, 2, 11), torch.randint(0, 11, (5, 2))
+    loss = megatron_lm.loss_without_a_copy.function(None, None, (logits, target), {"tp_group": group})
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view(5, 2)
+    torch.testing.assert_close(loss, expected)
+    handed_on = megatron_lm.loss_without_a_copy.function(lambda *a, **k: "own", None, (logits, target, 0.1), {})
+    assert handed_on == "own"
+
+
+@pytest.mark.parametrize(("options", "fused"), [({}, True), ({"foreach": True}, None), ({"fused": False}, False)])
+def test_adam_becomes_fused_unless_a_choice_was_made(options, fused):
+    inner = torch.optim.AdamW([torch.zeros(2, requires_grad=True)], **options)
+    made = SimpleNamespace(chained_optimizers=[SimpleNamespace(optimizer=inner), SimpleNamespace(optimizer=None)])
+    assert megatron_lm.fused_adam.function(lambda: made, None, (), {}) is made
+    assert inner.param_groups[0]["fused"] is fused
+    inner.param_groups[0]["params"][0].grad = torch.ones(2)
+    inner.step()
