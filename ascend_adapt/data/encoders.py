@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import re
+from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ascend_adapt.data.long_texts import PART_LENGTH, part_function
 from ascend_adapt.errors import DataError
 
 if TYPE_CHECKING:
@@ -34,14 +36,37 @@ class Encoder(Protocol):
 
 
 class HFEncoder:
-    """Hugging Face's tokenizers."""
+    """Hugging Face's tokenizers, a little text at a time: they need 150 times its size until it is done."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
+        self._parts_of = part_function(tokenizer)
 
     def encode(self, texts: list[str]) -> Encoded:
         """Return the ids of all texts, one behind the other, and how many each has."""
-        return _joined([encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)])
+        sizes = np.zeros(len(texts), np.int64)
+        ids = [np.empty(0, np.uint32)]
+        for owners, parts in self._batches(texts):
+            tokens, lengths = _joined([encoding.ids for encoding in self._tokenizer.encode_batch_fast(parts)])
+            np.add.at(sizes, owners, lengths)
+            ids.append(tokens)
+        return np.concatenate(ids), sizes
+
+    def _batches(self, texts: list[str]) -> Iterator[tuple[list[int], list[str]]]:
+        """Parts of texts, each with the number of its text, about PART_LENGTH characters together or more."""
+        owners: list[int] = []
+        parts: list[str] = []
+        length = 0
+        for owner, text in enumerate(texts):
+            for part in self._parts_of(text):
+                owners.append(owner)
+                parts.append(part)
+                length += len(part)
+                if length >= PART_LENGTH:
+                    yield owners, parts
+                    owners, parts, length = [], [], 0
+        if parts:
+            yield owners, parts
 
 
 class GigatokenEncoder:
@@ -129,7 +154,7 @@ class CheckedEncoder:
 def _joined(rows: list[Any]) -> Encoded:
     sizes = np.array([len(row) for row in rows], dtype=np.int64)
     ids = (
-        np.fromiter(chain.from_iterable(rows), np.int64, int(sizes.sum()))
+        np.fromiter(chain.from_iterable(rows), np.uint32, int(sizes.sum()))
         if not _arrays(rows)
         else np.concatenate(rows)
     )
