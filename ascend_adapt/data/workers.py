@@ -8,7 +8,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +22,9 @@ from ascend_adapt.data.documents import parse_documents, text_cleaner
 from ascend_adapt.data.encoders import Encoded
 from ascend_adapt.data.tokenizer import ENGINES, LoadedTokenizer, TokenizerRequest, load_tokenizer
 from ascend_adapt.errors import DataError
+
+# More wait for the interpreter's lock, which parsing holds.
+MOST_THREADS = 32
 
 
 @dataclass(frozen=True)
@@ -90,30 +93,40 @@ def close_documents(encoded: Encoded, eod: int | None, dtype: np.dtype[Any]) -> 
     The tokens come in ``dtype`` if they all fit, else as they are: who stores them says what is wrong.
     """
     tokens, sizes = encoded
-    sizes = sizes[sizes > 0]
+    if not sizes.all():
+        sizes = sizes[sizes > 0]
     limits = np.iinfo(dtype)
     largest = max(int(tokens.max(initial=0)), eod or 0)
-    if limits.min <= int(tokens.min(initial=0)) and largest <= limits.max:
-        tokens = tokens.astype(dtype, copy=False)
-    if eod is not None:
-        tokens, sizes = np.insert(tokens, np.cumsum(sizes), eod), sizes + 1
-    return tokens, sizes
+    if not (limits.min <= int(tokens.min(initial=0)) and largest <= limits.max):
+        dtype = tokens.dtype
+    if eod is None:
+        return tokens.astype(dtype, copy=False), sizes
+    closed = np.empty(len(tokens) + len(sizes), dtype)
+    begin = 0
+    for number, size in enumerate(sizes.tolist()):
+        closed[begin + number : begin + number + size] = tokens[begin : begin + size]
+        begin += size
+    closed[np.cumsum(sizes + 1) - 1] = eod
+    return closed, sizes + 1
 
 
 class Workers:
-    """Who tokenises: this process, or several where the engine has no threads of its own."""
+    """Who tokenises: this process, or ``count`` others, or threads where the engine lets others run meanwhile."""
 
     def __init__(self, request: TokenizerRequest, tokenizer: LoadedTokenizer, recipe: Recipe, count: int):
         self._closing = ExitStack()
         self._run: Callable[[Block], Tokens] = _Here(tokenizer, recipe)
-        self._executor: ProcessPoolExecutor | None = None
-        # An engine with threads of its own is slower in threads of ours: they wait for the interpreter's lock in turn.
-        if count > 1 and tokenizer.engine != "gigatoken":
+        self._executor: Executor | None = None
+        self._in_flight = 2 * count
+        if tokenizer.engine == "gigatoken":
+            # Even one: this thread reads and writes while it tokenises.
+            self._executor = ThreadPoolExecutor(min(count, MOST_THREADS))
+        elif count > 1:
             self._run = _in_worker
-            self._in_flight = 2 * count
             self._executor = ProcessPoolExecutor(
                 count, multiprocessing.get_context("spawn"), _start_worker, (_as_chosen(request, tokenizer), recipe)
             )
+        if self._executor is not None:
             self._closing.callback(self._executor.shutdown, wait=True, cancel_futures=True)
 
     def tokens(self, blocks: Iterable[Block]) -> Iterator[Tokens]:
