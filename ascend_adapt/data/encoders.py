@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascend_adapt.data.long_texts import PART_LENGTH, part_function
+from ascend_adapt.data.memory import resident_bytes
 from ascend_adapt.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 # The reference is up to a hundred times slower: looking at more would show in the time.
 CALLS_BETWEEN_CHECKS = 16
 CHECKED_LENGTH = 2000
+
+# gigatoken: bytes of growth before it begins anew, and how much text at least between two beginnings; each is as much
+# work as 20 MB of text, and text has at most about five bytes to remember a character.
+MEMORY_FOR_WORDS = 192 << 20
+CHARACTERS_REMEMBERED = 32 << 20
 
 Encoded = tuple[NDArray[Any], NDArray[np.int64]]
 
@@ -70,11 +77,17 @@ class HFEncoder:
 
 
 class GigatokenEncoder:
-    """gigatoken, in threads of its own; ``threads`` counts for the whole process and only the first time."""
+    """gigatoken, whose ``threads`` count for the whole process and only the first time.
+
+    It remembers every word that it meets, without a limit up to 0.10, and begins anew when that becomes too much.
+    """
 
     def __init__(self, tokenizer: Tokenizer, threads: int):
         os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
-        self._tokenizer = importlib.import_module("gigatoken").Tokenizer(tokenizer)
+        self._load: Callable[[], Any] = partial(importlib.import_module("gigatoken").Tokenizer, tokenizer)
+        self._tokenizer = self._load()
+        self._memory = resident_bytes()
+        self._characters = 0
 
     def encode(self, texts: list[str]) -> Encoded:
         """Return the ids of all texts, one behind the other, and how many each has."""
@@ -82,8 +95,15 @@ class GigatokenEncoder:
             return _joined([])
         # The arrays in the result are what is wanted; awkward's functions that find them cost more than short batches.
         rows = self._tokenizer.encode_batch(texts, parallel=True).layout
+        self._forget(sum(map(len, texts)))
         offsets = rows.offsets.data
         return rows.content.data[offsets[0] : offsets[-1]], np.diff(offsets)
+
+    def _forget(self, characters: int) -> None:
+        self._characters += characters
+        if self._characters > CHARACTERS_REMEMBERED and resident_bytes() > self._memory + MEMORY_FOR_WORDS:
+            self._characters = 0
+            self._tokenizer = self._load()
 
 
 class TiktokenEncoder:

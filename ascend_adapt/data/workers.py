@@ -20,8 +20,12 @@ from numpy.typing import NDArray
 from ascend_adapt.data.blocks import Block, Position
 from ascend_adapt.data.documents import parse_documents, text_cleaner
 from ascend_adapt.data.encoders import Encoded
+from ascend_adapt.data.memory import give_back_large_blocks
 from ascend_adapt.data.tokenizer import ENGINES, LoadedTokenizer, TokenizerRequest, load_tokenizer
 from ascend_adapt.errors import DataError
+
+# Of lines, for each worker; a block of one long line may be more, and then each has one.
+BYTES_IN_FLIGHT = 3_000_000
 
 # More wait for the interpreter's lock, which parsing holds.
 MOST_THREADS = 32
@@ -114,10 +118,11 @@ class Workers:
     """Who tokenises: this process, or ``count`` others, or threads where the engine lets others run meanwhile."""
 
     def __init__(self, request: TokenizerRequest, tokenizer: LoadedTokenizer, recipe: Recipe, count: int):
+        give_back_large_blocks()
         self._closing = ExitStack()
         self._run: Callable[[Block], Tokens] = _Here(tokenizer, recipe)
         self._executor: Executor | None = None
-        self._in_flight = 2 * count
+        self._count = count
         if tokenizer.engine == "gigatoken":
             # Even one: this thread reads and writes while it tokenises.
             self._executor = ThreadPoolExecutor(min(count, MOST_THREADS))
@@ -138,19 +143,23 @@ class Workers:
         if self._executor is None:
             yield from map(self._run, blocks)
             return
-        waiting: deque[Future[Tokens]] = deque()
+        waiting: deque[tuple[Future[Tokens], int]] = deque()
         try:
             for block in blocks:
                 with _interrupts_held():
-                    waiting.append(self._executor.submit(self._run, block))
-                while len(waiting) > self._in_flight or (waiting and waiting[0].done()):
-                    yield waiting.popleft().result()
+                    waiting.append((self._executor.submit(self._run, block), len(block.data)))
+                while self._too_many(waiting) or (waiting and waiting[0][0].done()):
+                    yield waiting.popleft()[0].result()
             while waiting:
-                yield waiting.popleft().result()
+                yield waiting.popleft()[0].result()
         except BrokenProcessPool as error:
             raise DataError(
                 "workers: one died without a word, expected all to go on — out of memory? Try fewer --workers"
             ) from error
+
+    def _too_many(self, waiting: deque[tuple[Future[Tokens], int]]) -> bool:
+        size = sum(size for _, size in waiting)
+        return len(waiting) > 2 * self._count or (size > self._count * BYTES_IN_FLIGHT and len(waiting) > self._count)
 
     def __enter__(self) -> Workers:
         return self
@@ -193,6 +202,7 @@ _of_this_worker: _Here
 def _start_worker(request: TokenizerRequest, recipe: Recipe) -> None:
     global _of_this_worker
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    give_back_large_blocks()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _of_this_worker = _Here(load_tokenizer(request), recipe)
 
