@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from ascend_adapt.errors import DataError, SettingsError
 
 # Few enough that what is computed for them stays in the processor's cache.
-SEQUENCES_AT_ONCE = 1 << 15
+SEQUENCES_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -157,17 +157,25 @@ def build_sample_index(
     """
     dtype = index_dtype(len(document_index), int(sizes.max(initial=0)))
     index = np.empty((num_samples + 1, 2), dtype)
-    total = row = 0
+    # Samples so far, and how many tokens ahead the next one begins.
+    row = ahead = 0
     for first in range(0, len(document_index), SEQUENCES_AT_ONCE):
-        laid = sizes.take(document_index[first : first + SEQUENCES_AT_ONCE])
-        bounds = np.cumsum(np.concatenate([[total], laid]), dtype=np.int64)
+        laid = sizes.take(document_index[first : first + SEQUENCES_AT_ONCE]).astype(np.uint64)
+        begins = np.cumsum(laid)
+        tokens = int(begins[-1])
         # How many samples begin before each end; at it, too, where the predecessor's last token is meant.
-        begun = np.minimum((bounds[1:] - extra) // seq_length + 1, num_samples + 1) - row
-        rows = int(begun[-1])
-        places = np.cumsum(np.bincount(begun, minlength=rows))[:rows]
-        index[row : row + rows, 0] = first + places
-        index[row : row + rows, 1] = np.arange(row, row + rows) * seq_length - bounds[places]
-        total, row = int(bounds[-1]), row + rows
+        begun = ((begins + np.uint64(seq_length - extra - ahead)) // np.uint64(seq_length)).view(np.int64)
+        rows = min(int(begun[-1]), num_samples + 1 - row)
+        places = np.cumsum(np.bincount(begun, minlength=rows)[:rows])
+        begins -= laid
+        offsets = np.arange(ahead, ahead + rows * seq_length, seq_length) - begins.view(np.int64).take(places)
+        index[row : row + rows, 0] = places
+        index[row : row + rows, 0] += first
+        index[row : row + rows, 1] = offsets
+        row += rows
+        ahead += rows * seq_length - tokens
+        if row > num_samples:
+            break
     # Where tokens run out, the helpers stop at the end of the last sequence.
     index[row:] = len(document_index) - 1, int(sizes[document_index[-1]]) - extra
     # The first sample begins with the first sequence even if that is empty.
