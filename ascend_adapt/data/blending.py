@@ -31,7 +31,10 @@ def parse_blend(words: Sequence[str]) -> tuple[list[float], list[str]]:
     except ValueError:
         weights = []
     if len(words) % 2 or not weights or min(weights) < 0 or not 0 < sum(weights) < math.inf:
-        raise SettingsError(f"--data-path: {' '.join(words)!r}, expected one prefix, or a weight before each prefix")
+        raise SettingsError(
+            f"--data-path: {' '.join(words)!r}, expected one prefix, or a weight before each prefix — such as "
+            "0.3 wiki 0.7 web"
+        )
     return weights, [word.strip() for word in words[1::2]]
 
 

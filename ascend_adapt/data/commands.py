@@ -13,14 +13,33 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ascend_adapt.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
-    from ascend_adapt.data.preprocessing import Counts
+    from ascend_adapt.data.preprocessing import Counts, PreprocessRequest
 
 Result = TypeVar("Result")
+
+WHAT_IS_READ = """\
+inputs, one document a line:
+  .jsonl and .json, also as .gz, .xz or .zst; .jsonl.zst.tar and .dat.zst of lm_dataformat
+
+tokenizer types, and what they need:
+  GPT2BPETokenizer        --vocab FILE --merge-file FILE
+  HFTokenizer             --vocab FILE, any tokenizer.json
+  HFGPT2Tokenizer         --vocab FOLDER with tokenizer.json, or vocab.json and merges.txt
+  SPMTokenizer            --vocab FILE, a sentencepiece model
+  SentencePieceTokenizer  --tokenizer-model FILE, a sentencepiece model
+  TiktokenTokenizer       --vocab NAME of an encoding
+  CharLevelTokenizer      nothing
+"""
 
 
 def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     """Add the three commands to ``commands``, a subparsers action, and return their parsers."""
-    preprocess = commands.add_parser("preprocess", help="text to Megatron's token files")
+    preprocess = commands.add_parser(
+        "preprocess",
+        help="text to Megatron's token files",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=WHAT_IS_READ,
+    )
     _preprocess_options(preprocess)
     preprocess.set_defaults(run=_preprocess)
 
@@ -47,9 +66,7 @@ def _preprocess_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output-prefix", required=True, metavar="PREFIX", help="writes PREFIX_KEY_document.bin and .idx for each key"
     )
-    parser.add_argument(
-        "--tokenizer-type", required=True, metavar="TYPE", help="such as GPT2BPETokenizer or HFTokenizer"
-    )
+    parser.add_argument("--tokenizer-type", required=True, metavar="TYPE", help="one of those below")
     parser.add_argument(
         "--vocab-file", "--vocab", "--tokenizer-model", metavar="FILE", help="vocabulary, tokenizer.json or model"
     )
@@ -109,12 +126,21 @@ def _run_preprocess(known: argparse.Namespace) -> int:
         with progress_display(sys.stderr) as report:
             counts = preprocess(request, report)
     except KeyboardInterrupt as stopped:
-        print("ascend-adapt preprocess: interrupted — the same command goes on from here", file=sys.stderr)
+        print(f"ascend-adapt preprocess: interrupted — {_after_interruption(request)}", file=sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT)
     for problem in counts.first_bad:
         print(f"ascend-adapt preprocess: {problem}", file=sys.stderr)
     _print_counts(counts, [str(request.prefix(key)) for key in request.keys], request.keys)
     return 0
+
+
+def _after_interruption(request: PreprocessRequest) -> str:
+    from ascend_adapt.data.inputs import STDIN
+    from ascend_adapt.data.unfinished import journal_path
+
+    if journal_path(request.prefix(request.keys[0])).exists() and STDIN not in request.inputs:
+        return "the same command goes on from the last place that was saved"
+    return "the same command starts from the beginning"
 
 
 class _Terminated(KeyboardInterrupt):

@@ -124,6 +124,10 @@ def preprocess(request: PreprocessRequest, report: Callable[[Progress], None] = 
     except (DataError, SettingsError):
         run.discard()
         raise
+    except KeyboardInterrupt:
+        if not journal.path.exists():
+            run.discard()
+        raise
     finally:
         journal.close()
 

@@ -60,8 +60,10 @@ def find_dialect(name: str) -> Dialect:
         SettingsError: there is none.
     """
     if name not in DIALECTS:
-        more = " — OneFlow shuffles with C++'s mt19937, which numpy does not give" if name == "oneflow" else ""
-        raise SettingsError(f"dialect: {name!r}, expected one of {', '.join(DIALECTS)}{more}")
+        more = "take the order of your training code"
+        if name == "oneflow":
+            more = "OneFlow shuffles with C++'s mt19937, which numpy does not give: no other is its order"
+        raise SettingsError(f"dialect: {name!r}, expected one of {', '.join(DIALECTS)} — {more}")
     return DIALECTS[name]
 
 
@@ -226,7 +228,7 @@ def split_sequences(split: str, sequences: int, dialect: str = "megatron-v2") ->
     except ValueError:
         parts = []
     if not parts or min(parts) < 0 or not 0 < sum(parts) < math.inf or len(parts) > 3:
-        raise SettingsError(f"--split: {split!r}, expected up to three proportions such as 949,50,1")
+        raise SettingsError(f"--split: {split!r}, expected up to three proportions — such as 949,50,1")
     total = sum(parts)
     shares = [part / total for part in [*parts, 0.0, 0.0][:3]]
     bounds = [0]

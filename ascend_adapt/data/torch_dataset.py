@@ -133,7 +133,7 @@ class ResumableSampler(torch.utils.data.Sampler[list[int]]):
             ("data_parallel_rank", data_parallel_rank, 0),
         ):
             if value < least:
-                raise SettingsError(f"{name}: {value}, expected at least {least}")
+                raise SettingsError(f"{name}: {value}, expected at least {least} — check the sampler's arguments")
         self.total_samples = total_samples
         self.consumed_samples = consumed_samples
         self._micro = micro_batch_size
@@ -189,6 +189,7 @@ def gpt_dataset(
     if part not in PARTS or len(num_samples) != len(PARTS):
         raise SettingsError(
             f"part {part!r} of {len(num_samples)} numbers, expected one of {', '.join(PARTS)} and a number for each"
+            " — None is one epoch"
         )
     weights, prefixes = parse_blend([data_path] if isinstance(data_path, str) else list(data_path))
     weights = normalised(weights, one_by_one=not rules.splits_at_bookends)
@@ -200,7 +201,10 @@ def gpt_dataset(
         tokens = IndexedDataset(prefix)
         sequences = split_sequences(split, len(tokens), dialect)[PARTS.index(part)]
         if not sequences:
-            raise DataError(f"{prefix}: no sequence in {part} by --split {split}, expected some of its {len(tokens)}")
+            raise DataError(
+                f"{prefix}: no sequence in {part} by --split {split}, expected some of its {len(tokens)} — give that "
+                "part more"
+            )
         asked = wanted if wanted is None or len(prefixes) == 1 else samples_to_ask_for(wanted, weight)
         order = _cached_order(
             IndexCache(cache or f"{prefix}_index_cache", builds=builds),
