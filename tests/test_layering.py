@@ -49,8 +49,9 @@ MAY_IMPORT = {
         "ascend_adapt.launch",
         "ascend_adapt.status_report",
     },
-    "ascend_adapt.data": {"ascend_adapt.data.torch_dataset", "ascend_adapt.probe"},
-    "ascend_adapt.data.torch_dataset": {"ascend_adapt.data"},
+    "ascend_adapt.data": {"ascend_adapt.data.samplers", "ascend_adapt.data.torch_dataset", "ascend_adapt.probe"},
+    "ascend_adapt.data.samplers": set(),
+    "ascend_adapt.data.torch_dataset": {"ascend_adapt.data", "ascend_adapt.data.samplers"},
     "ascend_adapt.launch": {
         "ascend_adapt",
         "ascend_adapt.agreement",
@@ -137,7 +138,7 @@ def may_use_targets(layer: str) -> bool:
 
 
 def may_import_torch_at_once(layer: str) -> bool:
-    return layer in ("ascend_adapt.data.torch_dataset",)
+    return layer in ("ascend_adapt.data.samplers", "ascend_adapt.data.torch_dataset")
 
 
 @pytest.mark.parametrize("path", source_files(), ids=module_name)

@@ -91,6 +91,7 @@ def _preprocess_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how often a place to go on from is saved",
     )
+    parser.add_argument("--split-sentences", action="store_true", help=argparse.SUPPRESS)
     for ignored in ("--log-interval", "--num-docs", "--make-vocab-size-divisible-by"):
         parser.add_argument(ignored, type=int, help=argparse.SUPPRESS)
 
@@ -104,6 +105,11 @@ def _run_preprocess(known: argparse.Namespace) -> int:
     from ascend_adapt.data.progress import progress_display
     from ascend_adapt.data.tokenizer import TokenizerRequest
 
+    if known.split_sentences:
+        raise SettingsError(
+            "--split-sentences: asked for, expected whole documents, which GPT is trained on — sentences are for BERT, "
+            "and where they end is said by a model of nltk's that Megatron downloads: use its own tool"
+        )
     if known.workers < 1:
         raise SettingsError(f"--workers: {known.workers}, expected at least 1 — leave it out for one")
     request = PreprocessRequest(
