@@ -78,7 +78,7 @@ def _whole_lines(stream: IO[bytes], block_bytes: int, source: Input) -> Iterator
                     f"{source}: no line break in {LONGEST_LINE} bytes, expected one document a line — is it JSON lines?"
                 )
             continue
-        yield b"".join([*begun, data[:end]])
+        yield b"".join([*begun, memoryview(data)[:end]])
         begun = [data[end:]] if end < len(data) else []
         length = len(data) - end
     if begun:

@@ -154,7 +154,7 @@ def open_input(source: Input) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
                 with _zstd(packed) as lines:
                     yield lines, lambda: 0
         else:
-            with open(source.path, "rb") as raw, _decompressed(raw, source.path) as lines:
+            with open(source.path, "rb", buffering=0) as raw, _decompressed(raw, source.path) as lines:
                 if source.path.endswith(COMPRESSED) and not source.size:
                     raise EOFError("0 bytes")  # else an empty file of JSON lines to some decoders
                 yield lines, raw.tell

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 
-# mallopt's M_MMAP_THRESHOLD of <malloc.h>, and the bytes from which on a block is the system's again once it is freed.
-_MMAP_THRESHOLD = -3
-_LARGE_BLOCK = 4 << 20
+# Of glibc's <malloc.h>. A block of this many bytes is the system's again once it is freed, and so is the end of a heap.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_LARGE = {_M_MMAP_THRESHOLD: 4 << 20, _M_TRIM_THRESHOLD: 16 << 20}
 
 
 def resident_bytes() -> int:
@@ -22,4 +23,4 @@ def give_back_large_blocks() -> bool:
     Left alone, it keeps up to 32 MB each after the first few documents of several MB, in every thread.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and bool(mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK))
+    return mallopt is not None and all(mallopt(parameter, size) for parameter, size in _LARGE.items())

@@ -40,7 +40,7 @@ class UnfinishedTokens:
             DataError: a token or a size does not fit the type it is stored in.
         """
         limits = np.iinfo(self.dtype)
-        if len(tokens) and not limits.min <= tokens.min() <= tokens.max() <= limits.max:
+        if len(tokens) and tokens.dtype != self.dtype and not limits.min <= tokens.min() <= tokens.max() <= limits.max:
             token = next(int(edge) for edge in (tokens.max(), tokens.min()) if not limits.min <= edge <= limits.max)
             raise DataError(
                 f"{self.prefix}: token id {token}, expected {limits.min} to {limits.max}, what {self.dtype.name} holds"
