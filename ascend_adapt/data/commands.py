@@ -127,7 +127,9 @@ def _run_preprocess(known: argparse.Namespace) -> int:
     )
     # One worker is one core; others are processes or threads that are counted.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and `&` have it
+            signal.signal(number, _stop_once)
     try:
         with progress_display(sys.stderr) as report:
             counts = preprocess(request, report)
@@ -153,8 +155,11 @@ class _Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a run as Ctrl-C does."""
 
 
-def _terminate(number: int, frame: object) -> None:
-    raise _Terminated
+def _stop_once(number: int, frame: object) -> None:
+    # Nothing that closes may be interrupted again: a join that is takes its thread for ended, and Python never exits.
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _print_counts(counts: Counts, prefixes: list[str], keys: tuple[str, ...]) -> None:

@@ -8,10 +8,11 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.synchronize import Event
 from typing import Any
 
 import numpy as np
@@ -122,14 +123,17 @@ class Workers:
         self._closing = ExitStack()
         self._run: Callable[[Block], Tokens] = _Here(tokenizer, recipe)
         self._executor: Executor | None = None
+        self._stopping: Event | threading.Event = threading.Event()
         self._count = count
         if tokenizer.engine == "gigatoken":
             # Even one: this thread reads and writes while it tokenises.
             self._executor = ThreadPoolExecutor(min(count, MOST_THREADS))
         elif count > 1:
             self._run = _in_worker
+            context = multiprocessing.get_context("spawn")
+            self._stopping = context.Event()
             self._executor = ProcessPoolExecutor(
-                count, multiprocessing.get_context("spawn"), _start_worker, (_as_chosen(request, tokenizer), recipe)
+                count, context, _start_worker, (_as_chosen(request, tokenizer), recipe, self._stopping)
             )
         if self._executor is not None:
             self._closing.callback(self._executor.shutdown, wait=True, cancel_futures=True)
@@ -146,6 +150,8 @@ class Workers:
         waiting: deque[tuple[Future[Tokens], int]] = deque()
         try:
             for block in blocks:
+                # Processes started in here never see Ctrl-C: it is for the one that writes; they end when it is gone.
+                # Ignoring it in the worker would be too late: it could come while the worker still imports.
                 with _interrupts_held():
                     waiting.append((self._executor.submit(self._run, block), len(block.data)))
                 while self._too_many(waiting) or (waiting and waiting[0][0].done()):
@@ -165,15 +171,12 @@ class Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._stopping.set()
         self._closing.close()
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Processes started in here never see Ctrl-C: it is for the one that writes, and they end when it is gone.
-
-    Ignoring it in the worker would be too late: it could come while the worker still imports.
-    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -197,14 +200,16 @@ class _Here:
 
 
 _of_this_worker: _Here
+_stopping: Event
 
 
-def _start_worker(request: TokenizerRequest, recipe: Recipe) -> None:
-    global _of_this_worker
+def _start_worker(request: TokenizerRequest, recipe: Recipe, stopping: Event) -> None:
+    global _of_this_worker, _stopping
     threading.Thread(target=_end_with_parent, daemon=True).start()
     give_back_large_blocks()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _of_this_worker = _Here(load_tokenizer(request), recipe)
+    _stopping = stopping
 
 
 def _end_with_parent() -> None:
@@ -215,4 +220,6 @@ def _end_with_parent() -> None:
 
 
 def _in_worker(block: Block) -> Tokens:
+    if _stopping.is_set():
+        raise CancelledError  # nobody waits for the blocks that are still on their way
     return _of_this_worker(block)

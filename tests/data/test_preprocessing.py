@@ -431,6 +431,26 @@ def test_an_interruption_says_how_to_go_on(arguments, corpus, tmp_path, number, 
     assert b"going on behind document" in subprocess.run(command, capture_output=True, check=True).stderr
 
 
+@pytest.mark.parametrize(("engine", "workers"), [("hf", 2), ("gigatoken", 2), ("hf", 1)])
+def test_an_impatient_user_does_not_make_it_hang(arguments, corpus, tmp_path, engine, workers):
+    text = " ".join(corpus.documents(60, seed=5)) * 2
+    (tmp_path / "in.jsonl").write_text((json.dumps({"text": text}) + "\n") * 200)
+    options = ["--input", tmp_path / "in.jsonl", "--engine", engine, "--workers", workers, "--commit-interval", 0]
+    command = [sys.executable, "-m", "ascend_adapt.cli", *map(str, [*arguments, *options])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    journal = tmp_path / "out" / ".o_text_document.journal.unfinished"
+    while process.poll() is None and not journal.exists():
+        time.sleep(0.01)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+        process.send_signal(number)
+        time.sleep(0.05)
+    said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 130
+    assert (
+        said == "ascend-adapt preprocess: interrupted — the same command goes on from the last place that was saved\n"
+    )
+
+
 @pytest.mark.parametrize("from_stdin", [False, True], ids=["nothing saved", "standard input"])
 def test_an_interruption_that_cannot_be_gone_on_from_says_so(arguments, corpus, tmp_path, from_stdin):
     (tmp_path / "in.jsonl").write_bytes(corpus.json_lines(corpus.documents(400, seed=5) * 4))
