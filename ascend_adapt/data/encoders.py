@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
@@ -27,9 +28,11 @@ CALLS_BETWEEN_CHECKS = 16
 CHECKED_LENGTH = 2000
 
 # gigatoken: bytes of growth before it begins anew, and how much text at least between two beginnings; each is as much
-# work as 20 MB of text, and text has at most about five bytes to remember a character.
-MEMORY_FOR_WORDS = 192 << 20
-CHARACTERS_REMEMBERED = 32 << 20
+# work as 20 MB of text, and its tables grow in leaps, each beside the one before. Growth counts from where texts,
+# ids and the last tokenizer are in, or out of, memory.
+MEMORY_FOR_WORDS = 96 << 20
+CHARACTERS_REMEMBERED = 16 << 20
+CHARACTERS_TO_SETTLE = 4 << 20
 
 Encoded = tuple[NDArray[Any], NDArray[np.int64]]
 
@@ -86,7 +89,8 @@ class GigatokenEncoder:
         os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
         self._load: Callable[[], Any] = partial(importlib.import_module("gigatoken").Tokenizer, tokenizer)
         self._tokenizer = self._load()
-        self._memory = resident_bytes()
+        self._looking = threading.Lock()
+        self._settled_at: int | None = None
         self._characters = 0
 
     def encode(self, texts: list[str]) -> Encoded:
@@ -95,15 +99,22 @@ class GigatokenEncoder:
             return _joined([])
         # The arrays in the result are what is wanted; awkward's functions that find them cost more than short batches.
         rows = self._tokenizer.encode_batch(texts, parallel=True).layout
-        self._forget(sum(map(len, texts)))
+        if self._looking.acquire(blocking=False):  # else another thread does
+            try:
+                self._forget(sum(map(len, texts)))
+            finally:
+                self._looking.release()
         offsets = rows.offsets.data
         return rows.content.data[offsets[0] : offsets[-1]], np.diff(offsets)
 
     def _forget(self, characters: int) -> None:
         self._characters += characters
-        if self._characters > CHARACTERS_REMEMBERED and resident_bytes() > self._memory + MEMORY_FOR_WORDS:
-            self._characters = 0
+        if self._settled_at is None:
+            if self._characters > CHARACTERS_TO_SETTLE:
+                self._settled_at = resident_bytes()
+        elif self._characters > CHARACTERS_REMEMBERED and resident_bytes() > self._settled_at + MEMORY_FOR_WORDS:
             self._tokenizer = self._load()
+            self._characters, self._settled_at = 0, None
 
 
 class TiktokenEncoder:

@@ -70,6 +70,8 @@ def test_gigatoken_forgets_when_it_is_too_much(gpt2, gpt2_files, monkeypatch):
     encoder = load_tokenizer(TokenizerRequest("GPT2BPETokenizer", *gpt2_files, "gigatoken")).encoder._encoder
     first = encoder._tokenizer
     texts = [f"words {number}" for number in range(100)]
+    monkeypatch.setattr(encoders, "CHARACTERS_TO_SETTLE", 0)
+    encoder.encode(texts)
     encoder.encode(texts)
     assert encoder._tokenizer is first
     monkeypatch.setattr(encoders, "CHARACTERS_REMEMBERED", 100)
