@@ -112,7 +112,7 @@ def measured(command: list[str], **environment: str) -> Measured:
     ) as job:
         while job.poll() is None:
             peak = max(peak, sum(map(memory_of, family_of(job.pid))))
-            time.sleep(0.02)
+            time.sleep(0.1)
         output = job.stdout.read() if job.stdout else ""
     wall = time.perf_counter() - started
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
