@@ -127,14 +127,13 @@ def _run_preprocess(known: argparse.Namespace) -> int:
     )
     # One worker is one core; others are processes or threads that are counted.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and `&` have it
-            signal.signal(number, _stop_once)
+    _on_signals(_stop_once)
     try:
         with progress_display(sys.stderr) as report:
             counts = preprocess(request, report)
     except KeyboardInterrupt as stopped:
         print(f"ascend-adapt preprocess: interrupted — {_after_interruption(request)}", file=sys.stderr)
+        _on_signals(signal.SIG_IGN)  # Python takes handlers back as it exits
         return 128 + (signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT)
     for problem in counts.first_bad:
         print(f"ascend-adapt preprocess: {problem}", file=sys.stderr)
@@ -155,10 +154,16 @@ class _Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a run as Ctrl-C does."""
 
 
+def _on_signals(handler: Any) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and `&` have it
+            signal.signal(number, handler)
+
+
 def _stop_once(number: int, frame: object) -> None:
     # Nothing that closes may be interrupted again: a join that is takes its thread for ended, and Python never exits.
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
+    # Not SIG_IGN yet: Python complains of a signal that has come and then has no handler.
+    _on_signals(lambda number, frame: None)
     raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
