@@ -101,6 +101,7 @@ def _preprocess(known: argparse.Namespace) -> int:
 
 
 def _run_preprocess(known: argparse.Namespace) -> int:
+    from ascend_adapt.data.documents import fast_loads
     from ascend_adapt.data.preprocessing import PreprocessRequest, preprocess
     from ascend_adapt.data.progress import progress_display
     from ascend_adapt.data.tokenizer import TokenizerRequest
@@ -127,6 +128,9 @@ def _run_preprocess(known: argparse.Namespace) -> int:
     )
     # One worker is one core; others are processes or threads that are counted.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # orjson 3.13 crashes the interpreter where Ctrl-C meets its import: these milliseconds take no notice of one.
+    _on_signals(lambda number, frame: None)
+    fast_loads()
     _on_signals(_stop_once)
     try:
         with progress_display(sys.stderr) as report:

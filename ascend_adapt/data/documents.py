@@ -28,7 +28,7 @@ def parse_documents(block: Block, keys: Sequence[str], skip_bad_lines: bool, cle
     Raises:
         BadLine: a line is not a JSON object with a string under every key, and bad lines are not to be skipped.
     """
-    loads = _fast_loads()
+    loads = fast_loads()
     lines = block.data.split(b"\n")
     if loads is not None and (columns := _columns(lines, keys, loads)) is not None:
         return Documents(columns if clean is str else [list(map(clean, column)) for column in columns])
@@ -69,7 +69,8 @@ def text_cleaner(ftfy: bool) -> Callable[[str], str]:
     return repair
 
 
-def _fast_loads() -> Callable[[bytes], Any] | None:
+def fast_loads() -> Callable[[bytes], Any] | None:
+    """Return orjson's parser, None where it is not installed."""
     try:
         import orjson
     except ImportError:
