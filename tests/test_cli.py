@@ -130,3 +130,16 @@ def test_a_reader_that_leaves_early_is_no_error():
         f"{sys.executable} -m ascend_adapt.cli status --json | head -1", shell=True, capture_output=True, text=True
     )
     assert (job.stdout, job.stderr) == ("{\n", "")
+
+
+@pytest.mark.parametrize("command", ["status --json", "status", "doctor"])
+def test_a_full_disk_behind_standard_output_is_one_line(command):
+    job = subprocess.run(
+        f"{sys.executable} -m ascend_adapt.cli {command} > /dev/full", shell=True, capture_output=True, text=True
+    )
+    last = job.stderr.splitlines()[-1]
+    assert "Traceback" not in job.stderr
+    assert (job.returncode, last) == (
+        1,
+        "ascend-adapt: standard output: No space left on device, expected to print there — redirect it",
+    )

@@ -51,8 +51,9 @@ MAY_IMPORT = {
         "ascend_adapt.launch",
         "ascend_adapt.status_report",
     },
-    "ascend_adapt.data": {"ascend_adapt.data.torch_dataset", "ascend_adapt.probe"},
-    "ascend_adapt.data.torch_dataset": {"ascend_adapt.data"},
+    "ascend_adapt.data": {"ascend_adapt.data.samplers", "ascend_adapt.data.torch_dataset", "ascend_adapt.probe"},
+    "ascend_adapt.data.samplers": set(),
+    "ascend_adapt.data.torch_dataset": {"ascend_adapt.data", "ascend_adapt.data.samplers"},
     "ascend_adapt.emulation": {"ascend_adapt.emulation.operators"},
     "ascend_adapt.emulation.operators": {"ascend_adapt.emulation"},
     "ascend_adapt.kernels": {"ascend_adapt.probe"},
@@ -157,7 +158,12 @@ def may_import_at_once(module: str) -> set[str]:
     if layer_of(module) in ("ascend_adapt.emulation", "ascend_adapt.emulation.operators"):
         return {"torch", "torch_npu"}
     is_backend = module.startswith("ascend_adapt.kernels.") and module.rpartition(".")[2].startswith("_")
-    if is_backend or module in ("ascend_adapt.data.torch_dataset", "ascend_adapt.kernels.megatron_extensions"):
+    at_once = (
+        "ascend_adapt.data.samplers",
+        "ascend_adapt.data.torch_dataset",
+        "ascend_adapt.kernels.megatron_extensions",
+    )
+    if is_backend or module in at_once:
         return {"torch"}
     return set()
 

@@ -4,25 +4,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ascend_adapt.data.blending import weights_by_documents
     from ascend_adapt.data.indexed_dataset import IndexedDataset, sequence_pointers, token_dtype
     from ascend_adapt.data.merging import merge
     from ascend_adapt.data.sample_order import SampleOrder, build_sample_order
-    from ascend_adapt.data.torch_dataset import GPTDataset, ResumableSampler, gpt_dataset
+    from ascend_adapt.data.samplers import CyclicSampler, ResumableSampler
+    from ascend_adapt.data.torch_dataset import GPTDataset, gpt_dataset
 
 # The command line imports this package to list its commands: numpy and torch wait for the first name that needs them.
 _HOMES = {
+    "CyclicSampler": "samplers",
     "GPTDataset": "torch_dataset",
     "IndexedDataset": "indexed_dataset",
-    "ResumableSampler": "torch_dataset",
+    "ResumableSampler": "samplers",
     "SampleOrder": "sample_order",
     "build_sample_order": "sample_order",
     "gpt_dataset": "torch_dataset",
     "merge": "merging",
     "sequence_pointers": "indexed_dataset",
     "token_dtype": "indexed_dataset",
+    "weights_by_documents": "blending",
 }
 
 __all__ = [
+    "CyclicSampler",
     "GPTDataset",
     "IndexedDataset",
     "ResumableSampler",
@@ -32,6 +37,7 @@ __all__ = [
     "merge",
     "sequence_pointers",
     "token_dtype",
+    "weights_by_documents",
 ]
 
 

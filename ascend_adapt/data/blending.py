@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ascend_adapt.data.indexed_dataset import IndexedDataset
 from ascend_adapt.errors import SettingsError
 
 
@@ -31,7 +32,10 @@ def parse_blend(words: Sequence[str]) -> tuple[list[float], list[str]]:
     except ValueError:
         weights = []
     if len(words) % 2 or not weights or min(weights) < 0 or not 0 < sum(weights) < math.inf:
-        raise SettingsError(f"--data-path: {' '.join(words)!r}, expected one prefix, or a weight before each prefix")
+        raise SettingsError(
+            f"--data-path: {' '.join(words)!r}, expected one prefix, or a weight before each prefix — such as "
+            "0.3 wiki 0.7 web"
+        )
     return weights, [word.strip() for word in words[1::2]]
 
 
@@ -39,6 +43,36 @@ def normalised(weights: Sequence[float], *, one_by_one: bool) -> list[float]:
     """Return weights whose sum is 1, the sum made one by one, or in pairs as numpy does: that shows in the last bit."""
     total = functools.reduce(operator.add, weights, 0.0) if one_by_one else np.sum(np.array(weights, np.float64))
     return [float(weight / total) for weight in weights]
+
+
+def weights_by_documents(prefixes: Sequence[str], alpha: float = 1.0) -> list[float]:
+    """Return GPT-NeoX's weights of token files by how many documents each has: its weight_by_num_documents.
+
+    ``alpha`` is its weighted_sampler_alpha: the nearer to 0, the less the numbers count. The parts of the whole to that
+    power are made 1 together, each is multiplied by what it is not of the whole, and they are made 1 again.
+    Source: gpt-neox@ea7aefd8 megatron/data/data_utils.py weights_by_num_docs.
+
+    Raises:
+        DataError: token files cannot be read.
+        SettingsError: no documents at all.
+    """
+    return document_weights([len(IndexedDataset(prefix)) for prefix in prefixes], alpha)
+
+
+def document_weights(counts: Sequence[int], alpha: float) -> list[float]:
+    """Return the weights of weights_by_documents for numbers of documents."""
+    if len(counts) == 1:
+        return [1.0]
+    total = sum(counts)
+    if not total:
+        raise SettingsError("weights: no documents in any of the token files, expected some — check the prefixes")
+    shares = [count / total for count in counts]
+    boosted = [share**alpha for share in shares]
+    whole = sum(boosted)
+    weights = [part / whole * (1 - share) for part, share in zip(boosted, shares, strict=True)]
+    if not (whole := sum(weights)):
+        raise SettingsError("weights: one of the token files has all documents, expected two with some — leave it out")
+    return [weight / whole for weight in weights]
 
 
 def samples_to_ask_for(num_samples: int, weight: float) -> int:

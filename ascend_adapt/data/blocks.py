@@ -65,12 +65,21 @@ def _skip(stream: IO[bytes], count: int, source: Input) -> None:
 
 
 def _whole_lines(stream: IO[bytes], block_bytes: int, source: Input) -> Iterator[bytes]:
+    # What follows the last line break of a block begins the next one: cheaper than to read on until there is one.
+    begun: list[bytes] = []
+    length = 0
     while data := stream.read(block_bytes):
-        if not data.endswith(b"\n"):
-            rest = stream.readline(LONGEST_LINE)
-            if len(rest) == LONGEST_LINE:
+        end = data.rfind(b"\n") + 1
+        if not end:
+            begun.append(data)
+            length += len(data)
+            if length >= LONGEST_LINE:
                 raise DataError(
                     f"{source}: no line break in {LONGEST_LINE} bytes, expected one document a line — is it JSON lines?"
                 )
-            data += rest
-        yield data
+            continue
+        yield b"".join([*begun, memoryview(data)[:end]])
+        begun = [data[end:]] if end < len(data) else []
+        length = len(data) - end
+    if begun:
+        yield b"".join(begun)

@@ -13,14 +13,33 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ascend_adapt.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
-    from ascend_adapt.data.preprocessing import Counts
+    from ascend_adapt.data.preprocessing import Counts, PreprocessRequest
 
 Result = TypeVar("Result")
+
+WHAT_IS_READ = """\
+inputs, one document a line:
+  .jsonl and .json, also as .gz, .xz or .zst; .jsonl.zst.tar and .dat.zst of lm_dataformat
+
+tokenizer types, and what they need:
+  GPT2BPETokenizer        --vocab FILE --merge-file FILE
+  HFTokenizer             --vocab FILE, any tokenizer.json
+  HFGPT2Tokenizer         --vocab FOLDER with tokenizer.json, or vocab.json and merges.txt
+  SPMTokenizer            --vocab FILE, a sentencepiece model
+  SentencePieceTokenizer  --tokenizer-model FILE, a sentencepiece model
+  TiktokenTokenizer       --vocab NAME of an encoding
+  CharLevelTokenizer      nothing
+"""
 
 
 def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     """Add the three commands to ``commands``, a subparsers action, and return their parsers."""
-    preprocess = commands.add_parser("preprocess", help="text to Megatron's token files")
+    preprocess = commands.add_parser(
+        "preprocess",
+        help="text to Megatron's token files",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=WHAT_IS_READ,
+    )
     _preprocess_options(preprocess)
     preprocess.set_defaults(run=_preprocess)
 
@@ -47,9 +66,7 @@ def _preprocess_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output-prefix", required=True, metavar="PREFIX", help="writes PREFIX_KEY_document.bin and .idx for each key"
     )
-    parser.add_argument(
-        "--tokenizer-type", required=True, metavar="TYPE", help="such as GPT2BPETokenizer or HFTokenizer"
-    )
+    parser.add_argument("--tokenizer-type", required=True, metavar="TYPE", help="one of those below")
     parser.add_argument(
         "--vocab-file", "--vocab", "--tokenizer-model", metavar="FILE", help="vocabulary, tokenizer.json or model"
     )
@@ -74,6 +91,7 @@ def _preprocess_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how often a place to go on from is saved",
     )
+    parser.add_argument("--split-sentences", action="store_true", help=argparse.SUPPRESS)
     for ignored in ("--log-interval", "--num-docs", "--make-vocab-size-divisible-by"):
         parser.add_argument(ignored, type=int, help=argparse.SUPPRESS)
 
@@ -83,10 +101,16 @@ def _preprocess(known: argparse.Namespace) -> int:
 
 
 def _run_preprocess(known: argparse.Namespace) -> int:
+    from ascend_adapt.data.documents import fast_loads
     from ascend_adapt.data.preprocessing import PreprocessRequest, preprocess
     from ascend_adapt.data.progress import progress_display
     from ascend_adapt.data.tokenizer import TokenizerRequest
 
+    if known.split_sentences:
+        raise SettingsError(
+            "--split-sentences: asked for, expected whole documents, which GPT is trained on — sentences are for BERT, "
+            "and where they end is said by a model of nltk's that Megatron downloads: use its own tool"
+        )
     if known.workers < 1:
         raise SettingsError(f"--workers: {known.workers}, expected at least 1 — leave it out for one")
     request = PreprocessRequest(
@@ -104,12 +128,16 @@ def _run_preprocess(known: argparse.Namespace) -> int:
     )
     # One worker is one core; others are processes or threads that are counted.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    signal.signal(signal.SIGTERM, _terminate)
+    # orjson 3.13 crashes the interpreter where Ctrl-C meets its import: these milliseconds take no notice of one.
+    _on_signals(lambda number, frame: None)
+    fast_loads()
+    _on_signals(_stop_once)
     try:
         with progress_display(sys.stderr) as report:
             counts = preprocess(request, report)
     except KeyboardInterrupt as stopped:
-        print("ascend-adapt preprocess: interrupted — the same command goes on from here", file=sys.stderr)
+        print(f"ascend-adapt preprocess: interrupted — {_after_interruption(request)}", file=sys.stderr)
+        _on_signals(signal.SIG_IGN)  # Python takes handlers back as it exits
         return 128 + (signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT)
     for problem in counts.first_bad:
         print(f"ascend-adapt preprocess: {problem}", file=sys.stderr)
@@ -117,12 +145,30 @@ def _run_preprocess(known: argparse.Namespace) -> int:
     return 0
 
 
+def _after_interruption(request: PreprocessRequest) -> str:
+    from ascend_adapt.data.inputs import STDIN
+    from ascend_adapt.data.unfinished import journal_path
+
+    if journal_path(request.prefix(request.keys[0])).exists() and STDIN not in request.inputs:
+        return "the same command goes on from the last place that was saved"
+    return "the same command starts from the beginning"
+
+
 class _Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a run as Ctrl-C does."""
 
 
-def _terminate(number: int, frame: object) -> None:
-    raise _Terminated
+def _on_signals(handler: Any) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and `&` have it
+            signal.signal(number, handler)
+
+
+def _stop_once(number: int, frame: object) -> None:
+    # Nothing that closes may be interrupted again: a join that is takes its thread for ended, and Python never exits.
+    # Not SIG_IGN yet: Python complains of a signal that has come and then has no handler.
+    _on_signals(lambda number, frame: None)
+    raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _print_counts(counts: Counts, prefixes: list[str], keys: tuple[str, ...]) -> None:

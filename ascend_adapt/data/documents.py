@@ -28,9 +28,12 @@ def parse_documents(block: Block, keys: Sequence[str], skip_bad_lines: bool, cle
     Raises:
         BadLine: a line is not a JSON object with a string under every key, and bad lines are not to be skipped.
     """
+    loads = fast_loads()
+    lines = block.data.split(b"\n")
+    if loads is not None and (columns := _columns(lines, keys, loads)) is not None:
+        return Documents(columns if clean is str else [list(map(clean, column)) for column in columns])
     documents = Documents([[] for _ in keys])
-    loads = _fast_loads()
-    for number, line in enumerate(block.data.split(b"\n"), block.first_line):
+    for number, line in enumerate(lines, block.first_line):
         if not line or line.isspace():
             documents.blank += 1
             continue
@@ -66,12 +69,23 @@ def text_cleaner(ftfy: bool) -> Callable[[str], str]:
     return repair
 
 
-def _fast_loads() -> Callable[[bytes], Any] | None:
+def fast_loads() -> Callable[[bytes], Any] | None:
+    """Return orjson's parser, None where it is not installed."""
     try:
         import orjson
     except ImportError:
         return None
     return orjson.loads
+
+
+def _columns(lines: list[bytes], keys: Sequence[str], loads: Callable[[bytes], Any]) -> list[list[str]] | None:
+    """All texts of each key at once; None if any line needs a closer look."""
+    try:
+        rows = list(map(loads, lines if lines[-1] else lines[:-1]))
+        columns = [[row[key] for row in rows] for key in keys]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return columns if all(set(map(type, column)) <= {str} for column in columns) else None
 
 
 def _texts(line: bytes, keys: Sequence[str], loads: Callable[[bytes], Any] | None) -> list[str]:

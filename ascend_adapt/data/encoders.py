@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ascend_adapt.data.long_texts import PART_LENGTH, part_function
+from ascend_adapt.data.memory import resident_bytes
 from ascend_adapt.errors import DataError
 
 if TYPE_CHECKING:
@@ -21,6 +26,13 @@ if TYPE_CHECKING:
 # The reference is up to a hundred times slower: looking at more would show in the time.
 CALLS_BETWEEN_CHECKS = 16
 CHECKED_LENGTH = 2000
+
+# gigatoken: bytes of growth before it begins anew, and how much text at least between two beginnings; each is as much
+# work as 20 MB of text, and its tables grow in leaps, each beside the one before. Growth counts from where texts,
+# ids and the last tokenizer are in, or out of, memory.
+MEMORY_FOR_WORDS = 96 << 20
+CHARACTERS_REMEMBERED = 16 << 20
+CHARACTERS_TO_SETTLE = 4 << 20
 
 Encoded = tuple[NDArray[Any], NDArray[np.int64]]
 
@@ -34,31 +46,75 @@ class Encoder(Protocol):
 
 
 class HFEncoder:
-    """Hugging Face's tokenizers."""
+    """Hugging Face's tokenizers, a little text at a time: they need 150 times its size until it is done."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
+        self._parts_of = part_function(tokenizer)
 
     def encode(self, texts: list[str]) -> Encoded:
         """Return the ids of all texts, one behind the other, and how many each has."""
-        return _joined([encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)])
+        sizes = np.zeros(len(texts), np.int64)
+        ids = [np.empty(0, np.uint32)]
+        for owners, parts in self._batches(texts):
+            tokens, lengths = _joined([encoding.ids for encoding in self._tokenizer.encode_batch_fast(parts)])
+            np.add.at(sizes, owners, lengths)
+            ids.append(tokens)
+        return np.concatenate(ids), sizes
+
+    def _batches(self, texts: list[str]) -> Iterator[tuple[list[int], list[str]]]:
+        """Parts of texts, each with the number of its text, about PART_LENGTH characters together or more."""
+        owners: list[int] = []
+        parts: list[str] = []
+        length = 0
+        for owner, text in enumerate(texts):
+            for part in self._parts_of(text):
+                owners.append(owner)
+                parts.append(part)
+                length += len(part)
+                if length >= PART_LENGTH:
+                    yield owners, parts
+                    owners, parts, length = [], [], 0
+        if parts:
+            yield owners, parts
 
 
 class GigatokenEncoder:
-    """gigatoken, in threads of its own; ``threads`` counts for the whole process and only the first time."""
+    """gigatoken, whose ``threads`` count for the whole process and only the first time.
+
+    It remembers every word that it meets, without a limit up to 0.10, and begins anew when that becomes too much.
+    """
 
     def __init__(self, tokenizer: Tokenizer, threads: int):
         os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
-        self._awkward = importlib.import_module("awkward")
-        self._tokenizer = importlib.import_module("gigatoken").Tokenizer(tokenizer)
+        self._load: Callable[[], Any] = partial(importlib.import_module("gigatoken").Tokenizer, tokenizer)
+        self._tokenizer = self._load()
+        self._looking = threading.Lock()
+        self._settled_at: int | None = None
+        self._characters = 0
 
     def encode(self, texts: list[str]) -> Encoded:
         """Return the ids of all texts, one behind the other, and how many each has."""
         if not texts:
             return _joined([])
-        rows = self._tokenizer.encode_batch(texts, parallel=True)
-        sizes = self._awkward.to_numpy(self._awkward.num(rows)).astype(np.int64)
-        return self._awkward.to_numpy(self._awkward.flatten(rows)), sizes
+        # The arrays in the result are what is wanted; awkward's functions that find them cost more than short batches.
+        rows = self._tokenizer.encode_batch(texts, parallel=True).layout
+        if self._looking.acquire(blocking=False):  # else another thread does
+            try:
+                self._forget(sum(map(len, texts)))
+            finally:
+                self._looking.release()
+        offsets = rows.offsets.data
+        return rows.content.data[offsets[0] : offsets[-1]], np.diff(offsets)
+
+    def _forget(self, characters: int) -> None:
+        self._characters += characters
+        if self._settled_at is None:
+            if self._characters > CHARACTERS_TO_SETTLE:
+                self._settled_at = resident_bytes()
+        elif self._characters > CHARACTERS_REMEMBERED and resident_bytes() > self._settled_at + MEMORY_FOR_WORDS:
+            self._tokenizer = self._load()
+            self._characters, self._settled_at = 0, None
 
 
 class TiktokenEncoder:
@@ -129,7 +185,7 @@ class CheckedEncoder:
 def _joined(rows: list[Any]) -> Encoded:
     sizes = np.array([len(row) for row in rows], dtype=np.int64)
     ids = (
-        np.fromiter(chain.from_iterable(rows), np.int64, int(sizes.sum()))
+        np.fromiter(chain.from_iterable(rows), np.uint32, int(sizes.sum()))
         if not _arrays(rows)
         else np.concatenate(rows)
     )

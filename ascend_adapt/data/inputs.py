@@ -81,9 +81,12 @@ def _matches(item: str) -> list[str]:
     if item == STDIN:
         return [item]
     if Path(item).is_dir():
-        inside = [str(path) for path in sorted(Path(item).iterdir()) if path.name.endswith((*ARCHIVES, *SUFFIXES))]
+        inside = [str(path) for path in sorted(Path(item).iterdir()) if _has_known_suffix(path.name)]
         if not inside:
-            raise DataError(f"{item}: a folder without input files, expected names ending in {', '.join(SUFFIXES)}")
+            raise DataError(
+                f"{item}: a folder without input files, expected names ending in "
+                f"{', '.join((*SUFFIXES, *ARCHIVES))} — name another folder, or rename the files"
+            )
         return inside
     if Path(item).exists():
         return [item]
@@ -105,7 +108,7 @@ def _members(path: str) -> list[Input]:
             members = [Input(path, member.name) for member in archive if member.isfile()]
             _refuse_early_end(archive)
             return members
-    if not path.endswith((*ARCHIVES, *SUFFIXES)) or _inner_suffix(path) not in ("", *JSON_LINES, ".dat"):
+    if not _has_known_suffix(path):
         raise DataError(
             f"{path}: unknown suffix, expected one of {', '.join((*SUFFIXES, *ARCHIVES))} — rename the file"
         )
@@ -125,10 +128,13 @@ def _refuse_early_end(archive: tarfile.TarFile) -> None:
         )
 
 
-def _inner_suffix(path: str) -> str:
-    """The suffix that is left when that of a compression is taken off: what a .txt.gz holds is not JSON lines."""
+def _has_known_suffix(path: str) -> bool:
+    if path.endswith(ARCHIVES):
+        return True
     name = Path(path)
-    return name.with_suffix("").suffix if name.suffix in COMPRESSED else name.suffix
+    # What a .txt.gz holds is not JSON lines.
+    inner = name.with_suffix("").suffix if name.suffix in COMPRESSED else name.suffix
+    return path.endswith(SUFFIXES) and inner in ("", *JSON_LINES)
 
 
 @contextmanager
@@ -148,7 +154,7 @@ def open_input(source: Input) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
                 with _zstd(packed) as lines:
                     yield lines, lambda: 0
         else:
-            with open(source.path, "rb") as raw, _decompressed(raw, source.path) as lines:
+            with open(source.path, "rb", buffering=0) as raw, _decompressed(raw, source.path) as lines:
                 if source.path.endswith(COMPRESSED) and not source.size:
                     raise EOFError("0 bytes")  # else an empty file of JSON lines to some decoders
                 yield lines, raw.tell

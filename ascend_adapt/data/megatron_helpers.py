@@ -62,6 +62,7 @@ def _sample_index(
     if index.dtype.itemsize > dtype.itemsize:
         raise DataError(
             f"build_sample_idx: {len(document_index)} documents over all epochs, expected below 2**31 for {dtype}"
+            " — call build_sample_idx_int64, or ask for fewer epochs"
         )
     return index.astype(dtype, copy=False)
 

@@ -57,5 +57,7 @@ def merge(prefixes: Sequence[str | os.PathLike[str]], output_prefix: str | os.Pa
             discard([target])
             journal.remove()
     except OSError as error:
-        raise DataError(f"{error.filename or target}: {error.strerror}, expected to write there") from error
+        raise DataError(
+            f"{error.filename or target}: {error.strerror}, expected to write there — check --output-prefix"
+        ) from error
     return len(doc_idx) - 1, int(sizes.sum(dtype=np.int64))

@@ -24,9 +24,8 @@ from ascend_adapt.errors import DataError, SettingsError
 # Changes whenever the same request may give other bytes, so that no run goes on from what an older version wrote.
 JOURNAL_FORMAT = 1
 
-# What one worker, or one thread of an engine, gets at a time: more than a cache holds only costs time.
-BLOCK_BYTES = 1 << 20
-MOST_THREADS = 32
+# What one worker gets at a time: more than a cache holds only costs time, and gigatoken splits what is above 1 << 20.
+BLOCK_BYTES = 1_000_000
 
 # How much text another engine than the reference is tried on first.
 SAMPLE_BYTES = 64 << 10
@@ -125,6 +124,10 @@ def preprocess(request: PreprocessRequest, report: Callable[[Progress], None] = 
     except (DataError, SettingsError):
         run.discard()
         raise
+    except KeyboardInterrupt:
+        if not journal.path.exists():
+            run.discard()
+        raise
     finally:
         journal.close()
 
@@ -180,9 +183,7 @@ class _Run:
         return UnfinishedTokens(prefix, self.recipe.dtype, sequences=sequences, tokens=tokens)
 
     def _tokenise(self, outputs: list[UnfinishedTokens]) -> None:
-        threads = min(self.request.workers, MOST_THREADS) if self.tokenizer.engine == "gigatoken" else 1
-        block_bytes = BLOCK_BYTES * threads
-        blocks = read_blocks(self.inputs, block_bytes, self.position)
+        blocks = read_blocks(self.inputs, BLOCK_BYTES, self.position)
         committed = time.monotonic()
         with Workers(self.request.tokenizer, self.tokenizer, self.recipe, self.request.workers) as workers:
             for block in workers.tokens(blocks):

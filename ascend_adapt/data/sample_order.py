@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from ascend_adapt.errors import DataError, SettingsError
 
 # Few enough that what is computed for them stays in the processor's cache.
-SEQUENCES_AT_ONCE = 1 << 15
+SEQUENCES_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,10 @@ def find_dialect(name: str) -> Dialect:
         SettingsError: there is none.
     """
     if name not in DIALECTS:
-        more = " — OneFlow shuffles with C++'s mt19937, which numpy does not give" if name == "oneflow" else ""
-        raise SettingsError(f"dialect: {name!r}, expected one of {', '.join(DIALECTS)}{more}")
+        more = "take the order of your training code"
+        if name == "oneflow":
+            more = "OneFlow shuffles with C++'s mt19937, which numpy does not give: no other is its order"
+        raise SettingsError(f"dialect: {name!r}, expected one of {', '.join(DIALECTS)} — {more}")
     return DIALECTS[name]
 
 
@@ -157,17 +159,25 @@ def build_sample_index(
     """
     dtype = index_dtype(len(document_index), int(sizes.max(initial=0)))
     index = np.empty((num_samples + 1, 2), dtype)
-    total = row = 0
+    # Samples so far, and how many tokens ahead the next one begins.
+    row = ahead = 0
     for first in range(0, len(document_index), SEQUENCES_AT_ONCE):
-        laid = sizes.take(document_index[first : first + SEQUENCES_AT_ONCE])
-        bounds = np.cumsum(np.concatenate([[total], laid]), dtype=np.int64)
+        laid = sizes.take(document_index[first : first + SEQUENCES_AT_ONCE]).astype(np.uint64)
+        begins = np.cumsum(laid)
+        tokens = int(begins[-1])
         # How many samples begin before each end; at it, too, where the predecessor's last token is meant.
-        begun = np.minimum((bounds[1:] - extra) // seq_length + 1, num_samples + 1) - row
-        rows = int(begun[-1])
-        places = np.cumsum(np.bincount(begun, minlength=rows))[:rows]
-        index[row : row + rows, 0] = first + places
-        index[row : row + rows, 1] = np.arange(row, row + rows) * seq_length - bounds[places]
-        total, row = int(bounds[-1]), row + rows
+        begun = ((begins + np.uint64(seq_length - extra - ahead)) // np.uint64(seq_length)).view(np.int64)
+        rows = min(int(begun[-1]), num_samples + 1 - row)
+        places = np.cumsum(np.bincount(begun, minlength=rows)[:rows])
+        begins -= laid
+        offsets = np.arange(ahead, ahead + rows * seq_length, seq_length) - begins.view(np.int64).take(places)
+        index[row : row + rows, 0] = places
+        index[row : row + rows, 0] += first
+        index[row : row + rows, 1] = offsets
+        row += rows
+        ahead += rows * seq_length - tokens
+        if row > num_samples:
+            break
     # Where tokens run out, the helpers stop at the end of the last sequence.
     index[row:] = len(document_index) - 1, int(sizes[document_index[-1]]) - extra
     # The first sample begins with the first sequence even if that is empty.
@@ -218,7 +228,7 @@ def split_sequences(split: str, sequences: int, dialect: str = "megatron-v2") ->
     except ValueError:
         parts = []
     if not parts or min(parts) < 0 or not 0 < sum(parts) < math.inf or len(parts) > 3:
-        raise SettingsError(f"--split: {split!r}, expected up to three proportions such as 949,50,1")
+        raise SettingsError(f"--split: {split!r}, expected up to three proportions — such as 949,50,1")
     total = sum(parts)
     shares = [part / total for part in [*parts, 0.0, 0.0][:3]]
     bounds = [0]

@@ -83,9 +83,14 @@ def load_tokenizer(request: TokenizerRequest, sample: list[str] | None = None) -
         SettingsError: the type is not known, or needs other files.
     """
     if request.type not in TYPES:
-        raise SettingsError(f"--tokenizer-type: {request.type!r}, expected one of {', '.join(TYPES)}")
+        raise SettingsError(
+            f"--tokenizer-type: {request.type!r}, expected one of {', '.join(TYPES)} — HFTokenizer takes any "
+            "tokenizer.json"
+        )
     if request.engine not in ENGINES:
-        raise SettingsError(f"--engine: {request.engine!r}, expected one of {', '.join(ENGINES)}")
+        raise SettingsError(
+            f"--engine: {request.engine!r}, expected one of {', '.join(ENGINES)} — leave it out for auto"
+        )
     return TYPES[request.type](request, sample or [])
 
 
@@ -197,7 +202,7 @@ def _tiktoken(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
     name = request.vocab_file or ""
     if name not in tiktoken.list_encoding_names():
         known = ", ".join(tiktoken.list_encoding_names())
-        raise SettingsError(f"--vocab-file: {name!r}, expected the name of one of tiktoken's encodings: {known}")
+        raise SettingsError(f"--vocab-file: {name!r}, expected one of tiktoken's encodings — name {known}")
     encoding = _parsed(name, tiktoken.get_encoding, name)
     return LoadedTokenizer(TiktokenEncoder(encoding), encoding.n_vocab, encoding.eot_token, "tiktoken")
 
@@ -303,7 +308,8 @@ def _refuse_engine(request: TokenizerRequest, works_by: str) -> None:
 def _file(request: TokenizerRequest, field: str) -> str:
     path = getattr(request, field)
     if path is None:
-        raise SettingsError(f"--{field.replace('_', '-')}: not given, expected a file for {request.type}")
+        option = f"--{field.replace('_', '-')}"
+        raise SettingsError(f"{option}: not given, expected a file for {request.type} — add {option} FILE")
     if not os.path.isfile(path):
         raise DataError(f"{path}: no such file, expected the one of {request.type} — check --{field.replace('_', '-')}")
     return str(path)

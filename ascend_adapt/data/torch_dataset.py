@@ -1,10 +1,10 @@
-"""Training samples for torch's DataLoader, and the sampler that takes up the order anywhere."""
+"""Training samples for torch's DataLoader, and the samplers that take up their order anywhere."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from ascend_adapt.data.blending import blend_order, normalised, parse_blend, sam
 from ascend_adapt.data.index_cache import IndexCache, builds_index_cache
 from ascend_adapt.data.indexed_dataset import IndexedDataset
 from ascend_adapt.data.sample_order import SampleOrder, build_sample_order, find_dialect, split_sequences
+from ascend_adapt.data.samplers import CyclicSampler, ResumableSampler
 from ascend_adapt.errors import DataError, SettingsError
 
 PARTS = ("train", "valid", "test")
+SAMPLERS = {"single": ResumableSampler, "cyclic": CyclicSampler}
 
 # In a partial sample, where there is no token; never an id.
 NO_TOKEN = -1
@@ -110,45 +112,6 @@ class BlendedDataset(torch.utils.data.Dataset[Mapping[str, torch.Tensor]]):
         return self.datasets[int(self._dataset_index[k])][int(self._numbers[k])]
 
 
-class ResumableSampler(torch.utils.data.Sampler[list[int]]):
-    """Micro batches of sample numbers for one data-parallel rank, a pure function of ``consumed_samples``.
-
-    Each step takes micro_batch_size * data_parallel_size samples in order, rank r the r-th micro_batch_size of them, as
-    Megatron does; what does not fill a step is left out. Give it to a DataLoader as ``batch_sampler``.
-    """
-
-    def __init__(
-        self,
-        total_samples: int,
-        *,
-        consumed_samples: int = 0,
-        micro_batch_size: int = 1,
-        data_parallel_rank: int = 0,
-        data_parallel_size: int = 1,
-    ):
-        for name, value, least in (
-            ("consumed_samples", consumed_samples, 0),
-            ("micro_batch_size", micro_batch_size, 1),
-            ("data_parallel_size", data_parallel_size, data_parallel_rank + 1),
-            ("data_parallel_rank", data_parallel_rank, 0),
-        ):
-            if value < least:
-                raise SettingsError(f"{name}: {value}, expected at least {least}")
-        self.total_samples = total_samples
-        self.consumed_samples = consumed_samples
-        self._micro = micro_batch_size
-        self._rank = data_parallel_rank
-        self._step = micro_batch_size * data_parallel_size
-
-    def __len__(self) -> int:
-        return max(0, self.total_samples - self.consumed_samples) // self._step
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for step in range(len(self)):
-            first = self.consumed_samples + step * self._step + self._rank * self._micro
-            yield list(range(first, first + self._micro))
-
-
 def gpt_dataset(
     data_path: str | Sequence[str],
     *,
@@ -158,6 +121,7 @@ def gpt_dataset(
     split: str = "969,30,1",
     seed: int = 1234,
     dialect: str = "megatron-v2",
+    dataloader_type: str = "single",
     consumed_samples: int = 0,
     micro_batch_size: int = 1,
     data_parallel_rank: int = 0,
@@ -177,6 +141,7 @@ def gpt_dataset(
 
     Args:
         data_path: a prefix of token files, or Megatron's list of a weight and a prefix in turn.
+        dataloader_type: "single" is the order of ``dialect`` once, "cyclic" shuffles its samples anew each epoch.
         num_samples: how many samples train, valid and test need: all of them enter the order. None: one epoch.
         cache: the folder of the index cache, default a folder beside the token files.
         shared_storage: whether all machines see the same cache; else one rank a machine builds it.
@@ -189,7 +154,10 @@ def gpt_dataset(
     if part not in PARTS or len(num_samples) != len(PARTS):
         raise SettingsError(
             f"part {part!r} of {len(num_samples)} numbers, expected one of {', '.join(PARTS)} and a number for each"
+            " — None is one epoch"
         )
+    if dataloader_type not in SAMPLERS:
+        raise SettingsError(f"dataloader_type: {dataloader_type!r}, expected single or cyclic — as in Megatron")
     weights, prefixes = parse_blend([data_path] if isinstance(data_path, str) else list(data_path))
     weights = normalised(weights, one_by_one=not rules.splits_at_bookends)
     wanted = num_samples[PARTS.index(part)]
@@ -200,7 +168,10 @@ def gpt_dataset(
         tokens = IndexedDataset(prefix)
         sequences = split_sequences(split, len(tokens), dialect)[PARTS.index(part)]
         if not sequences:
-            raise DataError(f"{prefix}: no sequence in {part} by --split {split}, expected some of its {len(tokens)}")
+            raise DataError(
+                f"{prefix}: no sequence in {part} by --split {split}, expected some of its {len(tokens)} — give that "
+                "part more"
+            )
         asked = wanted if wanted is None or len(prefixes) == 1 else samples_to_ask_for(wanted, weight)
         order = _cached_order(
             IndexCache(cache or f"{prefix}_index_cache", builds=builds),
@@ -240,7 +211,7 @@ def gpt_dataset(
             lambda: dict(zip(("datasets", "numbers"), blend_order(weights, size), strict=True)),
         )
         dataset = BlendedDataset(datasets, blend["datasets"], blend["numbers"])
-    return dataset, ResumableSampler(
+    return dataset, SAMPLERS[dataloader_type](
         len(dataset),
         consumed_samples=consumed_samples,
         micro_batch_size=micro_batch_size,

@@ -40,7 +40,7 @@ class UnfinishedTokens:
             DataError: a token or a size does not fit the type it is stored in.
         """
         limits = np.iinfo(self.dtype)
-        if len(tokens) and not limits.min <= tokens.min() <= tokens.max() <= limits.max:
+        if len(tokens) and tokens.dtype != self.dtype and not limits.min <= tokens.min() <= tokens.max() <= limits.max:
             token = next(int(edge) for edge in (tokens.max(), tokens.min()) if not limits.min <= edge <= limits.max)
             raise DataError(
                 f"{self.prefix}: token id {token}, expected {limits.min} to {limits.max}, what {self.dtype.name} holds"
@@ -101,12 +101,16 @@ class Journal:
 
     def __init__(self, prefixes: Sequence[Path], job: str):
         self._prefixes = prefixes
-        self._path = _journal_path(prefixes[0])
+        self.path = journal_path(prefixes[0])
         self._job = job
-        prefixes[0].parent.mkdir(parents=True, exist_ok=True)
+        folder = prefixes[0].parent
+        self._made = [place for place in (folder, *folder.parents) if not place.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
         self._locks = _all_locked(prefixes)
         begun_by = [lock.read() for lock in self._locks]
         self.state = self._read() if all(other == job.encode() for other in begun_by) else None
+        if self.state is None:
+            self.path.unlink(missing_ok=True)
         for lock in self._locks:
             lock.truncate(0)
             lock.write(job.encode())
@@ -114,28 +118,31 @@ class Journal:
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            saved = json.loads(self._path.read_text())
+            saved = json.loads(self.path.read_text())
         except (FileNotFoundError, ValueError):
             return None
         return saved["state"] if isinstance(saved, dict) and saved.get("job") == self._job else None
 
     def write(self, state: dict[str, Any]) -> None:
         """Replace the saved state, as a whole or not at all."""
-        aside = self._path.with_suffix(".new")
+        aside = self.path.with_suffix(".new")
         with open(aside, "w") as stream:
             json.dump({"job": self._job, "state": state}, stream)
             stream.flush()
             os.fsync(stream.fileno())
-        aside.replace(self._path)
+        aside.replace(self.path)
 
     def remove(self) -> None:
         """Forget the run."""
         for prefix in self._prefixes:
             # That of the others is of an earlier run, whose output this one took over.
-            for path in (_journal_path(prefix), _journal_path(prefix).with_suffix(".new")):
+            for path in (journal_path(prefix), journal_path(prefix).with_suffix(".new")):
                 path.unlink(missing_ok=True)
             lock_path(prefix).unlink(missing_ok=True)
         self.close()
+        with contextlib.suppress(OSError):  # there is something in it
+            for folder in self._made:
+                folder.rmdir()
 
     def close(self) -> None:
         """Let another run go on from here."""
@@ -143,7 +150,8 @@ class Journal:
             lock.close()
 
 
-def _journal_path(prefix: Path) -> Path:
+def journal_path(prefix: Path) -> Path:
+    """Return the file that says how far a run has come whose first output is ``prefix``."""
     return prefix.with_name(f".{prefix.name}.journal.unfinished")
 
 

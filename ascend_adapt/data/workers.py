@@ -8,10 +8,11 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.synchronize import Event
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,15 @@ from numpy.typing import NDArray
 from ascend_adapt.data.blocks import Block, Position
 from ascend_adapt.data.documents import parse_documents, text_cleaner
 from ascend_adapt.data.encoders import Encoded
+from ascend_adapt.data.memory import give_back_large_blocks
 from ascend_adapt.data.tokenizer import ENGINES, LoadedTokenizer, TokenizerRequest, load_tokenizer
 from ascend_adapt.errors import DataError
+
+# Of lines, for each worker; a block of one long line may be more, and then each has one.
+BYTES_IN_FLIGHT = 3_000_000
+
+# More wait for the interpreter's lock, which parsing holds.
+MOST_THREADS = 32
 
 
 @dataclass(frozen=True)
@@ -90,30 +98,44 @@ def close_documents(encoded: Encoded, eod: int | None, dtype: np.dtype[Any]) -> 
     The tokens come in ``dtype`` if they all fit, else as they are: who stores them says what is wrong.
     """
     tokens, sizes = encoded
-    sizes = sizes[sizes > 0]
+    if not sizes.all():
+        sizes = sizes[sizes > 0]
     limits = np.iinfo(dtype)
     largest = max(int(tokens.max(initial=0)), eod or 0)
-    if limits.min <= int(tokens.min(initial=0)) and largest <= limits.max:
-        tokens = tokens.astype(dtype, copy=False)
-    if eod is not None:
-        tokens, sizes = np.insert(tokens, np.cumsum(sizes), eod), sizes + 1
-    return tokens, sizes
+    if not (limits.min <= int(tokens.min(initial=0)) and largest <= limits.max):
+        dtype = tokens.dtype
+    if eod is None:
+        return tokens.astype(dtype, copy=False), sizes
+    closed = np.empty(len(tokens) + len(sizes), dtype)
+    begin = 0
+    for number, size in enumerate(sizes.tolist()):
+        closed[begin + number : begin + number + size] = tokens[begin : begin + size]
+        begin += size
+    closed[np.cumsum(sizes + 1) - 1] = eod
+    return closed, sizes + 1
 
 
 class Workers:
-    """Who tokenises: this process, or several where the engine has no threads of its own."""
+    """Who tokenises: this process, or ``count`` others, or threads where the engine lets others run meanwhile."""
 
     def __init__(self, request: TokenizerRequest, tokenizer: LoadedTokenizer, recipe: Recipe, count: int):
+        give_back_large_blocks()
         self._closing = ExitStack()
         self._run: Callable[[Block], Tokens] = _Here(tokenizer, recipe)
-        self._executor: ProcessPoolExecutor | None = None
-        # An engine with threads of its own is slower in threads of ours: they wait for the interpreter's lock in turn.
-        if count > 1 and tokenizer.engine != "gigatoken":
+        self._executor: Executor | None = None
+        self._stopping: Event | threading.Event = threading.Event()
+        self._count = count
+        if tokenizer.engine == "gigatoken":
+            # Even one: this thread reads and writes while it tokenises.
+            self._executor = ThreadPoolExecutor(min(count, MOST_THREADS))
+        elif count > 1:
             self._run = _in_worker
-            self._in_flight = 2 * count
+            context = multiprocessing.get_context("spawn")
+            self._stopping = context.Event()
             self._executor = ProcessPoolExecutor(
-                count, multiprocessing.get_context("spawn"), _start_worker, (_as_chosen(request, tokenizer), recipe)
+                count, context, _start_worker, (_as_chosen(request, tokenizer), recipe, self._stopping)
             )
+        if self._executor is not None:
             self._closing.callback(self._executor.shutdown, wait=True, cancel_futures=True)
 
     def tokens(self, blocks: Iterable[Block]) -> Iterator[Tokens]:
@@ -125,33 +147,36 @@ class Workers:
         if self._executor is None:
             yield from map(self._run, blocks)
             return
-        waiting: deque[Future[Tokens]] = deque()
+        waiting: deque[tuple[Future[Tokens], int]] = deque()
         try:
             for block in blocks:
+                # Processes started in here never see Ctrl-C: it is for the one that writes; they end when it is gone.
+                # Ignoring it in the worker would be too late: it could come while the worker still imports.
                 with _interrupts_held():
-                    waiting.append(self._executor.submit(self._run, block))
-                while len(waiting) > self._in_flight or (waiting and waiting[0].done()):
-                    yield waiting.popleft().result()
+                    waiting.append((self._executor.submit(self._run, block), len(block.data)))
+                while self._too_many(waiting) or (waiting and waiting[0][0].done()):
+                    yield waiting.popleft()[0].result()
             while waiting:
-                yield waiting.popleft().result()
+                yield waiting.popleft()[0].result()
         except BrokenProcessPool as error:
             raise DataError(
                 "workers: one died without a word, expected all to go on — out of memory? Try fewer --workers"
             ) from error
 
+    def _too_many(self, waiting: deque[tuple[Future[Tokens], int]]) -> bool:
+        size = sum(size for _, size in waiting)
+        return len(waiting) > 2 * self._count or (size > self._count * BYTES_IN_FLIGHT and len(waiting) > self._count)
+
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._stopping.set()
         self._closing.close()
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Processes started in here never see Ctrl-C: it is for the one that writes, and they end when it is gone.
-
-    Ignoring it in the worker would be too late: it could come while the worker still imports.
-    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -175,13 +200,16 @@ class _Here:
 
 
 _of_this_worker: _Here
+_stopping: Event
 
 
-def _start_worker(request: TokenizerRequest, recipe: Recipe) -> None:
-    global _of_this_worker
+def _start_worker(request: TokenizerRequest, recipe: Recipe, stopping: Event) -> None:
+    global _of_this_worker, _stopping
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    give_back_large_blocks()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _of_this_worker = _Here(load_tokenizer(request), recipe)
+    _stopping = stopping
 
 
 def _end_with_parent() -> None:
@@ -192,4 +220,6 @@ def _end_with_parent() -> None:
 
 
 def _in_worker(block: Block) -> Tokens:
+    if _stopping.is_set():
+        raise CancelledError  # nobody waits for the blocks that are still on their way
     return _of_this_worker(block)

@@ -8,6 +8,7 @@ imports apex: empty stand-ins do. The token files that the classes read are made
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import itertools
 import json
@@ -222,7 +223,43 @@ def blends(source):
     return found
 
 
+SAMPLER = "megatron/legacy/data/data_samplers.py"
+
+
+def cyclic_cases():
+    """Arguments of cyclic samplers: total and consumed samples, micro batch, rank, ranks, whether sharded."""
+    for (total, micro, ranks), steps, sharded in itertools.product(
+        ((101, 2, 2), (64, 4, 1), (1000, 3, 5), (7, 1, 3), (30, 5, 2)), (0, 1, 5, 23), (True, False)
+    ):
+        for rank in range(ranks):
+            yield total, steps * micro * ranks, micro, rank, ranks, sharded
+
+
+def cyclic(source):
+    """The digests of what the class of Megatron core_v0.9.0 gives until the end of the epoch, for cyclic_cases()."""
+    import torch
+
+    tree = ast.parse(Path(source, SAMPLER).read_text())
+    wanted = {"MegatronPretrainingRandomSampler", "RandomSeedDataset"}
+    tree.body = [part for part in tree.body if isinstance(part, ast.ClassDef) and part.name in wanted]
+    names = {"torch": torch, "Dataset": torch.utils.data.Dataset}
+    exec(compile(tree, SAMPLER, "exec"), names)  # the module itself imports all of Megatron
+    sampler = names["MegatronPretrainingRandomSampler"]
+    found = []
+    for total, consumed, micro, rank, ranks, sharded in cyclic_cases():
+        batches = list(sampler(None, total, consumed, micro, rank, ranks, sharded))
+        # Without sharding some ranks may have a step more than others: it is left out.
+        steps = total // (micro * ranks)
+        left = steps - consumed // (micro * ranks) % steps
+        assert len(batches) - left in (0, not sharded)
+        found.append(digest([np.array(batch) for batch in batches[:left]]))
+    return found
+
+
 def main(arguments):
+    if arguments[0] == "--cyclic":
+        json.dump(cyclic(arguments[1]), sys.stdout)
+        return
     if arguments[0] == "--blends":
         json.dump(blends(arguments[1]), sys.stdout)
         return
@@ -238,7 +275,9 @@ def main(arguments):
         command = [sys.executable, __file__, "--one", dialect, source]
         facts["digests"][dialect] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         if dialect == "mcore":
-            facts["blends"] = json.loads(subprocess.check_output([sys.executable, __file__, "--blends", source]))
+            for more in ("blends", "cyclic"):
+                command = [sys.executable, __file__, f"--{more}", source]
+                facts[more] = json.loads(subprocess.check_output(command))
     print(json.dumps(facts, indent=0))
 
 

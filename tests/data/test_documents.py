@@ -38,7 +38,7 @@ def parse(data, keys=("text",), skip=False, first_line=1):
 @pytest.fixture(params=["orjson", "json"], autouse=True)
 def parser(request, monkeypatch):
     if request.param == "json":
-        monkeypatch.setattr(documents, "_fast_loads", lambda: None)
+        monkeypatch.setattr(documents, "fast_loads", lambda: None)
 
 
 @pytest.mark.parametrize("line", BAD)

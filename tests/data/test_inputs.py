@@ -46,7 +46,7 @@ def test_words_commas_globs_and_empty_items(tmp_path, monkeypatch):
 
 
 def test_a_folder_is_the_files_in_it(tmp_path):
-    for name in ("b.jsonl.zst", "a.jsonl", "current_chunk_incomplete", "notes.txt"):
+    for name in ("b.jsonl.zst", "a.jsonl", "current_chunk_incomplete", "notes.txt", "notes.txt.gz"):
         (tmp_path / name).touch()
     assert paths(find_inputs([str(tmp_path)])) == [f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl.zst"]
 

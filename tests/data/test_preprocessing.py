@@ -8,10 +8,13 @@ import json
 import lzma
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +22,10 @@ import pytest
 
 from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data import preprocessing as preprocessing_module
+from ascend_adapt.data.blocks import Block, Position, read_blocks
+from ascend_adapt.data.inputs import ARCHIVES, COMPRESSED, JSON_LINES, Input, find_inputs
 from ascend_adapt.data.preprocessing import PreprocessRequest, preprocess
-from ascend_adapt.data.tokenizer import TokenizerRequest, load_tokenizer
+from ascend_adapt.data.tokenizer import TYPES, TokenizerRequest, load_tokenizer
 from ascend_adapt.errors import DataError, SettingsError
 
 if sys.version_info >= (3, 14):
@@ -90,7 +95,7 @@ def test_bad_lines_are_an_error_with_file_and_line(arguments, write_lines, run_c
     assert f"{path}:2: not JSON" in job.stderr.decode()
     assert "Traceback" not in job.stderr.decode()
     assert time.monotonic() - started < 60
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -148,7 +153,7 @@ def test_nothing_to_write_is_an_error(arguments, run_command, tmp_path, content)
     job = run_command(*arguments, "--input", tmp_path / "in.jsonl")
     assert job.returncode == 1
     assert "no document with tokens" in job.stderr.decode()
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_was_there_before_stays_after_an_error(request_of, write_lines, tmp_path):
@@ -180,7 +185,7 @@ def test_an_id_beyond_the_type_is_an_error(tmp_path, write_lines):
     request = PreprocessRequest((str(write_lines(["c", "b"])),), str(tmp_path / "out" / "o"), tokenizer)
     with pytest.raises(DataError, match="token id 70000, expected 0 to 65535, what uint16 holds"):
         preprocess(request)
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -265,9 +270,6 @@ def test_an_interrupted_run_goes_on(request_of, corpus, tmp_path, monkeypatch, s
 
 
 def iter_blocks(request):
-    from ascend_adapt.data.blocks import Position, read_blocks
-    from ascend_adapt.data.inputs import find_inputs
-
     return [*read_blocks(find_inputs(request.inputs), 4000, Position()), None]
 
 
@@ -424,9 +426,109 @@ def test_an_interruption_says_how_to_go_on(arguments, corpus, tmp_path, number, 
     said = process.communicate()[1].decode()
     assert (process.returncode, said) == (
         code,
-        "ascend-adapt preprocess: interrupted — the same command goes on from here\n",
+        "ascend-adapt preprocess: interrupted — the same command goes on from the last place that was saved\n",
     )
     assert b"going on behind document" in subprocess.run(command, capture_output=True, check=True).stderr
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("hf", 2), ("gigatoken", 2), ("hf", 1)])
+def test_an_impatient_user_does_not_make_it_hang(arguments, corpus, tmp_path, engine, workers):
+    text = " ".join(corpus.documents(60, seed=5)) * 2
+    (tmp_path / "in.jsonl").write_text((json.dumps({"text": text}) + "\n") * 200)
+    options = ["--input", tmp_path / "in.jsonl", "--engine", engine, "--workers", workers, "--commit-interval", 0]
+    command = [sys.executable, "-m", "ascend_adapt.cli", *map(str, [*arguments, *options])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    journal = tmp_path / "out" / ".o_text_document.journal.unfinished"
+    while process.poll() is None and not journal.exists():
+        time.sleep(0.01)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+        process.send_signal(number)
+        time.sleep(0.05)
+    said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 130
+    assert (
+        said == "ascend-adapt preprocess: interrupted — the same command goes on from the last place that was saved\n"
+    )
+
+
+@pytest.mark.parametrize("from_stdin", [False, True], ids=["nothing saved", "standard input"])
+def test_an_interruption_that_cannot_be_gone_on_from_says_so(arguments, corpus, tmp_path, from_stdin):
+    (tmp_path / "in.jsonl").write_bytes(corpus.json_lines(corpus.documents(400, seed=5) * 4))
+    (tmp_path / "command.py").write_text(SMALL_BLOCKS)
+    seconds = 0 if from_stdin else 3600
+    options = ["--input", "-" if from_stdin else tmp_path / "in.jsonl", "--engine", "hf", "--commit-interval", seconds]
+    command = [sys.executable, *map(str, [tmp_path / "command.py", *arguments, *options])]
+    waited_for = tmp_path / "out" / f".o_text_document.{'journal' if from_stdin else 'bin'}.unfinished"
+    with open(tmp_path / "in.jsonl", "rb") as lines:
+        process = subprocess.Popen(command, stdin=lines, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while process.poll() is None and not waited_for.exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1].decode()
+    assert (process.returncode, said) == (
+        130,
+        "ascend-adapt preprocess: interrupted — the same command starts from the beginning\n",
+    )
+    assert from_stdin or not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_was_there_before_stays_after_an_error(request_of, write_lines, tmp_path):
+    (tmp_path / "made").mkdir()
+    with pytest.raises(DataError):
+        preprocess(request_of(write_lines([CUT]), output_prefix=str(tmp_path / "made" / "new" / "newer" / "o")))
+    assert list((tmp_path / "made").iterdir()) == []
+
+
+def test_sentences_are_refused(arguments, write_lines, run_command, tmp_path):
+    job = run_command(*arguments, "--input", write_lines(["One. Two."]), "--split-sentences")
+    assert (job.returncode, job.stderr.decode().count("\n")) == (2, 1)
+    assert "--split-sentences: asked for, expected whole documents" in job.stderr.decode()
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_help_names_what_is_read(run_command):
+    said = run_command("preprocess", "--help").stdout.decode()
+    for name in (*TYPES, *JSON_LINES, *COMPRESSED, *ARCHIVES):
+        assert re.search(rf"{re.escape(name)}(?!\w)", said.partition("inputs, one document a line:")[2]), name
+
+
+@pytest.mark.parametrize("engine", ["hf", "gigatoken", "tiktoken"])
+def test_documents_longer_than_a_block(request_of, write_lines, tmp_path, monkeypatch, engine):
+    texts = ["short", "word, 字。 x=1\n" * 9000, "", "#" * 50_000, "end"]
+    path = write_lines(texts)
+    seen = set()
+    for block_bytes, workers in ((100, 1), (4000, 2), (1 << 20, 1)):
+        monkeypatch.setattr(preprocessing_module, "BLOCK_BYTES", block_bytes)
+        preprocess(request_of(path, engine=engine, workers=workers, append_eod=True))
+        seen.add(tuple(files(tmp_path / "out").items()))
+    assert len(seen) == 1
+    loaded = load_tokenizer(request_of(path).tokenizer)
+    truth = [loaded.encoder._tokenizer.encode(text).ids + [loaded.eod] for text in texts if text]
+    assert [sequence.tolist() for sequence in IndexedDataset(tmp_path / "out" / "o_text_document")] == truth
+
+
+def test_blocks_in_flight_are_few_or_small(monkeypatch):
+    from ascend_adapt.data import workers
+
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", lambda *arguments: ThreadPoolExecutor(2))
+    let_go = threading.Event()
+    monkeypatch.setattr(workers, "_in_worker", lambda block: let_go.wait())
+    request = TokenizerRequest("CharLevelTokenizer")
+    recipe = workers.Recipe(("text",), False, False, False, np.dtype("<u2"))
+    for size, most in ((10, 5), (workers.BYTES_IN_FLIGHT, 3)):
+        let_go.clear()
+        taken = []
+        blocks = (taken.append(n) or Block(Input("x"), 1, bytes(size), Position(), 0) for n in range(9))
+        with workers.Workers(request, load_tokenizer(request), recipe, 2) as two:
+            reader = threading.Thread(target=lambda: list(two.tokens(blocks)))  # noqa: B023
+            reader.start()
+            deadline = time.monotonic() + 30
+            while len(taken) < most and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(0.1)
+            assert len(taken) == most
+            let_go.set()
+            reader.join()
 
 
 def test_a_worker_that_dies_is_an_error(request_of, write_lines, tmp_path, monkeypatch):
@@ -435,7 +537,7 @@ def test_a_worker_that_dies_is_an_error(request_of, write_lines, tmp_path, monke
     monkeypatch.setattr(workers, "_in_worker", exit_at_once)
     with pytest.raises(DataError, match="workers: one died without a word"):
         preprocess(request_of(write_lines(["good"]), workers=2))
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def exit_at_once(block):
@@ -449,7 +551,8 @@ def test_ctrl_c_is_not_for_workers_not_even_as_they_start(monkeypatch):
     request = TokenizerRequest("CharLevelTokenizer")
     recipe = workers.Recipe(("text",), False, False, False, np.dtype("<u2"))
     with workers.Workers(request, load_tokenizer(request), recipe, 2) as two:
-        assert all(signal.SIGINT in held for held in two.tokens(range(4)))
+        block = Block(Input("in.jsonl"), 1, b"{}", Position(), 2)
+        assert all(signal.SIGINT in held for held in two.tokens([block] * 4))
     assert signal.SIGINT not in held_signals(None)
 
 

@@ -11,6 +11,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ascend_adapt.data import encoders
 from ascend_adapt.data import tokenizer as tokenizer_module
 from ascend_adapt.data.encoders import CALLS_BETWEEN_CHECKS, CharLevelEncoder, CheckedEncoder, check_same_ids
 from ascend_adapt.data.tokenizer import PROBE, TokenizerRequest, files_read, load_tokenizer
@@ -63,6 +64,22 @@ def test_engines_agree_on_any_text(gpt2, texts):
     for engine in ("gigatoken", "tiktoken"):
         mine, my_sizes = gpt2[engine].encoder.encode(texts)
         assert (mine.tolist(), my_sizes.tolist()) == (reference.tolist(), sizes.tolist())
+
+
+def test_gigatoken_forgets_when_it_is_too_much(gpt2, gpt2_files, monkeypatch):
+    encoder = load_tokenizer(TokenizerRequest("GPT2BPETokenizer", *gpt2_files, "gigatoken")).encoder._encoder
+    first = encoder._tokenizer
+    texts = [f"words {number}" for number in range(100)]
+    monkeypatch.setattr(encoders, "CHARACTERS_TO_SETTLE", 0)
+    encoder.encode(texts)
+    encoder.encode(texts)
+    assert encoder._tokenizer is first
+    monkeypatch.setattr(encoders, "CHARACTERS_REMEMBERED", 100)
+    monkeypatch.setattr(encoders, "MEMORY_FOR_WORDS", -(1 << 40))
+    tokens, sizes = encoder.encode(texts)
+    assert encoder._tokenizer is not first
+    for mine in ((tokens, sizes), encoder.encode(texts)):
+        assert [part.tolist() for part in mine] == [part.tolist() for part in gpt2["hf"].encoder.encode(texts)]
 
 
 def test_an_engine_that_differs_is_refused(gpt2, monkeypatch, gpt2_files):

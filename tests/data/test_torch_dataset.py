@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -9,17 +10,28 @@ import numpy as np
 import pytest
 import torch
 
-from ascend_adapt.data import IndexedDataset, gpt_dataset
-from ascend_adapt.data.blending import blend_order, exhaustive_blend_order, normalised, parse_blend, samples_to_ask_for
+from ascend_adapt.data import CyclicSampler, IndexedDataset, ResumableSampler, gpt_dataset, weights_by_documents
+from ascend_adapt.data.blending import (
+    blend_order,
+    document_weights,
+    exhaustive_blend_order,
+    normalised,
+    parse_blend,
+    samples_to_ask_for,
+)
 from ascend_adapt.data.document_masks import loss_mask, masked_out, position_ids
 from ascend_adapt.data.index_cache import IndexCache, builds_index_cache
 from ascend_adapt.data.megatron_helpers import helpers_module
 from ascend_adapt.data.sample_order import build_sample_order
-from ascend_adapt.data.torch_dataset import GPTDataset, ResumableSampler
+from ascend_adapt.data.torch_dataset import GPTDataset
 from ascend_adapt.errors import DataError, SettingsError
 
 FACTS = json.loads(Path(__file__).with_name("upstream_order.json").read_text())
 E = 99
+NEOX_WEIGHTS = {
+    1.0: [0.4954954954954954, 0.4549549549549549, 0.04954954954954955],
+    0.3: [0.12324838644870928, 0.5671656639253286, 0.30958594962596214],
+}
 
 
 @pytest.fixture
@@ -136,6 +148,58 @@ def test_a_sampler_that_cannot_be_meant():
     ):
         with pytest.raises(SettingsError):
             ResumableSampler(10, **options)
+
+
+def test_the_cyclic_order_is_megatrons(recorder):
+    found = []
+    for total, consumed, micro, rank, ranks, sharded in recorder.cyclic_cases():
+        sampler = CyclicSampler(
+            total,
+            consumed_samples=consumed,
+            micro_batch_size=micro,
+            data_parallel_rank=rank,
+            data_parallel_size=ranks,
+            data_sharding=sharded,
+        )
+        found.append(recorder.digest([np.array(batch) for batch in itertools.islice(sampler, len(sampler))]))
+    assert len(set(found)) > 60
+    assert found == FACTS["cyclic"]
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_the_cyclic_sampler_goes_on_through_epochs(sharded):
+    def take(count, consumed=0, rank=0):
+        options = {"micro_batch_size": 2, "data_parallel_rank": rank, "data_parallel_size": 2}
+        sampler = CyclicSampler(13, consumed_samples=consumed, data_sharding=sharded, **options)
+        return list(itertools.islice(sampler, count))
+
+    whole = take(9)
+    assert all(take(9 - step, consumed=4 * step) == whole[step:] for step in range(9))
+    assert whole[:3] != whole[3:6]
+    for epoch in range(3):
+        of_all = [number for rank in (0, 1) for batch in take(9, rank=rank)[3 * epoch :][:3] for number in batch]
+        assert len(set(of_all)) == 12
+
+
+def test_a_cyclic_sampler_that_cannot_be_meant(prefix):
+    with pytest.raises(SettingsError, match="total_samples: 3, expected at least 4"):
+        CyclicSampler(3, micro_batch_size=2, data_parallel_size=2)
+    with pytest.raises(SettingsError, match="consumed_samples: 6, expected whole steps of 4"):
+        CyclicSampler(13, consumed_samples=6, micro_batch_size=2, data_parallel_size=2)
+    with pytest.raises(SettingsError, match="dataloader_type: 'random'"):
+        open_train(prefix, dataloader_type="random")
+    assert isinstance(open_train(prefix, dataloader_type="cyclic")[1], CyclicSampler)
+
+
+def test_weights_by_the_number_of_documents(write_tokens):
+    prefixes = [str(write_tokens([[1]] * count, f"d{count}")) for count in (100, 10, 1)]
+    # As gpt-neox ea7aefd8 weights_by_num_docs([100, 10, 1], alpha) gives them.
+    assert weights_by_documents(prefixes) == NEOX_WEIGHTS[1.0]
+    assert weights_by_documents(prefixes, alpha=0.3) == NEOX_WEIGHTS[0.3]
+    assert weights_by_documents(prefixes[:1]) == [1.0]
+    for counts in ([0, 0], [5, 0]):
+        with pytest.raises(SettingsError, match="weights: "):
+            document_weights(counts, 1.0)
 
 
 def test_a_loader_with_workers_gives_the_order(prefix):

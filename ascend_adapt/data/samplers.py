@@ -1,0 +1,113 @@
+"""Which samples a data-parallel rank gets in each micro step: pure functions of how many the job has consumed.
+
+Sources: Megatron-LM@v2.5 megatron/data/data_samplers.py, Megatron-LM@core_v0.9.0 megatron/legacy/data/data_samplers.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from ascend_adapt.errors import SettingsError
+
+
+class ResumableSampler(torch.utils.data.Sampler[list[int]]):
+    """Micro batches of sample numbers for one data-parallel rank, a pure function of ``consumed_samples``.
+
+    Each step takes micro_batch_size * data_parallel_size samples in order, rank r the r-th micro_batch_size of them, as
+    Megatron does; what does not fill a step is left out. Give it to a DataLoader as ``batch_sampler``.
+    """
+
+    def __init__(
+        self,
+        total_samples: int,
+        *,
+        consumed_samples: int = 0,
+        micro_batch_size: int = 1,
+        data_parallel_rank: int = 0,
+        data_parallel_size: int = 1,
+    ):
+        for name, value, least in (
+            ("consumed_samples", consumed_samples, 0),
+            ("micro_batch_size", micro_batch_size, 1),
+            ("data_parallel_size", data_parallel_size, data_parallel_rank + 1),
+            ("data_parallel_rank", data_parallel_rank, 0),
+        ):
+            if value < least:
+                raise SettingsError(f"{name}: {value}, expected at least {least} — check the sampler's arguments")
+        self.total_samples = total_samples
+        self.consumed_samples = consumed_samples
+        self._micro = micro_batch_size
+        self._rank = data_parallel_rank
+        self._ranks = data_parallel_size
+        self._step = micro_batch_size * data_parallel_size
+
+    def __len__(self) -> int:
+        return max(0, self.total_samples - self.consumed_samples) // self._step
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in range(len(self)):
+            first = self.consumed_samples + step * self._step + self._rank * self._micro
+            yield list(range(first, first + self._micro))
+
+
+class CyclicSampler(ResumableSampler):
+    """Micro batches without end, every epoch shuffled by its number: Megatron's --dataloader-type cyclic.
+
+    With ``data_sharding`` each rank shuffles a part of the samples that stays its own, else all ranks share one order
+    (--no-data-sharding). The length is what is left of the first epoch. An epoch is as many steps on every rank;
+    upstream's ranks disagree without sharding where the samples that fill no step would be one more for some.
+    """
+
+    def __init__(
+        self,
+        total_samples: int,
+        *,
+        consumed_samples: int = 0,
+        micro_batch_size: int = 1,
+        data_parallel_rank: int = 0,
+        data_parallel_size: int = 1,
+        data_sharding: bool = True,
+    ):
+        super().__init__(
+            total_samples,
+            consumed_samples=consumed_samples,
+            micro_batch_size=micro_batch_size,
+            data_parallel_rank=data_parallel_rank,
+            data_parallel_size=data_parallel_size,
+        )
+        self._data_sharding = data_sharding
+        self._steps = total_samples // self._step
+        if not self._steps:
+            raise SettingsError(
+                f"total_samples: {total_samples}, expected at least {self._step} for one step — use more text"
+            )
+        if consumed_samples % self._step:
+            raise SettingsError(
+                f"consumed_samples: {consumed_samples}, expected whole steps of {self._step} — go on with the batch "
+                "size and ranks that consumed them"
+            )
+
+    def __len__(self) -> int:
+        return self._steps - self.consumed_samples // self._step % self._steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch, done = divmod(self.consumed_samples // self._step, self._steps)
+        while True:
+            order = self._order(epoch)
+            for step in range(done, self._steps):
+                yield order[step * self._micro : (step + 1) * self._micro]
+            epoch, done = epoch + 1, 0
+
+    def _order(self, epoch: int) -> list[int]:
+        """The samples of this rank in one epoch."""
+        generator = torch.Generator()
+        generator.manual_seed(epoch)
+        if self._data_sharding:
+            count = self._steps * self._micro
+            begin = self._rank * count
+            return [begin + place for place in torch.randperm(count, generator=generator).tolist()]
+        count = self.total_samples // self._micro * self._micro
+        order: list[int] = torch.randperm(count, generator=generator).tolist()
+        return order[self._rank :: self._ranks]
