@@ -234,12 +234,12 @@ def casts_formats_and_raw_copies():
 
 @case
 def the_overflow_flag_is_read_and_lowered():
-    from ascend_adapt.emulation.operators import float_status
+    from ascend_adapt.emulation import saturation
 
     words = operator("npu_alloc_float_status")(normal(2).npu())
     assert words.cpu().equal(torch.zeros(8))
     assert operator("npu_get_float_status")(words).cpu()[0] == 0
-    float_status.raise_flag()
+    saturation.raise_flag()
     assert operator("npu_get_float_status")(words).cpu()[0] == 1
     assert operator("npu_clear_float_status")(words).cpu().equal(torch.zeros(8))
     assert operator("npu_get_float_status")(words).cpu()[0] == 0
