@@ -1,7 +1,7 @@
 """Arithmetic of a device that has no Inf and NaN (Ascend 910A): it saturates, and raises a flag.
 
-A result beyond the largest number is that number, one that is no number is 0, and the overflow flag stays up until it is
-cleared; code that looks for Inf in gradients finds none. Loaded in ranks only.
+A result beyond the largest number is that number, one that is no number is 0, and the overflow flag stays up until it
+is cleared; code that looks for Inf in gradients finds none. Loaded in ranks only.
 """
 
 from __future__ import annotations

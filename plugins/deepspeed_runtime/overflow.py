@@ -50,7 +50,7 @@ def _patch(name: str, target: str) -> Any:
         target,
         requires="deepspeed>=0.6.0",
         devices="npu",
-        why="on Ascend 910A an overflow is a large number and a raised flag, never Inf or NaN, which is what is looked for",
+        why="on Ascend 910A an overflow is a large number and a raised flag, and Inf or NaN is what is looked for",
         until="support for Ascend 910A ends",
         without="wrong numbers",
     )(has_overflow)

@@ -1,4 +1,4 @@
-"""fp16 training whose first steps overflow; tells for each stage of ZeRO the scale and the steps skipped, step by step."""
+"""fp16 training whose first steps overflow; tells (stage of ZeRO, scale, steps skipped so far) for each step."""
 
 import os
 
