@@ -137,7 +137,7 @@ def kernel(
         if waits:
             report.synchronisation(name)
         call = _Call(name, mixes)
-        given = {one: kwargs.pop(one) for one in outs if one in kwargs}
+        given = {one: kwargs.pop(one) for one in outs if isinstance(kwargs.get(one), torch.Tensor)}
         host_args = [call.to_host(value) for value in args]
         host_kwargs = {key: call.to_host(value) for key, value in kwargs.items()}
         # The CPU's kernel resizes what it writes to; that is torch_npu's to do, so it gets an empty one.

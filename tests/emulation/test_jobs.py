@@ -40,9 +40,10 @@ def test_collectives(job):
     assert "all ranks must call the same collectives, in one order" in first["mismatch"] + second["mismatch"]
 
 
-def test_data_parallel(job):
-    found = job("data_parallel.py", "npu", nproc=2).check().told
-    expected = job("data_parallel.py", "cpu", nproc=2, device="cpu").check().told
+@pytest.mark.parametrize("script", ["data_parallel.py", "sharded.py"])
+def test_data_parallel(job, script):
+    found = job(script, "npu", nproc=2).check().told
+    expected = job(script, "cpu", nproc=2, device="cpu").check().told
     for rank in (0, 1):
         close(found[rank], expected[rank], **LOSSES)
 
