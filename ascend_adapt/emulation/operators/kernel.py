@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ascend_adapt.emulation import report
+from ascend_adapt.emulation.operators import products
 from ascend_adapt.emulation.operators.limits import LimitNotKept
 from ascend_adapt.errors import OperatorMissing
 
@@ -37,6 +38,8 @@ class Kernel:
     dispatch_key: str = "PrivateUse1"
     takes: Collection[str] = ()
     """The parameters of a function that has ``**given`` for them."""
+    needs_a2: bool = False
+    """Whether devices before the Atlas A2 have no such operator."""
 
 
 def kernel(
@@ -45,12 +48,14 @@ def kernel(
     host_results: Collection[int] = (),
     dispatch_key: str = "PrivateUse1",
     takes: Collection[str] = (),
+    needs_a2: bool = False,
 ) -> Callable[[Function], Function]:
     """Mark a function as the kernel of these operators; ``kernels_of`` finds it in its module."""
 
     def mark(function: Function) -> Function:
-        entries = [Kernel(operator, function, host, host_results, dispatch_key, takes) for operator in operators]
-        vars(function)["kernels"] = entries
+        vars(function)["kernels"] = [
+            Kernel(operator, function, host, host_results, dispatch_key, takes, needs_a2) for operator in operators
+        ]
         return function
 
     return mark
@@ -90,6 +95,7 @@ def boxed(entry: Kernel, schema: torch.FunctionSchema) -> Function:
 
         values = {key: _mapped(to_cpu, value) for key, value in values.items()}
         try:
+            products.require(entry.needs_a2, originals.values())
             with torch.no_grad():
                 results = entry.function(**values)
         except LimitNotKept as broken:
