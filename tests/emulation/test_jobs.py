@@ -47,14 +47,16 @@ def test_data_parallel(job):
         close(found[rank], expected[rank], **LOSSES)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_deepspeed_zero(job, stage):
-    """In bfloat16, whose sums the CPU's gloo and the emulated HCCL round alike with two ranks."""
-    ended = job("zero.py", str(stage), "bf16", nproc=2).check()
-    expected = job("zero.py", str(stage), "bf16", nproc=2, device="cpu").check().told
+def test_deepspeed_zero(job):
+    """In bfloat16: with two ranks, the CPU's gloo and the emulated HCCL round a sum alike."""
+    ended = job("zero.py", nproc=2).check()
+    expected = job("zero.py", nproc=2, device="cpu").check().told
     for rank in (0, 1):
-        assert ended.told[rank][0][:2] == ["npu", "hccl"]
-        close(ended.told[rank][1:], expected[rank][1:], rtol=2e-3)
+        assert ended.told[rank][0] == ["npu", "hccl"]
+        for (stage, kind, losses), (_, _, others) in zip(ended.told[rank][1:], expected[rank][1:], strict=True):
+            assert kind.startswith("DeepSpeedZeroOptimizer" + ("_Stage3" if stage == 3 else ""))
+            close(losses, others, rtol=2e-3)
+    assert ended.rehearsal["ranks"]["1"]["steps"] == 12
 
 
 @pytest.mark.parametrize("options", [(), ("--no-adapt",)])

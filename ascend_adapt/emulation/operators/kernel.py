@@ -70,10 +70,13 @@ def kernels_of(module: object) -> Iterable[Kernel]:
 def boxed(entry: Kernel, schema: torch.FunctionSchema) -> Function:
     """Return what torch.library calls: it counts, binds by the installed schema, and moves between npu and host."""
     # It needs the emulated device, and what is declared here does not.
+    from ascend_adapt.emulation import saturation
     from ascend_adapt.emulation.host_memory import as_cpu, as_npu
 
     parameters = set(entry.takes or inspect.signature(entry.function).parameters)
     name = f"npu::{entry.operator}"
+    saturates = saturation.is_on()
+    writes = any(one.alias_info is not None and one.alias_info.is_write for one in schema.arguments)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         report.operator(name)
@@ -96,10 +99,13 @@ def boxed(entry: Kernel, schema: torch.FunctionSchema) -> Function:
         values = {key: _mapped(to_cpu, value) for key, value in values.items()}
         try:
             products.require(entry.needs_a2, originals.values())
-            with torch.no_grad():
+            # As torch_npu's own kernels run: what they draw comes from the generator of this device.
+            with torch.no_grad(), torch.npu.device(device):
                 results = entry.function(**values)
         except LimitNotKept as broken:
             raise report.violation(name, broken.limit.text, broken.detail) from None
+        if saturates:
+            saturation.saturate((results, list(values.values()) if writes else ()))
         if not isinstance(results, tuple):
             return to_npu(0, results)
         return tuple(to_npu(index, result) for index, result in enumerate(results[: len(schema.returns)]))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
 import torch
 
+from ascend_adapt.emulation import saturation
 from ascend_adapt.emulation.operators.limits import OP_PLUGIN, Limit
 
 _TABLES = f"{OP_PLUGIN} docs, the tables of supported products"
@@ -20,18 +20,13 @@ A2_OPERATOR = Limit(
 BFLOAT16 = Limit("every operator", "no tensor is bfloat16 on a 910A", f"{OP_PLUGIN} docs, the dtypes by product")
 
 
-def is_910a() -> bool:
-    """Return whether the emulated device is a 910A."""
-    return os.environ.get("ASCEND_ADAPT_EMULATED_SOC", "").startswith("Ascend910A")
-
-
 def require(needs_a2: bool, tensors: Iterable[torch.Tensor]) -> None:
     """Check that the device has an operator, and the dtypes of its tensors.
 
     Raises:
         LimitNotKept: it has not.
     """
-    if not is_910a():
+    if not saturation.is_on():
         return
     A2_OPERATOR.require(not needs_a2, "the device is a 910A")
     BFLOAT16.require(all(tensor.dtype != torch.bfloat16 for tensor in tensors), "a tensor is bfloat16")
