@@ -16,6 +16,7 @@ _ALWAYS = ("ascend_adapt", "torch", "torch_npu", "numpy")
 _LATER = ("applied", "not_needed", "drifted", "failed", "lost")
 # An armed patch of which even the gate cannot tell more before the import.
 _UNDECIDED = "undecided"
+_KERNEL = "kernel "
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,23 @@ class Difference:
         return f"rank {self.rank} differs from rank {self.first}: {self.fact} is {self.value}, there {self.there}"
 
 
-def facts(status: Status) -> dict[str, str]:
-    """Return versions, device and patch states of this process, by name."""
+def facts(status: Status, backends: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return versions, device and patch states of this process, by name; and which backend computes each kind of call.
+
+    Args:
+        status: of this process.
+        backends: kind of call of a kernel -> the backend chosen for it so far.
+    """
     roots = {outcome.target.partition(":")[0].partition(".")[0] for outcome in status.outcomes}
     versions = {name: probe.distribution_version(name) or "not installed" for name in {*_ALWAYS, *roots}}
-    return {"python": platform.python_version(), "device": status.device, **versions, **states(status.outcomes)}
+    chosen = {f"{_KERNEL}{call}": backend for call, backend in (backends or {}).items()}
+    return {
+        "python": platform.python_version(),
+        "device": status.device,
+        **versions,
+        **states(status.outcomes),
+        **chosen,
+    }
 
 
 def states(outcomes: Iterable[Outcome]) -> dict[str, str]:
@@ -49,7 +62,11 @@ def states(outcomes: Iterable[Outcome]) -> dict[str, str]:
 
 def digest(told: Mapping[str, str]) -> str:
     """Return a short digest of facts; an armed patch counts as what it may yet become."""
-    settled = {name: "armed" if value in (*_LATER, _UNDECIDED) else value for name, value in told.items()}
+    settled = {
+        name: "armed" if value in (*_LATER, _UNDECIDED) else value
+        for name, value in told.items()
+        if not name.startswith(_KERNEL)
+    }
     return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -62,7 +79,9 @@ def differences(told: Mapping[int, Mapping[str, str]]) -> list[Difference]:
         Difference(fact, rank, value, first, there)
         for rank in sorted(told)
         for fact in sorted({*told[rank], *told[first]})
-        if not _agree(
+        # A pipeline stage meets other calls than the next: only the same call must have the same backend.
+        if not (fact.startswith(_KERNEL) and (fact not in told[rank] or fact not in told[first]))
+        and not _agree(
             value := told[rank].get(fact, "missing"),
             there := told[first].get(fact, "missing"),
         )

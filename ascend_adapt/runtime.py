@@ -99,6 +99,13 @@ def check() -> None:
             _in_force.session.check()
 
 
+def kernel_backends() -> dict[str, str]:
+    """Return the backend chosen for each kind of call of a kernel so far; kernels are not imported for that."""
+    dispatch = sys.modules.get("ascend_adapt.kernels.dispatch")
+    choices = dispatch.choices() if dispatch is not None else ()
+    return {f"{choice.kernel} of {choice.call}": choice.backend for choice in choices}
+
+
 def is_beginning() -> bool:
     """Return whether the first enable() is at work in this thread; looking for targets, it asks every import finder."""
     with _lock:

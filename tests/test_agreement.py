@@ -47,6 +47,19 @@ def test_no_ranks_agree():
     assert agreement.differences({}) == []
 
 
+def test_only_the_same_call_must_have_the_same_backend():
+    status = Status((), device="cpu")
+    stages = {
+        0: agreement.facts(status, {"attention of q [2, 4]": "flash"}),
+        1: agreement.facts(status, {"gelu of x [2, 4]": "torch"}),
+        2: agreement.facts(status, {"attention of q [2, 4]": "cudnn"}),
+    }
+    assert [str(one) for one in agreement.differences(stages)] == [
+        "rank 2 differs from rank 0: kernel attention of q [2, 4] is cudnn, there flash"
+    ]
+    assert agreement.digest(stages[0]) == agreement.digest(stages[2])
+
+
 def test_the_facts_are_versions_device_and_states():
     outcome = Outcome(
         patch="one", plugin="toy", target="wrapt.patches:f", state="armed", reason="", requires="", found="",

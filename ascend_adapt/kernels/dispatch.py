@@ -13,6 +13,9 @@ from ascend_adapt.errors import BackendUnavailable, SettingsError
 from ascend_adapt.kernels import measurement, requests
 
 logger = logging.getLogger("ascend_adapt")
+_AUTOCAST = ("cuda", "cpu", "npu")
+_KINDS_KEPT = 1024
+"""Kinds of call that a kernel remembers: where every batch has another length there would be no end of them."""
 
 
 class Call:
@@ -111,10 +114,17 @@ class Kernel:
         Raises:
             BackendUnavailable: a backend was asked for that is not there, or does not serve this call.
         """
+        import torch
+
         key = self._key(call)
         chosen = self._chosen.get(key)
         if chosen is None:
             chosen = self._choose(call, key)
+        kind = call.tensor().device.type
+        if kind in _AUTOCAST and torch.is_autocast_enabled(kind):
+            # It would round what a backend computes in fp32, and give layer_norm another dtype than its input's.
+            with torch.autocast(kind, enabled=False):
+                return chosen.run(call)
         return chosen.run(call)
 
     def choose(self, call: Call) -> Choice:
@@ -165,6 +175,9 @@ class Kernel:
         if settled:
             device = call.tensor().device.type
             choice = Choice(self.name, call.describe(), device, backend.name, reason, tuple(passed_over))
+            while len(self._chosen) >= _KINDS_KEPT:
+                oldest = next(iter(self._chosen))
+                del self._chosen[oldest], self.choices[oldest]
             self.choices[key], self._chosen[key] = choice, implementation
         for name, why in passed_over:
             _tell_once(f"kernel {self.name!r}: {name} does not serve this call ({why}); {backend.name} does")

@@ -19,11 +19,11 @@ from ascend_adapt.kernels.masked_softmax import EXACT, FINITE, FINITE_ZEROED, ma
 
 MODULES = ("scaled_masked_softmax_cuda", "scaled_upper_triang_masked_softmax_cuda", "scaled_softmax_cuda")
 FILLS = {
-    # EleutherAI/gpt-neox@9610391a megatron/fused_kernels/scaled_masked_softmax.h
+    # EleutherAI/gpt-neox@9610391a (v2.0) megatron/fused_kernels/scaled_masked_softmax.h
     "gpt-neox": FINITE,
-    # NVIDIA/Megatron-LM@116820a5 megatron/fused_kernels/scaled_masked_softmax.h (releases 2.x)
+    # NVIDIA/Megatron-LM@be473a5b (v2.0) to 3860e995 (v2.6) megatron/fused_kernels/scaled_masked_softmax.h
     "megatron-lm-2": FINITE,
-    # What Megatron-core imports: NVIDIA/apex@6424da3b csrc/megatron/scaled_masked_softmax.h
+    # NVIDIA/Megatron-LM@2360d732 (23.04), and since cd126362 Apex's: NVIDIA/apex@6424da3b csrc/megatron
     "megatron-lm": FINITE_ZEROED,
     # deepspeedai/Megatron-DeepSpeed@4efb479d megatron/fused_kernels/scaled_masked_softmax.h
     "megatron-deepspeed": FINITE_ZEROED,
@@ -105,7 +105,7 @@ def backward(output_grads: torch.Tensor, softmax_results: torch.Tensor, scale: A
 def get_batch_per_block(query_seq_len: int, key_seq_len: int, batches: int, attn_heads: int) -> int:
     """Return how many rows one CUDA block of 128 threads takes; callers use the kernel only for multiples of it.
 
-    Source: NVIDIA/Megatron-LM@116820a5 megatron/fused_kernels/scaled_masked_softmax.h get_batch_per_block.
+    Source: NVIDIA/Megatron-LM@3860e995 megatron/fused_kernels/scaled_masked_softmax.h get_batch_per_block.
     """
     columns = 1 << max(0, key_seq_len - 1).bit_length()
     warp = min(columns, 32)

@@ -25,7 +25,7 @@ def installed(operator: str) -> str:
 
 
 def gate(written_for: str, uses: Collection[str] | None = None) -> str:
-    """Return "" if the installed operator is what a schema text says, else the difference: a reason to skip a kernel."""
+    """Return "" if the installed operator is what a schema text says, else the difference: why to skip a kernel."""
     operator = written_for.partition("(")[0]
     found = installed(operator)
     if not found:

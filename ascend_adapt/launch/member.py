@@ -64,7 +64,7 @@ def _own_rank() -> int | None:
 
 def _report(run_dir: RunDirectory, rank: int) -> None:
     status = runtime.status()
-    told = agreement.facts(status)
+    told = agreement.facts(status, runtime.kernel_backends())
     data = {
         "rank": rank,
         "host": socket.gethostname(),

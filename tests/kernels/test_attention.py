@@ -77,7 +77,7 @@ CASES = {
 }
 
 
-def check(case, dtype, run):
+def check(case, dtype, run, device="cpu"):
     """Compare ``run(q, k, v, **rules)`` with the oracle, forward and backward."""
     batch, heads, key_heads, queries, keys, width, rules = CASES[case]
     rng = np.random.default_rng(len(case))
@@ -88,21 +88,21 @@ def check(case, dtype, run):
     for name, value in rules.items():
         told[name], given[name] = value, value
         if name == "bias":
-            given[name] = torch.from_numpy(value).to(dtype)
-            told[name] = given[name].double().numpy()
+            rounded = torch.from_numpy(value).to(dtype)
+            given[name], told[name] = rounded.to(device), rounded.double().numpy()
         elif name == "masked_out":
-            given[name] = torch.from_numpy(value)
+            given[name] = torch.from_numpy(value).to(device)
         elif name == "cu_seqlens":
-            given[name], told["borders"] = torch.tensor(value, dtype=torch.int32), tuple(told.pop(name))
-    inputs = [each.clone().requires_grad_() for each in (q, k, v)]
+            given[name], told["borders"] = torch.tensor(value, dtype=torch.int32, device=device), tuple(told.pop(name))
+    inputs = [each.clone().to(device).requires_grad_() for each in (q, k, v)]
     result = run(*inputs, scale=scale, **given)
-    result.backward(grad)
+    result.backward(grad.to(device))
     right = oracle.attention(*(each.double().numpy() for each in (q, k, v, grad)), scale=scale, **told)
     found = (result.detach(), *(each.grad for each in inputs))
     for name, mine, true in zip(("output", "dq", "dk", "dv"), found, right, strict=False):
         assert mine.dtype == dtype
         assert mine.shape == true.shape
-        error = np.abs(mine.double().numpy() - true).max() / max(1.0, np.abs(true).max())
+        error = np.abs(mine.cpu().double().numpy() - true).max() / max(1.0, np.abs(true).max())
         assert error <= TOLERANCE[dtype], (name, error)
     return result, right
 
@@ -121,6 +121,18 @@ def test_it_is_what_the_contract_says(case, dtype, backend):
 def test_it_is_that_in_every_dtype(case, dtype, backend):
     requests.state({"attention": backend})
     check(case, dtype, attention)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+@pytest.mark.parametrize("backend", ["flash", "cudnn", "efficient", "sdpa", "reference"])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_it_is_what_the_contract_says_on_a_gpu(case, dtype, backend):
+    requests.state({"attention": backend})
+    try:
+        check(case, dtype, attention, "cuda")
+    except BackendUnavailable as refusal:
+        pytest.skip(str(refusal))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from ascend_adapt import runtime
 from ascend_adapt.errors import BackendUnavailable, SettingsError
-from ascend_adapt.kernels import dispatch, gelu, masked_softmax, requests
+from ascend_adapt.kernels import attention, dispatch, gelu, layer_norm, masked_softmax, requests
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
@@ -87,6 +88,23 @@ def test_a_kind_of_call_is_judged_once(kernel):
     assert first.asked == 4
 
 
+def test_a_kernel_remembers_the_latest_kinds_of_call(kernel, monkeypatch):
+    monkeypatch.setattr(dispatch, "_KINDS_KEPT", 3)
+    for length in range(1, 6):
+        kernel(call(length))
+    told = [choice.call for choice in dispatch.choices() if choice.kernel == "one"]
+    assert told == ["x [3] float32", "x [4] float32", "x [5] float32"]
+    kernel(call(5))
+    assert first.asked == 5
+    kernel(call(1))
+    assert first.asked == 6
+
+
+def test_a_rank_tells_what_it_has_chosen(kernel):
+    kernel(call())
+    assert runtime.kernel_backends()["one of x [2, 3] float32"] == "first"
+
+
 def test_what_does_not_serve_is_passed_over_with_its_reason_told_once(kernel, caplog):
     first.reason = "3 is odd"
     with caplog.at_level(logging.INFO, logger="ascend_adapt"):
@@ -137,6 +155,18 @@ def test_what_is_not_deterministic_is_left_out_when_that_is_asked(kernel, told, 
             assert kernel(call()) == "second"
         finally:
             torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+def test_autocast_changes_nothing(backend):
+    requests.state({"attention": backend, "layer_norm": "torch" if backend == "sdpa" else backend})
+    q = torch.randn(1, 2, 8, 16)
+    right = attention(q, q, q), layer_norm(q.bfloat16(), torch.ones(16).bfloat16())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attention(q, q, q), layer_norm(q.bfloat16(), torch.ones(16).bfloat16())
+    for mine, true in zip(found, right, strict=True):
+        assert mine.dtype == true.dtype
+        assert torch.equal(mine, true)
 
 
 def test_the_environment_is_read_without_enable(monkeypatch):

@@ -22,6 +22,8 @@ from ascend_adapt.emulation.operators import (
     layer_norm,
     linear,
     masked_softmax,
+    products,
+    ring_attention,
     rms_norm,
     rotary,
     swiglu,
@@ -35,6 +37,7 @@ from ascend_adapt.emulation.operators.limits import Limit, limits_of
 FAMILIES: tuple[ModuleType, ...] = (
     attention_kernels,
     attention_limits,
+    ring_attention,
     masked_softmax,
     rms_norm,
     layer_norm,
@@ -50,6 +53,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     transpose,
     aten_gradients,
     float_status,
+    products,
 )
 
 # torch_npu's own code for these calls what has a kernel here, or answers from its records: it stays in place.

@@ -61,8 +61,10 @@ def dropout_backward(grad_output: torch.Tensor, mask: torch.Tensor, p: float) ->
 
 
 @kernel("npu_dropout_gen_mask", dispatch_key="CompositeImplicitAutograd")
-def dropout_gen_mask(size: list[int], p: float, device: Any = None) -> torch.Tensor:
-    """Return a packed mask for a tensor of this size."""
+def dropout_gen_mask(
+    size: list[int], p: float, dtype: Any, layout: Any, device: Any, pin_memory: bool | None
+) -> torch.Tensor:
+    """Return a packed mask for a tensor of this size, whatever its dtype."""
     PROBABILITY.require(0 <= p <= 1, f"p is {p}")
     return packed(keep_mask(math.prod(size), 1 - p, *draw()))
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ascend_adapt.emulation import report
+from ascend_adapt.emulation.operators import products
 from ascend_adapt.emulation.operators.limits import LimitNotKept
 from ascend_adapt.errors import OperatorMissing
 
@@ -37,6 +38,8 @@ class Kernel:
     dispatch_key: str = "PrivateUse1"
     takes: Collection[str] = ()
     """The parameters of a function that has ``**given`` for them."""
+    needs_a2: bool = False
+    """Whether devices before the Atlas A2 have no such operator."""
 
 
 def kernel(
@@ -45,12 +48,14 @@ def kernel(
     host_results: Collection[int] = (),
     dispatch_key: str = "PrivateUse1",
     takes: Collection[str] = (),
+    needs_a2: bool = False,
 ) -> Callable[[Function], Function]:
     """Mark a function as the kernel of these operators; ``kernels_of`` finds it in its module."""
 
     def mark(function: Function) -> Function:
-        entries = [Kernel(operator, function, host, host_results, dispatch_key, takes) for operator in operators]
-        vars(function)["kernels"] = entries
+        vars(function)["kernels"] = [
+            Kernel(operator, function, host, host_results, dispatch_key, takes, needs_a2) for operator in operators
+        ]
         return function
 
     return mark
@@ -93,7 +98,9 @@ def boxed(entry: Kernel, schema: torch.FunctionSchema) -> Function:
 
         values = {key: _mapped(to_cpu, value) for key, value in values.items()}
         try:
-            with torch.no_grad():
+            products.require(entry.needs_a2, originals.values())
+            # As torch_npu's own kernels run: what they draw comes from the generator of this device.
+            with torch.no_grad(), torch.npu.device(device):
                 results = entry.function(**values)
         except LimitNotKept as broken:
             raise report.violation(name, broken.limit.text, broken.detail) from None
@@ -104,6 +111,11 @@ def boxed(entry: Kernel, schema: torch.FunctionSchema) -> Function:
         return tuple(to_npu(index, result) for index, result in enumerate(results[: len(schema.returns)]))
 
     return call
+
+
+def parameter_of(argument: str, parameters: Collection[str]) -> str:
+    """Return the parameter that takes an argument: torch_npu registers as ``input`` what its yaml calls ``self``."""
+    return "self" if argument == "input" and "input" not in parameters else argument
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -124,8 +136,7 @@ def _bound(
     for index, argument in enumerate(schema.arguments):
         default = argument.default_value
         value = args[index] if index < len(args) else kwargs.get(argument.name, default)
-        # torch_npu registers the operators it exposes with `input` where its yaml says `self`.
-        key = "self" if argument.name == "input" and "input" not in parameters else argument.name
+        key = parameter_of(argument.name, parameters)
         if key in parameters:
             values[key] = value
         elif value is not None and value != default:

@@ -31,6 +31,7 @@ class Attention:
     empty_rows: bool = False
     pse: str = ""
     pse_type: int = 1
+    starts: tuple[int, int] = (0, 0)
     keep: float = 1.0
     sink: bool = False
     rope: int = 0
@@ -112,7 +113,15 @@ def pse_argument(case: Attention) -> torch.Tensor | None:
         "BNSS": (batch, case.heads, rows, columns),
         "BN1S": (batch, case.heads, 1, columns),
         "1NSS": (1, case.heads, rows, columns),
-    }[case.pse]
+        "BN": (batch, case.heads),
+        "N": (case.heads,),
+    }
+    if case.pse == "1024":
+        distance = torch.arange(columns)[None] - torch.arange(rows)[-1024:, None]
+        return (torch.tensor([0.01, 0.02])[None, :, None, None] * distance).to(case.dtype)
+    sizes = sizes[case.pse]
+    if case.pse in ("BN", "N"):
+        return torch.rand(sizes, generator=torch.Generator().manual_seed(6))
     return torch.randn(sizes, generator=torch.Generator().manual_seed(6)).to(case.dtype)
 
 
@@ -172,6 +181,7 @@ def call(case: Attention, **tensors: torch.Tensor) -> tuple[torch.Tensor, tuple[
         options |= dict(zip(names, given, strict=True))
     if case.version == 2:
         options["pse_type"] = case.pse_type
+        options |= {"q_start_idx": [case.starts[0]], "kv_start_idx": [case.starts[1]]} if any(case.starts) else {}
     if case.external_mask:
         (rows, columns), batch = case.lengths[0], len(case.lengths)
         size = [batch, case.heads, rows, columns]
@@ -214,7 +224,7 @@ def oracle(case: Attention, *, extra: tuple[int, int], **tensors: torch.Tensor) 
                 scores = scores + query_rope[head] @ key_rope[of_key].T
             scale = case.size**-0.5
             if case.pse:
-                pse = tensors["pse"][min(index, tensors["pse"].shape[0] - 1), head]
+                pse = bias_of(case, tensors["pse"], index, head, rows, columns)
                 scores = (scores + pse) * scale if case.pse_type == 1 else scores * scale + pse
             else:
                 scores = scores * scale
@@ -229,6 +239,16 @@ def oracle(case: Attention, *, extra: tuple[int, int], **tensors: torch.Tensor) 
         results.append(torch.stack(heads))
         start = [start[0] + rows, start[1] + columns]
     return in_layout(case, results)
+
+
+def bias_of(case: Attention, pse: torch.Tensor, index: int, head: int, rows: int, columns: int) -> torch.Tensor:
+    distance = torch.arange(columns)[None] + case.starts[1] - torch.arange(rows)[:, None] - case.starts[0]
+    if case.pse_type in (2, 3):
+        slope = pse[head] if pse.dim() == 1 else pse[index, head]
+        return -slope * (distance.abs().double().sqrt() if case.pse_type == 3 else distance.abs())
+    if case.pse == "1024":
+        return (0.01, 0.02)[head] * distance.double()
+    return pse[min(index, pse.shape[0] - 1), head]
 
 
 def sequence_of(
@@ -292,6 +312,7 @@ def gradient(case: Attention) -> Gradient:
         lambda extra, **tensors: oracle(case, extra=extra, **tensors),
         inputs_of(case),
         f"NpuFusionAttention{version}Backward0",
+        constant=frozenset({"pse"} if case.pse in ("BN", "N", "1024") else ()),
     )
 
 
@@ -310,6 +331,7 @@ def table():
         yield replace(base, name=f"{layout} mode 6", mode=6, prefix=tuple(columns - 1 for _, columns in lengths))
         yield replace(base, name=f"{layout} dropout", mode=3, keep=0.7)
         yield replace(base, name=f"{layout} sink", mode=3, sink=True)
+        yield replace(base, name=f"{layout} sink bfloat16", mode=3, sink=True, dtype=BF16)
         yield replace(base, name=f"{layout} small value", value_size=4)
         yield replace(base, name=f"{layout} one head of keys", kv_heads=1, mode=3)
         yield replace(base, name=f"{layout} as many heads of keys", kv_heads=4, mode=3)
@@ -332,11 +354,19 @@ def table():
     yield replace(square, name="dropout mask from outside", keep=0.8, external_mask=True)
     yield replace(square, name="v3 dropout", keep=0.8, version=3)
     yield replace(square, name="v2 dropout", keep=0.8, version=2)
+    for pse_type in (2, 3):
+        yield replace(square, name=f"v2 pse {pse_type} [B, N]", pse="BN", pse_type=pse_type, mode=3, version=2)
+        yield replace(square, name=f"v2 pse {pse_type} [N]", pse="N", pse_type=pse_type, mode=3, version=2, dtype=BF16)
+    yield replace(square, name="v2 pse 2 of a part", pse="BN", pse_type=2, version=2, starts=(18, 9))
+    long = ((1030, 1030),)
+    yield Attention("pse of 1024 rows", lengths=long, heads=2, kv_heads=1, size=4, value_size=4, pse="1024", mode=3)
     packed = Attention("packed", "TND", ((4, 4), (2, 6), (5, 8)))
     yield replace(packed, name="TND mode 7", mode=7, pre=8, following=-2)
     yield replace(packed, name="TND mode 8", mode=8, pre=4, following=1)
     yield replace(packed, name="TND softmax in TND", mode=3, softmax_layout="TND")
     yield replace(packed, name="TND v3 dropout", mode=3, keep=0.7, version=3)
+    documents = ((4, 4), (6, 6), (5, 5))
+    yield replace(packed, name="TND v2 pse 2", lengths=documents, pse="BN", pse_type=2, mode=3, version=2)
     yield replace(packed, name="TND rope", mode=3, rope=8, version=2, dtype=BF16)
     yield replace(packed, name="TND empty document", lengths=((4, 4), (0, 3), (5, 8)), mode=3)
 

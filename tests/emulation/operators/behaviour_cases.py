@@ -151,6 +151,14 @@ def one_seed_gives_one_dropout_mask():
 
 
 @case
+def a_device_draws_from_its_own_generator():
+    torch.npu.manual_seed_all(11)
+    first, second = (operator("_npu_dropout")(torch.ones(64).to(f"npu:{index}"), 0.5)[0].cpu() for index in (0, 1))
+    assert torch.equal(first, second)
+    assert torch.npu.current_device() == 0
+
+
+@case
 def attention_drops_anew_each_call_and_as_before_with_the_seed_given():
     q = normal(1, 2, 16, 8).npu()
     attend = operator("npu_fusion_attention")
@@ -190,6 +198,28 @@ def statistics_of_packed_attention_lie_in_blocks():
     flat = blocks.reshape(-1, 8)
     parts = [part.reshape(2, -1, 8).transpose(0, 1) for part in flat.split([4, 6])]
     torch.testing.assert_close(torch.cat(parts), rows)
+
+
+@case
+def a_ring_of_two_halves_of_the_keys_is_the_whole():
+    attend, join = operator("npu_fusion_attention"), operator("npu_ring_attention_update")
+    q, k, v = (normal(6, 2, 16, seed=seed).npu() for seed in (1, 2, 3))
+    halves = [attend(q, k[part], v[part], 4, "SBH")[:3] for part in (slice(0, 2), slice(2, 6))]
+    whole = attend(q, k, v, 4, "SBH")
+    for found, wanted in zip(join(*halves[0], *halves[1]), whole, strict=False):
+        torch.testing.assert_close(found.cpu(), wanted.cpu())
+    q = normal(5, 2, 8).npu()
+    ends = {"actual_seq_qlen": [2, 5], "actual_seq_kvlen": [2, 5]}
+    starts = torch.tensor([0, 2, 5]).npu()
+    for layout in ("", "TND"):
+        parts = [attend(q, x, x, 2, "TND", softmax_layout=layout, **ends)[:3] for x in (q, q * 0.5)]
+        options = {"actual_seq_qlen": starts, "input_layout": "TND", "input_softmax_layout": layout}
+        found = join(*parts[0], *parts[1], **options)[0].cpu()
+        wanted = []
+        for own in (slice(0, 2), slice(2, 5)):
+            x, both = (tensor.transpose(0, 1).cpu() for tensor in (q[own], torch.cat((q[own], q[own] * 0.5))))
+            wanted.append(((x @ both.transpose(-1, -2)).softmax(-1) @ both).transpose(0, 1))
+        torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-4, atol=1e-5)
 
 
 @case
@@ -256,13 +286,12 @@ def tensors_of_two_devices_are_refused():
 
 @case
 def what_is_not_built_is_named():
-    q, slopes = normal(1, 2, 8, 8).npu(), torch.ones(2).npu()
-    made_inside = lambda: operator("npu_fusion_attention_v2")(q, q, q, 2, "BNSD", pse=slopes, pse_type=2)  # noqa: E731
-    assert raised(NotImplementedError, made_inside, "pse_type=2", "position bias")
-    long = torch.zeros(1, 1, 1032, 8).npu()
-    last_rows = torch.zeros(1, 1, 1024, 1032).npu()
-    compressed = lambda: operator("npu_fusion_attention")(long, long, long, 1, "BNSD", pse=last_rows)  # noqa: E731
-    assert raised(NotImplementedError, compressed, "[1, 1, 1024, 1032]", "compressed")
+    q, slopes = normal(1, 2, 8, 8).npu(), torch.ones(2).npu().requires_grad_()
+    attend = operator("npu_fusion_attention_v2")
+    assert raised(NotImplementedError, lambda: attend(q, q, q, 2, "BNSD", pse=slopes, pse_type=2), "requires grad")
+    packed, bias = normal(4, 2, 8).npu(), torch.zeros(1, 2, 4, 4).npu()
+    ends = {"actual_seq_qlen": [4], "actual_seq_kvlen": [4]}
+    assert raised(NotImplementedError, lambda: attend(packed, packed, packed, 2, "TND", pse=bias, **ends), "packed")
 
 
 @case

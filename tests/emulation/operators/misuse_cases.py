@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from ascend_adapt.emulation.operators import (
     layer_norm,
     linear,
     masked_softmax,
+    products,
+    ring_attention,
     rms_norm,
     rotary,
     swiglu,
@@ -109,6 +112,10 @@ def attention_arguments():
     )
     yield of_attention("pse sizes", attention.PSE_SHAPE, pse=lambda: npu(2, 1, 8, 8))
     yield of_attention("pse_type", attention.PSE_TYPE, version="_v2", pse_type=4)
+    yield of_attention("slopes [N, 1]", attention.SLOPES, version="_v2", pse_type=2, pse=lambda: npu(4, 1))
+    one_head = {"sizes": ((1, 1, 1032, 8),) * 3, "head_num": 1, "sparse_mode": 3, "atten_mask": compressed}
+    uneven = lambda: torch.randn(1, 1, 1024, 1032).npu()  # noqa: E731
+    yield of_attention("1024 rows, not by distance", attention.COMPRESSED_PSE, **one_head, pse=uneven)
     yield of_attention("rope outside of TND", attention.ROPE, version="_v2", query_rope=lambda: npu(2, 4, 8, 8))
     yield of_attention("sink of another dtype", attention.SINK, sink=lambda: npu(4, dtype=torch.float16))
     yield of_attention(
@@ -212,6 +219,38 @@ def attention_masks():
     yield of_attention(
         "mode 8, pre_tockens", attention.SPLIT_BAND, **packed, sparse_mode=8, atten_mask=compressed, pre_tockens=2
     )
+
+
+def rings():
+    name = "npu_ring_attention_update"
+    part = [lambda: npu(5, 2, 8), lambda: npu(5, 2, 8), lambda: npu(5, 2, 8)]
+    yield misuse("layout", name, ring_attention.LAYOUT, *part, *part, input_layout="BSH")
+    yield misuse("statistics of TND", name, ring_attention.SHAPES, *part, *part)
+    ends = lambda: torch.tensor([2, 5]).npu()  # noqa: E731
+    packed = {"input_layout": "TND", "actual_seq_qlen": ends}
+    yield misuse("ends, not starts", name, ring_attention.STARTS, *part, *part, **packed)
+
+
+def on_910a(case: Misuse) -> Misuse:
+    """Return a case on the older generation of devices."""
+
+    def call() -> Any:
+        before = os.environ["ASCEND_ADAPT_EMULATED_SOC"]
+        os.environ["ASCEND_ADAPT_EMULATED_SOC"] = "Ascend910A"
+        try:
+            return case.call()
+        finally:
+            os.environ["ASCEND_ADAPT_EMULATED_SOC"] = before
+
+    return Misuse(f"910A {case.name}", call, case.operator, case.limit)
+
+
+def older_devices():
+    x = lambda: npu(2, 8)  # noqa: E731
+    yield on_910a(misuse("swiglu", "npu_swiglu", products.A2_OPERATOR, x))
+    yield on_910a(of_attention("attention", products.A2_OPERATOR))
+    half = lambda: npu(2, 8, dtype=torch.bfloat16)  # noqa: E731
+    yield on_910a(misuse("bfloat16", "npu_rms_norm", products.BFLOAT16, half, lambda: npu(8)))
 
 
 def softmax_and_norms():
@@ -335,6 +374,8 @@ def casts_and_dropout():
 CASES = [
     *attention_arguments(),
     *attention_masks(),
+    *rings(),
+    *older_devices(),
     *softmax_and_norms(),
     *rotations(),
     *activations_and_products(),

@@ -10,16 +10,16 @@ import torch
 
 _OTHER_NAMES = {"pre_tockens": "pre_tokens", "next_tockens": "next_tokens", "scale_value": "scale"}
 # Read by the kernels themselves, or without effect on the result: how the dropout mask is made, what the gradient gets
-# from the forward pass and does not need, and the indices that only pse types 2 and 3 read.
+# from the forward pass and does not need.
 _OTHERS = (
     *("dy", "softmax_max", "softmax_sum", "seed", "offset", "dropout_mask"),
-    *("gen_mask_parallel", "sync", "softmax_in", "attention_in", "numels", "q_start_idx", "kv_start_idx"),
+    *("gen_mask_parallel", "sync", "softmax_in", "attention_in", "numels"),
 )
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the arithmetic and the limits depend on. A release that lacks one of the last six has its default."""
+    """What the arithmetic and the limits depend on. A release that lacks one of the last eight has its default."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -43,12 +43,18 @@ class Arguments:
     query_rope: torch.Tensor | None = None
     key_rope: torch.Tensor | None = None
     pse_type: int = 1
+    q_start_idx: list[int] | None = None
+    kv_start_idx: list[int] | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Arguments:
         """Return the arguments of a call, given under the names of its version."""
-        named = {_OTHER_NAMES.get(name, name): value for name, value in given.items()}
-        return cls(**{name: value for name, value in named.items() if name in _NAMES})
+        return cls(**{name: value for name, value in by_one_name(given).items() if name in _NAMES})
+
+
+def by_one_name(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments under the names that they have here, whatever their version calls them."""
+    return {_OTHER_NAMES.get(name, name): value for name, value in given.items()}
 
 
 _NAMES = frozenset(field.name for field in fields(Arguments))

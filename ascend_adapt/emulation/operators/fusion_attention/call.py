@@ -10,15 +10,14 @@ from ascend_adapt.emulation.operators.fusion_attention import limits
 from ascend_adapt.emulation.operators.fusion_attention.arguments import Arguments
 from ascend_adapt.emulation.operators.fusion_attention.arithmetic import LANES, Problem
 from ascend_adapt.emulation.operators.fusion_attention.layouts import Layout, Place, layout_of, packed_places
+from ascend_adapt.emulation.operators.fusion_attention.position_bias import FROM_SLOPES, PositionBias
 from ascend_adapt.emulation.operators.fusion_attention.sparse_modes import SparseMode
 from ascend_adapt.emulation.operators.limits import FLOATS, dtype, shape
 from ascend_adapt.emulation.operators.precision import wide
-from ascend_adapt.errors import OperatorMissing
 
 MAX_LENGTH = 1_000_000
 MAX_HEADS = 256
 MAX_HEAD_SIZE = 768
-ALIBI_ROWS = 1024
 
 
 class Call:
@@ -35,6 +34,8 @@ class Call:
         self.heads = given.head_num
         self._require_sizes()
         self.places = self._places()
+        lengths = (self.layout.length(given.query), self.layout.length(given.key))
+        self.bias = PositionBias(given, (len(self.places), self.heads, *lengths), self.layout.packed)
         self._require_options()
         self.mask = SparseMode(
             given.sparse_mode,
@@ -73,6 +74,7 @@ class Call:
                 query = torch.cat((query, wide(self.layout.sequence(given.query_rope, rows, self.heads))), -1)
                 key = torch.cat((key, wide(self.layout.sequence(given.key_rope, columns, self.kv_heads))), -1)
             shared = self.heads // self.kv_heads
+            bias = self.bias.of_sequence(index, *sizes[1:])
             yield (
                 rows,
                 columns,
@@ -80,12 +82,12 @@ class Call:
                     query,
                     key.repeat_interleave(shared, 0),
                     value.repeat_interleave(shared, 0),
-                    None if given.pse is None else wide(given.pse[min(index, given.pse.shape[0] - 1)]),
+                    None if bias is None else bias.to(query.dtype),
                     self.mask.masked(index, sequences, *sizes),
                     kept,
-                    None if given.sink is None else wide(given.sink),
+                    None if given.sink is None else wide(given.sink).to(query.dtype),
                     given.scale,
-                    given.pse_type == 1,
+                    self.bias.before_scaling,
                     given.keep_prob,
                 ),
             )
@@ -139,7 +141,7 @@ class Call:
         limits.LENGTHS.require(all(1 <= length <= MAX_LENGTH for length in lengths), found)
         tensors = {"query": given.query, "key": given.key, "value": given.value, "pse": given.pse}
         dtypes = {name: tensor.dtype for name, tensor in tensors.items() if tensor is not None}
-        if given.pse_type in (2, 3):
+        if given.pse_type in FROM_SLOPES:
             dtypes.pop("pse", None)
         found = ", ".join(f"{name} is {str(found).removeprefix('torch.')}" for name, found in dtypes.items())
         limits.DTYPES.require(len(set(dtypes.values())) == 1 and given.query.dtype in FLOATS, found)
@@ -168,33 +170,12 @@ class Call:
         fits = given.softmax_layout == "" or (given.softmax_layout == "TND" and self.layout.packed)
         found = f"softmax_layout is {given.softmax_layout!r}, input_layout is {given.input_layout!r}"
         limits.SOFTMAX_LAYOUT.require(fits, found)
-        limits.PSE_TYPE.require(given.pse_type in range(4), f"pse_type is {given.pse_type}")
+        self.bias.require(self.layout.packed and any(rows.start == rows.end for rows, _ in self.places))
         if given.sink is not None:
             right = given.sink.dtype == torch.float32 and list(given.sink.shape) == [self.heads]
             limits.SINK.require(right, f"sink is {dtype(given.sink)} {shape(given.sink)}, head_num is {self.heads}")
-        if given.pse is not None:
-            self._require_pse(given.pse)
         if given.query_rope is not None or given.key_rope is not None:
             self._require_rope()
-
-    def _require_pse(self, pse: torch.Tensor) -> None:
-        given = self.arguments
-        empty = self.layout.packed and any(rows.start == rows.end for rows, _ in self.places)
-        limits.SPLIT_PSE.require(given.sparse_mode not in (7, 8) and not empty, f"sparse_mode is {given.sparse_mode}")
-        if given.pse_type in (2, 3):
-            raise OperatorMissing(
-                f"npu::npu_fusion_attention_v2: pse_type={given.pse_type}, expected 0 or 1 — "
-                "the emulation does not make the operator's own position bias"
-            )
-        rows, columns = self.layout.length(given.query), self.layout.length(given.key)
-        if self.layout.packed or (pse.dim() == 4 and pse.shape[2] == ALIBI_ROWS < rows):
-            raise OperatorMissing(
-                f"npu::npu_fusion_attention: pse of shape {shape(pse)}, expected one that is not compressed — "
-                "the emulation has no arithmetic for the last 1024 rows of a bias alone"
-            )
-        batch = len(self.places)
-        shapes = ([batch, self.heads, rows, columns], [batch, self.heads, 1, columns], [1, self.heads, rows, columns])
-        limits.PSE_SHAPE.require(list(pse.shape) in shapes, f"pse is {shape(pse)}, the scores are {shapes[0]}")
 
     def _require_rope(self) -> None:
         given = self.arguments

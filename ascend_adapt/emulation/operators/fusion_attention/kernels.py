@@ -24,39 +24,39 @@ _RESULTS = ("query", "key", "value", "pse", "sink")
 _RESULTS_V2 = ("query", "key", "value", "pse", "query_rope", "key_rope", "sink")
 
 
-@kernel("npu_fusion_attention", takes=TAKEN)
+@kernel("npu_fusion_attention", takes=TAKEN, needs_a2=True)
 def fusion_attention(**given: Any) -> tuple[Any, ...]:
     """Return dropout(softmax(scale * (QK^T + pse), masked)) V, row maxima and sums, nothing, seed, offset, numels."""
     return _forward(Call(Arguments.of(given)), given)
 
 
-@kernel("npu_fusion_attention_v2", takes=TAKEN)
+@kernel("npu_fusion_attention_v2", takes=TAKEN, needs_a2=True)
 def fusion_attention_v2(**given: Any) -> tuple[Any, ...]:
     """Return what v1 returns; pse_type 0 adds pse after the scaling, 1 before it as v1 does."""
     return _forward(Call(Arguments.of(given), causal_needs_keys=True), given)
 
 
-@kernel("npu_fusion_attention_v3", takes=TAKEN, host=_HOST, host_results=(4, 5))
+@kernel("npu_fusion_attention_v3", takes=TAKEN, host=_HOST, host_results=(4, 5), needs_a2=True)
 def fusion_attention_v3(**given: Any) -> tuple[Any, ...]:
     """Return what v1 returns up to seed and offset, which are tensors here."""
     *tensors, seed, offset, _ = _forward(Call(Arguments.of(given)), given)
     return (*tensors, torch.tensor([seed]), torch.tensor([offset]))
 
 
-@kernel("npu_fusion_attention_grad", takes=TAKEN)
+@kernel("npu_fusion_attention_grad", takes=TAKEN, needs_a2=True)
 def fusion_attention_grad(**given: Any) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients of query, key, value, pse and sink."""
     return _grad(given)
 
 
-@kernel("npu_fusion_attention_grad_v2", takes=TAKEN)
+@kernel("npu_fusion_attention_grad_v2", takes=TAKEN, needs_a2=True)
 def fusion_attention_grad_v2(**given: Any) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients of query, key, value, pse, query_rope, key_rope and sink."""
     gradients = _backward(Call(Arguments.of(given), causal_needs_keys=True), given)
     return tuple(gradients[name] for name in _RESULTS_V2)
 
 
-@kernel("npu_fusion_attention_grad_v3", takes=TAKEN, host=_HOST)
+@kernel("npu_fusion_attention_grad_v3", takes=TAKEN, host=_HOST, needs_a2=True)
 def fusion_attention_grad_v3(**given: Any) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients of query, key, value, pse and sink."""
     return _grad(given)
@@ -98,6 +98,8 @@ def _backward(call: Call, given: dict[str, Any]) -> dict[str, torch.Tensor | Non
         seed, offset = (0 if given[name] is None else int(given[name]) for name in ("seed", "offset"))
         keep = keep_mask(call.score_count, arguments.keep_prob, seed, offset)
     sources = {name: getattr(arguments, name) for name in _RESULTS_V2 if getattr(arguments, name) is not None}
+    if not call.bias.full:
+        sources.pop("pse", None)
     # Sums over heads and sequences stay wide to the end.
     sums = {name: torch.zeros_like(wide(source)) for name, source in sources.items()}
     shared = call.heads // call.kv_heads
@@ -116,7 +118,7 @@ def _backward(call: Call, given: dict[str, Any]) -> dict[str, torch.Tensor | Non
             own.copy_(part[..., :size])
             if f"{name}_rope" in sums:
                 layout.sequence(sums[f"{name}_rope"], place, heads).copy_(part[..., size:])
-        if "pse" in sums:
+        if call.bias.full:
             to = sums["pse"][min(index, sums["pse"].shape[0] - 1)]
             to += slopes.scores.sum_to_size(to.shape)
         if slopes.sink is not None:

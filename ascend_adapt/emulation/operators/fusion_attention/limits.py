@@ -95,6 +95,14 @@ SPLIT_BAND = Limit(
 SPLIT_PSE = Limit(_ALL, "sparse_mode 7 and 8 take no pse, nor does TND with an empty sequence", _PAGE)
 
 PSE_SHAPE = Limit(_ALL, "pse is [B, N, Sq, Skv], [B, N, 1, Skv] or [1, N, Sq, Skv]", _PAGE)
+COMPRESSED_PSE = Limit(
+    _ALL,
+    "pse of 1024 rows for a longer Sq is the end of a bias by distance, [B or 1, N, 1024, Skv], with Sq = Skv and a "
+    "causal sparse_mode 0, 2 or 3",
+    _PAGE,
+    silent=True,
+)
+SLOPES = Limit("npu_fusion_attention_v2", "with pse_type 2 and 3 pse is float32 [B, N] or [N], and Sq = Skv", _V2)
 PSE_TYPE = Limit("npu_fusion_attention_v2", "pse_type is 0 to 3, and 1 where query_rope is given", _V2)
 ROPE = Limit(
     "npu_fusion_attention_v2",

@@ -1,0 +1,112 @@
+"""pse, the bias of the scores by position: given in full, as its last 1024 rows, or as a slope for each head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ascend_adapt.emulation.operators.fusion_attention import limits
+from ascend_adapt.emulation.operators.fusion_attention.arguments import Arguments
+from ascend_adapt.emulation.operators.limits import dtype, shape
+from ascend_adapt.emulation.operators.precision import wide
+from ascend_adapt.errors import OperatorMissing
+
+FROM_SLOPES = (2, 3)
+"""Types whose bias the operator makes itself: -slope * distance, or -slope * sqrt(distance)."""
+COMPRESSED_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class PositionBias:
+    """The pse of one call; ``sizes`` are (B, N, Sq, Skv), the last two of packed tokens as a whole."""
+
+    arguments: Arguments
+    sizes: tuple[int, int, int, int]
+    packed: bool
+
+    @property
+    def before_scaling(self) -> bool:
+        """Whether it is added before the scores are scaled: scale * (QK^T + pse)."""
+        return self.arguments.pse_type == 1
+
+    @property
+    def compressed(self) -> bool:
+        """Whether the last 1024 rows of a bias by distance stand for all of them."""
+        pse = self.arguments.pse
+        return pse is not None and pse.dim() == 4 and pse.shape[2] == COMPRESSED_ROWS < self.sizes[2]
+
+    @property
+    def full(self) -> bool:
+        """Whether pse is given in full, which has a gradient."""
+        return self.arguments.pse is not None and self.arguments.pse_type not in FROM_SLOPES and not self.compressed
+
+    def require(self, any_empty: bool) -> None:
+        """Check what does not depend on one sequence.
+
+        Raises:
+            LimitNotKept: a limit of pse or its type is not kept.
+            OperatorMissing: a form of pse, or the gradient of one, is not built.
+        """
+        given, pse = self.arguments, self.arguments.pse
+        limits.PSE_TYPE.require(given.pse_type in range(4), f"pse_type is {given.pse_type}")
+        if pse is None:
+            return
+        found = f"pse is {dtype(pse)} {shape(pse)}, the scores are {list(self.sizes)}"
+        limits.SPLIT_PSE.require(
+            given.sparse_mode not in (7, 8) and not any_empty, f"sparse_mode is {given.sparse_mode}"
+        )
+        batch, heads, rows, columns = self.sizes
+        if given.pse_type in FROM_SLOPES:
+            fits = pse.dtype == torch.float32 and list(pse.shape) in ([batch, heads], [heads])
+            limits.SLOPES.require(fits and rows == columns, found)
+        elif self.packed:
+            raise OperatorMissing(
+                f"npu::npu_fusion_attention: {found}, expected pse types 2 and 3 with TND — "
+                "the emulation has no arithmetic for another pse of packed tokens"
+            )
+        elif self.compressed:
+            fits = pse.shape[0] in (1, batch) and pse.shape[1] == heads and pse.shape[3] == columns
+            limits.COMPRESSED_PSE.require(fits and rows == columns and given.sparse_mode in (0, 2, 3), found)
+            seen = columns - COMPRESSED_ROWS
+            by_distance = torch.equal(pse[:, :, 1:, 1:].tril(seen), pse[:, :, :-1, :-1].tril(seen))
+            limits.COMPRESSED_PSE.require(by_distance, f"{found}, a diagonal of it has different values")
+        else:
+            shapes = ([batch, heads, rows, columns], [batch, heads, 1, columns], [1, heads, rows, columns])
+            limits.PSE_SHAPE.require(list(pse.shape) in shapes, found)
+        if pse.requires_grad and not self.full:
+            raise OperatorMissing(
+                f"npu::npu_fusion_attention: {found} and requires grad, expected a full one for a gradient — "
+                "the emulation has none of slopes or of a compressed pse"
+            )
+
+    def of_sequence(self, index: int, rows: int, columns: int) -> torch.Tensor | None:
+        """Return the bias of one sequence, [N, Sq, Skv] or broadcast to it.
+
+        Source of the bias from slopes: CANN ops-transformer, flash_attention_score pse.h PseSlopeCopyIn.
+        """
+        pse = self.arguments.pse
+        if pse is None:
+            return None
+        if self.arguments.pse_type in FROM_SLOPES:
+            slopes = pse if pse.dim() == 1 else pse[min(index, pse.shape[0] - 1)]
+            first_row, first_column = (
+                _first(start) for start in (self.arguments.q_start_idx, self.arguments.kv_start_idx)
+            )
+            distance = _distance(rows, columns, first_column - first_row).abs().double()
+            return -wide(slopes)[:, None, None] * (distance.sqrt() if self.arguments.pse_type == 3 else distance)
+        own = wide(pse[min(index, pse.shape[0] - 1)])
+        if not self.compressed:
+            return own
+        # The last row has every distance; what lies above the diagonal is masked.
+        last = columns - 1 + _distance(rows, columns, 0)
+        return own[:, -1].index_select(-1, last.clamp(max=columns - 1).flatten()).view(-1, rows, columns)
+
+
+def _distance(rows: int, columns: int, shift: int) -> torch.Tensor:
+    """Return [Sq, Skv]: how far key j lies behind query i."""
+    return torch.arange(columns)[None] - torch.arange(rows)[:, None] + shift
+
+
+def _first(start: list[int] | None) -> int:
+    return start[0] if start else 0

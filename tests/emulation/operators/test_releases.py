@@ -1,0 +1,61 @@
+"""The kernels are called by name, with what a release's schema has: every recorded release has what they need."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from ascend_adapt.emulation import operators
+from ascend_adapt.emulation.operators.fusion_attention.arguments import Arguments, by_one_name
+from ascend_adapt.emulation.operators.kernel import parameter_of
+
+RELEASES = json.loads((Path(__file__).parents[2] / "upstream" / "torch_npu.json").read_text())["releases"]
+ENTRIES = [entry for family in operators.FAMILIES for entry in operators.kernels_of(family)]
+
+
+def needs(entry):
+    if "fusion_attention" in entry.operator:
+        return {field.name for field in fields(Arguments) if field.default is MISSING}
+    parameters = inspect.signature(entry.function).parameters.values()
+    return {one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD}
+
+
+def takes(entry):
+    return set(entry.takes or inspect.signature(entry.function).parameters)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_release_has_what_the_kernels_need(release):
+    for entry in ENTRIES:
+        text = RELEASES[release].get(entry.operator)
+        if text is None:
+            continue
+        schema = torch._C.parse_schema(text)
+        names = {parameter_of(argument.name, takes(entry)) for argument in schema.arguments}
+        assert needs(entry) <= set(by_one_name(dict.fromkeys(names))), entry.operator
+
+
+# What a release may give that a kernel leaves alone, while it is at its default.
+NOT_TAKEN = {
+    ("npu_cross_entropy_loss_backward", "lse_square_scale_for_zloss"),
+    ("npu_dtype_cast", "input_dtype"),
+    ("npu_dtype_cast_backward", "input_dtype"),
+    ("npu_format_cast_", "customize_dtype"),
+    ("npu_format_cast_", "input_dtype"),
+    ("npu_format_cast_.acl_format", "customize_dtype"),
+    ("npu_format_cast_.acl_format", "input_dtype"),
+}
+
+
+def test_what_the_kernels_leave_alone_is_known():
+    left = set()
+    for entry in ENTRIES:
+        for argument in torch._C.parse_schema(RELEASES["2.13.0"][entry.operator]).arguments:
+            if parameter_of(argument.name, takes(entry)) not in takes(entry):
+                left.add((entry.operator, argument.name))
+    assert left == NOT_TAKEN

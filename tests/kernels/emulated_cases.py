@@ -1,0 +1,77 @@
+"""Runs the tables of kernels on the emulated NPU, in a process of its own, and writes {name: "" or what is wrong}."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+
+from ascend_adapt.emulation import rank
+
+rank.watch()
+
+import torch  # noqa: E402
+import torch_npu  # noqa: E402, F401
+from kernels import test_attention  # noqa: E402
+
+from ascend_adapt.emulation import report  # noqa: E402
+from ascend_adapt.kernels import adamw, attention, dispatch  # noqa: E402
+from ascend_adapt.kernels.comparison import compare  # noqa: E402
+from ascend_adapt.kernels.samples import samples  # noqa: E402
+
+
+def attention_cases():
+    for case in test_attention.CASES:
+        for dtype in (torch.float32, torch.bfloat16):
+
+            def run(case=case, dtype=dtype):
+                dispatch.forget()
+                test_attention.check(case, dtype, attention, "npu")
+                (choice,) = dispatch.choices()
+                return "" if choice.backend == "npu" else str(choice)
+
+            yield f"attention, {case}, {str(dtype).removeprefix('torch.')}", run
+
+
+def sample_cases():
+    known = dispatch.kernels()
+    for dtype in ("bfloat16", "float32"):
+        for name, kind, call in samples(torch.device("npu"), getattr(torch, dtype)):
+
+            def run(name=name, call=call):
+                backend = known[name].choose(call).backend
+                compared = compare(known[name], backend, call)
+                return "" if compared.agrees else str(compared)
+
+            yield f"{name}, {kind}, {dtype}", run
+
+
+def late_gradient():
+    dispatch.forget()
+    lists = [[tensor.npu() if index < 4 else tensor for tensor in of] for index, of in enumerate(parameters())]
+    adamw(*lists, lr=0.1, weight_decay=0.0)
+    choice = [one for one in dispatch.choices() if one.kernel == "adamw"][-1]
+    wrong = abs(lists[0][1].item() - 0.9) > 1e-6 or [step.item() for step in lists[4]] != [3.0, 1.0]
+    return str((choice, lists)) if wrong or choice.backend != "npu" else ""
+
+
+def parameters():
+    """A parameter at its third step, and one at its first."""
+    ones, halves, zeros = ([torch.full((1,), value) for _ in range(2)] for value in (1.0, 0.5, 0.0))
+    return ones, halves, zeros, [each.clone() for each in zeros], [torch.tensor(2.0), torch.tensor(0.0)]
+
+
+def main(to: str) -> None:
+    results = {}
+    for name, run in (*attention_cases(), *sample_cases(), ("adamw, a gradient that arrives late", late_gradient)):
+        try:
+            results[name] = run()
+        except Exception:
+            results[name] = traceback.format_exc()
+    results["limits kept"] = str(report.tally.violations or "")
+    with open(to, "w") as file:
+        json.dump(results, file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
