@@ -83,3 +83,7 @@ def test_the_report(job):
 def test_a_rank_that_does_not_come_to_a_collective(job):
     told = job("one_stays_away.py", nproc=2, HCCL_EXEC_TIMEOUT="2").check().told[0][0]
     assert "rank 0 of 2: is in all_reduce, and rank 1 has not come to it within HCCL_EXEC_TIMEOUT" in told
+
+
+def test_four_ranks(job):
+    assert job("four_ranks.py", nproc=4).check().told == {rank: ["right"] for rank in range(4)}
