@@ -148,7 +148,7 @@ def kernel(
         with random.drawn_from(host_kwargs.pop("generator", None), device) if draws else nullcontext():
             result = (on_cpu or operator)(*host_args, **host_kwargs, **host_outs)
         if saturates:
-            saturation.saturate((result, [host_args[place] for place in places if place < len(host_args)]))
+            saturation.saturate((result, [host_args[place] for place in places if place < len(host_args)]), name)
         for one, value in given.items():
             _write(value, host_outs[one])
             call.is_alias_of(host_outs[one], value)

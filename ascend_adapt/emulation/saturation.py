@@ -1,4 +1,4 @@
-"""Arithmetic of a device that has no Inf and NaN (Ascend 910A): it saturates, and raises a flag.
+"""Arithmetic of a device that has no Inf, NaN and bfloat16 (Ascend 910A): it saturates, and raises a flag.
 
 A result beyond the largest number is that number, one that is no number is 0, and the overflow flag stays up until it
 is cleared; code that looks for Inf in gradients finds none. Loaded in ranks only.
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ascend_adapt.emulation import library
+from ascend_adapt.emulation import library, report
 
 # These move numbers, or make them from constants; what they write was not computed.
 _MOVES = frozenset(
@@ -72,9 +72,15 @@ def computes(base_name: str) -> bool:
     return base_name not in _MOVES
 
 
-def saturate(results: Any) -> None:
-    """Replace, in place, what no result of the device can be, and raise the flag if anything was."""
+def saturate(results: Any, operator: str = "") -> None:
+    """Replace, in place, what no result of the device can be, and raise the flag if anything was.
+
+    Raises:
+        OperatorLimit: a result of the operator is bfloat16, which the device has not.
+    """
     for tensor in _floats(results):
+        if tensor.dtype == torch.bfloat16:
+            raise report.violation(operator, "no tensor is bfloat16 on a 910A", "a tensor is bfloat16")
         if not bool(torch.isfinite(tensor).all()):
             tensor.nan_to_num_(nan=0.0)
             raise_flag()

@@ -1,7 +1,7 @@
 """Compares operators on the emulated device with the CPU, on the samples that torch's own tests use (op_db).
 
-Run: ascend-run --device npu-emulated tests/emulation/compare_with_cpu.py [SAMPLES] (needs expecttest). Four samples of each
-operator, values and gradients; what does not agree is printed. Operators that draw random numbers are called only.
+Run: ascend-run --device npu-emulated tests/emulation/compare_with_cpu.py [SAMPLES] (needs expecttest). Four samples of
+each operator, values and gradients; what does not agree is printed. Operators that draw random numbers are called only.
 """
 
 from __future__ import annotations

@@ -78,3 +78,12 @@ def test_the_report(job):
     assert facts["ranks"]["1"]["peak_bytes"]["1"] > 0
     for word in ("on an emulated Ascend910B2, 2 ranks", "5 optimizer steps", "the host waited", "it does not prove"):
         assert word in ended.stderr
+
+
+def test_a_rank_that_does_not_come_to_a_collective(job):
+    told = job("one_stays_away.py", nproc=2, HCCL_EXEC_TIMEOUT="2").check().told[0][0]
+    assert "rank 0 of 2: is in all_reduce, and rank 1 has not come to it within HCCL_EXEC_TIMEOUT" in told
+
+
+def test_four_ranks(job):
+    assert job("four_ranks.py", nproc=4).check().told == {rank: ["right"] for rank in range(4)}

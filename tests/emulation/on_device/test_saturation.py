@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch_npu.npu import utils
+
+from ascend_adapt.errors import OperatorLimit
 
 NPU = torch.device("npu:0")
 LARGEST = 65504.0
@@ -50,3 +53,8 @@ def test_moving_a_constant_is_no_overflow():
     masked = half(1.0, 2.0).masked_fill(torch.tensor([True, False], device=NPU), float("-inf"))
     assert masked.tolist() == [float("-inf"), 2.0]
     assert not utils.get_npu_overflow_flag()
+
+
+def test_there_is_no_bfloat16():
+    with pytest.raises(OperatorLimit, match=r"aten::ones: a tensor is bfloat16, expected: no tensor"):
+        torch.ones(2, dtype=torch.bfloat16, device=NPU) + 1
