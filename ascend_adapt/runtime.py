@@ -177,6 +177,8 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
     from ascend_adapt.patches.session import Session
 
     device, reason = (wanted.device, "as asked") if wanted.device else probe.detect_device(environ)
+    if environ.get("ASCEND_ADAPT_EMULATED"):
+        reason = "emulated on this host, no hardware"
     manager = _load_plugins(wanted)
     patches = manager.patches()
     known, usable = manager.hosts(patches, hosts.KNOWN)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ascend_adapt.emulation import device_only, random, report
+from ascend_adapt.emulation import device_only, random, report, saturation
 from ascend_adapt.emulation.host_memory import as_cpu, as_npu
 from ascend_adapt.errors import OperatorMissing
 
@@ -129,13 +129,15 @@ def kernel(
     waits = any(tag in operator.tags for tag in _WAITS_FOR_THE_DEVICE)
     draws = torch.Tag.nondeterministic_seeded in operator.tags
     outs = [one.name for one in operator._schema.arguments if one.kwarg_only and _is_written(one)]
+    places = [place for place, one in enumerate(operator._schema.arguments) if not one.kwarg_only and _is_written(one)]
+    saturates = saturation.is_on() and saturation.computes(_base_name(operator))
 
     def run(*args: Any, **kwargs: Any) -> Any:
         count(name)
         if waits:
             report.synchronisation(name)
         call = _Call(name, mixes)
-        given = {one: kwargs.pop(one) for one in outs if one in kwargs}
+        given = {one: kwargs.pop(one) for one in outs if isinstance(kwargs.get(one), torch.Tensor)}
         host_args = [call.to_host(value) for value in args]
         host_kwargs = {key: call.to_host(value) for key, value in kwargs.items()}
         # The CPU's kernel resizes what it writes to; that is torch_npu's to do, so it gets an empty one.
@@ -145,6 +147,8 @@ def kernel(
         device = call.device()
         with random.drawn_from(host_kwargs.pop("generator", None), device) if draws else nullcontext():
             result = (on_cpu or operator)(*host_args, **host_kwargs, **host_outs)
+        if saturates:
+            saturation.saturate((result, [host_args[place] for place in places if place < len(host_args)]), name)
         for one, value in given.items():
             _write(value, host_outs[one])
             call.is_alias_of(host_outs[one], value)

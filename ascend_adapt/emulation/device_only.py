@@ -14,7 +14,7 @@ def matmul_backward(
     grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mask: list[bool]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Return the gradients of ``self @ other``, of any shapes that matmul takes, each if ``mask`` asks for it."""
-    if self.dim() >= 2 and other.dim() == 2:
+    if self.dim() >= 2 and other.dim() == 2 and self.numel() and grad.numel():
         # As matmul does it: one product of matrices, so that sums are formed in the same order.
         rows = grad.reshape(-1, grad.shape[-1])
         of_self = (rows @ other.t()).view(self.shape) if mask[0] else None

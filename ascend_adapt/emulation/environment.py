@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,15 +45,17 @@ class Emulation:
         return os.pathsep.join([*(entry for entry in before.split(os.pathsep) if entry), str(self.torch_npu.site)])
 
 
-def prepare(soc: str, devices: int, environ: Mapping[str, str]) -> Emulation:
-    """Return an emulated machine; the first time, its parts are downloaded and built.
+def prepare(
+    soc: str, devices: int, environ: Mapping[str, str], say: Callable[[str], None] = lambda text: None
+) -> Emulation:
+    """Return an emulated machine; the first time, its parts are downloaded and built, after saying so.
 
     Raises:
         EmulationError: this machine cannot have one, or need not.
     """
     _check_machine(environ)
     build.find_compiler(environ)
-    torch_npu = wheel.for_installed_torch(environ)
+    torch_npu = wheel.for_installed_torch(environ, say)
     return Emulation(soc, devices, torch_npu, build.cann_home(torch_npu, environ))
 
 

@@ -54,6 +54,12 @@ def pending() -> ctypes.c_int:
     return ctypes.c_int.in_dll(load(), "ascend_adapt_emulated_pending")
 
 
+@functools.cache
+def overflow() -> ctypes.c_int:
+    """Return a live view of the overflow flag of a device that saturates."""
+    return ctypes.c_int.in_dll(load(), "ascend_adapt_emulated_overflow")
+
+
 def settle(stream: int) -> None:
     """Wait until nothing is pending on a stream, given by its address.
 

@@ -12,6 +12,18 @@ import torch
 _OFFSET = 12
 
 
+def advance(generator: Any) -> tuple[int, int]:
+    """Return the (seed, offset) of a generator of the device, and move it on as one operator does."""
+    seed, offset = (int(word) for word in generator.get_state().view(torch.int64))
+    generator.set_state(torch.tensor([seed, offset + _OFFSET]).view(torch.uint8))
+    return seed, offset
+
+
+def host_seed(seed: int, offset: int) -> int:
+    """Return the seed of the CPU generator that stands for a (seed, offset) of the device."""
+    return (seed * 0x9E3779B97F4A7C15 + offset) & (2**63 - 1)
+
+
 @contextmanager
 def drawn_from(generator: Any, device: torch.device) -> Iterator[None]:
     """Let CPU kernels draw what follows from the (seed, offset) of a generator of the device, and advance that.
@@ -25,10 +37,9 @@ def drawn_from(generator: Any, device: torch.device) -> Iterator[None]:
         raise RuntimeError(
             f"Expected a 'npu' device type for generator but found '{generator.device.type}'"  # as torch says it
         )
-    seed, offset = (int(word) for word in generator.get_state().view(torch.int64))
-    generator.set_state(torch.tensor([seed, offset + _OFFSET]).view(torch.uint8))
+    seed = host_seed(*advance(generator))
     before = torch.default_generator.get_state()
-    torch.default_generator.manual_seed((seed * 0x9E3779B97F4A7C15 + offset) & (2**63 - 1))
+    torch.default_generator.manual_seed(seed)
     try:
         yield
     finally:

@@ -23,7 +23,8 @@ def told(run_dir: Path) -> list[str]:
     ranks = _read(run_dir, "rehearsal")
     if not ranks:
         return ["rehearsal: no process of the job imported torch_npu, or none came to its end: nothing was rehearsed"]
-    patches = {rank: _applied(status) for rank, status in _read(run_dir, "adapt-status").items()}
+    statuses = _read(run_dir, "adapt-status")
+    patches = {rank: _applied(status) for rank, status in statuses.items()}
     everything = {"evidence": "emulated", "ranks": {str(rank): facts for rank, facts in ranks.items()}}
     (run_dir / "rehearsal.json").write_text(json.dumps(everything, indent=1) + "\n")
     first = ranks[min(ranks)]
@@ -31,6 +32,9 @@ def told(run_dir: Path) -> list[str]:
         f"rehearsal: torch_npu {first['torch_npu']} on an emulated {first['soc']}, {len(ranks)} "
         f"{'rank' if len(ranks) == 1 else 'ranks'}; all of it in {run_dir / 'rehearsal.json'}"
     ]
+    ended = sorted(set(statuses) - set(ranks))
+    if ended:
+        lines.append(f"ranks without a report, ended before their end: {', '.join(map(str, ended))}")
     lines += _operators(ranks)
     lines += _problems(ranks)
     lines += [_waits(ranks), _memory(ranks), _patches(patches)]
@@ -49,6 +53,9 @@ def _read(run_dir: Path, name: str) -> dict[int, dict[str, Any]]:
 def _operators(ranks: Mapping[int, Any]) -> Iterable[str]:
     counts = {rank: facts["operators"] for rank, facts in ranks.items()}
     kinds = {name for count in counts.values() for name in count}
+    if not kinds:
+        yield "operators: none ran on the device"
+        return
     most = sorted(kinds, key=lambda name: -max(count.get(name, 0) for count in counts.values()))[:_MOST_CALLED]
     listed = ", ".join(f"{name} {_span(count.get(name, 0) for count in counts.values())}" for name in most)
     calls = _span(sum(count.values()) for count in counts.values())

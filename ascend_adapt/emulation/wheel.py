@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +42,8 @@ class Wheel:
         ] + sorted(self.site.glob("torch_npu.libs/*.so*"))
 
 
-def for_installed_torch(environ: Mapping[str, str]) -> Wheel:
-    """Return the newest torch_npu for the installed torch; it is downloaded the first time.
+def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] = lambda text: None) -> Wheel:
+    """Return the newest torch_npu for the installed torch; it is downloaded the first time, after saying so.
 
     ``ASCEND_ADAPT_TORCH_NPU_WHEEL`` names a wheel file to use instead of a download.
 
@@ -72,6 +72,7 @@ def for_installed_torch(environ: Mapping[str, str]) -> Wheel:
     fitting = [wheel for wheel in known if _release(wheel.version) == release]
     if fitting:
         return fitting[-1]
+    say(f"downloads the torch_npu for torch {torch} into {home}, once (about 45 MB)")
     with tempfile.TemporaryDirectory(dir=home) as aside:
         return _unpacked(home, download(f"torch_npu=={release}.*", Path(aside)))
 

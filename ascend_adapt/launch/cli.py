@@ -153,7 +153,10 @@ def _emulation(request: requests.Request, environ: Mapping[str, str]) -> Emulati
         return None
     from ascend_adapt.emulation import environment as emulation
 
-    return emulation.prepare(request.soc, emulation.count_devices(request.nproc, environ), environ)
+    def say(text: str) -> None:
+        print(f"ascend-run: {text}", file=sys.stderr, flush=True)
+
+    return emulation.prepare(request.soc, emulation.count_devices(request.nproc, environ), environ, say)
 
 
 def _visible(emulation: Emulation, environ: Mapping[str, str]) -> int:

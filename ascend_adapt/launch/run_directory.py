@@ -33,7 +33,7 @@ class RunDirectory:
                     f"run directory {self.path}: is in use by a running job (pid {job.launcher.pid}) — "
                     f"choose another with --log-dir, or end it with `ascend-adapt stop {self.path}`"
                 )
-        stale_status = self.path.glob("adapt-status.*.json")
+        stale_status = [*self.path.glob("adapt-status.*.json"), *self.path.glob("rehearsal*.json")]
         try:
             for folder in (self.path, self.beacons, self.failures):
                 folder.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from . import (
     launcher,
     nvtx,
     old_names,
+    overflow,
     pipeline,
 )
 
@@ -30,6 +31,7 @@ def register_patches() -> list[Patch]:
         launcher,
         nvtx,
         old_names,
+        overflow,
         pipeline,
     )
     return [patch for topic in topics for patch in topic.PATCHES]

@@ -1,4 +1,4 @@
-"""Builds the emulated CANN for torch_npu releases that cannot run here: `python tests/emulation/releases.py [VERSION ...]`.
+"""Builds the emulated CANN for torch_npu releases that cannot run here: tests/emulation/releases.py [VERSION ...]
 
 Each wheel is downloaded for this Python and both architectures, or taken from --wheels. Printed for each: how many
 functions it asks CANN for, and which of them would fail by their name. To run a release, its own torch is needed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -62,3 +63,11 @@ def test_a_job_that_fails_is_reported_as_far_as_it_came(ascend_run, tmp_path):
     assert "found at least two devices, npu:0 and cpu!" in job.stderr
     assert "rehearsal: torch_npu" in job.stderr
     assert json.loads((tmp_path / "run" / "rehearsal.json").read_text())["ranks"]["0"]["steps"] == 0
+
+
+def test_status_says_that_it_was_emulated(ascend_run, tmp_path):
+    assert ascend_run("--device", "npu-emulated", "--log-dir", "run", "train.py").returncode == 0
+    command = [sys.executable, "-m", "ascend_adapt.cli", "status", "run"]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60).stdout
+    assert "device npu (emulated on this host, no hardware)" in told
+    assert "hardware" not in told.replace("no hardware", "")

@@ -21,6 +21,15 @@ static int fail(Mesh *mesh, const char *what, int peer)
     return 0;
 }
 
+static int fail_in(Mesh *mesh, const char *collective, int peer)
+{
+    snprintf(mesh->failure, sizeof mesh->failure,
+             "rank %d of %d: is in %s, and rank %d has not come to it within HCCL_EXEC_TIMEOUT — all ranks must call the "
+             "same collectives",
+             mesh->rank, mesh->size, collective, peer);
+    return 0;
+}
+
 static socklen_t address_of(struct sockaddr_un *address, const unsigned char secret[SECRET_BYTES], int rank)
 {
     memset(address, 0, sizeof *address);
@@ -180,6 +189,13 @@ static int pull(Mesh *mesh, int peer, const Parcel *parcel, Progress *at, int wh
     return 1;
 }
 
+/* As HCCL: what a collective waits for other ranks, in seconds. */
+static int64_t execution_timeout_ns(void)
+{
+    const char *seconds = getenv("HCCL_EXEC_TIMEOUT");
+    return (seconds != NULL && atoll(seconds) > 0 ? atoll(seconds) : 1836) * 1000000000ll;
+}
+
 int mesh_exchange(Mesh *mesh, Parcel *parcels, int what, const char *(*name)(int what))
 {
     const Parcel *own = &parcels[mesh->rank];
@@ -190,8 +206,10 @@ int mesh_exchange(Mesh *mesh, Parcel *parcels, int what, const char *(*name)(int
     int good = progress != NULL && ready != NULL;
     for (int peer = 0; good && peer < mesh->size; peer++)
         progress[peer].out_header = (Header){(uint32_t)what, 0, parcels[peer].out_bytes};
+    int64_t deadline_ns = emulated_now_ns() + execution_timeout_ns();
     while (good) {
         nfds_t waiting = 0;
+        int last = mesh->rank;
         for (int peer = 0; good && peer < mesh->size; peer++) {
             if (peer == mesh->rank)
                 continue;
@@ -199,13 +217,18 @@ int mesh_exchange(Mesh *mesh, Parcel *parcels, int what, const char *(*name)(int
                    pull(mesh, peer, &parcels[peer], &progress[peer], what, name);
             int wants_out = progress[peer].out < out_total(&parcels[peer]);
             int wants_in = progress[peer].in < in_total(&parcels[peer]);
-            if (wants_out || wants_in)
+            if (wants_out || wants_in) {
+                last = peer;
                 ready[waiting++] = (struct pollfd){mesh->sockets[peer],
                                                    (short)((wants_out ? POLLOUT : 0) | (wants_in ? POLLIN : 0)), 0};
+            }
         }
         if (!good || waiting == 0)
             break;
-        poll(ready, waiting, -1);
+        if (emulated_now_ns() > deadline_ns)
+            good = fail_in(mesh, name(what), last);
+        else
+            poll(ready, waiting, 1000);
     }
     free(progress);
     free(ready);

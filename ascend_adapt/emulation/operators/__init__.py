@@ -22,6 +22,7 @@ from ascend_adapt.emulation.operators import (
     layer_norm,
     linear,
     masked_softmax,
+    products,
     ring_attention,
     rms_norm,
     rotary,
@@ -52,6 +53,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     transpose,
     aten_gradients,
     float_status,
+    products,
 )
 
 # torch_npu's own code for these calls what has a kernel here, or answers from its records: it stays in place.

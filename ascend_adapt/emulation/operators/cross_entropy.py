@@ -39,7 +39,7 @@ SUM_GRADIENT = Limit(
 )
 
 
-@kernel("npu_cross_entropy_loss")
+@kernel("npu_cross_entropy_loss", needs_a2=True)
 def cross_entropy_loss(
     self: torch.Tensor,
     target: torch.Tensor,
@@ -78,7 +78,7 @@ def cross_entropy_loss(
     return loss.to(self.dtype), log_prob.to(self.dtype), empty, empty.clone()
 
 
-@kernel("npu_cross_entropy_loss_backward")
+@kernel("npu_cross_entropy_loss_backward", needs_a2=True)
 def cross_entropy_loss_backward(
     grad_loss: torch.Tensor,
     log_prob: torch.Tensor,

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from ascend_adapt.emulation.operators.dropout_mask import draw, keep_mask, packed, unpacked
 from ascend_adapt.emulation.operators.kernel import kernel
 from ascend_adapt.emulation.operators.limits import Limit, check, document, dtype, shape
 from ascend_adapt.emulation.operators.precision import wide
-from ascend_adapt.emulation.operators.random_state import draw, keep_mask, packed, unpacked
 
 PROBABILITY = Limit(
     "_npu_dropout, npu_dropout_gen_mask, npu_dropout_do_mask",

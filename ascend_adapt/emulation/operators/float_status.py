@@ -1,12 +1,13 @@
 """The overflow flag of a device, as npu_get_float_status and its siblings see it.
 
-Nothing on this emulated device raises it by itself: arithmetic that saturates calls ``raise_flag``.
+Arithmetic raises it on a device that saturates, and nothing does on others (see saturation.py).
 """
 
 from __future__ import annotations
 
 import torch
 
+from ascend_adapt.emulation import saturation
 from ascend_adapt.emulation.operators.kernel import kernel
 from ascend_adapt.emulation.operators.limits import Limit, check
 
@@ -16,19 +17,6 @@ MODE = Limit(
     "mode is 0 (original) or 1 (debug)",
     check("aclops/FloatStatusKernelNpu.cpp"),
 )
-
-_raised = False
-
-
-def raise_flag() -> None:
-    """Say that something overflowed since the flag was last cleared."""
-    global _raised
-    _raised = True
-
-
-def is_raised() -> bool:
-    """Return whether something overflowed since the flag was last cleared."""
-    return _raised
 
 
 @kernel("npu_alloc_float_status")
@@ -42,22 +30,21 @@ def get_float_status(self: torch.Tensor, mode: int = 0) -> torch.Tensor:
     """Return eight int32 words, the first of them 1 if the flag is raised."""
     MODE.require(mode in (0, 1), f"mode is {mode}")
     status = torch.zeros(WORDS, dtype=torch.int32)
-    status[0] = int(_raised)
+    status[0] = int(saturation.is_flag_raised())
     return status
 
 
 @kernel("_amp_foreach_non_finite_check")
 def take_flag(scaled_grads: list[torch.Tensor]) -> bool:
     """Return whether the flag is raised, and lower it."""
-    global _raised
-    was, _raised = _raised, False
+    was = saturation.is_flag_raised()
+    saturation.clear_flag()
     return was
 
 
 @kernel("npu_clear_float_status")
 def clear_float_status(self: torch.Tensor, mode: int = 0) -> torch.Tensor:
     """Lower the flag, and return eight zeros of the input's dtype."""
-    global _raised
     MODE.require(mode in (0, 1), f"mode is {mode}")
-    _raised = False
+    saturation.clear_flag()
     return torch.zeros(WORDS, dtype=self.dtype)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ascend_adapt.emulation import report
+from ascend_adapt.emulation.operators import products
 from ascend_adapt.emulation.operators.limits import LimitNotKept
 from ascend_adapt.errors import OperatorMissing
 
@@ -37,6 +38,8 @@ class Kernel:
     dispatch_key: str = "PrivateUse1"
     takes: Collection[str] = ()
     """The parameters of a function that has ``**given`` for them."""
+    needs_a2: bool = False
+    """Whether devices before the Atlas A2 have no such operator."""
 
 
 def kernel(
@@ -45,12 +48,14 @@ def kernel(
     host_results: Collection[int] = (),
     dispatch_key: str = "PrivateUse1",
     takes: Collection[str] = (),
+    needs_a2: bool = False,
 ) -> Callable[[Function], Function]:
     """Mark a function as the kernel of these operators; ``kernels_of`` finds it in its module."""
 
     def mark(function: Function) -> Function:
-        entries = [Kernel(operator, function, host, host_results, dispatch_key, takes) for operator in operators]
-        vars(function)["kernels"] = entries
+        vars(function)["kernels"] = [
+            Kernel(operator, function, host, host_results, dispatch_key, takes, needs_a2) for operator in operators
+        ]
         return function
 
     return mark
@@ -65,10 +70,13 @@ def kernels_of(module: object) -> Iterable[Kernel]:
 def boxed(entry: Kernel, schema: torch.FunctionSchema) -> Function:
     """Return what torch.library calls: it counts, binds by the installed schema, and moves between npu and host."""
     # It needs the emulated device, and what is declared here does not.
+    from ascend_adapt.emulation import saturation
     from ascend_adapt.emulation.host_memory import as_cpu, as_npu
 
     parameters = set(entry.takes or inspect.signature(entry.function).parameters)
     name = f"npu::{entry.operator}"
+    saturates = saturation.is_on()
+    writes = any(one.alias_info is not None and one.alias_info.is_write for one in schema.arguments)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         report.operator(name)
@@ -90,10 +98,14 @@ def boxed(entry: Kernel, schema: torch.FunctionSchema) -> Function:
 
         values = {key: _mapped(to_cpu, value) for key, value in values.items()}
         try:
-            with torch.no_grad():
+            products.require(entry.needs_a2, originals.values())
+            # As torch_npu's own kernels run: what they draw comes from the generator of this device.
+            with torch.no_grad(), torch.npu.device(device):
                 results = entry.function(**values)
         except LimitNotKept as broken:
             raise report.violation(name, broken.limit.text, broken.detail) from None
+        if saturates:
+            saturation.saturate((results, list(values.values()) if writes else ()))
         if not isinstance(results, tuple):
             return to_npu(0, results)
         return tuple(to_npu(index, result) for index, result in enumerate(results[: len(schema.returns)]))

@@ -28,7 +28,7 @@ STARTS = Limit(
 )
 
 
-@kernel("npu_ring_attention_update")
+@kernel("npu_ring_attention_update", needs_a2=True)
 def ring_attention_update(
     prev_attn_out: torch.Tensor,
     prev_softmax_max: torch.Tensor,

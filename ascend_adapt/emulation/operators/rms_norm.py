@@ -54,7 +54,7 @@ def rms_norm_backward(
     return dx.to(self.dtype), (wide(dy) * unit).reshape(-1, *gamma.shape).sum(0).float()
 
 
-@kernel("npu_add_rms_norm")
+@kernel("npu_add_rms_norm", needs_a2=True)
 def add_rms_norm(
     x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -69,7 +69,7 @@ def rotary_mul_backward(
     return dx.to(self.dtype), dr1.to(self.dtype), dr2.to(self.dtype)
 
 
-@kernel("npu_apply_rotary_pos_emb")
+@kernel("npu_apply_rotary_pos_emb", needs_a2=True)
 def apply_rotary_pos_emb(
     query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: str, rotary_mode: str = "half"
 ) -> tuple[torch.Tensor, torch.Tensor]:

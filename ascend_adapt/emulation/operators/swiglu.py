@@ -16,7 +16,7 @@ EVEN = Limit("npu_swiglu", "dim is a dimension of the input, of an even size", _
 DTYPE = Limit("npu_swiglu", "input is float16, bfloat16 or float32", _PAGE)
 
 
-@kernel("npu_swiglu")
+@kernel("npu_swiglu", needs_a2=True)
 def swiglu(self: torch.Tensor, dim: int) -> torch.Tensor:
     """Return silu(a) * b for the halves a, b along ``dim``."""
     _require(self, dim)
@@ -24,7 +24,7 @@ def swiglu(self: torch.Tensor, dim: int) -> torch.Tensor:
     return (torch.nn.functional.silu(first) * second).to(self.dtype)
 
 
-@kernel("npu_swiglu_backward")
+@kernel("npu_swiglu_backward", needs_a2=True)
 def swiglu_backward(grad_output: torch.Tensor, self: torch.Tensor, dim: int) -> torch.Tensor:
     """Return the gradient of the input."""
     _require(self, dim)

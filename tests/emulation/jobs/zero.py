@@ -1,31 +1,32 @@
-"""A model under DeepSpeed's ZeRO; tells accelerator and backend, then the losses. Arguments: stage, type."""
+"""A model under DeepSpeed's ZeRO, stage after stage; tells accelerator and backend, then (stage, optimizer, losses)."""
 
 import os
-import sys
 
 import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
 from tell import tell
 
-STAGE, TYPE, RANK = int(sys.argv[1]), sys.argv[2], int(os.environ["RANK"])
-CONFIG = {
-    "train_micro_batch_size_per_gpu": 2,
-    "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
-    "gradient_clipping": 1.0,
-    "bf16": {"enabled": TYPE == "bf16"},
-    "fp16": {"enabled": TYPE == "fp16", "initial_scale_power": 8},
-    "zero_optimization": {"stage": STAGE, "stage3_param_persistence_threshold": 0},
-}
+RANK = int(os.environ["RANK"])
 deepspeed.init_distributed()
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
-engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)
-tell([get_accelerator().device_name(), get_accelerator().communication_backend_name(), type(engine.optimizer).__name__])
-x = (torch.arange(16.0).reshape(2, 8) / 16 + RANK).to(engine.device, {"bf16": torch.bfloat16, "fp16": torch.half}[TYPE])
-y = torch.tensor([RANK, 1], device=engine.device)
-for _ in range(4):
-    loss = torch.nn.functional.cross_entropy(engine(x).float(), y)
-    engine.backward(loss)
-    engine.step()
-    tell(loss.item())
+tell([get_accelerator().device_name(), get_accelerator().communication_backend_name()])
+for stage in (1, 2, 3):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+    config = {
+        "train_micro_batch_size_per_gpu": 2,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+        "gradient_clipping": 1.0,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+    }
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    x = (torch.arange(16.0).reshape(2, 8) / 16 + RANK).to(engine.device, torch.bfloat16)
+    y = torch.tensor([RANK, 1], device=engine.device)
+    losses = []
+    for _ in range(4):
+        loss = torch.nn.functional.cross_entropy(engine(x).float(), y)
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    tell([stage, type(engine.optimizer).__name__, losses])

@@ -102,6 +102,12 @@ def test_in_place_and_out():
     assert (maximum.tolist(), index.tolist()) == ([0.0, 4.0], [0, 0])
 
 
+def test_a_list_of_outs():
+    outs = [torch.zeros(2, device=NPU), torch.zeros(1, device=NPU)]
+    torch.split_with_sizes_copy(torch.arange(3.0, device=NPU), [2, 1], out=outs)
+    assert [one.tolist() for one in outs] == [[0.0, 1.0], [2.0]]
+
+
 def test_views_in_place():
     tensor = torch.arange(6.0, device=NPU).view(2, 3)
     assert (tensor.clone().transpose_(0, 1).shape, tensor.clone().unsqueeze_(0).shape) == ((3, 2), (1, 2, 3))

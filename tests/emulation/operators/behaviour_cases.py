@@ -151,6 +151,14 @@ def one_seed_gives_one_dropout_mask():
 
 
 @case
+def a_device_draws_from_its_own_generator():
+    torch.npu.manual_seed_all(11)
+    first, second = (operator("_npu_dropout")(torch.ones(64).to(f"npu:{index}"), 0.5)[0].cpu() for index in (0, 1))
+    assert torch.equal(first, second)
+    assert torch.npu.current_device() == 0
+
+
+@case
 def attention_drops_anew_each_call_and_as_before_with_the_seed_given():
     q = normal(1, 2, 16, 8).npu()
     attend = operator("npu_fusion_attention")
@@ -256,12 +264,12 @@ def casts_formats_and_raw_copies():
 
 @case
 def the_overflow_flag_is_read_and_lowered():
-    from ascend_adapt.emulation.operators import float_status
+    from ascend_adapt.emulation import saturation
 
     words = operator("npu_alloc_float_status")(normal(2).npu())
     assert words.cpu().equal(torch.zeros(8))
     assert operator("npu_get_float_status")(words).cpu()[0] == 0
-    float_status.raise_flag()
+    saturation.raise_flag()
     assert operator("npu_get_float_status")(words).cpu()[0] == 1
     assert operator("npu_clear_float_status")(words).cpu().equal(torch.zeros(8))
     assert operator("npu_get_float_status")(words).cpu()[0] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from ascend_adapt.emulation.operators import (
     layer_norm,
     linear,
     masked_softmax,
+    products,
     ring_attention,
     rms_norm,
     rotary,
@@ -229,6 +231,28 @@ def rings():
     yield misuse("ends, not starts", name, ring_attention.STARTS, *part, *part, **packed)
 
 
+def on_910a(case: Misuse) -> Misuse:
+    """Return a case on the older generation of devices."""
+
+    def call() -> Any:
+        before = os.environ["ASCEND_ADAPT_EMULATED_SOC"]
+        os.environ["ASCEND_ADAPT_EMULATED_SOC"] = "Ascend910A"
+        try:
+            return case.call()
+        finally:
+            os.environ["ASCEND_ADAPT_EMULATED_SOC"] = before
+
+    return Misuse(f"910A {case.name}", call, case.operator, case.limit)
+
+
+def older_devices():
+    x = lambda: npu(2, 8)  # noqa: E731
+    yield on_910a(misuse("swiglu", "npu_swiglu", products.A2_OPERATOR, x))
+    yield on_910a(of_attention("attention", products.A2_OPERATOR))
+    half = lambda: npu(2, 8, dtype=torch.bfloat16)  # noqa: E731
+    yield on_910a(misuse("bfloat16", "npu_rms_norm", products.BFLOAT16, half, lambda: npu(8)))
+
+
 def softmax_and_norms():
     softmax = "npu_scaled_masked_softmax"
     square, bools = lambda: npu(2, 2, 32, 32), no_mask(2, 1, 32, 32)  # noqa: E731
@@ -351,6 +375,7 @@ CASES = [
     *attention_arguments(),
     *attention_masks(),
     *rings(),
+    *older_devices(),
     *softmax_and_norms(),
     *rotations(),
     *activations_and_products(),

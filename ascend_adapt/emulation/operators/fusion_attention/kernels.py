@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from ascend_adapt.emulation.operators.dropout_mask import draw, keep_mask, unpacked
 from ascend_adapt.emulation.operators.fusion_attention import limits
 from ascend_adapt.emulation.operators.fusion_attention.arguments import TAKEN, Arguments
 from ascend_adapt.emulation.operators.fusion_attention.arithmetic import backward, forward
 from ascend_adapt.emulation.operators.fusion_attention.call import Call
 from ascend_adapt.emulation.operators.kernel import kernel
 from ascend_adapt.emulation.operators.precision import wide
-from ascend_adapt.emulation.operators.random_state import draw, keep_mask, unpacked
 
 _HOST = ("actual_seq_qlen", "actual_seq_kvlen", "seed", "offset")
 # The gradients in the order of the versions' results.
@@ -24,39 +24,39 @@ _RESULTS = ("query", "key", "value", "pse", "sink")
 _RESULTS_V2 = ("query", "key", "value", "pse", "query_rope", "key_rope", "sink")
 
 
-@kernel("npu_fusion_attention", takes=TAKEN)
+@kernel("npu_fusion_attention", takes=TAKEN, needs_a2=True)
 def fusion_attention(**given: Any) -> tuple[Any, ...]:
     """Return dropout(softmax(scale * (QK^T + pse), masked)) V, row maxima and sums, nothing, seed, offset, numels."""
     return _forward(Call(Arguments.of(given)), given)
 
 
-@kernel("npu_fusion_attention_v2", takes=TAKEN)
+@kernel("npu_fusion_attention_v2", takes=TAKEN, needs_a2=True)
 def fusion_attention_v2(**given: Any) -> tuple[Any, ...]:
     """Return what v1 returns; pse_type 0 adds pse after the scaling, 1 before it as v1 does."""
     return _forward(Call(Arguments.of(given), causal_needs_keys=True), given)
 
 
-@kernel("npu_fusion_attention_v3", takes=TAKEN, host=_HOST, host_results=(4, 5))
+@kernel("npu_fusion_attention_v3", takes=TAKEN, host=_HOST, host_results=(4, 5), needs_a2=True)
 def fusion_attention_v3(**given: Any) -> tuple[Any, ...]:
     """Return what v1 returns up to seed and offset, which are tensors here."""
     *tensors, seed, offset, _ = _forward(Call(Arguments.of(given)), given)
     return (*tensors, torch.tensor([seed]), torch.tensor([offset]))
 
 
-@kernel("npu_fusion_attention_grad", takes=TAKEN)
+@kernel("npu_fusion_attention_grad", takes=TAKEN, needs_a2=True)
 def fusion_attention_grad(**given: Any) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients of query, key, value, pse and sink."""
     return _grad(given)
 
 
-@kernel("npu_fusion_attention_grad_v2", takes=TAKEN)
+@kernel("npu_fusion_attention_grad_v2", takes=TAKEN, needs_a2=True)
 def fusion_attention_grad_v2(**given: Any) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients of query, key, value, pse, query_rope, key_rope and sink."""
     gradients = _backward(Call(Arguments.of(given), causal_needs_keys=True), given)
     return tuple(gradients[name] for name in _RESULTS_V2)
 
 
-@kernel("npu_fusion_attention_grad_v3", takes=TAKEN, host=_HOST)
+@kernel("npu_fusion_attention_grad_v3", takes=TAKEN, host=_HOST, needs_a2=True)
 def fusion_attention_grad_v3(**given: Any) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients of query, key, value, pse and sink."""
     return _grad(given)

@@ -1,0 +1,110 @@
+"""Arithmetic of a device that has no Inf, NaN and bfloat16 (Ascend 910A): it saturates, and raises a flag.
+
+A result beyond the largest number is that number, one that is no number is 0, and the overflow flag stays up until it
+is cleared; code that looks for Inf in gradients finds none. Loaded in ranks only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ascend_adapt.emulation import library, report
+
+# These move numbers, or make them from constants; what they write was not computed.
+_MOVES = frozenset(
+    (
+        "_index_put_impl_",
+        "_pack_padded_sequence",
+        "cat",
+        "clone",
+        "constant_pad_nd",
+        "copy_",
+        "embedding",
+        "empty",
+        "expand",
+        "fill_",
+        "flip",
+        "full",
+        "full_like",
+        "gather",
+        "index",
+        "index_copy",
+        "index_copy_",
+        "index_fill",
+        "index_fill_",
+        "index_put",
+        "index_put_",
+        "index_select",
+        "masked_fill",
+        "masked_fill_",
+        "masked_scatter",
+        "masked_scatter_",
+        "masked_select",
+        "new_full",
+        "repeat",
+        "roll",
+        "scalar_tensor",
+        "scatter",
+        "scatter_",
+        "stack",
+        "take",
+        "tril",
+        "tril_",
+        "triu",
+        "triu_",
+        "where",
+        "zero_",
+    )
+)
+
+
+def is_on() -> bool:
+    """Return whether the emulated device of this process saturates."""
+    return os.environ.get("ASCEND_ADAPT_EMULATED_SOC", "") == "Ascend910A"
+
+
+def computes(base_name: str) -> bool:
+    """Return whether an aten operator of this name computes what it writes."""
+    return base_name not in _MOVES
+
+
+def saturate(results: Any, operator: str = "") -> None:
+    """Replace, in place, what no result of the device can be, and raise the flag if anything was.
+
+    Raises:
+        OperatorLimit: a result of the operator is bfloat16, which the device has not.
+    """
+    for tensor in _floats(results):
+        if tensor.dtype == torch.bfloat16:
+            raise report.violation(operator, "no tensor is bfloat16 on a 910A", "a tensor is bfloat16")
+        if not bool(torch.isfinite(tensor).all()):
+            tensor.nan_to_num_(nan=0.0)
+            raise_flag()
+
+
+def raise_flag() -> None:
+    """Say that something has overflowed since the flag was last cleared."""
+    library.overflow().value = 1
+
+
+def is_flag_raised() -> bool:
+    """Return whether something has overflowed since the flag was last cleared."""
+    return bool(library.overflow().value)
+
+
+def clear_flag() -> None:
+    """Lower the flag."""
+    library.overflow().value = 0
+
+
+def _floats(value: Any) -> Iterable[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point() and value.numel():
+            yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _floats(one)

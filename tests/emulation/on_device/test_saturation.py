@@ -1,0 +1,60 @@
+"""Only where the emulated device saturates; test_saturation.py starts it there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_npu.npu import utils
+
+from ascend_adapt.errors import OperatorLimit
+
+NPU = torch.device("npu:0")
+LARGEST = 65504.0
+
+
+def half(*values):
+    return torch.tensor(values, dtype=torch.half, device=NPU)
+
+
+def test_what_overflows_is_the_largest_number():
+    utils.clear_npu_overflow_flag()
+    assert (half(60000, -60000) * 2).tolist() == [LARGEST, -LARGEST]
+    assert utils.get_npu_overflow_flag()
+    utils.clear_npu_overflow_flag()
+    assert not utils.get_npu_overflow_flag()
+
+
+def test_what_is_no_number_is_zero():
+    assert (half(0.0) / 0).tolist() == [0.0]
+    assert torch.sqrt(half(-1.0)).tolist() == [0.0]
+    assert utils.npu_check_overflow(half(1.0))
+    assert not utils.npu_check_overflow(half(1.0))  # asking lowers it
+
+
+def test_in_place_and_out():
+    tensor = half(60000)
+    tensor.mul_(4)
+    out = half(0)
+    torch.mul(half(60000), 4, out=out)
+    torch._foreach_mul_([other := half(60000)], 4)
+    assert tensor.tolist() == out.tolist() == other.tolist() == [LARGEST]
+
+
+def test_a_scaler_that_looks_for_inf_finds_none():
+    weight = half(1.0).requires_grad_()
+    utils.clear_npu_overflow_flag()
+    (weight * 60000 * 4).sum().backward()
+    assert torch.isfinite(weight.grad).all()
+    assert utils.get_npu_overflow_flag()
+
+
+def test_moving_a_constant_is_no_overflow():
+    utils.clear_npu_overflow_flag()
+    masked = half(1.0, 2.0).masked_fill(torch.tensor([True, False], device=NPU), float("-inf"))
+    assert masked.tolist() == [float("-inf"), 2.0]
+    assert not utils.get_npu_overflow_flag()
+
+
+def test_there_is_no_bfloat16():
+    with pytest.raises(OperatorLimit, match=r"aten::ones: a tensor is bfloat16, expected: no tensor"):
+        torch.ones(2, dtype=torch.bfloat16, device=NPU) + 1

@@ -1,0 +1,61 @@
+"""What is told of the ranks' counts."""
+
+from __future__ import annotations
+
+import json
+
+from ascend_adapt.emulation import rehearsal
+
+
+def write_rank(run_dir, rank, **more):
+    facts = {
+        "operators": {"aten::mm": 10, "aten::add.Tensor": 4},
+        "on_the_host": {},
+        "missing": {},
+        "synchronisations": {"aten::_local_scalar_dense": 6},
+        "violations": [],
+        "steps": 2,
+        "peak_bytes": {str(rank): 3 << 20},
+        "torch_npu": "2.13.0",
+        "soc": "Ascend910B2",
+    }
+    (run_dir / f"rehearsal.{rank}.json").write_text(json.dumps({**facts, **more}))
+
+
+def test_two_ranks(tmp_path):
+    write_rank(tmp_path, 0)
+    write_rank(tmp_path, 1, operators={"aten::mm": 12}, on_the_host={"aten::eig": 1}, missing={"npu::npu_x": 2})
+    status = {"outcomes": [{"patch": "here", "state": "applied"}, {"patch": "not_here", "state": "skipped"}]}
+    (tmp_path / "adapt-status.0.json").write_text(json.dumps(status))
+    told = "\n".join(rehearsal.told(tmp_path))
+    assert "torch_npu 2.13.0 on an emulated Ascend910B2, 2 ranks" in told
+    assert "operators: 2 kinds, 12 to 14 calls a rank, 2 optimizer steps; most: aten::mm 10 to 12" in told
+    assert "has no kernel either: aten::eig 0 to 1" in told
+    assert "not emulated, so not rehearsed: npu::npu_x 0 to 2" in told
+    assert "the host waited for the device: 6 times a rank, 3 an optimizer step" in told
+    assert "npu:0 3.0 MiB, npu:1 3.0 MiB" in told
+    assert "patches applied: here\n" in told
+    assert told.endswith("(evidence: emulated)")
+    written = json.loads((tmp_path / "rehearsal.json").read_text())
+    assert (written["evidence"], sorted(written["ranks"])) == ("emulated", ["0", "1"])
+
+
+def test_a_violated_limit_is_told_once_with_its_rank(tmp_path):
+    violation = {"operator": "npu::npu_swiglu", "limit": "dim is even", "count": 3, "detail": "dim is 7"}
+    for rank in (0, 1):
+        write_rank(tmp_path, rank, violations=[violation])
+    told = [line for line in rehearsal.told(tmp_path) if line.startswith("limit violated")]
+    assert told == ["limit violated: npu::npu_swiglu: dim is 7 (rank 0, 3 times), expected: dim is even"]
+
+
+def test_a_rank_that_was_ended(tmp_path):
+    write_rank(tmp_path, 0)
+    for rank in (0, 1):
+        (tmp_path / f"adapt-status.{rank}.json").write_text('{"outcomes": []}')
+    assert "ranks without a report, ended before their end: 1" in rehearsal.told(tmp_path)
+
+
+def test_nothing_was_rehearsed(tmp_path):
+    (line,) = rehearsal.told(tmp_path)
+    assert "no process of the job imported torch_npu" in line
+    assert not (tmp_path / "rehearsal.json").exists()

@@ -1,0 +1,32 @@
+"""`npu-emulated:910A`: no Inf and no NaN, so what looks for them trains on garbage, and what asks the flag does not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PATCHES = ["overflow_flag_zero_1_2", "overflow_flag_zero_3", "overflow_flag_fp16", "overflow_flag_fp16_norm"]
+WITHOUT = [word for name in PATCHES for word in ("--disable", f"deepspeed.{name}")]
+
+
+def test_on_device(emulated):
+    file = Path(__file__).parent / "on_device" / "test_saturation.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "filterwarnings=ignore", str(file)]
+    process = subprocess.run(
+        command, cwd=file.parents[3], env=emulated(soc="910A"), capture_output=True, text=True, timeout=200
+    )
+    assert process.returncode == 0, process.stdout[-6000:] + process.stderr[-2000:]
+
+
+def test_deepspeeds_scaler_asks_the_flag(job):
+    """Beside the emulated 910B, which has Inf: the same steps are skipped, down to the same scale."""
+    expected = job("overflowing.py", nproc=2).check().told
+    found = job("overflowing.py", nproc=2, device="npu-emulated:910A").check().told
+    assert expected[0][5][2] > 0  # steps are skipped at all
+    assert found == expected
+
+
+def test_without_the_patches_it_takes_every_step(job):
+    ended = job("overflowing.py", nproc=2, device="npu-emulated:910A", options=WITHOUT).check()
+    assert {(scale, skipped) for _, scale, skipped in ended.told[0]} == {(2.0**20, 0)}
