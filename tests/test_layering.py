@@ -60,7 +60,14 @@ MAY_IMPORT = {
         "ascend_adapt.runtime",
         "ascend_adapt.settings",
     },
-    "ascend_adapt.testing": {"ascend_adapt", "ascend_adapt.patches", "ascend_adapt.runtime"},
+    "ascend_adapt.testing": {
+        "ascend_adapt",
+        "ascend_adapt.hosts",
+        "ascend_adapt.patches",
+        "ascend_adapt.plugin_manager",
+        "ascend_adapt.probe",
+        "ascend_adapt.runtime",
+    },
     "ascend_adapt_plugins": {"ascend_adapt", "ascend_adapt.patches.spec"},
 }
 TARGETS = {"accelerate", "apex", "deepspeed", "megatron", "mpu", "peft", "torch", "torch_npu", "transformers"}

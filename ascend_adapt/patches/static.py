@@ -82,7 +82,7 @@ def _check(patch: Patch, tree: SourceTree) -> None:
     if patch.kind == "add":
         if found:
             raise NotNeeded(f"{patch.target} is there already")
-        if len(patch.target.path) > 1 and not _find(patch.target.module, patch.target.path[:-1], tree):
+        if len(patch.target.path) > 1 and not find(patch.target.module, patch.target.path[:-1], tree):
             raise PatchDrift(f"{patch.target}: {'.'.join(patch.target.path[:-1])} is not in {patch.target.module}")
         return
     if not found:
@@ -122,10 +122,15 @@ def definitions(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
     """
     if patch.host_script is not None:
         return syntax.find(syntax.parse_file(tree.root / patch.host_script), patch.target.path)
-    return _find(patch.target.module, patch.target.source_path, tree)
+    return find(patch.target.module, patch.target.source_path, tree)
 
 
-def _find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Found]:
+def find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Found]:
+    """Return what ``tree`` binds at ``path`` in ``module``, as ``definitions`` does.
+
+    Raises:
+        PatchDrift: the module is not there, or does not parse.
+    """
     source = tree.source_of(module)
     if source is None:
         raise PatchDrift(f"{module}: is not in {tree.root}")
@@ -137,7 +142,7 @@ def _find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.F
         for base in getattr(cls.node, "bases", ()):
             for home, name in _origins(base, parsed, module, source):
                 if tree.source_of(home) is not None and (home, (name,)) != (module, path[:-1]):
-                    found += _find(home, (name, path[-1]), tree)
+                    found += find(home, (name, path[-1]), tree)
     return found
 
 
