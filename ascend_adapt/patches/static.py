@@ -95,9 +95,24 @@ def _check(patch: Patch, tree: SourceTree) -> None:
         if len(functions) != 1:
             raise PatchDrift(f"{patch.target}: expected one definition, found {len(functions)}")
         rewrite_definition(patch, functions[0])
+    if patch.kind in ("wrap", "replace") and patch.function is not None:
+        for one in found:
+            _check_function(patch, one.node)
     if patch.kind == "replace" and patch.function is not None:
         for one in found:
             _check_replacement(patch, patch.function, one)
+
+
+_LITERALS = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.Set, ast.JoinedStr)
+
+
+def _check_function(patch: Patch, node: ast.stmt) -> None:
+    """Raise PatchDrift where what stands for a function is written down as something else."""
+    if isinstance(node, ast.ClassDef):
+        raise PatchDrift(f"{patch.target} is a class: classes are never replaced — patch its __init__ or a method")
+    value = getattr(node, "value", None)
+    if isinstance(value, _LITERALS):
+        raise PatchDrift(f"{patch.target} is {ast.unparse(value)}, expected a function")
 
 
 def _check_replacement(patch: Patch, function: Callable[..., Any], found: syntax.Found) -> None:
