@@ -5,11 +5,11 @@ Version ranges were read off all 92 releases on PyPI from 0.6.0 to 0.19.8, and a
 
 from ascend_adapt import Patch, hookimpl
 
-from . import accelerators, communication, configuration, jit_builds, launcher, nvtx, old_names, pipeline
+from . import accelerators, checkpoints, communication, configuration, jit_builds, launcher, nvtx, old_names, pipeline
 
 
 @hookimpl
 def register_patches() -> list[Patch]:
     """Return the patches of every topic."""
-    topics = (accelerators, communication, configuration, jit_builds, launcher, nvtx, old_names, pipeline)
+    topics = (accelerators, checkpoints, communication, configuration, jit_builds, launcher, nvtx, old_names, pipeline)
     return [patch for topic in topics for patch in topic.PATCHES]
