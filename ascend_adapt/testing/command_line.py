@@ -45,9 +45,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Select the patches, or end with the reason why that cannot be done."""
     try:
-        config.stash[_SELECTION] = Selection.of(config)
+        selection = Selection.of(config)
         if config.getoption("--hardware"):
-            config.stash[_DEVICE] = hardware.real_npu()
+            selection.soc = hardware.real_npu()
+        config.stash[_SELECTION] = selection
     except AdaptError as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -120,6 +121,7 @@ class Selection:
     tier: str
 
     def __post_init__(self) -> None:
+        self.soc = ""
         self.applied: dict[str, str] = {}
         self.why_not_real: dict[str, str] = {}
         self.not_shown: list[str] = []
@@ -214,4 +216,3 @@ def _environ() -> dict[str, str]:
 
 
 _SELECTION = pytest.StashKey[Selection]()
-_DEVICE = pytest.StashKey[str]()

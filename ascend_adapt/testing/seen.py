@@ -12,8 +12,8 @@ from ascend_adapt.patches.installation import SourceTree
 from ascend_adapt.patches.spec import Registered
 
 
-def record(one: Registered, tier: str, proves: str = "wiring") -> evidence.Record:
-    """Return the record of a patch that was applied here to its real target."""
+def record(one: Registered, tier: str, soc: str = "") -> evidence.Record:
+    """Return the record of a patch that was applied here to its real target: that proves its wiring."""
     versions = {"torch": probe.distribution_version("torch"), "torch_npu": probe.distribution_version("torch_npu")}
     folder = probe.root_folder(one.patch.target.root)
     for requirement in one.patch.requires:
@@ -21,7 +21,8 @@ def record(one: Registered, tier: str, proves: str = "wiring") -> evidence.Recor
         found = tree.version(requirement.name, one.patch.target).text if tree is not None else None
         versions[requirement.name] = found or probe.distribution_version(requirement.name)
     told = {name: version for name, version in versions.items() if version is not None}
-    return evidence.Record(f"{one.plugin}.{one.name}", tier, proves, told, commit(), _today())
+    told |= {"soc": soc} if soc else {}
+    return evidence.Record(f"{one.plugin}.{one.name}", tier, "wiring", told, commit(), _today())
 
 
 def commit() -> str:

@@ -24,7 +24,7 @@ def test_on_the_installed_target(one: Registered, selection: Selection) -> None:
         pytest.skip(text)
     check(result != FAILED, text)
     selection.applied[full_name(one)] = "a real target"
-    selection.records.append(seen.record(one, selection.tier))
+    selection.records.append(seen.record(one, selection.tier, selection.soc))
 
 
 def test_every_patch_reached_applied(one: Registered, selection: Selection, request: pytest.FixtureRequest) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ascend_adapt import rewrite
 
-# What DeepSpeed has saved holds its own classes (loss scalers, enums). From 0.16.0 on it says weights_only=False itself.
+# What DeepSpeed has saved holds its own classes (loss scalers, enums); from 0.16.0 on it says weights_only=False too.
 load_whole_checkpoints = rewrite(
     "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine:TorchCheckpointEngine.load",
     old="torch.load(path, map_location=map_location)",

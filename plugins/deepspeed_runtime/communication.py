@@ -48,4 +48,20 @@ def gradients_by_type(tensors: list[Any]) -> list[tuple[str, list[Any]]]:
     return [(kind, [t for t in tensors if t.type() == kind]) for kind in types]
 
 
-PATCHES = (backend_of_the_device, gradients_by_type)
+@replace(
+    "deepspeed.runtime.zero.stage_1_and_2:split_half_float_double",
+    requires="deepspeed>=0.8.1,<0.19.8",
+    devices="cpu",
+    why="ZeRO 1 tells gradients apart by names such as torch.cpu.FloatTensor, which a CPU tensor does not have: every "
+    "rank silently keeps its own gradients, nothing is averaged",
+    until="support for DeepSpeed 0.19.7 ends",
+    without="wrong numbers",
+    symptom=Symptom("'torch.{}.FloatTensor'.format(device_type)"),
+)
+def zero_gradients_by_type(tensors: list[Any]) -> list[list[Any]]:
+    """Return the tensors of each type together, in the order of first occurrence."""
+    types = dict.fromkeys(t.type() for t in tensors)
+    return [[t for t in tensors if t.type() == kind] for kind in types]
+
+
+PATCHES = (backend_of_the_device, gradients_by_type, zero_gradients_by_type)

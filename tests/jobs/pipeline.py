@@ -1,7 +1,7 @@
 """An ordinary DeepSpeed job: two pipeline stages, evaluation with and without logits, a checkpoint saved and loaded.
 
-Usage: pipeline.py FOLDER. Prints a JSON line with the losses, as hexadecimal floats, of three steps, of an evaluation, of
-two more steps, and of the same two steps after loading what was saved before them. Knows nothing of ascend_adapt.
+Usage: pipeline.py FOLDER. Prints a JSON line with the losses, as hexadecimal floats, of three steps, of an evaluation,
+of two more steps, and of the same two steps after loading what was saved before them. Knows nothing of ascend_adapt.
 """
 
 import json
