@@ -1,6 +1,6 @@
-"""DeepSpeed's own unit tests on a CPU, twice as they are and twice with every patch in force: the same must pass and fail.
+"""DeepSpeed's own unit tests on a CPU, twice as they are and twice with every patch: the same must pass and fail.
 
-Usage: deepspeed_own_tests.py FOLDER, the folder ``tests`` of a DeepSpeed checkout (source archives have none). Prints the
+Usage: deepspeed_own_tests.py FOLDER, the folder ``tests`` of a DeepSpeed checkout (source archives have none). Prints
 counts and every difference as JSON; exit code 1 if a test that is not flaky by itself ends otherwise with the patches.
 """
 
