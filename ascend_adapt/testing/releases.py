@@ -109,6 +109,7 @@ def _read(url: str, accept: str = "*/*") -> bytes:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context) as answer:
             return bytes(answer.read())
     except urllib.error.HTTPError as error:
+        error.close()
         raise ReleaseError(f"{url}: {error} — the index answers, but not with this file") from error
     except OSError as error:
         raise ReleaseUnreachable(f"{url}: {error} — is the index reachable?") from error

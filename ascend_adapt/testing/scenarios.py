@@ -98,9 +98,12 @@ def aliases_follow(scene: Scene) -> None:
 
 
 def _of_the_gate(patch: Patch) -> dict[str, Scenario]:
-    made: dict[str, Scenario] = {}
+    made: dict[str, Scenario] = {"inside": is_applied}
     for index, requirement in enumerate(patch.requires):
-        near = versions.around(requirement)
+        try:
+            near = versions.around(requirement)
+        except ValueError:
+            continue  # no version is inside: the scenario above fails, and says so
         for side, version in (("below", near.below), ("above", near.above)):
             if version is not None:
                 name = f"{requirement.name} {version}, {side}"
@@ -108,7 +111,6 @@ def _of_the_gate(patch: Patch) -> dict[str, Scenario]:
         inside = f"{near.inside}+local"
         if requirement.specifier.contains(inside, prereleases=True):
             made[f"{requirement.name} {inside}"] = functools.partial(is_applied, name=requirement.name, version=inside)
-    made["inside"] = is_applied
     if patch.devices and set(patch.devices) != {"npu", "cuda", "cpu"}:
         made["another device"] = on_another_device
     if isinstance(patch.host, Host) and patch.host.present and patch.kind != "provide":

@@ -48,7 +48,7 @@ class Scene:
         self.versions = {one.name: versions.around(one).inside for one in self.patch.requires}
         root = self.patch.target.root
         if root in sys.modules and self.patch.host_script is None:
-            raise NotShown(f"{root} is imported already, by the plugin or to compile: no stand-in can take its place")
+            raise NotShown(f"{root} itself is needed here: no stand-in can take its place")
         for name in [name for name in os.environ if name.startswith("ASCEND_ADAPT")]:
             del os.environ[name]
         os.environ["ASCEND_ADAPT_PLUGINS"] = PLUGIN

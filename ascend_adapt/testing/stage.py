@@ -38,6 +38,7 @@ def main() -> None:
     """
     plan = json.load(sys.stdin)
     patches = {name: find(name, plan["plugins"]) for name in plan["patches"]}
+    loaded = {name for name, one in patches.items() if _is_loaded(one)}
     if "compile" in plan["topics"]:
         _warm_torch_up()
     results: dict[str, dict[str, list[str]]] = {name: {} for name in patches}
@@ -47,8 +48,16 @@ def main() -> None:
             for topic in plan["topics"]:
                 for text, scenario in scenarios.of(one.patch).get(topic, {}).items():
                     own = Path(folder, name, str(len(results[name])))
-                    results[name][f"{topic}: {text}"] = _in_a_child(scenario, one, own, tree)
+                    told = [FAILED, f"{one.patch.target.root} is imported when the plugin is loaded"]
+                    results[name][f"{topic}: {text}"] = (
+                        told if name in loaded else _in_a_child(scenario, one, own, tree)
+                    )
     json.dump(results, sys.stdout)
+
+
+def _is_loaded(one: Registered) -> bool:
+    root = one.patch.target.root
+    return one.patch.host_script is None and root in sys.modules and root not in sys.stdlib_module_names
 
 
 def find(name: str, plugins: list[str]) -> Registered:
