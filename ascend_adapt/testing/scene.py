@@ -129,9 +129,14 @@ class Scene:
     def expect(self, state: str, *words: str) -> None:
         """Check the patch's state, and that its reason has ``words``."""
         outcome = self.outcome()
+        self._may_be_judged(outcome, state)
         check(outcome.state == state, f"is {outcome.state}, expected {state}: {outcome.reason}")
         for word in words:
             check(word in outcome.reason, f"the reason {outcome.reason!r} does not say {word!r}")
+
+    def _may_be_judged(self, outcome: Outcome, state: str) -> None:
+        if outcome.state == "not_needed" != state and self.patch.unless is not None:
+            raise NotShown(f"unless= finds nothing wrong with the stand-in: {outcome.reason}")
 
     def expect_untouched(self) -> None:
         """Check that every namespace of the target holds the very objects with which it was made."""
@@ -153,7 +158,7 @@ class Scene:
 
     def expect_in_force(self) -> None:
         """Check that the target is what the patch makes of it, through every name of it, and once only."""
-        check(self.outcome().state == "applied", f"is {self.outcome().state}: {self.outcome().reason}")
+        self.expect("applied")
         if self.patch.kind == "provide":
             check(self.patch.target.module in sys.modules, "the module is not there")
             return

@@ -13,12 +13,14 @@ import signal
 import sys
 import tempfile
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import wrapt  # noqa: F401  loaded by enable() otherwise, in each child anew
 
 import ascend_adapt.patches.session  # noqa: F401  likewise
+from ascend_adapt import hosts
 from ascend_adapt.errors import AdaptError
 from ascend_adapt.patches.installation import SourceTree
 from ascend_adapt.patches.spec import Registered
@@ -61,11 +63,12 @@ def _is_loaded(one: Registered) -> bool:
 
 
 def find(name: str, plugins: list[str]) -> Registered:
-    """Return the registered patch ``plugin.patch``; ``plugins`` are modules to load beside the installed ones."""
+    """Return the registered patch ``plugin.patch``, its host as a Host; ``plugins`` are loaded beside the installed."""
     manager = PluginManager([importlib.import_module(plugin) for plugin in plugins])
     for one in manager.patches():
         if f"{one.plugin}.{one.name}" == name:
-            return one
+            host = hosts.KNOWN.get(str(one.patch.host), one.patch.host)
+            return replace(one, patch=replace(one.patch, host=host))
     raise AdaptError(f"{name}: no plugin registers it — {'; '.join(manager.problems) or 'see ascend-adapt status'}")
 
 
