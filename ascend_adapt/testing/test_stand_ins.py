@@ -9,7 +9,6 @@ from ascend_adapt.testing.command_line import Selection, full_name
 from ascend_adapt.testing.scene import check
 from ascend_adapt.testing.stage import FAILED, NOT_SHOWN, PASSED
 
-
 # What passes only if the patch was applied.
 _APPLIES = ("gate: inside", "script: rewritten before it runs")
 

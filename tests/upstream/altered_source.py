@@ -33,6 +33,8 @@ def altered(patch: Patch, kind: str, tree: SourceTree) -> dict[Path, str | None]
         definitions = {source: syntax.find(syntax.parse_file(source), patch.target.source_path[:-1])}
     else:
         definitions = _definitions(patch, source, tree)
+        if source in definitions and kind not in ("gone", "renamed"):
+            definitions = {source: definitions[source]}  # it hides those of its bases
     texts: dict[Path, str | None] = {}
     for path, found in definitions.items():
         for one in found:
