@@ -1,4 +1,5 @@
-# make demo · make test · make check · make torture · make bench-startup: each installs what it needs into .venv, and nothing anywhere else.
+# make demo · make test · make check · make conformance · make behaviour · make torture · make bench-startup: each installs
+# what it needs into .venv, .nox and .releases, and nothing anywhere else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +9,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test check bench-overhead bench-data torture bench-startup npu-operators install clean
+.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture bench-startup npu-operators install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -16,11 +17,9 @@ $(VENV)/.installed: setup.cfg constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[deepspeed,data,data-fast,data-all,hf,test]'
 	touch $@
 
-# The tests that need an older DeepSpeed run it in an environment of its own.
-.venv-deepspeed-0.9.2/.installed: setup.cfg constraints-deepspeed-0.9.2.txt
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --constraint constraints-deepspeed-0.9.2.txt torch setuptools
-	$(@D)/bin/python -m pip install --quiet --constraint constraints-deepspeed-0.9.2.txt --editable '.[deepspeed]'
+# What needs an older DeepSpeed runs it in an environment of its own, which nox makes.
+.nox/deepspeed-%.installed: noxfile.py constraints-deepspeed.txt setup.cfg | $(VENV)/.installed
+	$(BIN)/nox --install-only --session "deepspeed($*)"
 	touch $@
 
 # Triton is tried in its interpreter, apart from .venv: where it is installed, other packages behave otherwise.
@@ -40,14 +39,32 @@ demo: install
 	    --data-path data/stdlib_text_document --pipeline-model-parallel-size 2 --exit-loss-drop 2.0
 	$(BIN)/ascend-adapt status runs/demo
 
-test: check .venv-deepspeed-0.9.2/.installed .triton/.installed
+SUITE := --pyargs ascend_adapt.testing
+
+test: check .nox/deepspeed-0.9.2.installed .nox/deepspeed-0.14.5.installed .triton/.installed
 	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SUITE) --evidence runs/evidence.json
 
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_packaging.py
+
+# Every release, every alteration, every patch: nothing is taken from a record. `--evidence` renews the records that ship.
+conformance: install
+	$(BIN)/python -m pytest tests/upstream/every_release.py tests/upstream/mutations.py tests/upstream/test_record.py
+	$(BIN)/python -m pytest $(SUITE) --evidence ascend_adapt/evidence_records.json
+
+record-upstreams: install
+	$(BIN)/python tests/upstream/record.py
+
+behaviour: install
+	$(BIN)/nox
+
+DEEPSPEED_TESTS ?= DeepSpeed/tests
+deepspeed-tests: install
+	$(BIN)/python tests/upstream/deepspeed_own_tests.py $(DEEPSPEED_TESTS)
 
 bench-overhead: install
 	$(BIN)/python bench/overhead.py
@@ -68,4 +85,4 @@ npu-operators: install
 	$(BIN)/python tests/upstream/torch_npu_schemas.py
 
 clean:
-	rm -rf $(VENV) .venv-deepspeed-0.9.2 .triton build dist *.egg-info data runs
+	rm -rf $(VENV) .nox .triton build dist *.egg-info data runs

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.outcome import Outcome, Status
 from ascend_adapt.patches.spec import Patch, add, entry, provide, replace, rewrite, wrap
+from ascend_adapt.patches.symptom import Symptom
 from ascend_adapt.runtime import disable, enable, enabled, status
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = [
     "Outcome",
     "Patch",
     "Status",
+    "Symptom",
     "add",
     "disable",
     "enable",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import agreement, hosts, probe, settings
+from ascend_adapt import agreement, evidence, hosts, probe, settings
 from ascend_adapt.errors import AdaptError, SettingsError
 from ascend_adapt.patches import static
 from ascend_adapt.patches.installation import SourceTree
@@ -63,7 +64,9 @@ def of_installation(upstream: Path | None = None) -> Report:
         replace(outcome, state="disabled", reason="by the user") if one.is_named(wanted.disable) else outcome
         for one, outcome in zip(usable, outcomes, strict=True)
     )
-    told = [*manager.problems, *static.conflicts(usable, outcomes)]
+    versions = {name: version for name in ("torch", "torch_npu") if (version := probe.distribution_version(name))}
+    outcomes, damaged = _with_evidence(outcomes, versions)
+    told = [*manager.problems, *static.conflicts(usable, outcomes), *damaged]
     where = f"the source tree {upstream}" if upstream is not None else "what is installed, nothing imported"
     return Report(f"judged on {where}; device {device} ({reason})", outcomes, tuple(told))
 
@@ -95,7 +98,19 @@ def of_run(run_dir: Path) -> Report:
         *_unreached(run_dir),
     ]
     subject = f"what {len(ranks)} ranks of {run_dir} did; device {first['device']} ({first['device_reason']})"
-    return Report(subject, first["outcomes"], tuple(problems))
+    outcomes, damaged = _with_evidence(first["outcomes"], first.get("facts", {}))
+    return Report(subject, outcomes, (*problems, *damaged))
+
+
+def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> tuple[tuple[Outcome, ...], list[str]]:
+    """Give each outcome the evidence for what it found and for ``versions``; and say which files hold no evidence."""
+    records, problems = evidence.known(os.environ)
+    told = []
+    for outcome in outcomes:
+        found = {**versions, **dict(text.rsplit(" ", 1) for text in outcome.found.split(", ") if " " in text)}
+        name = f"{outcome.plugin}.{outcome.patch}"
+        told.append(replace(outcome, evidence=evidence.matching(records, name, found)))
+    return tuple(told), problems
 
 
 def _with_reason(difference: agreement.Difference, outcomes: tuple[Outcome, ...]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from ascend_adapt.errors import PatchConflict, PatchDrift
 from ascend_adapt.patches import syntax
 from ascend_adapt.patches.application import Added, Application, Entry, Layer, Rewritten
+from ascend_adapt.patches.replacement import is_function_like
 from ascend_adapt.patches.rewriting import rewritten_code
 from ascend_adapt.patches.slot import Slot
 from ascend_adapt.patches.spec import NotNeeded, Patch
@@ -63,7 +64,8 @@ class Applier:
             return Added(patch, module, locate(patch.target, module))
         place = locate_present(patch.target, module)
         slot = self._slot_at(place)
-        if patch.unless is not None:
+        # A constant where a function was is drift, which the kind itself tells.
+        if patch.unless is not None and (patch.function is None or is_function_like(slot.original)):
             reason = patch.unless(slot.original)
             if reason:
                 raise NotNeeded(reason)

@@ -92,8 +92,13 @@ def is_borrowed(function: Any, place: Place) -> bool:
     return home.partition(".")[0] != str(place.owner.__name__).partition(".")[0]
 
 
+def is_function_like(original: Any) -> bool:
+    """Return whether ``original`` can be called, or is a descriptor of what can."""
+    return callable(original) or hasattr(original, "__get__")
+
+
 def _is_function(value: Any, original: Any) -> bool:
-    return isinstance(value, FunctionType) and (callable(original) or hasattr(original, "__get__"))
+    return isinstance(value, FunctionType) and is_function_like(original)
 
 
 def _function(patch: Patch, original: Callable[..., Any], place: Place, bound: bool) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ Declaring changes nothing: a plugin returns its patches from ``register_patches(
 All six words share these keyword arguments. Always: ``why`` (what breaks without it), ``until`` (when to delete it),
 ``without`` (``"crash"``, ``"wrong numbers"`` or ``"slower"``: what happens if it is absent). If needed: ``requires``
 (``"deepspeed>=0.6,<0.11.2"``, all must hold), ``devices`` (of npu, cuda, cpu), ``host`` (a Host or its name), ``name``
-(else the function's or the variable's).
+(else the function's or the variable's), ``symptom`` (what in upstream's source shows the fault; only tests ask).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 from ascend_adapt.errors import PatchSpecError
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.outcome import Outcome
+from ascend_adapt.patches.symptom import Symptom
 from ascend_adapt.patches.target import MISSING, Target
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Terms(TypedDict, total=False):
     devices: Iterable[str]
     host: Host | str | None
     name: str
+    symptom: Symptom
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -59,6 +61,7 @@ class Patch:
     requires: tuple[Requirement, ...]
     devices: tuple[str, ...]
     host: Host | str | None
+    symptom: Symptom | None = None
     host_script: str | None = None
     unless: Callable[[Any], str] | None = None
     reversible: bool = True
@@ -246,6 +249,7 @@ def _patch(kind: str, target: str, terms: Terms, **fields: Any) -> Patch:
         requires=tuple(_parse_requirement(text, subject) for text in _words(terms.get("requires", ()), subject)),
         devices=_words(terms.get("devices", ()), subject),
         host=terms.get("host"),
+        symptom=terms.get("symptom"),
         **fields,
     )
 
@@ -279,6 +283,8 @@ def _check_terms(terms: Terms, kind: str, subject: str) -> None:
     host = terms.get("host")
     if host is not None and not isinstance(host, (str, Host)):
         raise PatchSpecError(f"{subject}: host= is {host!r} — give a Host or the name of one")
+    if not isinstance(terms.get("symptom"), (Symptom, type(None))):
+        raise PatchSpecError(f"{subject}: symptom= is {terms.get('symptom')!r} — give a Symptom(...)")
     name = terms.get("name", "")
     if not isinstance(name, str) or name != name.strip() or "," in name:
         raise PatchSpecError(f"{subject}: name= is {name!r} — give one that fits a list with commas")

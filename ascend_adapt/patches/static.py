@@ -82,7 +82,7 @@ def _check(patch: Patch, tree: SourceTree) -> None:
     if patch.kind == "add":
         if found:
             raise NotNeeded(f"{patch.target} is there already")
-        if len(patch.target.path) > 1 and not _find(patch.target.module, patch.target.path[:-1], tree):
+        if len(patch.target.path) > 1 and not find(patch.target.module, patch.target.path[:-1], tree):
             raise PatchDrift(f"{patch.target}: {'.'.join(patch.target.path[:-1])} is not in {patch.target.module}")
         return
     if not found:
@@ -95,9 +95,24 @@ def _check(patch: Patch, tree: SourceTree) -> None:
         if len(functions) != 1:
             raise PatchDrift(f"{patch.target}: expected one definition, found {len(functions)}")
         rewrite_definition(patch, functions[0])
+    if patch.kind in ("wrap", "replace") and patch.function is not None:
+        for one in found:
+            _check_function(patch, one.node)
     if patch.kind == "replace" and patch.function is not None:
         for one in found:
             _check_replacement(patch, patch.function, one)
+
+
+_LITERALS = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.Set, ast.JoinedStr)
+
+
+def _check_function(patch: Patch, node: ast.stmt) -> None:
+    """Raise PatchDrift where what stands for a function is written down as something else."""
+    if isinstance(node, ast.ClassDef):
+        raise PatchDrift(f"{patch.target} is a class: classes are never replaced — patch its __init__ or a method")
+    value = getattr(node, "value", None)
+    if isinstance(value, _LITERALS):
+        raise PatchDrift(f"{patch.target} is {ast.unparse(value)}, expected a function")
 
 
 def _check_replacement(patch: Patch, function: Callable[..., Any], found: syntax.Found) -> None:
@@ -122,10 +137,15 @@ def definitions(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
     """
     if patch.host_script is not None:
         return syntax.find(syntax.parse_file(tree.root / patch.host_script), patch.target.path)
-    return _find(patch.target.module, patch.target.source_path, tree)
+    return find(patch.target.module, patch.target.source_path, tree)
 
 
-def _find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Found]:
+def find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Found]:
+    """Return what ``tree`` binds at ``path`` in ``module``, as ``definitions`` does.
+
+    Raises:
+        PatchDrift: the module is not there, or does not parse.
+    """
     source = tree.source_of(module)
     if source is None:
         raise PatchDrift(f"{module}: is not in {tree.root}")
@@ -137,7 +157,7 @@ def _find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.F
         for base in getattr(cls.node, "bases", ()):
             for home, name in _origins(base, parsed, module, source):
                 if tree.source_of(home) is not None and (home, (name,)) != (module, path[:-1]):
-                    found += _find(home, (name, path[-1]), tree)
+                    found += find(home, (name, path[-1]), tree)
     return found
 
 

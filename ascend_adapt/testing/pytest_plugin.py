@@ -1,1 +1,18 @@
-"""Loaded by every pytest of an environment that has ascend_adapt, so it stays small and imports nothing early."""
+"""Loaded by every pytest of an environment that has ascend_adapt, so it does nothing unless the suite is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+_SUITE = "ascend_adapt.testing"
+
+
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    """Bring in the suite's options when it is named: ``pytest --pyargs ascend_adapt.testing``."""
+    if any(word == _SUITE or word.startswith((f"{_SUITE}.", f"{_SUITE}::")) for word in args):
+        from ascend_adapt.testing import command_line
+
+        early_config.pluginmanager.register(command_line, _SUITE)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -25,6 +26,10 @@ class ReleaseError(AdaptError):
     """A release that cannot be had."""
 
 
+class ReleaseUnreachable(ReleaseError):
+    """Nobody answers: there is no connection, so nothing can be said of the release."""
+
+
 class Releases:
     """The source trees of released versions, kept unpacked below ``cache``."""
 
@@ -36,7 +41,8 @@ class Releases:
         """Return the folder of one release's sources, downloaded first if it is not there.
 
         Raises:
-            ReleaseError: no such release, no connection, or an archive that is not what the index promised.
+            ReleaseError: no such release, or an archive that is not what the index promised.
+        ReleaseUnreachable: no connection.
         """
         folder = self.cache / f"{distribution}-{version}"
         if not folder.is_dir():
@@ -102,5 +108,8 @@ def _read(url: str, accept: str = "*/*") -> bytes:
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context) as answer:
             return bytes(answer.read())
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise ReleaseError(f"{url}: {error} — the index answers, but not with this file") from error
     except OSError as error:
-        raise ReleaseError(f"{url}: {error} — is the index reachable?") from error
+        raise ReleaseUnreachable(f"{url}: {error} — is the index reachable?") from error

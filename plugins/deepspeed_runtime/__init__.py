@@ -7,6 +7,7 @@ from ascend_adapt import Patch, hookimpl
 
 from . import (
     accelerators,
+    checkpoints,
     communication,
     configuration,
     gradient_checks,
@@ -24,6 +25,7 @@ def register_patches() -> list[Patch]:
     """Return the patches of every topic."""
     topics = (
         accelerators,
+        checkpoints,
         communication,
         configuration,
         gradient_checks,

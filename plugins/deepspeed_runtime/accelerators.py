@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ascend_adapt import wrap
+from ascend_adapt import Symptom, wrap
 
 TARGET = "deepspeed.accelerator.real_accelerator:get_accelerator"
 
@@ -26,6 +26,7 @@ TARGET = "deepspeed.accelerator.real_accelerator:get_accelerator"
     why="the only accelerator is CUDA's, or the CPU's needs Intel's oneCCL bindings",
     until="support for DeepSpeed 0.14.0 ends",
     without="crash",
+    symptom=Symptom(reason="before 0.8.1 the fault is the same, and no accelerator helps"),
 )
 def cpu_accelerator(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Set our CPU accelerator before DeepSpeed chooses one."""
@@ -39,6 +40,7 @@ def cpu_accelerator(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
     why="the only accelerator that is ever selected is CUDA's",
     until="support for DeepSpeed 0.10.0 ends",
     without="crash",
+    symptom=Symptom(reason="before 0.8.1 the fault is the same, and no accelerator helps"),
 )
 def npu_accelerator(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Set our NPU accelerator before DeepSpeed chooses one."""

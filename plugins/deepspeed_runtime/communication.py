@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ascend_adapt import replace, wrap
+from ascend_adapt import Symptom, replace, wrap
 
 logger = logging.getLogger("ascend_adapt")
 
@@ -17,6 +17,7 @@ logger = logging.getLogger("ascend_adapt")
     why="code written for GPUs asks for 'nccl', which this device does not have",
     until="callers ask for no backend",
     without="crash",
+    symptom=Symptom(reason="the fault is in the callers"),
 )
 def backend_of_the_device(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Take the accelerator's own backend where 'nccl' is asked for."""
@@ -38,6 +39,7 @@ def backend_of_the_device(wrapped: Any, instance: None, args: tuple[Any, ...], k
     why="gradients are told apart by names such as torch.cpu.FloatTensor, which a CPU tensor does not have",
     until="support for DeepSpeed 0.12 ends",
     without="crash",
+    symptom=Symptom("'torch.{}.FloatTensor'.format(device_type)"),
 )
 def gradients_by_type(tensors: list[Any]) -> list[tuple[str, list[Any]]]:
     """Return (type, its gradients) for each type in the order half, float, double, bfloat16, sparse, then others."""
@@ -46,4 +48,20 @@ def gradients_by_type(tensors: list[Any]) -> list[tuple[str, list[Any]]]:
     return [(kind, [t for t in tensors if t.type() == kind]) for kind in types]
 
 
-PATCHES = (backend_of_the_device, gradients_by_type)
+@replace(
+    "deepspeed.runtime.zero.stage_1_and_2:split_half_float_double",
+    requires="deepspeed>=0.8.1,<0.19.8",
+    devices="cpu",
+    why="ZeRO 1 tells gradients apart by names such as torch.cpu.FloatTensor, which a CPU tensor does not have: every "
+    "rank silently keeps its own gradients, nothing is averaged",
+    until="support for DeepSpeed 0.19.7 ends",
+    without="wrong numbers",
+    symptom=Symptom("'torch.{}.FloatTensor'.format(device_type)"),
+)
+def zero_gradients_by_type(tensors: list[Any]) -> list[list[Any]]:
+    """Return the tensors of each type together, in the order of first occurrence."""
+    types = dict.fromkeys(t.type() for t in tensors)
+    return [[t for t in tensors if t.type() == kind] for kind in types]
+
+
+PATCHES = (backend_of_the_device, gradients_by_type, zero_gradients_by_type)

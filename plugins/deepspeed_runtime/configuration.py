@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import wrap
+from ascend_adapt import Symptom, wrap
 
 
 @wrap(
@@ -16,6 +16,7 @@ from ascend_adapt import wrap
     why="GPT-NeoX passes the configuration in args.deepspeed_config and as config_params=; since 0.9.0 that is refused",
     until="GPT-NeoX v2.0 is out of use",
     without="crash",
+    symptom=Symptom("hasattr(args, 'deepspeed_config') and args.deepspeed_config is not None"),
 )
 def one_configuration(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Drop the second configuration if it equals the first; if they differ, DeepSpeed's own error stands."""

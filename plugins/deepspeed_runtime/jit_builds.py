@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from ascend_adapt import wrap
+from ascend_adapt import Symptom, wrap
 
 _NEVER_ASKED = "DeepSpeed ships the operator compiled, or asks before it compiles"
 
@@ -19,12 +19,14 @@ _NEVER_ASKED = "DeepSpeed ships the operator compiled, or asks before it compile
     "leaves a lock file on which every later run waits for ever; gloo does the same reductions",
     until=_NEVER_ASKED,
     without="crash",
+    symptom=Symptom("build_shm_op()", at="deepspeed.comm.torch:TorchBackend"),
 )
 def no_shared_memory_build(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Use the operator where it was compiled at installation, else let gloo reduce."""
     return wrapped(*args, **kwargs) if _is_installed("deepspeed_shm_comm") else None
 
 
+_BY_ACCELERATOR = Symptom(reason="which builder is asked for depends on the accelerator that is selected")
 _WHY_ADAM = (
     "the optimizer 'Adam' is FusedAdam, which compiles its kernel when it is made, one rank at a time behind a lock "
     "file that a killed run leaves behind"
@@ -38,6 +40,7 @@ _WHY_ADAM = (
     why=_WHY_ADAM,
     until=_NEVER_ASKED,
     without="crash",
+    symptom=_BY_ACCELERATOR,
 )
 def fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Use the operator where it was compiled at installation, else torch's multi-tensor operators."""
@@ -51,6 +54,7 @@ def fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwar
     why=f"{_WHY_ADAM}; on our own CPU accelerator it is the CUDA kernel's builder",
     until="support for DeepSpeed 0.14.0 ends",
     without="crash",
+    symptom=_BY_ACCELERATOR,
 )
 def cuda_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Use torch's multi-tensor operators."""
@@ -64,6 +68,7 @@ def cuda_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...],
     why="before DeepSpeed selects NPUs, FusedAdam has a CUDA kernel only",
     until="support for DeepSpeed 0.10.0 ends",
     without="crash",
+    symptom=_BY_ACCELERATOR,
 )
 def npu_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Use torch's multi-tensor operators."""
@@ -77,6 +82,7 @@ def npu_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], 
     why="these releases select NPUs but have no FusedAdam for them: making the optimizer 'Adam' raises",
     until="support for DeepSpeed 0.11.1 ends",
     without="crash",
+    symptom=_BY_ACCELERATOR,
 )
 def npu_fused_adam_builder(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Use torch's multi-tensor operators for FusedAdam, whatever there is for the others."""
@@ -91,6 +97,7 @@ def npu_fused_adam_builder(wrapped: Any, instance: Any, args: tuple[Any, ...], k
     why="the engine compiles flatten and unflatten, which torch has in Python",
     until="support for DeepSpeed 0.9.4 ends",
     without="crash",
+    symptom=Symptom("UtilsBuilder().load()", at="deepspeed.runtime.engine:DeepSpeedEngine"),
 )
 def flatten_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Use torch's own flatten and unflatten."""
@@ -104,6 +111,7 @@ def flatten_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs:
     why="without ASCEND_HOME_PATH it raises KeyError, where it means to say that there is no CANN",
     until="DeepSpeed tests the variable with `and` instead of `or`",
     without="crash",
+    symptom=Symptom("'ASCEND_HOME_PATH' in os.environ or os.path.exists(os.environ['ASCEND_HOME_PATH'])"),
 )
 def cann_path_or_none(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Return where CANN is, or None."""

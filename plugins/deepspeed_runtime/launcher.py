@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from ascend_adapt import replace, wrap
+from ascend_adapt import Symptom, replace, wrap
 
 # Prefixes of names. ASCEND covers ASCEND_ADAPT_*: without those, other hosts would run other patches.
 FORWARDED = ("ASCEND", "HCCL", "LD_LIBRARY_PATH", "OMP_", "PATH")
@@ -17,6 +17,7 @@ FORWARDED = ("ASCEND", "HCCL", "LD_LIBRARY_PATH", "OMP_", "PATH")
     why="variables of CANN, HCCL and this package are not forwarded to other hosts, which then run otherwise",
     until="DeepSpeed forwards them",
     without="wrong numbers",
+    symptom=Symptom(reason="the fault is what a list lacks"),
 )
 def forward_ascend_variables(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Add our prefixes to EXPORT_ENVS while the launcher runs."""
@@ -37,6 +38,7 @@ def forward_ascend_variables(wrapped: Any, instance: None, args: tuple[Any, ...]
     why="values reach the other hosts' shell unquoted, or in double quotes that still expand: spaces, $, quotes change",
     until="DeepSpeed quotes them for the shell that reads them",
     without="wrong numbers",
+    symptom=Symptom("'export {}={}; '.format(key, val)", at="deepspeed.launcher.multinode_runner:PDSHRunner"),
 )
 def quote_exports(self: Any, key: str, var: str) -> None:
     """Quote a value once, for the only runner whose exports pass through a shell."""

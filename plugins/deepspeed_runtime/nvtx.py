@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import replace
+from ascend_adapt import Symptom, replace
 from ascend_adapt.patches.spec import Terms
 
 
@@ -15,6 +15,7 @@ from ascend_adapt.patches.spec import Terms
     why="it marks ranges with NVTX, which fails or does nothing off CUDA, and hides the function's name",
     until="DeepSpeed's decorator asks the accelerator first and keeps the name",
     without="crash",
+    symptom=Symptom("return wrapped_fn"),
 )
 def no_instrumentation(func: Any) -> Any:
     """Return the function itself."""
@@ -28,6 +29,7 @@ _WITHOUT_NVTX: Terms = {
     "why": "functions decorated before enable() call it, and without CUDA it raises",
     "until": "support for DeepSpeed 0.8.0 ends",
     "without": "crash",
+    "symptom": Symptom("torch.cuda.nvtx.range(func.__qualname__)", at="deepspeed.utils.nvtx:instrument_w_nvtx"),
 }
 
 

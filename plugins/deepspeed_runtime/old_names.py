@@ -8,7 +8,7 @@ import math
 from types import ModuleType
 from typing import Any
 
-from ascend_adapt import add, provide
+from ascend_adapt import Symptom, add, provide
 
 numpy_bufsize = add(
     "numpy:BUFSIZE",
@@ -36,6 +36,10 @@ def torch_six(module: ModuleType) -> None:
 
 
 ELASTIC_API = "torch.distributed.elastic.agent.server.api"
+# Before 0.10.1 the agent is imported with torch 1 only.
+_IMPORTS_THE_AGENT = Symptom(
+    "required_torch_version(min_version=1.11)", at="deepspeed.elasticity.utils:is_torch_elastic_compatible"
+)
 elastic_log = add(
     f"{ELASTIC_API}:log",
     value=logging.getLogger(ELASTIC_API),
@@ -44,6 +48,7 @@ elastic_log = add(
     why="the elastic agent imports it from torch, which renamed it to logger",
     until="support for DeepSpeed 0.14.0 ends",
     without="crash",
+    symptom=_IMPORTS_THE_AGENT,
 )
 
 
@@ -53,6 +58,7 @@ elastic_log = add(
     why="the elastic agent imports it from torch, which moved it",
     until="support for DeepSpeed 0.14.3 ends",
     without="crash",
+    symptom=_IMPORTS_THE_AGENT,
 )
 def _get_socket_with_port() -> Any:
     """Return a bound socket on a free port."""

@@ -6,7 +6,7 @@ import inspect
 import math
 from typing import Any
 
-from ascend_adapt import add, rewrite, wrap
+from ascend_adapt import Symptom, add, rewrite, wrap
 
 ENGINE = "deepspeed.runtime.pipe.engine:PipelineEngine"
 FROM_META = "deepspeed.runtime.utils:PartitionedTensor.from_meta"
@@ -31,6 +31,7 @@ keep_missing_grads = rewrite(
     why="a backend that sends int64 as int32 delivers the metadata as int32, which fails the assertion on its dtype",
     until="no backend narrows int64",
     without="crash",
+    symptom=Symptom("assert meta.dtype == torch.long"),
 )
 def widen_partition_metadata(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Widen int32 metadata, after a check that nothing was lost when it was narrowed."""
@@ -64,6 +65,7 @@ def check_partition_metadata(meta: list[int]) -> None:
     why="its default device is evaluated when the module is imported, before the accelerator may be set",
     until="DeepSpeed evaluates it at the call",
     without="crash",
+    symptom=Symptom("'cuda'", "get_accelerator().device_name()"),
 )
 def partition_on_its_own_device(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Give a received partition the device of its data, unless the caller names one."""
@@ -102,6 +104,7 @@ def eval_batch_with_logits(wrapped: Any, instance: Any, args: tuple[Any, ...], k
     why="eval_batch_with_logits needs the last stage's outputs, which are freed before eval_batch returns",
     until="support for DeepSpeed 0.6.1 ends",
     without="crash",
+    symptom=Symptom(reason="it serves eval_batch_with_logits"),
 )
 def keep_last_outputs(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Keep the outputs of the last stage while eval_batch_with_logits runs."""

@@ -594,3 +594,12 @@ def test_refused_call(theirs: str, ours: str, refused: str) -> None:
         return inspect.signature(namespace["f"])
 
     assert refused_call(signature(theirs), signature(ours)) == refused
+
+
+def test_a_constant_where_a_function_was_is_drift_and_never_reaches_unless(site: Site, enable: Enable) -> None:
+    site.write(target="f = 1\n")
+    enable(wrap("target:f", unless=lambda original: original.__name__, name="one", **TERMS)(lambda *_: None))
+    import target
+
+    assert ascend_adapt.status()["one"].state == "drifted"
+    assert target.f == 1

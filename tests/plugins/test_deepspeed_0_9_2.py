@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "tests" / "jobs" / "masked_pipeline.py"
-OLD, NEW = ROOT / ".venv-deepspeed-0.9.2", ROOT / ".venv"
+OLD, NEW = ROOT / ".nox" / "deepspeed-0-9-2", ROOT / ".venv"
 
 
 def run(venv, tmp_path, *options):

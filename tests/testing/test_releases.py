@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from ascend_adapt.testing.releases import ReleaseError, Releases
+from ascend_adapt.testing.releases import ReleaseError, Releases, ReleaseUnreachable
 
 
 def archive(*names):
@@ -39,10 +39,10 @@ def index(monkeypatch):
                 ]
                 body = json.dumps({"files": files}).encode()
             else:
-                body = served[self.path.rpartition("/")[2]][0]
-            self.send_response(200)
+                body = served.get(self.path.rpartition("/")[2], (None,))[0]
+            self.send_response(404 if body is None else 200)
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(body or b"")
 
         def log_message(self, *_):
             pass
@@ -100,5 +100,12 @@ def test_a_release_that_is_not_there(index, tmp_path):
 
 def test_no_connection(monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    with pytest.raises(ReleaseError, match="is the index reachable"):
+    with pytest.raises(ReleaseUnreachable, match="is the index reachable"):
         Releases(tmp_path).tree("some-toy", "1.0")
+
+
+def test_an_index_that_answers_without_the_file_is_no_lost_connection(index, tmp_path):
+    index("some_toy-1.0.tar.gz", b"")
+    with pytest.raises(ReleaseError, match="the index answers, but not with this file") as told:
+        Releases(tmp_path).tree("another-toy", "1.0")
+    assert not isinstance(told.value, ReleaseUnreachable)

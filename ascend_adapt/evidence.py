@@ -1,0 +1,112 @@
+"""Evidence records: what was proved of a patch, on which versions, by which run of the conformance suite.
+
+Those that ship lie in ``evidence_records.json`` beside this file; a user's own below ``$XDG_STATE_HOME/ascend_adapt``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ascend_adapt.errors import AdaptError
+
+TIERS = ("schema", "emulated", "cpu", "cuda", "hardware")
+PROVES = ("wiring", "numerics", "convergence", "speed")
+# Told, but not asked for: what is judged statically cannot know them.
+_TOLD_ONLY = ("cann", "soc", "python")
+SHIPPED = Path(__file__).parent / "evidence_records.json"
+
+
+class EvidenceError(AdaptError):
+    """A file that holds no evidence records, or a record that claims more than its tier may."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One thing that was seen of one patch.
+
+    ``versions`` are those of the target's distribution, of what the patch requires, and of torch, torch_npu, CANN and
+    the SoC where they were there; ``commit`` is this project's, ``date`` the day.
+    """
+
+    patch: str
+    tier: str
+    proves: str
+    versions: Mapping[str, str]
+    commit: str
+    date: str
+
+    def __post_init__(self) -> None:
+        if self.tier not in TIERS or self.proves not in PROVES:
+            raise EvidenceError(
+                f"evidence of {self.patch}: {self.tier!r} proves {self.proves!r}, expected one of {', '.join(TIERS)} "
+                f"and of {', '.join(PROVES)} — correct the record"
+            )
+        if self.tier in ("schema", "emulated") and self.proves != "wiring":
+            raise EvidenceError(f"evidence of {self.patch}: {self.tier} proves wiring only — remove the record")
+
+    def __str__(self) -> str:
+        versions = " ".join(f"{name} {version}" for name, version in sorted(self.versions.items()))
+        return f"{self.tier}: {self.proves} on {versions} ({self.date})"
+
+    def matches(self, found: Mapping[str, str]) -> bool:
+        """Return whether every version of the record is the one at hand; a local build such as +cpu is the same."""
+        asked = {name: version for name, version in self.versions.items() if name not in _TOLD_ONLY}
+        return all(_release(found.get(name, "")) == _release(version) for name, version in asked.items())
+
+
+def _release(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def user_folder(environ: Mapping[str, str]) -> Path:
+    """Return where a user's own records are."""
+    state = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(state, "ascend_adapt", "evidence")
+
+
+def load(path: Path) -> list[Record]:
+    """Return the records of a file.
+
+    Raises:
+        EvidenceError: it holds something else.
+    """
+    try:
+        told = json.loads(path.read_text())
+        return [Record(**one) for one in told["records"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvidenceError(f"{path}: holds no evidence records ({error}) — remove it") from error
+
+
+def known(environ: Mapping[str, str]) -> tuple[list[Record], list[str]]:
+    """Return every record, those that ship and the user's own, and what is wrong with files that hold none."""
+    records, problems = [], []
+    own = user_folder(environ)
+    for path in [SHIPPED, *(sorted(own.glob("*.json")) if own.is_dir() else ())]:
+        try:
+            records += load(path)
+        except EvidenceError as error:
+            problems.append(str(error))
+    return records, problems
+
+
+def write(records: Sequence[Record], path: Path) -> Path:
+    """Write records to ``path``, whole or not at all, with those it has of other versions, and return it."""
+    kept = load(path) if path.exists() else []
+    path.parent.mkdir(parents=True, exist_ok=True)
+    identity = {(one.patch, one.tier, one.proves, tuple(sorted(one.versions.items()))): one for one in kept}
+    identity |= {(one.patch, one.tier, one.proves, tuple(sorted(one.versions.items()))): one for one in records}
+    told = [asdict(one) for _, one in sorted(identity.items())]
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps({"records": told}, indent=1) + "\n")
+    aside.replace(path)
+    return path
+
+
+def matching(records: Iterable[Record], patch: str, found: Mapping[str, str]) -> tuple[str, ...]:
+    """Return, as texts and without repetition, the records of ``patch`` (plugin.patch) that match ``found``."""
+    told = [record for record in records if record.patch == patch and record.matches(found)]
+    return tuple(dict.fromkeys(str(one) for one in sorted(told, key=lambda one: -TIERS.index(one.tier))))

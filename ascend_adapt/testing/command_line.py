@@ -1,0 +1,218 @@
+"""The options of ``pytest --pyargs ascend_adapt.testing``, the patches they select, and one test for each."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascend_adapt import evidence, hosts
+from ascend_adapt.errors import AdaptError
+from ascend_adapt.patches import static
+from ascend_adapt.patches.host import Host
+from ascend_adapt.patches.installation import SourceTree
+from ascend_adapt.patches.outcome import Outcome
+from ascend_adapt.patches.spec import Registered
+from ascend_adapt.plugin_manager import PluginManager
+from ascend_adapt.testing import hardware, real_target, scenarios, stage
+
+_TOGETHER = ("compile",)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("ascend_adapt", "the conformance suite of ascend_adapt")
+    group.addoption("--patch", action="append", default=[], metavar="NAME", help="only this patch (or plugin.patch)")
+    group.addoption(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this plugin; the module of one that is not installed is loaded",
+    )
+    group.addoption("--upstream", metavar="DIR", help="judge the patches on this source tree too")
+    group.addoption("--hardware", action="store_true", help="on a real NPU; refused where there is none")
+    group.addoption("--evidence", metavar="FILE", help="where the record goes (default: below the user's state folder)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Select the patches, or end with the reason why that cannot be done."""
+    try:
+        selection = Selection.of(config)
+        if config.getoption("--hardware"):
+            selection.soc = hardware.real_npu()
+        config.stash[_SELECTION] = selection
+    except AdaptError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give each test of this package the patches, and the topics, that it is for."""
+    if not metafunc.module.__name__.startswith(f"{__package__}."):
+        return
+    selection = metafunc.config.stash[_SELECTION]
+    if "topic" in metafunc.fixturenames:
+        pairs = [(one, topic) for one in selection.patches for topic in scenarios.of(one.patch)]
+        ids = [f"{full_name(one)}-{topic}" for one, topic in pairs]
+        metafunc.parametrize(("one", "topic"), pairs, ids=ids)
+    elif "one" in metafunc.fixturenames:
+        metafunc.parametrize("one", selection.patches, ids=full_name)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the guard behind all that it guards."""
+    items.sort(key=lambda item: item.name.startswith("test_every_patch_reached_applied"))
+
+
+@pytest.fixture(scope="session")
+def selection(request: pytest.FixtureRequest) -> Selection:
+    """What was asked for on the command line."""
+    return request.config.stash[_SELECTION]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Tell what was shown where, what was not, and where the evidence went."""
+    selection = config.stash[_SELECTION]
+    if not selection.applied:
+        return
+    counts = [f"{len(selection.applied)} of {len(selection.patches)} patches reached applied"]
+    counts += [f"{sum(where == each for where in selection.applied.values())} on {each}" for each in _WHERE]
+    terminalreporter.section("ascend_adapt conformance")
+    terminalreporter.write_line(", ".join(counts))
+    for name, where in sorted(selection.applied.items()):
+        if where == _WHERE[1]:
+            terminalreporter.write_line(f"  only on a stand-in: {name} ({selection.why_not_real.get(name, 'not run')})")
+    for text in selection.not_shown:
+        terminalreporter.write_line(f"  not shown: {text}")
+    if selection.records:
+        path = evidence.write(selection.records, _evidence_path(config))
+        terminalreporter.write_line(f"{len(selection.records)} evidence records: {path}")
+
+
+def _evidence_path(config: pytest.Config) -> Path:
+    given = config.getoption("--evidence")
+    stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    return Path(given) if given else evidence.user_folder(os.environ) / f"conformance-{stamp}.json"
+
+
+_WHERE = ("a real target", "a stand-in")
+
+
+def full_name(one: Registered) -> str:
+    """Return ``plugin.patch``."""
+    return f"{one.plugin}.{one.name}"
+
+
+@dataclass(eq=False)
+class Selection:
+    """The patches under test, and what was seen of them so far."""
+
+    patches: tuple[Registered, ...]
+    modules: tuple[str, ...]
+    upstream: SourceTree | None
+    known_hosts: dict[str, Host]
+    tier: str
+
+    def __post_init__(self) -> None:
+        self.soc = ""
+        self.applied: dict[str, str] = {}
+        self.why_not_real: dict[str, str] = {}
+        self.not_shown: list[str] = []
+        self.records: list[evidence.Record] = []
+        self._stages: dict[tuple[str, ...], dict[str, dict[str, list[str]]]] = {}
+        self._real: dict[tuple[str, str], dict[str, list[str]]] = {}
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Selection:
+        """Return what the options of ``config`` select.
+
+        Raises:
+            AdaptError: no patch has such a name, or a plugin cannot be used.
+        """
+        wanted, plugins = config.getoption("--patch"), config.getoption("--plugin")
+        manager = PluginManager()
+        modules = [name for name in plugins if name not in manager.known]
+        manager.add(_load(name) for name in modules)
+        loaded = [name.rpartition(".")[2] for name in modules] + modules
+        patches, problems = manager.patches(), list(manager.problems)
+        known, usable = manager.hosts(patches, hosts.KNOWN)
+        problems += [problem for problem in manager.problems if problem not in problems]
+        if plugins:
+            usable = [one for one in usable if one.plugin in (*plugins, *loaded)]
+        if wanted:
+            usable = [one for one in usable if one.is_named(wanted) and (one.plugin not in wanted or not plugins)]
+        for name in wanted:
+            if not any(one.is_named([name]) for one in usable):
+                raise AdaptError(f"--patch {name}: no plugin here registers it — `ascend-adapt status` lists the names")
+        if problems:
+            raise AdaptError("; ".join(problems))
+        if not usable:
+            raise AdaptError("no patches: no plugin here registers any — give --plugin MODULE, or install one")
+        upstream = config.getoption("--upstream")
+        if upstream is not None and not Path(upstream).is_dir():
+            raise AdaptError(f"--upstream {upstream}: is not a folder — give an unpacked source tree")
+        tree = SourceTree(Path(upstream)) if upstream else None
+        tier = "hardware" if config.getoption("--hardware") else "cpu"
+        return cls(tuple(usable), tuple(modules), tree, known, tier)
+
+    def device_of(self, one: Registered) -> str:
+        """Return the kind of device a patch is tried as: its own first, on hardware an NPU if it may."""
+        devices = one.patch.devices or ("cpu",)
+        return "npu" if self.tier == "hardware" and "npu" in (one.patch.devices or ("npu",)) else devices[0]
+
+    def verdict(self, one: Registered, tree: SourceTree | None = None) -> Outcome:
+        """Return what the engine says of a patch on ``tree``, or on what is installed, without importing anything."""
+        (outcome,) = static.judge([one], device=self.device_of(one), hosts=self.known_hosts, tree=tree)
+        return outcome
+
+    def on_stand_in(self, one: Registered, topic: str) -> dict[str, list[str]]:
+        """Return the results of one topic of a patch's scenarios: scenario -> [passed, failed or not shown, text]."""
+        name = full_name(one)
+        together = topic in _TOGETHER
+        trees = {full_name(each): self._tree_of(each) for each in (self.patches if together else (one,))}
+        topics = [each for each in scenarios.of(one.patch) if (each in _TOGETHER) == together]
+        key = (*_TOGETHER,) if together else (name,)
+        if key not in self._stages:
+            plan = {"patches": trees, "plugins": self.modules, "topics": topics}
+            self._stages[key] = stage.run(plan, _environ())
+        told = self._stages[key][name]
+        return {text: result for text, result in told.items() if text.startswith(f"{topic}: ")}
+
+    def _tree_of(self, one: Registered) -> str | None:
+        """The tree whose target has the shape to stand in for: where the patch fits."""
+        if self.upstream is not None and self.verdict(one, self.upstream).state == "armed":
+            return str(self.upstream.root)
+        folder = real_target.installed_folder(one.patch)
+        return str(folder) if folder is not None and self.verdict(one).state == "armed" else None
+
+    def on_real_target(self, one: Registered) -> list[str]:
+        """Return [passed, failed or not shown, text] of a patch on the installed target, in a process of its own."""
+        key = (one.patch.target.module, self.device_of(one))
+        if key not in self._real:
+            together = [each for each in self.patches if (each.patch.target.module, self.device_of(each)) == key]
+            names = [full_name(each) for each in together if self.verdict(each).state == "armed"]
+            self._real[key] = real_target.run(names, self.modules, key[1], _environ())
+        return self._real[key][full_name(one)]
+
+
+@functools.cache
+def _load(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise AdaptError(f"--plugin {name}: neither an installed plugin nor a module ({error})") from error
+
+
+def _environ() -> dict[str, str]:
+    kept: Iterable[tuple[str, str]] = os.environ.items()
+    return {name: value for name, value in kept if not name.startswith("ASCEND_ADAPT")}
+
+
+_SELECTION = pytest.StashKey[Selection]()

@@ -1,0 +1,54 @@
+"""Whether a real NPU is here: what may call itself ``hardware``."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt import probe
+from ascend_adapt.errors import AdaptError
+
+
+class NoHardware(AdaptError):
+    """No NPU is here, or what answers is not one."""
+
+
+def real_npu(dev: Path = Path("/dev"), maps: Path = Path("/proc/self/maps")) -> str:
+    """Return the name of the NPU's SoC, as its own runtime says it.
+
+    Raises:
+        NoHardware: no device node, no torch_npu, no device, or the runtime is an emulation.
+    """
+    say = "--hardware: {}, expected a real NPU — run it where one is, or without --hardware"
+    if not probe.device_nodes("npu", dev):
+        raise NoHardware(say.format(f"{dev} has no davinci device node"))
+    if probe.distribution_version("torch_npu") is None:
+        raise NoHardware(say.format("torch_npu is not installed"))
+    try:
+        import torch
+        import torch_npu  # noqa: F401
+    except Exception as error:  # torch_npu raises whatever its libraries raise
+        raise NoHardware(say.format(f"torch_npu cannot be imported ({error})")) from error
+    if torch.npu.device_count() < 1:
+        raise NoHardware(say.format("torch_npu counts no device"))
+    torch.npu.set_device(0)
+    library = _loaded_library(maps.read_text())
+    if library is None or any(part.startswith("ascend_adapt") for part in library.parts):
+        raise NoHardware(say.format(f"the runtime is {library or 'not loaded'}, an emulation"))
+    return _soc_name(ctypes.CDLL(str(library)), say)
+
+
+def _loaded_library(maps: str) -> Path | None:
+    """The file of the Ascend runtime that this process has mapped."""
+    match = re.search(r"(/\S*/libascendcl\.so\S*)$", maps, re.MULTILINE)
+    return Path(match[1]).resolve() if match else None
+
+
+def _soc_name(library: Any, say: str) -> str:
+    library.aclrtGetSocName.restype = ctypes.c_char_p
+    name = (library.aclrtGetSocName() or b"").decode()
+    if not name.startswith("Ascend"):
+        raise NoHardware(say.format(f"aclrtGetSocName says {name!r}"))
+    return name

@@ -1,0 +1,124 @@
+"""Every patch judged on every release: right where its gate says patch, and not missed where the gate says skip."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from ascend_adapt import hosts
+from ascend_adapt.errors import PatchSpecError
+from ascend_adapt.patches import static
+from ascend_adapt.patches.host import Host
+from ascend_adapt.patches.installation import SourceTree
+from ascend_adapt.patches.replacement import refused_call
+from ascend_adapt.patches.spec import Patch, Registered
+from ascend_adapt.testing import faults
+from ascend_adapt.testing.upstream_facts import Facts, full_name
+
+
+@dataclass(frozen=True)
+class Row:
+    """One patch on one release: ``decision`` is patch or skip, ``fault`` what the source shows, ``problem`` if any."""
+
+    release: str
+    patch: str
+    decision: str
+    fault: str
+    reason: str
+    problem: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.release} {self.patch}: the gate says {self.decision}, the fault is {self.fault} ({self.reason})"
+
+
+def concerns(one: Registered, distribution: str) -> bool:
+    """Return whether a patch is judged on releases of ``distribution``: it requires some of them."""
+    return bool(requirements_on(one.patch, distribution))
+
+
+def requirements_on(patch: Patch, distribution: str) -> tuple[Requirement, ...]:
+    """Return those of a patch's requirements that speak of ``distribution``."""
+    wanted = canonicalize_name(distribution)
+    return tuple(one for one in patch.requires if canonicalize_name(one.name) == wanted)
+
+
+def judge(one: Registered, distribution: str, release: str, facts: Facts) -> Row:
+    """Return the row of a patch on a release, from facts alone."""
+    required = requirements_on(one.patch, distribution)
+    admitted = all(each.specifier.contains(Version(release), prereleases=True) for each in required)
+    row = Row(release, full_name(one), "patch" if admitted else "skip", facts.fault, facts.reason)
+    if not admitted:
+        problem = "the gate skips a release that has the fault" if facts.fault == faults.PRESENT else ""
+        return replace(row, problem=problem)
+    if facts.fault == faults.ABSENT:
+        return replace(row, problem="the gate patches a release without the fault")
+    return replace(row, problem=_misfit(one.patch, facts, distribution))
+
+
+def _misfit(patch: Patch, facts: Facts, distribution: str) -> str:
+    """Return why the target does not fit, from facts; a target of another distribution has none here."""
+    if patch.kind in ("add", "provide") or _is_elsewhere(patch, distribution):
+        return ""
+    if not facts.digests:
+        return f"{patch.target} is not there"
+    if patch.kind == "replace" and patch.function is not None:
+        for text in facts.signatures:
+            signature = text.removeprefix("@staticmethod ")
+            bound = len(patch.target.path) > 1 and signature == text
+            refused = refused_call(_signature(signature), inspect.signature(patch.function), bound)
+            if refused:
+                return f"the replacement does not accept {refused}"
+    if patch.bodies and not set(facts.digests) <= set(patch.bodies):
+        return f"its body is {', '.join(facts.digests)}, expected {' or '.join(patch.bodies)}"
+    return ""
+
+
+def _is_elsewhere(patch: Patch, distribution: str) -> bool:
+    return patch.target.root != canonicalize_name(distribution).partition("-")[0]
+
+
+def _signature(text: str) -> inspect.Signature:
+    """Return the signature that ``text`` spells; the values of its defaults do not matter."""
+    node = ast.parse(f"def f{text}: ...").body[0]
+    if not isinstance(node, ast.FunctionDef):
+        raise PatchSpecError(f"{text}: is no signature — make record-upstreams")
+    return static.signature_of(node)
+
+
+def disagreements(
+    rows: Sequence[Row], registered: Sequence[Registered], distribution: str, tree: SourceTree
+) -> list[str]:
+    """Return where the engine's own static verdict on ``tree`` is another than the row says."""
+    told = []
+    for row, one in zip(rows, registered, strict=True):
+        alone = replace(one.patch, requires=requirements_on(one.patch, distribution))
+        known = {**hosts.KNOWN, **({alone.host.name: alone.host} if isinstance(alone.host, Host) else {})}
+        device = (alone.devices or ("cpu",))[0]
+        (outcome,) = static.judge([replace(one, patch=alone)], device=device, hosts=known, tree=tree)
+        if outcome.reason.endswith("is not installed"):
+            continue  # a target of another distribution, which is not here
+        expected = "armed" if row.decision == "patch" else "skipped"
+        if outcome.state != expected:
+            told.append(f"{row}: the engine says {outcome.state}, expected {expected} ({outcome.reason})")
+    return told
+
+
+def summary(rows: Iterable[Row]) -> str:
+    """Return the counts of rows as one sentence."""
+    rows = list(rows)
+    kinds = Counter((row.decision, row.fault) for row in rows)
+    unjudged = sum(number for (_, fault), number in kinds.items() if fault == faults.NOT_JUDGED)
+    releases, patches = {row.release for row in rows}, {row.patch for row in rows}
+    return (
+        f"{len(releases)} releases x {len(patches)} patches = {len(rows)} rows: "
+        f"{kinds['patch', faults.PRESENT]} patched and the fault is there, "
+        f"{kinds['skip', faults.ABSENT]} skipped and it is not, {unjudged} of which the source cannot tell, "
+        f"{sum(bool(row.problem) for row in rows)} wrong"
+    )

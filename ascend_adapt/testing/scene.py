@@ -1,0 +1,268 @@
+"""One patch on one stand-in in one fresh process: what scenarios act on."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ascend_adapt
+from ascend_adapt.patches.installation import SourceTree
+from ascend_adapt.patches.outcome import Outcome
+from ascend_adapt.patches.spec import Patch, Registered
+from ascend_adapt.patches.target import MISSING, Place, locate
+from ascend_adapt.testing import stand_in, versions
+from ascend_adapt.testing.stand_in import ANSWER, NotShown, Shape
+
+PLUGIN = "conformance"
+_ASKS = "asks_for_the_target"
+_ASKING = "import importlib\n\ndef ask(name):\n    return importlib.import_module(name)\n"
+
+
+@dataclass
+class Scene:
+    """A stand-in in ``folder``, first on sys.path, for a patch whose own code was swapped for a counter.
+
+    What a wrapper or replacement does belongs to the real target; here it is only counted, and the wrapper passes on.
+    """
+
+    registered: Registered
+    folder: Path
+    tree: SourceTree | None = None
+    calls: list[str] = field(default_factory=list)
+    plugins: list[ModuleType] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.name = self.registered.name
+        self.device = (self.registered.patch.devices or ("cpu",))[0]
+        self.patch = self._counting(self.registered.patch)
+        self.shape = stand_in.shape_of(self.registered.patch, self.tree)
+        self.versions = {one.name: versions.around(one).inside for one in self.patch.requires}
+        root = self.patch.target.root
+        if root in sys.modules and self.patch.host_script is None:
+            raise NotShown(f"{root} itself is needed here: no stand-in can take its place")
+        for name in [name for name in os.environ if name.startswith("ASCEND_ADAPT")]:
+            del os.environ[name]
+        os.environ["ASCEND_ADAPT_PLUGINS"] = PLUGIN
+
+    # The stage
+
+    def write(
+        self, shape: Shape | None = None, *, with_module: bool = True, versions: Mapping[str, str] | None = None
+    ) -> None:
+        """Write the stand-in, with other ``versions`` of some distributions, and put it first on sys.path."""
+        told = {**self.versions, **(versions or {})}
+        stand_in.write(self.patch, shape or self.shape, self.folder, told, with_module=with_module)
+        (self.folder / f"{_ASKS}.py").write_text(_ASKING)
+        sys.path.insert(0, str(self.folder))
+        importlib.invalidate_caches()
+
+    def write_script(self) -> None:
+        """Write the launched script that the patch rewrites, and what it requires, into the folder."""
+        stand_in.write_around(self.patch, self.folder, self.versions)
+        (self.folder / str(self.patch.host_script)).write_text(stand_in.source(self.patch, self.shape))
+        sys.path.insert(0, str(self.folder))
+
+    def import_target(self) -> None:
+        """Import the target's module as code beside it does; where it is missing, its root."""
+        ask = importlib.import_module(_ASKS).ask
+        try:
+            ask(self.patch.target.module)
+        except ModuleNotFoundError:
+            if self.patch.target.root != self.patch.target.module:
+                ask(self.patch.target.root)
+
+    def take_alias(self, name: str) -> None:
+        """Import a new module that copies the target with ``from module import name``, as users do."""
+        path = self.patch.target.path
+        if self.patch.kind in ("add", "provide", "entry") or self.shape.value:
+            return
+        taken = f"from {self.patch.target.module} import {path[0]} as owner\ntarget = owner"
+        taken += "".join(f".{step}" for step in path[1:-1])
+        if len(path) > 1:
+            taken += f"\ntarget = vars(target).get({path[-1]!r})"
+        (self.folder / f"{name}.py").write_text(f"{taken}\nIS_ALIAS_OF_THE_TARGET = True\n")
+        importlib.invalidate_caches()
+        importlib.import_module(name)
+
+    def aliases(self) -> list[Any]:
+        """Return what the alias modules hold."""
+        return [one.target for one in list(sys.modules.values()) if vars(one).get("IS_ALIAS_OF_THE_TARGET")]
+
+    def place(self) -> Place:
+        """Return what stands at the target now."""
+        return locate(self.patch.target, sys.modules[self.patch.target.module])
+
+    # Acting
+
+    def enable(self, *more: Patch, device: str | None = None) -> Outcome:
+        """Call enable() with the patch, and ``more`` of other plugins, and return the patch's outcome."""
+        if not self.plugins:
+            self.plugins = [_plugin(PLUGIN, self.name, self.patch)]
+            self.plugins += [_plugin(f"{PLUGIN}_{index}", f"other_{index}", one) for index, one in enumerate(more)]
+        plugins = self.plugins
+        os.environ["ASCEND_ADAPT_PLUGINS"] = ",".join(plugin.__name__ for plugin in plugins)
+        ascend_adapt.enable(plugins=plugins, device=device or self.device)
+        return self.outcome()
+
+    def outcome(self) -> Outcome:
+        """Return what became of the patch so far."""
+        return ascend_adapt.status()[f"{PLUGIN}.{self.name}"]
+
+    @contextlib.contextmanager
+    def drift_allowed(self) -> Iterator[None]:
+        """Let the patch drift without an error, whatever its absence would mean."""
+        os.environ["ASCEND_ADAPT_ALLOW_DRIFT"] = self.name
+        yield
+        del os.environ["ASCEND_ADAPT_ALLOW_DRIFT"]
+
+    # Looking
+
+    def expect(self, state: str, *words: str) -> None:
+        """Check the patch's state, and that its reason has ``words``."""
+        outcome = self.outcome()
+        self._may_be_judged(outcome, state)
+        check(outcome.state == state, f"is {outcome.state}, expected {state}: {outcome.reason}")
+        for word in words:
+            check(word in outcome.reason, f"the reason {outcome.reason!r} does not say {word!r}")
+
+    def _may_be_judged(self, outcome: Outcome, state: str) -> None:
+        if outcome.state == "not_needed" != state and self.patch.unless is not None:
+            raise NotShown(f"unless= finds nothing wrong with the stand-in: {outcome.reason}")
+
+    def expect_untouched(self) -> None:
+        """Check that every namespace of the target holds the very objects with which it was made."""
+        module = sys.modules.get(self.patch.target.module)
+        if module is None or self.patch.kind == "provide":
+            return
+        owners: list[Any] = [module]
+        for step in self.patch.target.path[:-1]:
+            if step in vars(owners[-1]):
+                owners.append(vars(owners[-1])[step])
+        for owner, before in zip(owners, module.AS_MADE, strict=True):
+            now = {key: value for key, value in vars(owner).items() if key != "AS_MADE"}
+            check(list(now) == list(before), f"{owner} has the names {sorted(now)}, expected {sorted(before)}")
+            changed = [key for key in before if now[key] is not before[key]]
+            check(not changed, f"{owner} has other objects at {changed} than before")
+        if "CODE_AS_MADE" in vars(module):
+            function = owners[-1].__dict__[self.shape.name] if self.shape.name in vars(owners[-1]) else None
+            check(getattr(function, "__code__", module.CODE_AS_MADE) is module.CODE_AS_MADE, "runs another code")
+
+    def expect_in_force(self) -> None:
+        """Check that the target is what the patch makes of it, through every name of it, and once only."""
+        self.expect("applied")
+        if self.patch.kind == "provide":
+            check(self.patch.target.module in sys.modules, "the module is not there")
+            return
+        place = self.place()
+        made = self.original()
+        check(place.value is not made or self.patch.kind in ("rewrite", "entry"), "the original stands at the target")
+        if self.patch.kind == "rewrite":
+            code = sys.modules[self.patch.target.module].CODE_AS_MADE
+            check(place.value.__code__ is not code, "the function has its own code")
+        elif self.patch.kind == "entry":
+            check(place.value[self.patch.key] is self.patch.value, f"the key holds {place.value[self.patch.key]!r}")
+        elif self.patch.kind == "add":
+            check(place.value is not MISSING, "the attribute is missing")
+        elif not self.shape.value:
+            for call in self.uses():
+                self.calls.clear()
+                call()
+                check(len(self.calls) == 1, f"one call ran the patch {len(self.calls)} times")
+
+    def original(self) -> Any:
+        """Return what upstream made at the target, or MISSING."""
+        module = sys.modules[self.patch.target.module]
+        return module.AS_MADE[-1].get(self.place().name, MISSING)
+
+    def uses(self) -> list[Callable[[], Any]]:
+        """Return calls of the target as users make them: from its module, and by the alias module's own name."""
+        place = self.place()
+        signature = inspect.signature(_function(place.value))
+        if isinstance(place.value, property):
+            return [lambda: getattr(object.__new__(place.owner), place.name)]
+        in_class = isinstance(place.owner, type)
+        args, kwargs = arguments(signature, bound=in_class and not isinstance(place.value, staticmethod))
+        functions = [place.value, *self.aliases()]
+        if in_class:
+            functions = [getattr(object.__new__(place.owner), place.name)]
+        if inspect.iscoroutinefunction(functions[0]) or inspect.isgeneratorfunction(functions[0]):
+            return [lambda f=f: finish(f(*args, **kwargs)) for f in functions]  # type: ignore[misc]
+        return [functools.partial(f, *args, **kwargs) for f in functions]
+
+    def _counting(self, patch: Patch) -> Patch:
+        calls = self.calls
+
+        if patch.kind == "wrap":
+
+            def pass_on(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+                calls.append(self.registered.name)
+                return wrapped(*args, **kwargs)
+
+            return replace(patch, function=pass_on, unless=patch.unless)
+        if patch.kind == "replace" and patch.function is not None:
+            ours = inspect.signature(patch.function)
+
+            def answer(*args: Any, **kwargs: Any) -> Any:
+                calls.append(self.registered.name)
+                return ANSWER
+
+            answer.__signature__ = ours  # type: ignore[attr-defined]
+            return replace(patch, function=answer)
+        if patch.kind == "provide":
+
+            def fill(module: ModuleType) -> None:
+                calls.append(self.registered.name)
+
+            return replace(patch, function=fill)
+        return patch
+
+
+def check(holds: bool, otherwise: str) -> None:
+    """Raise what a scenario reports as its failure, unless it ``holds``; also under ``python -O``."""
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+def arguments(signature: inspect.Signature, bound: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments, each None, with which a function of this signature can be called."""
+    parameters = list(signature.parameters.values())[bound:]
+    required = [one for one in parameters if one.default is one.empty]
+    args = tuple(None for one in required if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD))
+    return args, {one.name: None for one in required if one.kind is one.KEYWORD_ONLY}
+
+
+def finish(result: Any) -> Any:
+    """Run a coroutine or generator to its end."""
+    if inspect.iscoroutine(result):
+        with contextlib.suppress(StopIteration):
+            result.send(None)
+    elif inspect.isgenerator(result):
+        list(result)
+    return result
+
+
+def _function(value: Any) -> Any:
+    if isinstance(value, (classmethod, staticmethod)):
+        return value.__func__
+    return value.fget if isinstance(value, property) else value
+
+
+def _plugin(name: str, patch_name: str, patch: Patch) -> ModuleType:
+    module = ModuleType(name)
+    named = replace(patch, name=patch_name)
+
+    @ascend_adapt.hookimpl
+    def register_patches() -> list[Patch]:
+        return [named]
+
+    module.register_patches = register_patches  # type: ignore[attr-defined]
+    return module

@@ -1,0 +1,228 @@
+"""Stand-ins for targets: generated module trees that have a patch's target as its declaration, or real source, has it.
+
+A stand-in agrees with the declaration by construction: it proves the engine on this patch, never the patch on upstream.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FunctionType
+
+from ascend_adapt.errors import AdaptError, PatchDrift
+from ascend_adapt.patches import static, syntax
+from ascend_adapt.patches.host import Host
+from ascend_adapt.patches.installation import SourceTree
+from ascend_adapt.patches.spec import Patch
+
+ANSWER = "as upstream has it"
+
+
+class NotShown(AdaptError):
+    """Something that cannot be shown on a stand-in; the text says why."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a target is written: a function with its signature and decorator, or a value.
+
+    ``around`` is False when the class that should hold it is missing; ``name`` is another than the target's when it was
+    renamed, or empty when it is gone.
+    """
+
+    name: str
+    signature: str = "(*args, **kwargs)"
+    decorator: str = ""
+    keyword: str = "def"
+    body: str = f"return {ANSWER!r}"
+    value: str = ""
+    inherited: bool = False
+    around: bool = True
+
+
+def shape_of(patch: Patch, tree: SourceTree | None = None) -> Shape:
+    """Return the shape that ``tree`` has, if it holds the target, else what the declaration implies.
+
+    Raises:
+        NotShown: a declaration from which no module can be made.
+    """
+    _refuse_what_python_needs(patch)
+    declared = _declared_shape(patch)
+    if declared.value or patch.kind not in ("wrap", "replace"):
+        return declared
+    try:
+        found = [] if tree is None else static.definitions(patch, tree)
+    except PatchDrift:
+        found = []
+    functions = [one for one in found if isinstance(one.node, syntax.Definition)]
+    return _real_shape(declared, patch, functions[0]) if functions else declared
+
+
+def _refuse_what_python_needs(patch: Patch) -> None:
+    if patch.host_script is None and patch.target.root in {*sys.stdlib_module_names, *_NEEDED}:
+        raise NotShown(f"a stand-in would take the place of {patch.target.root}, which this suite itself needs")
+
+
+_NEEDED = ("ascend_adapt", "packaging", "pluggy", "wrapt", "yaml", "rich")
+
+
+def _declared_shape(patch: Patch) -> Shape:
+    shape = Shape(patch.target.source_path[-1] if patch.target.path else "")
+    if len(patch.target.path) > 1:
+        shape = replace(shape, signature="(self, *args, **kwargs)")
+    if patch.kind == "add" or patch.kind == "provide":
+        return replace(shape, name="")
+    if patch.kind == "entry":
+        entries = {patch.key: ANSWER} if patch.present else {}
+        try:
+            if ast.literal_eval(repr(entries)) != entries:
+                raise ValueError(patch.key)
+        except (ValueError, SyntaxError):
+            raise NotShown(f"the key {patch.key!r} cannot be written down") from None
+        return replace(shape, value=repr(entries))
+    if patch.kind == "replace" and patch.function is None and not isinstance(patch.value, FunctionType):
+        return replace(shape, value=repr(ANSWER))
+    if patch.kind == "replace":
+        function = patch.value if patch.function is None else patch.function
+        return replace(shape, signature=_without_values(inspect.signature(function)))
+    if patch.kind == "rewrite":
+        has_await = any(isinstance(node, ast.Await) for node in ast.walk(ast.parse(patch.old)))
+        return replace(shape, body=patch.old.strip(), keyword="async def" if has_await else "def")
+    return shape
+
+
+def _real_shape(declared: Shape, patch: Patch, found: syntax.Found) -> Shape:
+    node = found.node
+    assert isinstance(node, syntax.Definition)
+    decorators = [ast.unparse(one) for one in node.decorator_list]
+    known = [one for one in decorators if one in ("staticmethod", "classmethod", "property")]
+    yields = any(isinstance(one, (ast.Yield, ast.YieldFrom)) for one in ast.walk(node))
+    return replace(
+        declared,
+        signature=_without_values(static.signature_of(node)),
+        decorator=f"@{known[0]}" if known and found.around else "",
+        keyword="async def" if isinstance(node, ast.AsyncFunctionDef) else "def",
+        body=f"yield {ANSWER!r}" if yields else declared.body,
+        inherited=bool(found.around) and found.around[-1].name != patch.target.path[-2],
+    )
+
+
+def _without_values(signature: inspect.Signature) -> str:
+    """The signature as text; defaults are None and annotations are left out, because their names are not known."""
+    parameters = [
+        one.replace(annotation=one.empty, default=one.default if one.default is one.empty else None)
+        for one in signature.parameters.values()
+    ]
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+def write(patch: Patch, shape: Shape, folder: Path, versions: Mapping[str, str], *, with_module: bool = True) -> None:
+    """Write the module tree, its host's marker files and the distributions with their ``versions`` into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    *packages, _ = patch.target.packages[::-1]
+    if patch.target.module != patch.target.root or patch.kind != "provide":
+        (folder / patch.target.root).mkdir()
+        (folder / patch.target.root / "__init__.py").touch()
+    for package in packages if with_module else []:
+        home = folder.joinpath(*package.split("."))
+        home.mkdir(exist_ok=True)
+        (home / "__init__.py").touch()
+    if with_module and patch.kind != "provide":
+        path = folder.joinpath(*patch.target.module.split("."))
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        path.write_text(source(patch, shape))
+    write_around(patch, folder, versions)
+
+
+def write_around(patch: Patch, folder: Path, versions: Mapping[str, str]) -> None:
+    """Write the marker files of the patch's host and the distributions with their ``versions`` into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(patch.host, Host):
+        for marker in patch.host.present:
+            file = folder / marker
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if not file.exists():
+                file.touch()
+    for name, version in versions.items():
+        info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def source(patch: Patch, shape: Shape) -> str:
+    """Return the source of the target's module; ``AS_MADE`` in it keeps every namespace as it was made."""
+    *around, _ = patch.target.source_path
+    lines: list[str] = []
+    spaces = ""
+    namespaces = ["globals()"]
+    if shape.around:
+        for depth, name in enumerate(around):
+            is_innermost = depth == len(around) - 1
+            if is_innermost and shape.inherited:
+                lines += [f"{spaces}class Base:", f"{spaces}    of_base = 1", *_definition(shape, spaces + "    ")]
+            base = "(Base)" if is_innermost and shape.inherited else ""
+            lines += [f"{spaces}class {name}{base}:", f"{spaces}    of_upstream = 1"]
+            spaces += "    "
+            namespaces.append(f"vars({'.'.join(around[: depth + 1])})")
+        if not shape.inherited:
+            lines += _definition(shape, spaces)
+    if patch.kind == "rewrite" and shape.name and shape.around and not shape.value:
+        lines.append(f"CODE_AS_MADE = {'.'.join((*around, shape.name))}.__code__")
+    lines.append(f"AS_MADE = ({', '.join(f'dict({one})' for one in namespaces)},)")
+    return "\n".join(lines) + "\n"
+
+
+def _definition(shape: Shape, spaces: str) -> list[str]:
+    if not shape.name:
+        return []
+    if shape.value:
+        return [f"{spaces}{shape.name} = {shape.value}"]
+    decorator = [f"{spaces}{shape.decorator}"] if shape.decorator else []
+    body = [f"{spaces}    {line}" for line in shape.body.splitlines()]
+    return [*decorator, f"{spaces}{shape.keyword} {shape.name}{shape.signature}:", *body]
+
+
+def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
+    """Return the shapes, by what was done to the target, that the patch's kind promises to notice; None: no module."""
+    made: dict[str, Shape | None] = {}
+    is_function = not shape.value and bool(shape.name)
+    if shape.name:
+        made["gone"] = replace(shape, name="")
+        made["renamed"] = replace(shape, name=f"{shape.name}_v2")
+    if len(patch.target.path) > 1:
+        made["class gone"] = replace(shape, around=False)
+    if patch.target.module != patch.target.root and patch.kind != "provide":
+        made["module gone"] = None
+    if is_function:
+        made["a value"] = replace(shape, value="1", inherited=False)
+    if patch.kind == "replace" and is_function and not _takes_any_keyword(patch):
+        made["another signature"] = replace(shape, signature=_with_one_more(shape.signature))
+    if patch.kind == "replace" and patch.bodies:
+        made["another body"] = replace(shape, body="return 'another body'")
+    if patch.kind == "rewrite":
+        made["another expression"] = replace(shape, body="return 'another expression'")
+        made["the expression twice"] = replace(shape, body=f"{shape.body}\n{shape.body}")
+    if patch.kind == "entry":
+        made["no mapping"] = replace(shape, value="1")
+    if patch.kind == "entry" and patch.present:
+        made["no such key"] = replace(shape, value="{}")
+    return made
+
+
+def _with_one_more(signature: str) -> str:
+    """``signature`` with one more required keyword, which no replacement knows."""
+    node = ast.parse(f"def f{signature}: ...").body[0]
+    assert isinstance(node, ast.FunctionDef)
+    parameters = list(static.signature_of(node).parameters.values())
+    at = len(parameters) - any(one.kind is one.VAR_KEYWORD for one in parameters)
+    more = inspect.Parameter("a_keyword_of_no_one_else", inspect.Parameter.KEYWORD_ONLY)
+    return _without_values(inspect.Signature([*parameters[:at], more, *parameters[at:]]))
+
+
+def _takes_any_keyword(patch: Patch) -> bool:
+    function = patch.value if patch.function is None else patch.function
+    return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(function).parameters.values())

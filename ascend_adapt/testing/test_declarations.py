@@ -1,0 +1,42 @@
+"""What a patch says of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from ascend_adapt.errors import PatchDrift
+from ascend_adapt.patches import static
+from ascend_adapt.patches.spec import CONSEQUENCES, Registered
+from ascend_adapt.testing import release_matrix, upstream_facts, versions
+from ascend_adapt.testing.command_line import Selection
+from ascend_adapt.testing.scene import check
+
+
+def test_it_says_everything(one: Registered) -> None:
+    """Why, until when, and what happens without it; a range that admits something; a name that --disable can give."""
+    patch = one.patch
+    check(bool(patch.why.strip() and patch.until.strip()), f"why is {patch.why!r}, until is {patch.until!r}")
+    check(patch.without in CONSEQUENCES, f"without is {patch.without!r}")
+    check(bool(one.name) and "," not in one.name, f"its name is {one.name!r}")
+    for requirement in patch.requires:
+        versions.around(requirement)
+
+
+def test_it_judges_the_source_tree(one: Registered, selection: Selection) -> None:
+    """On --upstream DIR: no drift in the range, and the fault is there just where the gate says patch."""
+    if selection.upstream is None:
+        pytest.skip("no --upstream DIR was given")
+    outcome = selection.verdict(one, selection.upstream)
+    check(outcome.state in ("armed", "skipped", "not_needed"), f"is {outcome.state}: {outcome.reason}")
+    own = [each for each in one.patch.requires if outcome.found.startswith(f"{each.name} ")]
+    if not own or selection.upstream.folder(one.patch.target.root) is None:
+        return
+    version = selection.upstream.version(own[0].name, one.patch.target).text
+    try:
+        static.definitions(one.patch, selection.upstream)
+    except PatchDrift:
+        return
+    if version is not None:
+        facts = upstream_facts.gather(one.patch, selection.upstream)
+        row = release_matrix.judge(one, own[0].name, version, facts)
+        check(not row.problem, f"{row}: {row.problem}")

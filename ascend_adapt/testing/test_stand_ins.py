@@ -1,0 +1,29 @@
+"""The engine on stand-ins for each patch's target: what can be told from the declaration, with nothing installed."""
+
+from __future__ import annotations
+
+import pytest
+
+from ascend_adapt.patches.spec import Registered
+from ascend_adapt.testing.command_line import Selection, full_name
+from ascend_adapt.testing.scene import check
+from ascend_adapt.testing.stage import FAILED, NOT_SHOWN, PASSED
+
+# What passes only if the patch was applied.
+_APPLIES = ("gate: inside", "script: rewritten before it runs")
+
+
+def test_on_a_stand_in(one: Registered, topic: str, selection: Selection) -> None:
+    """Every scenario of the topic, each in a fresh process."""
+    results = selection.on_stand_in(one, topic)
+    failed = [f"{text}: {told}" for text, (result, told) in results.items() if result == FAILED]
+    hidden = [told for result, told in results.values() if result == NOT_SHOWN]
+    for reason in dict.fromkeys(hidden):
+        count = f"{hidden.count(reason)} of {len(results)} scenarios"
+        selection.not_shown.append(f"{full_name(one)}, {topic}, {count}: {reason}")
+    check(bool(results), "no scenario ran")
+    check(not failed, "\n".join(failed))
+    if len(hidden) == len(results):
+        pytest.skip(hidden[0])
+    if any(results.get(name, ("",))[0] == PASSED for name in _APPLIES):
+        selection.applied.setdefault(full_name(one), "a stand-in")

@@ -1,0 +1,142 @@
+"""What one release's sources say to each patch: signatures, hashes, faults. Facts are recorded, source is not."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt.errors import AdaptError, PatchDrift
+from ascend_adapt.patches import static, syntax
+from ascend_adapt.patches.installation import SourceTree
+from ascend_adapt.patches.spec import Patch, Registered
+from ascend_adapt.testing import faults
+
+
+class RecordError(AdaptError):
+    """A record of upstream facts that is not one, or is of other patches."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one release holds of one patch's target.
+
+    ``signatures`` and ``digests`` have one entry for each definition (a constant has no signature, that of a static
+    method says so); none means that the target is not there. ``fault`` and ``reason`` are as in ``faults.Fault``.
+    """
+
+    signatures: tuple[str, ...]
+    digests: tuple[str, ...]
+    fault: str
+    reason: str
+
+
+def gather(patch: Patch, tree: SourceTree) -> Facts:
+    """Return the facts of ``patch`` in ``tree``; nothing is imported."""
+    fault = faults.look_for(patch, tree)
+    try:
+        found = [] if patch.kind == "provide" else static.definitions(patch, tree)
+    except PatchDrift:
+        found = []
+    functions = [one.node for one in found if isinstance(one.node, syntax.Definition)]
+    return Facts(
+        tuple(map(_signature_text, functions)),
+        tuple(syntax.digest(one.node) for one in found),
+        fault.state,
+        fault.reason,
+    )
+
+
+def _signature_text(node: syntax.Definition) -> str:
+    is_static = "staticmethod" in map(ast.unparse, node.decorator_list)
+    return f"{'@staticmethod ' if is_static else ''}{static.signature_of(node)}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """The facts of many releases of one distribution, oldest first: ``facts[patch][release]``."""
+
+    distribution: str
+    releases: tuple[str, ...]
+    declared: Mapping[str, str]
+    """By patch, the hash of what its facts depend on."""
+    facts: Mapping[str, Mapping[str, Facts]]
+
+    def of(self, one: Registered, release: str) -> Facts:
+        """Return the facts of a patch in a release.
+
+        Raises:
+            RecordError: the record was made for another declaration of the patch, or does not have it.
+        """
+        name = full_name(one)
+        if self.declared.get(name) != fingerprint(one.patch):
+            raise RecordError(f"the record of {self.distribution}: is not of today's {name} — make record-upstreams")
+        return self.facts[name][release]
+
+    def save(self, path: Path) -> None:
+        """Write the record; consecutive releases with equal facts share one entry."""
+        patches = {
+            name: {"declared": self.declared[name], "facts": _runs(self.releases, self.facts[name])}
+            for name in sorted(self.facts)
+        }
+        data = {"distribution": self.distribution, "releases": self.releases, "patches": patches}
+        path.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def load(path: Path) -> Record:
+    """Return the record that ``path`` holds.
+
+    Raises:
+        RecordError: it is no record.
+    """
+    try:
+        data = json.loads(path.read_text())
+        releases = tuple(data["releases"])
+        patches = data["patches"]
+        facts = {name: _unfolded(releases, told["facts"]) for name, told in patches.items()}
+        return Record(data["distribution"], releases, {name: told["declared"] for name, told in patches.items()}, facts)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{path}: is no record of upstream facts ({error!r}) — make record-upstreams") from error
+
+
+def record(distribution: str, registered: Sequence[Registered], trees: Mapping[str, SourceTree]) -> Record:
+    """Return the record of ``trees`` (by release, oldest first)."""
+    facts = {full_name(one): {release: gather(one.patch, trees[release]) for release in trees} for one in registered}
+    declared = {full_name(one): fingerprint(one.patch) for one in registered}
+    return Record(distribution, tuple(trees), declared, facts)
+
+
+def full_name(one: Registered) -> str:
+    """Return ``plugin.patch``."""
+    return f"{one.plugin}.{one.name}"
+
+
+def fingerprint(patch: Patch) -> str:
+    """Return 16 hex digits that change when what the facts depend on is declared otherwise."""
+    return hashlib.sha256(faults.declaration(patch).encode()).hexdigest()[:16]
+
+
+def _runs(releases: Sequence[str], facts: Mapping[str, Facts]) -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = []
+    for release in releases:
+        told = json.loads(json.dumps(asdict(facts[release])))
+        if runs and {key: runs[-1][key] for key in told} == told:
+            runs[-1]["last"] = release
+        else:
+            runs.append({"first": release, "last": release, **told})
+    return runs
+
+
+def _unfolded(releases: Sequence[str], runs: Sequence[Mapping[str, Any]]) -> dict[str, Facts]:
+    facts = {}
+    for run in runs:
+        told = Facts(tuple(run["signatures"]), tuple(run["digests"]), run["fault"], run["reason"])
+        for release in releases[releases.index(run["first"]) : releases.index(run["last"]) + 1]:
+            facts[release] = told
+    if list(facts) != list(releases):
+        raise ValueError("a release without facts")
+    return facts

@@ -1,0 +1,42 @@
+"""Versions inside and just outside what a requirement admits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+
+@dataclass(frozen=True)
+class Around:
+    """One version that is admitted, and the nearest that are not, where there are bounds."""
+
+    inside: str
+    below: str | None
+    above: str | None
+
+
+def around(requirement: Requirement) -> Around:
+    """Return versions in and around what ``requirement`` admits.
+
+    Raises:
+        ValueError: it admits none of the versions near its own bounds.
+    """
+    candidates = {Version("0.dev0"), Version("1"), Version("9999")}
+    for clause in requirement.specifier:
+        base = Version(clause.version.removesuffix(".*"))
+        *higher, last = base.release
+        candidates |= {base, Version(f"{base}.1"), Version(".".join(map(str, (*higher, last + 1))))}
+        if last:
+            candidates.add(Version(".".join(map(str, (*higher, last - 1, 9999)))))
+        if not (base.is_devrelease or base.is_postrelease or base.local):
+            candidates.add(Version(f"{base.base_version}.dev0"))
+    admitted = [one for one in candidates if requirement.specifier.contains(one, prereleases=True)]
+    if not admitted:
+        raise ValueError(f"{requirement}: admits no version near its bounds")
+    lowest, highest = min(admitted), max(admitted)
+    below = [one for one in candidates if one < lowest]
+    above = [one for one in candidates if one > highest]
+    releases = [one for one in admitted if not one.is_prerelease] or admitted
+    return Around(str(min(releases)), str(max(below)) if below else None, str(min(above)) if above else None)

@@ -1,0 +1,50 @@
+"""A plugin of somebody else's: the training code of `gpt2_recipes` (imaginary) on machines without an NVIDIA driver."""
+
+from ascend_adapt import Symptom, add, entry, hookimpl, rewrite, wrap
+
+TERMS = {"requires": "gpt2_recipes>=1.2,<2", "until": "gpt2_recipes 2 is what everybody uses"}
+
+
+@wrap(
+    "gpt2_recipes.devices:free_memory",
+    devices=("npu", "cpu"),
+    why="it runs nvidia-smi, which is not there",
+    without="crash",
+    symptom=Symptom("subprocess.check_output(['nvidia-smi'])"),
+    **TERMS,
+)
+def no_nvidia_smi(wrapped, instance, args, kwargs):
+    """Return 0 bytes, which the recipe takes for unknown."""
+    return 0
+
+
+mean_over_tokens = rewrite(
+    "gpt2_recipes.losses:Loss.reduce",
+    old="losses.mean()",
+    new="losses.sum() / mask.sum()",
+    why="padding counts as tokens",
+    without="wrong numbers",
+    **TERMS,
+)
+
+
+@add("gpt2_recipes.losses:Loss.unreduced", why="our trainer asks for each token's own loss", without="crash", **TERMS)
+def unreduced(self, losses):
+    """Return the losses as they are."""
+    return losses
+
+
+bf16_everywhere = entry(
+    "gpt2_recipes.precision:DTYPES",
+    "auto",
+    "bfloat16",
+    present=True,
+    why="auto is float16, which overflows without loss scaling",
+    without="wrong numbers",
+    **TERMS,
+)
+
+
+@hookimpl
+def register_patches():
+    return [no_nvidia_smi, mean_over_tokens, unreduced, bf16_everywhere]

@@ -1,0 +1,39 @@
+"""Environments for releases of DeepSpeed older than the one in constraints.txt: one each, on the torch of today.
+
+``make behaviour`` makes them all and runs the behavioural matrix on each; ``nox -s "deepspeed(0.9.2)"`` one. The newest
+release has no session: it is in .venv.
+"""
+
+import sys
+
+import nox
+
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_existing_virtualenvs = True
+
+# Release -> what its own requirements do not say, or say too loosely.
+RELEASES = {
+    "0.6.0": "pydantic==1.10.27",
+    "0.9.2": "pydantic==1.10.27",
+    "0.11.1": "pydantic==1.10.27",
+    "0.12.6": "pydantic==1.10.27",
+    "0.14.5": "pydantic==2.14.4",
+    "0.16.9": "pydantic==2.14.4",
+}
+# Its setup.py imports torch.
+NOT_ISOLATED = ("0.6.0",)
+
+
+@nox.session
+@nox.parametrize("release", list(RELEASES), ids=list(RELEASES))
+def deepspeed(session: nox.Session, release: str) -> None:
+    """One DeepSpeed release in an environment of its own."""
+    constraints = ("--quiet", "--constraint", "constraints-deepspeed.txt")
+    session.install(*constraints, "torch", "setuptools", "wheel")
+    isolation = ("--no-build-isolation",) if release in NOT_ISOLATED else ()
+    session.install(*constraints, RELEASES[release], "--editable", ".")
+    session.install(*constraints, *isolation, f"deepspeed=={release}", RELEASES[release], env={"DS_BUILD_OPS": "0"})
+    tests = "tests/plugins/test_deepspeed_behaviour.py"
+    # pytest is that of the environment nox itself runs in.
+    command = (sys.executable, "-m", "pytest", tests, "-k", f"{release} or reference")
+    session.run(*command, env={"DEEPSPEED_RELEASE": release}, external=True)

@@ -1,0 +1,156 @@
+"""Ordinary DeepSpeed jobs on old, middle and new releases, on a CPU with gloo: what runs, and with which numbers.
+
+TABLE is checked in both directions: what runs must have the losses it names, bit for bit; what does not must fail for
+the reason it gives. `make test` has three releases, `make behaviour` (nox) all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+JOBS = ROOT / "tests" / "jobs"
+NEWEST = "0.19.8"
+COMMANDS = {
+    "pipeline": ("2", "pipeline.py", "{folder}"),
+    "masked_pipeline": ("4", "masked_pipeline.py"),
+    "zero_1": ("2", "zero.py", "1", "{folder}"),
+    "zero_2": ("2", "zero.py", "2", "{folder}"),
+    "zero_3": ("2", "zero.py", "3", "{folder}"),
+}
+
+
+@dataclass(frozen=True)
+class Runs:
+    """It runs; ``like`` names the release, or the reference, whose losses it has bit for bit."""
+
+    like: str = NEWEST
+
+
+@dataclass(frozen=True)
+class Fails:
+    """It does not run: ``text`` is in what it prints; ``unless`` is a program that would help."""
+
+    text: str
+    unless: str = ""
+
+
+PLAIN = Runs("plain")
+# The optimizer is made with a step on gradients of zero, which leaves Adam's bias correction one step ahead.
+AHEAD = Runs("one_step_ahead")
+OWN_ROUNDING = Runs("0.16.9")  # differs from all others in the last digits; the cause was not looked for
+SPLIT = Fails("Output 0 of Split is a view and is being modified inplace")
+TABLE: dict[str, dict[str, Runs | Fails]] = {
+    "0.9.2": {
+        "pipeline": Runs(),
+        "masked_pipeline": Runs(),
+        "zero_1": AHEAD,
+        "zero_2": AHEAD,
+        "zero_3": Fails("unknown parameter type"),  # record_stream of a CPU tensor
+    },
+    "0.11.1": {"pipeline": Runs(), "masked_pipeline": Runs(), "zero_1": AHEAD, "zero_2": AHEAD, "zero_3": AHEAD},
+    "0.12.6": {"pipeline": Runs(), "masked_pipeline": Runs(), "zero_1": SPLIT, "zero_2": SPLIT, "zero_3": AHEAD},
+    "0.14.5": {
+        "pipeline": Runs(),
+        "masked_pipeline": Runs(),
+        "zero_1": PLAIN,
+        "zero_2": PLAIN,
+        "zero_3": Fails("No such file or directory: 'numactl'", unless="numactl"),
+    },
+    "0.16.9": {
+        "pipeline": OWN_ROUNDING,
+        "masked_pipeline": OWN_ROUNDING,
+        "zero_1": PLAIN,
+        "zero_2": PLAIN,
+        "zero_3": PLAIN,
+    },
+    NEWEST: {"pipeline": Runs(), "masked_pipeline": Runs(), "zero_1": PLAIN, "zero_2": PLAIN, "zero_3": PLAIN},
+}
+# tests/plugins/test_deepspeed_0_9_2.py has the masked pipeline of 0.9.2.
+IN_CI = {"0.9.2": ("pipeline", "zero_1"), "0.14.5": ("masked_pipeline", "zero_1"), NEWEST: ("pipeline", "zero_1")}
+ASKED = os.environ.get("DEEPSPEED_RELEASE")
+CHOSEN = {ASKED: tuple(TABLE.get(ASKED, ()))} if ASKED else IN_CI
+
+
+def environment(release: str) -> Path:
+    return ROOT / (".venv" if release == NEWEST else f".nox/deepspeed-{release.replace('.', '-')}")
+
+
+@functools.cache
+def run(release: str, job: str) -> tuple[int, dict[str, Any], str]:
+    """Run a job; return its exit code, what its last rank printed, and everything it said."""
+    with tempfile.TemporaryDirectory() as folder:
+        nproc, script, *arguments = (word.format(folder=f"{folder}/checkpoint") for word in COMMANDS[job])
+        command = [environment(release) / "bin" / "ascend-run", "--nproc", nproc, "--device", "cpu"]
+        command += ["--log-dir", f"{folder}/run", JOBS / script, *arguments]
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": f"{folder}/extensions"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environ, cwd=folder)
+    printed = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"deepspeed"')]
+    return done.returncode, printed[0] if printed else {}, done.stdout + done.stderr
+
+
+@functools.cache
+def reference(kind: str) -> list[str]:
+    """The first losses of tests/jobs/zero.py in plain torch, one process, without DeepSpeed or any patch."""
+    command = [sys.executable, str(JOBS / "zero_in_plain_torch.py"), kind]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ, check=True)
+    losses: list[str] = json.loads(done.stdout.splitlines()[-1])  # DeepSpeed itself talks before
+    return losses
+
+
+@pytest.mark.parametrize(("release", "job"), [(release, job) for release in CHOSEN for job in CHOSEN[release]])
+def test_a_job_does_what_the_table_says(release: str, job: str) -> None:
+    expected = TABLE[release][job]
+    code, told, text = run(release, job)
+    if isinstance(expected, Fails):
+        if expected.unless and shutil.which(expected.unless):
+            pytest.skip(f"{expected.unless} is here, so {expected.text!r} does not happen")
+        assert (code != 0, expected.text in text) == (True, True), text[-2000:]
+        return
+    assert code == 0, text[-4000:]
+    assert told["deepspeed"].startswith(release)
+    if "loaded" in told:
+        assert told["backend"] == "gloo"  # 'nccl' was asked for
+        assert told["loaded"] == told["continued"]
+    if job == "pipeline":
+        assert told["with_logits"] == told["evaluated"]
+        assert told["logits"] == [2, 8, 32]
+    if expected in (PLAIN, AHEAD):
+        assert told["trained"] == reference(expected.like)
+    elif expected.like != release:
+        _, like, text = run(expected.like, job)
+        assert {**told, "deepspeed": ""} == {**like, "deepspeed": ""}, text[-2000:]
+
+
+def test_the_references_differ() -> None:
+    assert reference("plain")[0] == reference("one_step_ahead")[0]
+    assert reference("plain")[1:] != reference("one_step_ahead")[1:]
+
+
+@pytest.mark.skipif(ASKED != "0.6.0", reason="only where its environment is asked for: make behaviour")
+def test_0_6_0_goes_as_far_as_it_goes() -> None:
+    """It can be imported, and its pipeline is patched; training needs CUDA, which it asks for directly."""
+    code = """
+import ascend_adapt
+ascend_adapt.enable(device="cpu", strict=True)
+import deepspeed
+assert deepspeed.__version__.startswith("0.6.0")
+states = {one.patch: one.state for one in ascend_adapt.status().outcomes}
+for name in ("torch_six", "numpy_bufsize", "keep_missing_grads", "set_has_attention_mask", "eval_batch_with_logits"):
+    assert states[name] == "applied", (name, states[name])
+"""
+    command = [environment("0.6.0") / "bin" / "python", "-c", code]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert job.returncode == 0, job.stderr

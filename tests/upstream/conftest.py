@@ -1,0 +1,16 @@
+"""Tell the rows that could not be checked."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    skipped = terminalreporter.stats.get("skipped", ())
+    unchecked = [report.nodeid for report in skipped if "not checked: " in str(report.longrepr)]
+    if unchecked:
+        terminalreporter.write_line(f"{len(unchecked)} rows not checked, for want of a connection: {unchecked}")
+    mutations = next((module for name, module in sys.modules.items() if name.endswith("mutations")), None)
+    for where, count in getattr(mutations, "TOLD", {}).items():
+        terminalreporter.write_line(f"mutations, {where}: {count}, every one reported as drifted, none applied")

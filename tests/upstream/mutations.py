@@ -1,0 +1,94 @@
+"""The mutation run: real targets altered in every way a patch's kind promises to notice; each must be reported.
+
+Part of `make conformance`. First in copied source trees, for the oldest and the newest release that each patch is for;
+then for real, where the altered module is imported with the patches enabled before and after.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import altered_source
+import pytest
+from upstream_releases import ROOT, UPSTREAMS, Upstream
+
+from ascend_adapt import hosts
+from ascend_adapt.patches import static
+from ascend_adapt.patches.installation import SourceTree
+from ascend_adapt.patches.spec import Registered
+from ascend_adapt.testing import upstream_facts
+from ascend_adapt.testing.releases import ReleaseUnreachable
+
+TOLD: dict[str, int] = {"static": 0, "imported": 0}
+
+
+def patches() -> list[object]:
+    """The patches whose target is of the distribution itself; those of others are altered on their stand-ins."""
+    return [
+        pytest.param(upstream, one, id=f"{one.plugin}.{one.name}")
+        for upstream in UPSTREAMS
+        for one in upstream.patches()
+        if one.patch.target.root == upstream.distribution
+    ]
+
+
+@pytest.fixture(scope="session")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SourceTree]:
+    """Copied source trees by release, each made once."""
+    return {"": SourceTree(tmp_path_factory.mktemp("copies"))}
+
+
+def copied(upstream: Upstream, release: str, copies: dict[str, SourceTree]) -> SourceTree:
+    name = f"{upstream.distribution}-{release}"
+    if name not in copies:
+        try:
+            source = upstream.tree(release)
+        except ReleaseUnreachable as error:
+            pytest.skip(f"not checked: {error}")
+        folder = copies[""].root / name
+        shutil.copytree(source.root, folder, symlinks=True, ignore=shutil.ignore_patterns("csrc", "tests", "docs"))
+        copies[name] = SourceTree(folder)
+    return copies[name]
+
+
+@pytest.mark.parametrize(("upstream", "one"), patches())
+def test_every_alteration_is_seen_in_the_source(
+    upstream: Upstream, one: Registered, copies: dict[str, SourceTree]
+) -> None:
+    record = upstream_facts.load(upstream.record)
+    rows = [row for release in record.releases for row in upstream.rows(record, release)]
+    own = [row.release for row in rows if row.patch == upstream_facts.full_name(one) and row.decision == "patch"]
+    device = (one.patch.devices or ("cpu",))[0]
+    kinds = altered_source.kinds(one.patch)
+    assert kinds
+    for release in dict.fromkeys((own[0], own[-1])):
+        tree = copied(upstream, release, copies)
+        for kind in kinds:
+            altered = altered_source.altered(one.patch, kind, tree)
+            before = {path: path.read_bytes() for path in altered}
+            try:
+                for path, text in altered.items():
+                    path.unlink() if text is None else path.write_text(text)
+                (outcome,) = static.judge([one], device=device, hosts=hosts.KNOWN, tree=tree)
+            finally:
+                for path, content in before.items():
+                    path.write_bytes(content)
+            assert outcome.state == "drifted", f"{release}, {kind}: {outcome.state} ({outcome.reason})"
+            TOLD["static"] += 1
+        (outcome,) = static.judge([one], device=device, hosts=hosts.KNOWN, tree=tree)
+        assert outcome.state == "armed", f"{release}, unaltered: {outcome.state} ({outcome.reason})"
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS, ids=lambda upstream: upstream.distribution)
+def test_every_alteration_is_seen_when_it_is_imported(upstream: Upstream, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "tests" / "upstream" / "imported_mutations.py"), upstream.distribution]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=540, cwd=tmp_path)
+    assert job.returncode == 0, job.stderr[-3000:]
+    results = json.loads(job.stdout.rpartition("\n")[2])
+    assert results
+    assert {name: told for name, told in results.items() if told != "drifted"} == {}
+    TOLD["imported"] += len(results)
