@@ -1,6 +1,6 @@
 """Hugging Face transformers: fused operations under its models.
 
-Read off transformers 4.44, 4.57, 5.0 and 5.24. Each swap hands what it does not serve, and everything that is being
+Read off transformers 4.57, 5.0 and 5.24. Each swap hands what it does not serve, and everything that is being
 compiled, to transformers' own code.
 """
 
@@ -9,15 +9,16 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from ascend_adapt import Patch, entry, hookimpl, wrap
+from ascend_adapt import Patch, Symptom, entry, hookimpl, wrap
 
 
 @wrap(
     "transformers.activations:NewGELUActivation.forward",
-    requires="transformers>=4.44",
+    requires="transformers>=4.57",
     why="GPT-2's GELU is written as eight operations, each of which reads and writes the widest tensor of the model",
     until="transformers calls torch's gelu there",
     without="slower",
+    symptom=Symptom("torch.pow(input, 3.0)"),
 )
 def gelu_in_one_operation(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the GELU by its tanh approximation, of the shape and dtype of the input."""
@@ -77,11 +78,12 @@ fused_attention = entry(
     "sdpa",
     attention_interface,
     present=True,
-    requires="transformers>=4.50",
+    requires="transformers>=4.57",
     name="fused_attention",
     why="on an NPU torch's attention may read a mask in another sense; on CUDA its choice of kernel is fixed",
     until="torch_npu's attention agrees with torch's about masks, and torch chooses its kernel by measurement",
     without="slower",
+    symptom=Symptom(reason="masks and kernels are those of torch and torch_npu"),
 )
 
 
@@ -120,21 +122,23 @@ loss_without_a_copy = entry(
     "ForCausalLM",
     causal_lm_loss,
     present=True,
-    requires="transformers>=4.50",
+    requires="transformers>=4.57",
     name="loss_without_a_copy",
     why="the loss turns all logits into fp32, and keeps them and their softmax for the gradient",
     until="transformers computes its loss from logits as they are",
     without="slower",
+    symptom=Symptom("logits.float()", at="transformers.loss.loss_utils:ForCausalLMLoss"),
 )
 
 
 @wrap(
     "transformers.modeling_utils:PreTrainedModel.post_init",
-    requires="transformers>=4.44",
+    requires="transformers>=4.57",
     devices="cuda",
     why="with a vocabulary such as 50257 the rows of logits are not aligned, and cuBLAS takes slow kernels for them",
     until="cuBLAS is as fast on unaligned rows, or transformers pads vocabularies",
     without="slower",
+    symptom=Symptom(reason="how fast cuBLAS is on unaligned rows"),
 )
 def logits_in_aligned_rows(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Let the output layer of a new model write aligned rows; its class, parameters and hooks stay."""

@@ -10,7 +10,7 @@ import types
 import weakref
 from typing import Any
 
-from ascend_adapt import Patch, hookimpl, replace, wrap
+from ascend_adapt import Patch, Symptom, hookimpl, replace, wrap
 
 REQUIRES = "megatron-core>=0.12"
 HOST = "megatron-lm"
@@ -24,6 +24,7 @@ HOST = "megatron-lm"
     why="the local attention writes and reads all scores [B, N, S, S] several times, and keeps them for the gradient",
     until="Megatron-core's local layers call a fused attention",
     without="slower",
+    symptom=Symptom("torch.bmm(attention_probs, value.transpose(0, 1))"),
 )
 def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute the attention in one operation; query, key and value are [S, B, N, D], the result [S, B, N * D]."""
@@ -112,6 +113,9 @@ def _is_causal(mask: Any, queries: int, keys: int) -> bool:
     why="the loss turns all logits into fp32, and keeps their softmax in fp32 for the gradient",
     until="Megatron-core's unfused loss computes from logits as they are",
     without="slower",
+    symptom=Symptom(
+        "vocab_parallel_logits.float()", at="megatron.core.tensor_parallel.cross_entropy:VocabParallelCrossEntropy"
+    ),
 )
 def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the loss of each token, fp32 [S, B], from logits [S, B, V / TP] as they are."""
@@ -143,6 +147,7 @@ def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwa
     why="torch's rms norm is several operations on an NPU",
     until="torch_npu serves torch's rms norm with its own operator",
     without="slower",
+    symptom=Symptom(reason="how torch_npu serves torch's rms norm"),
 )
 def fused_rms_norm(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Let a new norm compute in one operation; its class and parameters stay torch's."""
@@ -172,6 +177,7 @@ def rms_norm_forward(self: Any, x: Any) -> Any:
     why="without apex the norm of the gradients is read off the device once for each parameter",
     until="Megatron-core computes it on the device without apex too",
     without="slower",
+    symptom=Symptom("torch.tensor(l2)"),
 )
 def norm_on_the_device(
     chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], per_tensor: Any, *args: Any
@@ -193,6 +199,7 @@ def norm_on_the_device(
     why="without apex gradients are scaled, and parameters copied, in two operations for each parameter",
     until="Megatron-core uses torch's foreach operations there",
     without="slower",
+    symptom=Symptom("dst.copy_(src * scale)"),
 )
 def scale_many(chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], scale: Any) -> None:
     """Write each tensor of the first list, scaled, into its place in the second."""
@@ -214,6 +221,11 @@ def scale_many(chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], s
     why="without apex and TransformerEngine the optimizer is torch's AdamW in many operations",
     until="Megatron-core asks torch for the fused one",
     without="slower",
+    symptom=Symptom(
+        "from torch.optim import AdamW as Adam",
+        "from torch.optim import AdamW as Adam, SGD",
+        at="megatron.core.optimizer",
+    ),
 )
 def fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Let torch's Adam and AdamW update in one operation; a choice that was made stays."""

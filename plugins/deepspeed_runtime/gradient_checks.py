@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import replace
+from ascend_adapt import Symptom, replace
 
 
 @replace(
@@ -15,6 +15,7 @@ from ascend_adapt import replace
     why="every gradient is looked at in several operations of its own, and a fast device waits for their launch",
     until="DeepSpeed looks at all gradients in few operations",
     without="slower",
+    symptom=Symptom("invalid_grad_count += self._has_inf_or_nan(grad)"),
 )
 def overflow_in_few_operations(self: Any) -> Any:
     """Return whether a gradient of this rank's partitions holds inf or nan, bool [1] on the device."""

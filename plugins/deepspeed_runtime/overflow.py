@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ascend_adapt import wrap
+from ascend_adapt import Symptom, wrap
 
 # Methods of DeepSpeed that tell whether any gradient of this step is Inf or NaN; each ends in a collective.
 _QUESTIONS = {
@@ -53,6 +53,7 @@ def _patch(name: str, target: str) -> Any:
         why="on Ascend 910A an overflow is a large number and a raised flag, and Inf or NaN is what is looked for",
         until="support for Ascend 910A ends",
         without="wrong numbers",
+        symptom=Symptom(reason="the fault is in what the device does with an overflow"),
     )(has_overflow)
 
 

@@ -20,10 +20,14 @@ RELEASES = Releases(ROOT / ".releases")
 
 @dataclass(frozen=True)
 class Upstream:
-    """The releases of one distribution from ``first`` on; pre-releases are left out."""
+    """The releases of one distribution from ``first`` on; pre-releases are left out.
+
+    ``newest_of_minor``: of each minor release only the newest, for large archives in many releases.
+    """
 
     distribution: str
     first: str
+    newest_of_minor: bool = False
 
     @property
     def record(self) -> Path:
@@ -34,7 +38,10 @@ class Upstream:
         """Return all of them as the index has them now, oldest first."""
         known = (Version(text) for text in RELEASES.versions(self.distribution))
         wanted = SpecifierSet(f">={self.first}")
-        return [str(version) for version in sorted(known) if version in wanted and not version.is_prerelease]
+        found = [version for version in sorted(known) if version in wanted and not version.is_prerelease]
+        if self.newest_of_minor:
+            found = list({version.release[:2]: version for version in found}.values())
+        return [str(version) for version in found]
 
     def tree(self, release: str) -> SourceTree:
         """Return the sources of a release, downloaded if they are not here."""
@@ -52,4 +59,8 @@ class Upstream:
         return [release_matrix.judge(one, self.distribution, release, told) for one, told in facts]
 
 
-UPSTREAMS = (Upstream("deepspeed", first="0.6.0"),)
+UPSTREAMS = (
+    Upstream("deepspeed", first="0.6.0"),
+    Upstream("megatron-core", first="0.12.0"),
+    Upstream("transformers", first="4.57.0", newest_of_minor=True),
+)
