@@ -20,6 +20,7 @@ RELEASES = {
     "0.14.5": "pydantic==2.14.4",
     "0.16.9": "pydantic==2.14.4",
 }
+EVIDENCE = "ascend_adapt/evidence_records.json"
 # Its setup.py imports torch.
 NOT_ISOLATED = ("0.6.0",)
 
@@ -33,6 +34,9 @@ def deepspeed(session: nox.Session, release: str) -> None:
     isolation = ("--no-build-isolation",) if release in NOT_ISOLATED else ()
     session.install(*constraints, RELEASES[release], "--editable", ".")
     session.install(*constraints, *isolation, f"deepspeed=={release}", RELEASES[release], env={"DS_BUILD_OPS": "0"})
+    session.install("--quiet", "--constraint", "constraints.txt", "pytest")
+    suite = ("--pyargs", "ascend_adapt.testing", "-k", "installed_target", "--evidence", EVIDENCE)
+    session.run("python", "-m", "pytest", "-q", *suite)
     tests = "tests/plugins/test_deepspeed_behaviour.py"
     # pytest is that of the environment nox itself runs in.
     command = (sys.executable, "-m", "pytest", tests, "-k", f"{release} or reference")
