@@ -16,6 +16,7 @@ import torch
 
 from ascend_adapt.emulation import device_only, random, report, saturation
 from ascend_adapt.emulation.host_memory import as_cpu, as_npu
+from ascend_adapt.emulation.registration import override
 from ascend_adapt.errors import OperatorMissing
 
 # Tensors are made, shared, resized and cast by torch_npu itself: its allocator, its storages and its rules (a cast to
@@ -72,26 +73,27 @@ def install() -> list[str]:
     for composite in ("ExplicitAutograd", "ExplicitAutogradNonFunctional", "ImplicitAutograd"):
         without_kernel -= _registered(f"Composite{composite}")  # made of other operators, whatever the device
     installed = []
-    for full_name in sorted(of_torch_npu | without_kernel):
+    copies: dict[str, Callable[..., Any]] = {
+        "aten::copy_": _copy_,
+        "aten::_copy_from_and_resize": _copy_from_and_resize,
+        "aten::clone": _clone,
+        "aten::contiguous": _contiguous,
+    }
+    for full_name in sorted(of_torch_npu | without_kernel | copies.keys()):
         operator = find(full_name, "aten")
-        if operator is None or _base_name(operator) in _OF_TORCH_NPU or _makes_a_view(operator):
+        if full_name in copies:
+            run = copies[full_name]
+        elif operator is None or _base_name(operator) in _OF_TORCH_NPU or _makes_a_view(operator):
             continue
-        if full_name in device_only.KERNELS or _has_cpu_kernel(full_name):
+        elif full_name in device_only.KERNELS or _has_cpu_kernel(full_name):
             run = kernel(operator, device_only.KERNELS.get(full_name), is_of_the_device=full_name in of_torch_npu)
             installed.append(full_name)
         else:
             run = _refusal(full_name)
-        library.impl(full_name.removeprefix("aten::"), run, "PrivateUse1", allow_override=True)
-    for name, copy in (
-        ("copy_", _copy_),
-        ("_copy_from_and_resize", _copy_from_and_resize),
-        ("clone", _clone),
-        ("contiguous", _contiguous),
-    ):
-        library.impl(name, copy, "PrivateUse1", allow_override=True)
+        override(library, full_name.removeprefix("aten::"), run, "PrivateUse1")
     for full_name in _WITHOUT_REDISPATCH:
         run = kernel(find(full_name, "aten"))
-        library.impl(full_name.removeprefix("aten::"), run, "AutogradPrivateUse1", allow_override=True)
+        override(library, full_name.removeprefix("aten::"), run, "AutogradPrivateUse1")
     return installed
 
 
@@ -103,7 +105,7 @@ def refuse(implemented: set[str]) -> list[str]:
         operator = find(full_name, "npu")
         if operator is None or full_name in implemented or not _launches(operator):
             continue
-        library.impl(full_name.removeprefix("npu::"), _refusal(full_name), "PrivateUse1", allow_override=True)
+        override(library, full_name.removeprefix("npu::"), _refusal(full_name), "PrivateUse1")
         refused.append(full_name)
     return refused
 

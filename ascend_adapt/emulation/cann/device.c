@@ -217,7 +217,13 @@ API int aclsysGetVersionStr(char *package, char *version)
     return OK;
 }
 
-API int aclsysGetCANNVersion(int package, void *version) { return emulated_failure(UNSUPPORTED, "no such version"); }
+// torch_npu 2.1 reads the text in spite of the failure: it is an empty one.
+API int aclsysGetCANNVersion(int package, char *version)
+{
+    if (version)
+        *version = 0;
+    return emulated_failure(UNSUPPORTED, "no such version");
+}
 
 /* The profiler's side: nothing is profiled. */
 API int MsprofRegisterCallback(uint32_t module, void *callback) { return OK; }

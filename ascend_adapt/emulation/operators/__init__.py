@@ -33,6 +33,7 @@ from ascend_adapt.emulation.operators.fusion_attention import kernels as attenti
 from ascend_adapt.emulation.operators.fusion_attention import limits as attention_limits
 from ascend_adapt.emulation.operators.kernel import boxed, kernels_of
 from ascend_adapt.emulation.operators.limits import Limit, limits_of
+from ascend_adapt.emulation.registration import override
 
 FAMILIES: tuple[ModuleType, ...] = (
     attention_kernels,
@@ -76,7 +77,7 @@ def register() -> list[str]:
             schema = schemas[entry.operator]
             if schema is not None:
                 kernel = boxed(entry, schema)
-                _library.impl(entry.operator, kernel, entry.dispatch_key, allow_override=True)
+                override(_library, entry.operator, kernel, entry.dispatch_key)
     return [f"npu::{name}" for name in (*schemas, *KEPT) if schemas.get(name, _schema(name)) is not None]
 
 
@@ -88,4 +89,6 @@ def limits() -> list[Limit]:
 def _schema(operator: str) -> torch.FunctionSchema | None:
     base, _, overload = operator.partition(".")
     packet = getattr(torch.ops.npu, base, None)
-    return getattr(packet, overload or "default")._schema if packet is not None else None
+    found = getattr(packet, overload or "default", None)
+    schema: torch.FunctionSchema | None = None if found is None else found._schema
+    return schema
