@@ -366,5 +366,6 @@ def test_one_line_is_logged_on_the_first_rank_only(
 
 @pytest.mark.parametrize("error", [one for one in vars(errors).values() if isinstance(one, type)])
 def test_no_error_is_an_import_error(error: type[Exception]) -> None:
-    assert issubclass(error, AdaptError)
+    # What an emulated operator raises stands where the device's own error would.
+    assert issubclass(error, AdaptError) or error in (errors.OperatorLimit, errors.OperatorMissing)
     assert not issubclass(error, (ImportError, OSError))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from upstream import torch_npu_schemas
+import torch_npu_schemas
 
 
 def test_the_page_is_made_of_the_facts():
