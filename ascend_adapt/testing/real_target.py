@@ -58,6 +58,8 @@ def main() -> None:
         results = _all(patches, extra, plan["device"])
     except NotShown as reason:
         results = dict.fromkeys(patches, [NOT_SHOWN, str(reason)])
+    except AdaptError as error:  # of any patch on this target: users would meet it too
+        results = dict.fromkeys(patches, [FAILED, str(error)])
     print()
     print(json.dumps(results), end="", flush=True)
     os._exit(0)  # whatever a target leaves running does not matter here
