@@ -7,7 +7,6 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Select the patches, or end with the reason why that cannot be done."""
+    for name, ours in (("python_files", "test_*.py"), ("python_functions", "test_*")):
+        config.addinivalue_line(name, ours)  # whatever the project around calls its own
     try:
         _refuse_several_processes(config)
         _refuse_a_file_that_cannot_be_written(config)
@@ -152,6 +153,8 @@ class Selection:
     upstream: SourceTree | None
     known_hosts: dict[str, Host]
     tier: str
+    pythonpath: tuple[str, ...] = ()
+    """Where the project around says that its modules are, in pytest's configuration."""
 
     def __post_init__(self) -> None:
         self.soc = ""
@@ -199,7 +202,8 @@ class Selection:
             roots = sorted({one.patch.target.root for one in usable})
             raise AdaptError(f"--upstream {upstream}: holds none of {', '.join(roots)} — give the folder they lie in")
         tier = "hardware" if config.getoption("--hardware") else "cpu"
-        return cls(tuple(usable), tuple(modules), tree, known, tier)
+        pythonpath = tuple(map(str, config.getini("pythonpath")))
+        return cls(tuple(usable), tuple(modules), tree, known, tier, pythonpath)
 
     def device_of(self, one: Registered) -> str:
         """Return the kind of device a patch is tried as: its own first, on hardware an NPU if it may."""
@@ -220,7 +224,7 @@ class Selection:
         key = (*_TOGETHER,) if together else (name,)
         if key not in self._stages:
             plan = {"patches": trees, "plugins": self.modules, "topics": topics}
-            self._stages[key] = stage.run(plan, _environ())
+            self._stages[key] = stage.run(plan, self._environ())
         told = self._stages[key][name]
         return {text: result for text, result in told.items() if text.startswith(f"{topic}: ")}
 
@@ -237,8 +241,13 @@ class Selection:
         if key not in self._real:
             together = [each for each in self.patches if (each.patch.target.module, self.device_of(each)) == key]
             names = [full_name(each) for each in together if self.verdict(each).state == "armed"]
-            self._real[key] = real_target.run(names, self.modules, key[1], _environ())
+            self._real[key] = real_target.run(names, self.modules, key[1], self._environ())
         return self._real[key][full_name(one)]
+
+    def _environ(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("ASCEND_ADAPT")}
+        search = [*self.pythonpath, *filter(None, [kept.get("PYTHONPATH")])]
+        return {**kept, "PYTHONPATH": os.pathsep.join(search)} if search else kept
 
 
 def is_of(one: Registered, tree: SourceTree) -> bool:
@@ -259,11 +268,6 @@ def _load(name: str) -> Any:
     except Exception as error:  # whatever a plugin raises
         told = f"{type(error).__name__}: {one_line(error)}"
         raise AdaptError(f"--plugin {name}: cannot be imported ({told}) — correct it") from error
-
-
-def _environ() -> dict[str, str]:
-    kept: Iterable[tuple[str, str]] = os.environ.items()
-    return {name: value for name, value in kept if not name.startswith("ASCEND_ADAPT")}
 
 
 _SELECTION = pytest.StashKey[Selection]()

@@ -83,6 +83,20 @@ def test_a_plugin_that_is_wrong_fails(top: str, terms: str, text: str, tmp_path:
     assert text in job.stdout
 
 
+def test_it_runs_in_a_project_with_a_pytest_configuration_of_its_own(tmp_path: Path) -> None:
+    own = "-n 2 --strict-markers --import-mode=importlib"
+    names = "python_files = check_*.py\npython_functions = check_*\ntestpaths = tests\npythonpath = src"
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = {own}\n{names}\n")
+    package = tmp_path / "src" / "target_of_ours"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("__version__ = '1.0'\n")
+    (package / "module.py").write_text("def function(): ...\n")
+    (tmp_path / "src" / "plugin_of_ours.py").write_text(PLUGIN.format(top="", terms=TERMS))
+    job = pytest_in(tmp_path, "--plugin", "plugin_of_ours", "-k", "not compile", "-n", "0")
+    assert job.returncode == 0, job.stdout + job.stderr
+    assert "1 of 1 patches reached applied, 1 on a real target" in job.stdout
+
+
 # Each makes the engine wrong in one way; the scenarios beside it must see it.
 SABOTAGE = {
     "a revert that does nothing": (
