@@ -317,7 +317,7 @@ def compiles(scene: Scene) -> None:
     if scene.shape.value or scene.shape.keyword != "def" or scene.shape.decorator == "@property":
         raise NotShown("the target is no plain function")
     scene.write(replace(scene.shape, body="import torch\nreturn torch.ones(2) + 1"))
-    scene.patch = replace(scene.patch, function=_passing_on(scene.patch, lambda: torch.ones(2) + 1))
+    scene.patch = replace(scene.patch, function=_passing_on(scene.patch, lambda: torch.ones(2) + 1), bodies=())
     scene.import_target()
     scene.enable()
     scene.expect("applied")

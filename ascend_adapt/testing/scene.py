@@ -45,6 +45,8 @@ class Scene:
         self.device = (self.registered.patch.devices or ("cpu",))[0]
         self.patch = self._counting(self.registered.patch)
         self.shape = stand_in.shape_of(self.registered.patch, self.tree)
+        if self.patch.bodies:
+            self.patch = replace(self.patch, bodies=(stand_in.digest(self.shape),))
         self.versions = {one.name: versions.around(one).inside for one in self.patch.requires}
         root = self.patch.target.root
         if root in sys.modules and self.patch.host_script is None:

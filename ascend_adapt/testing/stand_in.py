@@ -195,6 +195,11 @@ def _definition(shape: Shape, spaces: str) -> list[str]:
     return [*decorator, f"{spaces}{shape.keyword} {shape.name}{shape.signature}:", *body]
 
 
+def digest(shape: Shape) -> str:
+    """Return the digest of the stand-in's own function, as ``bodies=`` tells it."""
+    return syntax.digest(ast.parse("\n".join(_definition(shape, ""))).body[0])
+
+
 def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
     """Return the shapes, by what was done to the target, that the patch's kind promises to notice; None: no module."""
     made: dict[str, Shape | None] = {}

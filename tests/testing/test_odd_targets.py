@@ -51,6 +51,7 @@ WRAP = 'wrap("target_of_ours.module:{}", **TERMS)(pass_on)'
         (WRAP.format("Thing.told"), {"copies: pickle, deepcopy, partial"}),
         (WRAP.format("Thing.__private"), set()),
         ('replace("target_of_ours.module:positional", **TERMS)(positional)', set()),
+        ('replace("target_of_ours.module:positional", bodies="0123456789abcdef", **TERMS)(positional)', set()),
         ('replace("target_of_ours.module:positional", value=positional, **TERMS)', set()),
         ('entry("target_of_ours.module:TABLE", Key(), 1, present=False, **TERMS)', {"drift: there already"}),
     ],
