@@ -40,6 +40,10 @@ class Record:
     date: str
 
     def __post_init__(self) -> None:
+        versions = self.versions if isinstance(self.versions, Mapping) else {"versions": None}
+        for text in (self.patch, self.commit, self.date, *versions, *versions.values()):
+            if not isinstance(text, str) or not text.isprintable():
+                raise EvidenceError(f"evidence of {self.patch!r}: {text!r}, expected one line of text — remove it")
         if self.tier not in TIERS or self.proves not in PROVES:
             raise EvidenceError(
                 f"evidence of {self.patch}: {self.tier!r} proves {self.proves!r}, expected one of {', '.join(TIERS)} "
@@ -53,9 +57,13 @@ class Record:
         return f"{self.tier}: {self.proves} on {versions} ({self.date})"
 
     def matches(self, found: Mapping[str, str]) -> bool:
-        """Return whether every version of the record is the one at hand; a local build such as +cpu is the same."""
+        """Return whether every version of the record is the one at hand; a local build such as +cpu is the same.
+
+        A record that names none matches nothing.
+        """
         asked = {name: version for name, version in self.versions.items() if name not in _TOLD_ONLY}
-        return all(_release(found.get(name, "")) == _release(version) for name, version in asked.items())
+        same = [_release(found.get(name, "")) == _release(version) for name, version in asked.items()]
+        return bool(same) and all(same)
 
 
 def _release(version: str) -> str:
@@ -77,7 +85,9 @@ def load(path: Path) -> list[Record]:
     try:
         told = json.loads(path.read_text())
         return [Record(**one) for one in told["records"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except EvidenceError as error:
+        raise EvidenceError(f"{path}: {error}") from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EvidenceError(f"{path}: holds no evidence records ({error}) — remove it") from error
 
 

@@ -30,6 +30,11 @@ def test_only_the_very_versions_match(found: dict[str, str], expected: bool) -> 
     assert record().matches(found) is expected
 
 
+def test_a_record_that_names_no_version_matches_nothing() -> None:
+    assert not record(versions={}).matches({"torch": "2.13.0"})
+    assert not record(versions={"soc": "Ascend910B3"}).matches({"torch": "2.13.0"})
+
+
 def test_the_soc_is_told_and_not_asked_for() -> None:
     one = record(tier="hardware", versions={"deepspeed": "0.19.8", "torch": "2.13.0", "soc": "Ascend910B3"})
     assert one.matches({"deepspeed": "0.19.8", "torch": "2.13.0"})
@@ -43,6 +48,10 @@ def test_the_soc_is_told_and_not_asked_for() -> None:
         ({"proves": "everything"}, "proves 'everything'"),
         ({"tier": "emulated", "proves": "numerics"}, "emulated proves wiring only"),
         ({"tier": "emulated", "proves": "speed"}, "emulated proves wiring only"),
+        ({"versions": "torch"}, "None, expected one line of text"),
+        ({"versions": {"torch": 2}}, "2, expected one line of text"),
+        ({"date": "2026\x1b[2J"}, "expected one line of text"),
+        ({"commit": "one\ntwo"}, "expected one line of text"),
     ],
 )
 def test_a_record_claims_no_more_than_its_tier_may(changed: dict[str, str], text: str) -> None:

@@ -6,7 +6,7 @@ import datetime
 import functools
 import importlib
 import os
-from collections.abc import Iterable
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ascend_adapt import evidence, hosts
-from ascend_adapt.errors import AdaptError
+from ascend_adapt.errors import AdaptError, one_line
 from ascend_adapt.patches import static
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.installation import SourceTree
@@ -44,13 +44,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Select the patches, or end with the reason why that cannot be done."""
+    for name, ours in (("python_files", "test_*.py"), ("python_functions", "test_*")):
+        config.addinivalue_line(name, ours)  # whatever the project around calls its own
     try:
+        _refuse_several_processes(config)
+        _refuse_a_file_that_cannot_be_written(config)
         selection = Selection.of(config)
         if config.getoption("--hardware"):
             selection.soc = hardware.real_npu()
         config.stash[_SELECTION] = selection
     except AdaptError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def _refuse_several_processes(config: pytest.Config) -> None:
+    """What was applied, and the guard, are told by one process."""
+    if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
+        raise AdaptError("-n, --dist: this suite keeps account in one process — leave it out, or add -n 0")
+
+
+def _refuse_a_file_that_cannot_be_written(config: pytest.Config) -> None:
+    given = config.getoption("--evidence")
+    if given is None:
+        return
+    path = Path(given)
+    if path.exists():
+        evidence.load(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AdaptError(f"--evidence {given}: {error} — give a file that can be written") from error
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -92,8 +115,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for text in selection.not_shown:
         terminalreporter.write_line(f"  not shown: {text}")
     if selection.records:
-        path = evidence.write(selection.records, _evidence_path(config))
-        terminalreporter.write_line(f"{len(selection.records)} evidence records: {path}")
+        path = _evidence_path(config)
+        try:
+            evidence.write(selection.records, path)
+        except (OSError, AdaptError) as error:
+            terminalreporter.write_line(f"{len(selection.records)} evidence records were not written: {error}")
+        else:
+            terminalreporter.write_line(f"{len(selection.records)} evidence records: {path}")
 
 
 def _evidence_path(config: pytest.Config) -> Path:
@@ -103,6 +131,12 @@ def _evidence_path(config: pytest.Config) -> Path:
 
 
 _WHERE = ("a real target", "a stand-in")
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Fail the test with ``otherwise``, and without the suite's own code around it, unless it ``holds``."""
+    if not holds:
+        pytest.fail(otherwise, pytrace=False)
 
 
 def full_name(one: Registered) -> str:
@@ -119,6 +153,8 @@ class Selection:
     upstream: SourceTree | None
     known_hosts: dict[str, Host]
     tier: str
+    pythonpath: tuple[str, ...] = ()
+    """Where the project around says that its modules are, in pytest's configuration."""
 
     def __post_init__(self) -> None:
         self.soc = ""
@@ -153,14 +189,21 @@ class Selection:
                 raise AdaptError(f"--patch {name}: no plugin here registers it — `ascend-adapt status` lists the names")
         if problems:
             raise AdaptError("; ".join(problems))
+        for name in plugins:
+            if not any(one.plugin in (name, name.rpartition(".")[2]) for one in patches):
+                raise AdaptError(f"--plugin {name}: registers no patches — return them from register_patches()")
         if not usable:
             raise AdaptError("no patches: no plugin here registers any — give --plugin MODULE, or install one")
         upstream = config.getoption("--upstream")
         if upstream is not None and not Path(upstream).is_dir():
             raise AdaptError(f"--upstream {upstream}: is not a folder — give an unpacked source tree")
         tree = SourceTree(Path(upstream)) if upstream else None
+        if tree is not None and not any(is_of(one, tree) for one in usable):
+            roots = sorted({one.patch.target.root for one in usable})
+            raise AdaptError(f"--upstream {upstream}: holds none of {', '.join(roots)} — give the folder they lie in")
         tier = "hardware" if config.getoption("--hardware") else "cpu"
-        return cls(tuple(usable), tuple(modules), tree, known, tier)
+        pythonpath = tuple(map(str, config.getini("pythonpath")))
+        return cls(tuple(usable), tuple(modules), tree, known, tier, pythonpath)
 
     def device_of(self, one: Registered) -> str:
         """Return the kind of device a patch is tried as: its own first, on hardware an NPU if it may."""
@@ -181,7 +224,7 @@ class Selection:
         key = (*_TOGETHER,) if together else (name,)
         if key not in self._stages:
             plan = {"patches": trees, "plugins": self.modules, "topics": topics}
-            self._stages[key] = stage.run(plan, _environ())
+            self._stages[key] = stage.run(plan, self._environ())
         told = self._stages[key][name]
         return {text: result for text, result in told.items() if text.startswith(f"{topic}: ")}
 
@@ -198,21 +241,33 @@ class Selection:
         if key not in self._real:
             together = [each for each in self.patches if (each.patch.target.module, self.device_of(each)) == key]
             names = [full_name(each) for each in together if self.verdict(each).state == "armed"]
-            self._real[key] = real_target.run(names, self.modules, key[1], _environ())
+            self._real[key] = real_target.run(names, self.modules, key[1], self._environ())
         return self._real[key][full_name(one)]
+
+    def _environ(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("ASCEND_ADAPT")}
+        search = [*self.pythonpath, *filter(None, [kept.get("PYTHONPATH")])]
+        return {**kept, "PYTHONPATH": os.pathsep.join(search)} if search else kept
+
+
+def is_of(one: Registered, tree: SourceTree) -> bool:
+    """Return whether ``tree`` can say something of a patch: it holds its target, or what it requires."""
+    roots = (one.patch.target.root, *(each.name.replace("-", "_") for each in one.patch.requires))
+    script = one.patch.host_script
+    return any(tree.folder(root) is not None for root in roots) or bool(script and (tree.root / script).is_file())
 
 
 @functools.cache
 def _load(name: str) -> Any:
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # as in the processes of the suite
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise AdaptError(f"--plugin {name}: neither an installed plugin nor a module ({error})") from error
-
-
-def _environ() -> dict[str, str]:
-    kept: Iterable[tuple[str, str]] = os.environ.items()
-    return {name: value for name, value in kept if not name.startswith("ASCEND_ADAPT")}
+    except Exception as error:  # whatever a plugin raises
+        told = f"{type(error).__name__}: {one_line(error)}"
+        raise AdaptError(f"--plugin {name}: cannot be imported ({told}) — correct it") from error
 
 
 _SELECTION = pytest.StashKey[Selection]()

@@ -58,6 +58,8 @@ def main() -> None:
         results = _all(patches, extra, plan["device"])
     except NotShown as reason:
         results = dict.fromkeys(patches, [NOT_SHOWN, str(reason)])
+    except (AdaptError, AssertionError) as error:  # of any patch on this target: users would meet it too
+        results = dict.fromkeys(patches, [FAILED, str(error)])
     print()
     print(json.dumps(results), end="", flush=True)
     os._exit(0)  # whatever a target leaves running does not matter here
@@ -69,11 +71,16 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
     was_loaded = root in sys.modules
     ascend_adapt.enable(plugins=extra, device=device)
     check(was_loaded or root not in sys.modules, f"enable() imported {root}")
-    _import(module)
+    try:
+        _import(module)
+    except NotShown as error:
+        check(not any(one.patch.kind == "provide" for one in patches.values()), f"provided, but {error}")
+        raise
     states = {name: ascend_adapt.status()[name] for name in patches}
     ascend_adapt.disable()
     results = {name: [PASSED, ""] for name in patches}
     before = {name: _value(one.patch) for name, one in patches.items()}
+    held = {name: _held(one.patch) for name, one in patches.items()}
     copies = {name: _copies(value) for name, value in before.items()}
     # What a class inherits pickles by the name of its base; patched, by its own.
     places = {name: _place(one.patch) for name, one in patches.items()}
@@ -85,7 +92,7 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
             check(states[name].state == "applied", f"is {states[name].state}: {states[name].reason}")
             again = ascend_adapt.status()[name]
             check(again.state == "applied", f"enabled after the import it is {again.state}: {again.reason}")
-            check(one.patch.kind in ("rewrite", "entry", "provide") or _value(one.patch) is not before[name], "same")
+            check(_held(one.patch) is not held[name], f"applied, but {one.patch.target} is as before")
             pickled = _copies(_value(one.patch))
             is_same = pickled is not None if name in inherited else copies[name] in (None, pickled)
             check(is_same, "pickles otherwise than the original")
@@ -93,7 +100,7 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
             results[name] = [FAILED, _told(error)]
     ascend_adapt.disable()
     for name, one in patches.items():
-        if _value(one.patch) is not before[name]:
+        if _value(one.patch) is not before[name] or _held(one.patch) is not held[name]:
             results[name] = [FAILED, f"disable() left another object at {one.patch.target} than before"]
     return results
 
@@ -105,7 +112,10 @@ def _import(module: str) -> None:
     except AdaptError:
         raise
     except Exception as error:  # whatever upstream raises here
-        raise NotShown(f"{module} cannot be imported here: {type(error).__name__}: {error}") from error
+        told = f"{module} cannot be imported here: {type(error).__name__}: {error}"
+        alone = subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, timeout=200)
+        check(alone.returncode != 0, f"{told}; without patches it can")
+        raise NotShown(told) from error
 
 
 def _place(patch: Patch) -> Place | None:
@@ -116,6 +126,18 @@ def _place(patch: Patch) -> Place | None:
 def _value(patch: Patch) -> Any:
     place = _place(patch)
     return MISSING if place is None else place.value
+
+
+def _held(patch: Patch) -> Any:
+    """What the patch changes: a function's code, an entry, a provided module, else what stands at the target."""
+    value = _value(patch)
+    if patch.kind == "provide":
+        return sys.modules.get(patch.target.module, MISSING)
+    if patch.kind == "entry":
+        return value.get(patch.key, MISSING)
+    if patch.kind == "rewrite":
+        return getattr(value, "__func__", getattr(value, "fget", value)).__code__
+    return value
 
 
 def _copies(value: Any) -> bytes | None:

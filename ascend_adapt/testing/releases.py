@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
+import zlib
 from pathlib import Path
 
 from ascend_adapt.errors import AdaptError
@@ -42,7 +44,7 @@ class Releases:
 
         Raises:
             ReleaseError: no such release, or an archive that is not what the index promised.
-        ReleaseUnreachable: no connection.
+            ReleaseUnreachable: no connection.
         """
         folder = self.cache / f"{distribution}-{version}"
         if not folder.is_dir():
@@ -73,21 +75,26 @@ class Releases:
             try:
                 with tarfile.open(packed) as tar:
                     tar.extractall(Path(aside, "unpacked"), filter="data")
-            except (tarfile.TarError, EOFError, OSError) as error:
+                (content,) = Path(aside, "unpacked").iterdir()
+            except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
                 raise ReleaseError(f"{folder.name}: is not a tar archive ({error}) — download it again") from error
-            (content,) = Path(aside, "unpacked").iterdir()
+            except ValueError as error:
+                raise ReleaseError(f"{folder.name}: holds not one folder ({error}) — download it again") from error
             content.replace(folder)
 
 
 def _source_archives(distribution: str) -> dict[str, tuple[str, str]]:
     """Return version -> (address, sha256) of the .tar.gz archives that the index lists."""
     page = urllib.parse.urljoin(_index() + "/", re.sub(r"[-_.]+", "-", distribution).lower() + "/")
-    listed = json.loads(_read(page, accept=_JSON))
+    listed = _read(page, accept=_JSON)
     archives = {}
-    for file in listed["files"]:
-        match = re.fullmatch(r"(.+)-(\d[^-]*)\.tar\.gz", file["filename"])
-        if match is not None and "sha256" in file["hashes"]:
-            archives[match[2]] = (urllib.parse.urljoin(page, file["url"]), file["hashes"]["sha256"])
+    try:
+        for file in json.loads(listed)["files"]:
+            match = re.fullmatch(r"(.+)-(\d[^-]*)\.tar\.gz", file["filename"])
+            if match is not None and "sha256" in file["hashes"]:
+                archives[match[2]] = (urllib.parse.urljoin(page, file["url"]), file["hashes"]["sha256"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ReleaseError(f"{page}: is no list of files in JSON ({error!r}) — set PIP_INDEX_URL") from error
     return archives
 
 
@@ -111,5 +118,7 @@ def _read(url: str, accept: str = "*/*") -> bytes:
     except urllib.error.HTTPError as error:
         error.close()
         raise ReleaseError(f"{url}: {error} — the index answers, but not with this file") from error
+    except http.client.HTTPException as error:
+        raise ReleaseError(f"{url}: the answer is cut short ({error!r}) — download it again") from error
     except OSError as error:
         raise ReleaseUnreachable(f"{url}: {error} — is the index reachable?") from error

@@ -88,7 +88,7 @@ def aliases_follow(scene: Scene) -> None:
     scene.enable()
     scene.take_alias("taken_late")
     if scene.patch.kind != "rewrite" and stand_in_holds(scene):
-        now = scene.place().value
+        now = scene.standing()
         for alias in scene.aliases():
             check(alias is now, "an alias is not what stands at the target")
     scene.expect_in_force()
@@ -218,7 +218,7 @@ def is_not_needed(scene: Scene) -> None:
     if scene.patch.kind == "add":
         shape = replace(shape, name=path[-1], value="1")
     if scene.patch.kind == "entry":
-        shape = replace(shape, value=repr({scene.patch.key: 1}))
+        shape = replace(shape, value=stand_in.written({scene.patch.key: 1}))
     scene.write(shape)
     if scene.patch.kind == "provide":
         scene.folder.joinpath(*scene.patch.target.module.split(".")).with_suffix(".py").write_text("real = True\n")
@@ -300,6 +300,7 @@ def copies_work(scene: Scene) -> None:
         raise NotShown("the target is no function")
     before = copied()
     scene.enable()
+    scene.expect("applied")
     after = copied()
     if scene.shape.inherited:
         check(all(isinstance(one, bytes) for one in after), "the patched method does not pickle")
@@ -316,7 +317,7 @@ def compiles(scene: Scene) -> None:
     if scene.shape.value or scene.shape.keyword != "def" or scene.shape.decorator == "@property":
         raise NotShown("the target is no plain function")
     scene.write(replace(scene.shape, body="import torch\nreturn torch.ones(2) + 1"))
-    scene.patch = replace(scene.patch, function=_passing_on(scene.patch, lambda: torch.ones(2) + 1))
+    scene.patch = replace(scene.patch, function=_passing_on(scene.patch, lambda: torch.ones(2) + 1), bodies=())
     scene.import_target()
     scene.enable()
     scene.expect("applied")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import ascend_adapt
@@ -45,6 +45,8 @@ class Scene:
         self.device = (self.registered.patch.devices or ("cpu",))[0]
         self.patch = self._counting(self.registered.patch)
         self.shape = stand_in.shape_of(self.registered.patch, self.tree)
+        if self.patch.bodies:
+            self.patch = replace(self.patch, bodies=(stand_in.digest(self.shape),))
         self.versions = {one.name: versions.around(one).inside for one in self.patch.requires}
         root = self.patch.target.root
         if root in sys.modules and self.patch.host_script is None:
@@ -88,7 +90,8 @@ class Scene:
         taken = f"from {self.patch.target.module} import {path[0]} as owner\ntarget = owner"
         taken += "".join(f".{step}" for step in path[1:-1])
         if len(path) > 1:
-            taken += f"\ntarget = vars(target).get({path[-1]!r})"
+            taken += f"\ntarget = vars(target).get({self.place().name!r})"
+            taken += "\nif isinstance(target, staticmethod):\n    target = target.__func__"
         (self.folder / f"{name}.py").write_text(f"{taken}\nIS_ALIAS_OF_THE_TARGET = True\n")
         importlib.invalidate_caches()
         importlib.import_module(name)
@@ -100,6 +103,10 @@ class Scene:
     def place(self) -> Place:
         """Return what stands at the target now."""
         return locate(self.patch.target, sys.modules[self.patch.target.module])
+
+    def standing(self) -> Any:
+        """Return what an alias of the target is now: of a static method, its function."""
+        return _as_taken(self.place().value)
 
     # Acting
 
@@ -163,7 +170,7 @@ class Scene:
             check(self.patch.target.module in sys.modules, "the module is not there")
             return
         place = self.place()
-        made = self.original()
+        made = sys.modules[self.patch.target.module].AS_MADE[-1].get(place.name, MISSING)
         check(place.value is not made or self.patch.kind in ("rewrite", "entry"), "the original stands at the target")
         if self.patch.kind == "rewrite":
             code = sys.modules[self.patch.target.module].CODE_AS_MADE
@@ -172,6 +179,8 @@ class Scene:
             check(place.value[self.patch.key] is self.patch.value, f"the key holds {place.value[self.patch.key]!r}")
         elif self.patch.kind == "add":
             check(place.value is not MISSING, "the attribute is missing")
+        elif self.patch.kind == "replace" and self.shape.value:
+            check(place.value is self.patch.value, f"the target is {place.value!r}")
         elif not self.shape.value:
             for call in self.uses():
                 self.calls.clear()
@@ -179,9 +188,9 @@ class Scene:
                 check(len(self.calls) == 1, f"one call ran the patch {len(self.calls)} times")
 
     def original(self) -> Any:
-        """Return what upstream made at the target, or MISSING."""
+        """Return what upstream made at the target, as an alias holds it, or MISSING."""
         module = sys.modules[self.patch.target.module]
-        return module.AS_MADE[-1].get(self.place().name, MISSING)
+        return _as_taken(module.AS_MADE[-1].get(self.place().name, MISSING))
 
     def uses(self) -> list[Callable[[], Any]]:
         """Return calls of the target as users make them: from its module, and by the alias module's own name."""
@@ -208,15 +217,16 @@ class Scene:
                 return wrapped(*args, **kwargs)
 
             return replace(patch, function=pass_on, unless=patch.unless)
-        if patch.kind == "replace" and patch.function is not None:
-            ours = inspect.signature(patch.function)
+        given = patch.value if patch.function is None else patch.function
+        if patch.kind == "replace" and isinstance(given, FunctionType):
+            ours = inspect.signature(given)
 
             def answer(*args: Any, **kwargs: Any) -> Any:
                 calls.append(self.registered.name)
                 return ANSWER
 
             answer.__signature__ = ours  # type: ignore[attr-defined]
-            return replace(patch, function=answer)
+            return replace(patch, value=answer) if patch.function is None else replace(patch, function=answer)
         if patch.kind == "provide":
 
             def fill(module: ModuleType) -> None:
@@ -248,6 +258,10 @@ def finish(result: Any) -> Any:
     elif inspect.isgenerator(result):
         list(result)
     return result
+
+
+def _as_taken(value: Any) -> Any:
+    return value.__func__ if isinstance(value, staticmethod) else value
 
 
 def _function(value: Any) -> Any:

@@ -27,12 +27,18 @@ def record(one: Registered, tier: str, soc: str = "") -> evidence.Record:
 
 def commit() -> str:
     """Return this project's commit, or its version where it is installed without its history."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    return commit_of(Path(__file__)) or ascend_adapt.__version__
+
+
+def commit_of(file: Path) -> str:
+    """Return the commit of the repository that tracks ``file``, not of one that merely lies around it; or nothing."""
+    git = ["git", "-C", str(file.parent)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except OSError:
-        return ascend_adapt.__version__
-    return done.stdout.strip() if done.returncode == 0 else ascend_adapt.__version__
+        tracked = subprocess.run([*git, "ls-files", "--error-unmatch", file.name], capture_output=True, timeout=10)
+        told = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return told.stdout.strip() if tracked.returncode == told.returncode == 0 else ""
 
 
 def _today() -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 from ascend_adapt.errors import AdaptError, PatchDrift
 from ascend_adapt.patches import static, syntax
@@ -77,13 +78,7 @@ def _declared_shape(patch: Patch) -> Shape:
     if patch.kind == "add" or patch.kind == "provide":
         return replace(shape, name="")
     if patch.kind == "entry":
-        entries = {patch.key: ANSWER} if patch.present else {}
-        try:
-            if ast.literal_eval(repr(entries)) != entries:
-                raise ValueError(patch.key)
-        except (ValueError, SyntaxError):
-            raise NotShown(f"the key {patch.key!r} cannot be written down") from None
-        return replace(shape, value=repr(entries))
+        return replace(shape, value=written({patch.key: ANSWER} if patch.present else {}))
     if patch.kind == "replace" and patch.function is None and not isinstance(patch.value, FunctionType):
         return replace(shape, value=repr(ANSWER))
     if patch.kind == "replace":
@@ -93,6 +88,20 @@ def _declared_shape(patch: Patch) -> Shape:
         has_await = any(isinstance(node, ast.Await) for node in ast.walk(ast.parse(patch.old)))
         return replace(shape, body=patch.old.strip(), keyword="async def" if has_await else "def")
     return shape
+
+
+def written(entries: dict[Any, Any]) -> str:
+    """Return the source text of a mapping.
+
+    Raises:
+        NotShown: no text stands for one of its keys.
+    """
+    try:
+        if ast.literal_eval(repr(entries)) != entries:
+            raise ValueError(entries)
+    except (ValueError, SyntaxError):
+        raise NotShown(f"the key {next(iter(entries))!r} cannot be written down") from None
+    return repr(entries)
 
 
 def _real_shape(declared: Shape, patch: Patch, found: syntax.Found) -> Shape:
@@ -186,6 +195,11 @@ def _definition(shape: Shape, spaces: str) -> list[str]:
     return [*decorator, f"{spaces}{shape.keyword} {shape.name}{shape.signature}:", *body]
 
 
+def digest(shape: Shape) -> str:
+    """Return the digest of the stand-in's own function, as ``bodies=`` tells it."""
+    return syntax.digest(ast.parse("\n".join(_definition(shape, ""))).body[0])
+
+
 def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
     """Return the shapes, by what was done to the target, that the patch's kind promises to notice; None: no module."""
     made: dict[str, Shape | None] = {}
@@ -197,7 +211,8 @@ def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
         made["class gone"] = replace(shape, around=False)
     if patch.target.module != patch.target.root and patch.kind != "provide":
         made["module gone"] = None
-    if is_function:
+    is_given_as_a_value = patch.kind == "replace" and patch.function is None
+    if is_function and not is_given_as_a_value:
         made["a value"] = replace(shape, value="1", inherited=False)
     if patch.kind == "replace" and is_function and not _takes_any_keyword(patch):
         made["another signature"] = replace(shape, signature=_with_one_more(shape.signature))

@@ -8,16 +8,15 @@ from ascend_adapt.errors import PatchDrift
 from ascend_adapt.patches import static
 from ascend_adapt.patches.spec import CONSEQUENCES, Registered
 from ascend_adapt.testing import release_matrix, upstream_facts, versions
-from ascend_adapt.testing.command_line import Selection
-from ascend_adapt.testing.scene import check
+from ascend_adapt.testing.command_line import Selection, is_of, require
 
 
 def test_it_says_everything(one: Registered) -> None:
     """Why, until when, and what happens without it; a range that admits something; a name that --disable can give."""
     patch = one.patch
-    check(bool(patch.why.strip() and patch.until.strip()), f"why is {patch.why!r}, until is {patch.until!r}")
-    check(patch.without in CONSEQUENCES, f"without is {patch.without!r}")
-    check(bool(one.name) and "," not in one.name, f"its name is {one.name!r}")
+    require(bool(patch.why.strip() and patch.until.strip()), f"why is {patch.why!r}, until is {patch.until!r}")
+    require(patch.without in CONSEQUENCES, f"without is {patch.without!r}")
+    require(bool(one.name) and "," not in one.name, f"its name is {one.name!r}")
     for requirement in patch.requires:
         versions.around(requirement)
 
@@ -26,8 +25,10 @@ def test_it_judges_the_source_tree(one: Registered, selection: Selection) -> Non
     """On --upstream DIR: no drift in the range, and the fault is there just where the gate says patch."""
     if selection.upstream is None:
         pytest.skip("no --upstream DIR was given")
+    if not is_of(one, selection.upstream):
+        pytest.skip(f"{selection.upstream.root} holds neither {one.patch.target.root} nor what is required")
     outcome = selection.verdict(one, selection.upstream)
-    check(outcome.state in ("armed", "skipped", "not_needed"), f"is {outcome.state}: {outcome.reason}")
+    require(outcome.state in ("armed", "skipped", "not_needed"), f"is {outcome.state}: {outcome.reason}")
     own = [each for each in one.patch.requires if outcome.found.startswith(f"{each.name} ")]
     if not own or selection.upstream.folder(one.patch.target.root) is None:
         return
@@ -39,4 +40,4 @@ def test_it_judges_the_source_tree(one: Registered, selection: Selection) -> Non
     if version is not None:
         facts = upstream_facts.gather(one.patch, selection.upstream)
         row = release_matrix.judge(one, own[0].name, version, facts)
-        check(not row.problem, f"{row}: {row.problem}")
+        require(not row.problem, f"{row}: {row.problem}")

@@ -6,23 +6,22 @@ import pytest
 
 from ascend_adapt.patches.spec import Registered
 from ascend_adapt.testing import seen
-from ascend_adapt.testing.command_line import Selection, full_name
-from ascend_adapt.testing.scene import check
+from ascend_adapt.testing.command_line import Selection, full_name, require
 from ascend_adapt.testing.stage import FAILED, NOT_SHOWN
 
 
 def test_on_the_installed_target(one: Registered, selection: Selection) -> None:
     """Applied before and after the import, restored exactly; what the engine foretold is what happens."""
     outcome = selection.verdict(one)
-    check(outcome.state in ("armed", "skipped", "not_needed"), f"is {outcome.state}: {outcome.reason}")
+    selection.why_not_real[full_name(one)] = outcome.reason
+    require(outcome.state in ("armed", "skipped", "not_needed"), f"is {outcome.state}: {outcome.reason}")
     if outcome.state != "armed" or one.patch.host_script is not None:
-        selection.why_not_real[full_name(one)] = outcome.reason
         pytest.skip(f"{outcome.state}: {outcome.reason}")
     result, text = selection.on_real_target(one)
+    selection.why_not_real[full_name(one)] = text
     if result == NOT_SHOWN:
-        selection.why_not_real[full_name(one)] = text
         pytest.skip(text)
-    check(result != FAILED, text)
+    require(result != FAILED, text)
     selection.applied[full_name(one)] = "a real target"
     selection.records.append(seen.record(one, selection.tier, selection.soc))
 
@@ -32,4 +31,4 @@ def test_every_patch_reached_applied(one: Registered, selection: Selection, requ
     asked = {item.name.partition("[")[0] for item in request.session.items}
     if not {"test_on_a_stand_in", "test_on_the_installed_target"} <= asked:
         pytest.skip("not all tests of this suite were asked for")
-    check(full_name(one) in selection.applied, "it was applied nowhere — install its target, or give --upstream DIR")
+    require(full_name(one) in selection.applied, "it was applied nowhere — install its target, or give --upstream DIR")

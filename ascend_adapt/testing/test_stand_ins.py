@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ascend_adapt.patches.spec import Registered
-from ascend_adapt.testing.command_line import Selection, full_name
-from ascend_adapt.testing.scene import check
+from ascend_adapt.testing.command_line import Selection, full_name, require
 from ascend_adapt.testing.stage import FAILED, NOT_SHOWN, PASSED
 
 # What passes only if the patch was applied.
@@ -21,8 +20,8 @@ def test_on_a_stand_in(one: Registered, topic: str, selection: Selection) -> Non
     for reason in dict.fromkeys(hidden):
         count = f"{hidden.count(reason)} of {len(results)} scenarios"
         selection.not_shown.append(f"{full_name(one)}, {topic}, {count}: {reason}")
-    check(bool(results), "no scenario ran")
-    check(not failed, "\n".join(failed))
+    require(bool(results), "no scenario ran")
+    require(not failed, "\n".join(failed))
     if len(hidden) == len(results):
         pytest.skip(hidden[0])
     if any(results.get(name, ("",))[0] == PASSED for name in _APPLIES):

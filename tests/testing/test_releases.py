@@ -38,9 +38,13 @@ def index(monkeypatch):
                     for name, (_, sha256) in served.items()
                 ]
                 body = json.dumps({"files": files}).encode()
+            elif self.path in ("/simple/html/", "/simple/cut-short/"):
+                body = b"<html>"
             else:
                 body = served.get(self.path.rpartition("/")[2], (None,))[0]
             self.send_response(404 if body is None else 200)
+            if self.path == "/simple/cut-short/":
+                self.send_header("Content-Length", "100")
             self.end_headers()
             self.wfile.write(body or b"")
 
@@ -82,6 +86,9 @@ def test_a_release_is_downloaded_once_and_unpacked(index, tmp_path):
         (b"no archive", None, "is not a tar archive"),
         (archive("../outside"), None, "is not a tar archive"),
         (archive("some_toy-1.0/x")[:-20], None, "is not a tar archive"),
+        (archive("some_toy-1.0/x")[:20] + bytes(40), None, "is not a tar archive"),
+        (archive(), None, "is not a tar archive"),
+        (archive("some_toy-1.0/x", "another/x"), None, "holds not one folder"),
     ],
 )
 def test_what_is_not_as_promised_is_refused_and_leaves_nothing(content, sha256, text, index, tmp_path):
@@ -108,4 +115,14 @@ def test_an_index_that_answers_without_the_file_is_no_lost_connection(index, tmp
     index("some_toy-1.0.tar.gz", b"")
     with pytest.raises(ReleaseError, match="the index answers, but not with this file") as told:
         Releases(tmp_path).tree("another-toy", "1.0")
+    assert not isinstance(told.value, ReleaseUnreachable)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "text"), [("html", "is no list of files in JSON"), ("cut-short", "the answer is cut short")]
+)
+def test_an_index_that_answers_with_something_else(distribution, text, index, tmp_path):
+    index("some_toy-1.0.tar.gz", b"")
+    with pytest.raises(ReleaseError, match=text) as told:
+        Releases(tmp_path).versions(distribution)
     assert not isinstance(told.value, ReleaseUnreachable)

@@ -22,8 +22,9 @@ TERMS = 'requires="target_of_ours>=1,<2", why="w", until="u", without="crash"'
 
 
 def pytest_in(folder: Path, *options: str, suite: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["--pyargs", "ascend_adapt.testing", "--evidence", str(folder / "evidence.json")] if suite else []
+    command += options
     environ = {**os.environ, "PYTHONPATH": str(folder)}
     return subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=250)
 
@@ -44,13 +45,20 @@ def test_another_pytest_run_does_not_notice_it(tmp_path: Path) -> None:
     [
         (["--patch", "nope"], "--patch nope: no plugin here registers it"),
         (["--plugin", "nope_at_all"], "--plugin nope_at_all: neither an installed plugin nor a module"),
+        (["--plugin", "raises_at_once"], "--plugin raises_at_once: cannot be imported (NameError: name 'x' is not"),
+        (["--plugin", "os"], "--plugin os: registers no patches"),
         (["--upstream", "missing"], "--upstream missing: is not a folder"),
+        (["--upstream", "."], "--upstream .: holds none of "),
+        (["-n", "2"], "-n, --dist: this suite keeps account in one process"),
+        (["--evidence", "/dev/null/x"], "--evidence /dev/null/x: "),
+        (["--evidence", "raises_at_once.py"], "raises_at_once.py: holds no evidence records"),
         (["--hardware"], "--hardware: "),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_sentence(options: list[str], text: str, tmp_path: Path) -> None:
     if options == ["--hardware"] and list(Path("/dev").glob("davinci[0-9]*")):
         pytest.skip("an NPU may be here")
+    (tmp_path / "raises_at_once.py").write_text("x")
     job = pytest_in(tmp_path, *options)
     assert job.returncode == 4
     assert text in job.stderr
@@ -73,6 +81,20 @@ def test_a_plugin_that_is_wrong_fails(top: str, terms: str, text: str, tmp_path:
     job = pytest_in(tmp_path, "--plugin", "plugin_of_ours", "-k", "not compile")
     assert job.returncode == 1, job.stdout + job.stderr
     assert text in job.stdout
+
+
+def test_it_runs_in_a_project_with_a_pytest_configuration_of_its_own(tmp_path: Path) -> None:
+    own = "-n 2 --strict-markers --import-mode=importlib"
+    names = "python_files = check_*.py\npython_functions = check_*\ntestpaths = tests\npythonpath = src"
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = {own}\n{names}\n")
+    package = tmp_path / "src" / "target_of_ours"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("__version__ = '1.0'\n")
+    (package / "module.py").write_text("def function(): ...\n")
+    (tmp_path / "src" / "plugin_of_ours.py").write_text(PLUGIN.format(top="", terms=TERMS))
+    job = pytest_in(tmp_path, "--plugin", "plugin_of_ours", "-k", "not compile", "-n", "0")
+    assert job.returncode == 0, job.stdout + job.stderr
+    assert "1 of 1 patches reached applied, 1 on a real target" in job.stdout
 
 
 # Each makes the engine wrong in one way; the scenarios beside it must see it.

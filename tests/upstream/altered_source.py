@@ -30,7 +30,7 @@ def altered(patch: Patch, kind: str, tree: SourceTree) -> dict[Path, str | None]
     if kind == "module gone":
         return {source: None}
     if kind == "class gone":
-        definitions = {source: syntax.find(syntax.parse_file(source), patch.target.source_path[:-1])}
+        definitions = {source: _classes(syntax.parse_file(source), patch.target.source_path[:-1])}
     else:
         definitions = _definitions(patch, source, tree)
         if source in definitions and kind not in ("gone", "renamed"):
@@ -51,7 +51,7 @@ def _definitions(patch: Patch, source: Path, tree: SourceTree) -> dict[Path, lis
     parsed = syntax.parse_file(source)
     own = syntax.find(parsed, (*around, name))
     definitions = {source: own} if own else {}
-    classes = [one.node for one in syntax.find(parsed, tuple(around))] if around else []
+    classes = [one.node for one in _classes(parsed, tuple(around))] if around else []
     bases = {ast.unparse(base).rpartition(".")[2] for cls in classes for base in cls.bases}
     bases |= {one.around[-1].name for one in found if one.around and not own}
     folder = tree.root / patch.target.root if tree.installed else tree.root
@@ -62,6 +62,11 @@ def _definitions(patch: Patch, source: Path, tree: SourceTree) -> dict[Path, lis
                 there = syntax.find(syntax.parse_file(path), (base, name))
                 definitions |= {path: there} if there else {}
     return definitions
+
+
+def _classes(parsed: ast.Module, path: tuple[str, ...]) -> list[syntax.Found]:
+    """The definitions of a class, without the assignments to its attributes."""
+    return [one for one in syntax.find(parsed, path) if isinstance(one.node, ast.ClassDef)]
 
 
 def _replace_in_scope(found: syntax.Found, *instead: ast.stmt) -> None:
@@ -79,8 +84,8 @@ def _gone(patch: Patch, found: syntax.Found) -> None:
 
 
 def _renamed(patch: Patch, found: syntax.Found) -> None:
-    if isinstance(found.node, ast.Assign):
-        (name,) = found.node.targets
+    if isinstance(found.node, (ast.Assign, ast.AnnAssign)):
+        (name,) = getattr(found.node, "targets", None) or [found.node.target]
         name.id += "_v2"
     else:
         found.node.name += "_v2"

@@ -25,6 +25,9 @@ from ascend_adapt.errors import PatchDrift
 from ascend_adapt.patches import static
 from ascend_adapt.patches.installation import SourceTree
 from ascend_adapt.patches.spec import Registered
+from ascend_adapt.patches.target import locate
+
+INHERITED = "not asked: a class of another package has the name too"
 
 
 class Altered(importlib.abc.MetaPathFinder):
@@ -77,6 +80,14 @@ def state(one: Registered, kind: str, late: bool, tree: SourceTree, folder: Path
     return ascend_adapt.status()[f"{one.plugin}.{one.name}"].state
 
 
+def has_a_base_elsewhere(one: Registered) -> bool:
+    """Return whether a class of another package has the target's name too: without its own, it inherits that one."""
+    place = locate(one.patch.target, sys.modules[one.patch.target.module])
+    bases = place.owner.__mro__[1:] if isinstance(place.owner, type) else ()
+    others = [base for base in bases if base.__module__.partition(".")[0] != one.patch.target.root]
+    return any(place.name in vars(base) for base in others)
+
+
 def in_a_child(*arguments) -> str:
     reader, writer = os.pipe()
     child = os.fork()
@@ -101,8 +112,8 @@ def in_a_child(*arguments) -> str:
 
 def main() -> None:
     (upstream,) = [one for one in UPSTREAMS if one.distribution == sys.argv[1]]
-    tree = SourceTree(probe.root_folder(upstream.distribution), installed=True)
-    own = [one for one in upstream.patches() if one.patch.target.root == upstream.distribution]
+    tree = SourceTree(probe.root_folder(upstream.package), installed=True)
+    own = [one for one in upstream.patches() if one.patch.target.root == upstream.package]
     fitting = []
     for one in own:
         device = (one.patch.devices or ("cpu",))[0]
@@ -116,7 +127,8 @@ def main() -> None:
         for kind in altered_source.kinds(one.patch):
             for late in (False, True):
                 name = f"{one.name}: {kind}, enabled {'after' if late else 'before'} the import"
-                results[name] = in_a_child(one, kind, late, tree)
+                hidden = kind in ("gone", "renamed") and has_a_base_elsewhere(one)
+                results[name] = INHERITED if hidden else in_a_child(one, kind, late, tree)
     print()
     print(json.dumps(results), end="")
 

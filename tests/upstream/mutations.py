@@ -14,9 +14,10 @@ from pathlib import Path
 
 import altered_source
 import pytest
+from imported_mutations import INHERITED
 from upstream_releases import ROOT, UPSTREAMS, Upstream
 
-from ascend_adapt import hosts
+from ascend_adapt import hosts, probe
 from ascend_adapt.patches import static
 from ascend_adapt.patches.installation import SourceTree
 from ascend_adapt.patches.spec import Registered
@@ -24,6 +25,8 @@ from ascend_adapt.testing import upstream_facts
 from ascend_adapt.testing.releases import ReleaseUnreachable
 
 TOLD: dict[str, int] = {"static": 0, "imported": 0}
+# What a mapping holds is known when it is imported.
+NOT_IN_THE_SOURCE = {"no mapping", "no such key"}
 
 
 def patches() -> list[object]:
@@ -32,7 +35,7 @@ def patches() -> list[object]:
         pytest.param(upstream, one, id=f"{one.plugin}.{one.name}")
         for upstream in UPSTREAMS
         for one in upstream.patches()
-        if one.patch.target.root == upstream.distribution
+        if one.patch.target.root == upstream.package
     ]
 
 
@@ -63,7 +66,7 @@ def test_every_alteration_is_seen_in_the_source(
     rows = [row for release in record.releases for row in upstream.rows(record, release)]
     own = [row.release for row in rows if row.patch == upstream_facts.full_name(one) and row.decision == "patch"]
     device = (one.patch.devices or ("cpu",))[0]
-    kinds = altered_source.kinds(one.patch)
+    kinds = [kind for kind in altered_source.kinds(one.patch) if kind not in NOT_IN_THE_SOURCE]
     assert kinds
     for release in dict.fromkeys((own[0], own[-1])):
         tree = copied(upstream, release, copies)
@@ -85,10 +88,12 @@ def test_every_alteration_is_seen_in_the_source(
 
 @pytest.mark.parametrize("upstream", UPSTREAMS, ids=lambda upstream: upstream.distribution)
 def test_every_alteration_is_seen_when_it_is_imported(upstream: Upstream, tmp_path: Path) -> None:
+    if probe.root_folder(upstream.package) is None:
+        pytest.skip(f"{upstream.package} is not installed: altered in its copied sources only")
     command = [sys.executable, str(ROOT / "tests" / "upstream" / "imported_mutations.py"), upstream.distribution]
     job = subprocess.run(command, capture_output=True, text=True, timeout=540, cwd=tmp_path)
     assert job.returncode == 0, job.stderr[-3000:]
     results = json.loads(job.stdout.rpartition("\n")[2])
     assert results
-    assert {name: told for name, told in results.items() if told != "drifted"} == {}
-    TOLD["imported"] += len(results)
+    assert {name: told for name, told in results.items() if told not in ("drifted", INHERITED)} == {}
+    TOLD["imported"] += list(results.values()).count("drifted")

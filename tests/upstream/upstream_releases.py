@@ -30,6 +30,11 @@ class Upstream:
     newest_of_minor: bool = False
 
     @property
+    def package(self) -> str:
+        """The top-level package of the distribution."""
+        return self.distribution.partition("-")[0]
+
+    @property
     def record(self) -> Path:
         """The file of the recorded facts."""
         return Path(__file__).parent / f"{self.distribution}.json"
