@@ -37,6 +37,7 @@ def told(run_dir: Path) -> list[str]:
         lines.append(f"ranks without a report, ended before their end: {', '.join(map(str, ended))}")
     lines += _operators(ranks)
     lines += _problems(ranks)
+    lines += _shared_devices(ranks)
     applied = sorted({name for names in patches.values() for name in names})
     lines += [_waits(ranks), _memory(ranks), f"patches applied: {', '.join(applied) or 'none'}"]
     return [*lines, PROVES + (", and these patches did their work on it" if applied else ""), DOES_NOT]
@@ -82,6 +83,20 @@ def _problems(ranks: Mapping[int, Any]) -> Iterable[str]:
             )
     for (operator, limit), detail in violations.items():
         yield f"limit violated: {operator}: {detail}, expected: {limit}"
+
+
+def _shared_devices(ranks: Mapping[int, Any]) -> Iterable[str]:
+    users: dict[tuple[str, str], list[int]] = {}
+    for rank, facts in ranks.items():
+        for device in facts["peak_bytes"]:
+            # A job may give each rank a view of its own, in which its device is 0.
+            users.setdefault((facts["visible"], device), []).append(rank)
+    for (_, device), found in sorted(users.items()):
+        if len(found) > 1:
+            yield (
+                f"npu:{device}: has tensors of ranks {', '.join(map(str, found))}, expected a device for each rank — "
+                "torch.npu.set_device(local rank) before the first tensor, map_location in torch.load"
+            )
 
 
 def _waits(ranks: Mapping[int, Any]) -> str:

@@ -16,6 +16,7 @@ def write_rank(run_dir, rank, **more):
         "violations": [],
         "steps": 2,
         "peak_bytes": {str(rank): 3 << 20},
+        "visible": "",
         "torch_npu": "2.13.0",
         "soc": "Ascend910B2",
     }
@@ -57,6 +58,19 @@ def test_one_of_each(tmp_path):
 def test_ranks_that_only_start_others_are_told_so(tmp_path):
     write_rank(tmp_path, 0, operators={})
     assert any("none ran on the device in the ranks themselves" in line for line in rehearsal.told(tmp_path))
+
+
+def test_ranks_on_one_device_are_named(tmp_path):
+    write_rank(tmp_path, 0)
+    write_rank(tmp_path, 1, peak_bytes={"0": 1 << 20, "1": 1 << 20})
+    (told,) = [line for line in rehearsal.told(tmp_path) if "expected a device for each rank" in line]
+    assert told.startswith("npu:0: has tensors of ranks 0, 1, expected")
+
+
+def test_ranks_that_see_one_device_each_share_none(tmp_path):
+    for rank in (0, 1):
+        write_rank(tmp_path, rank, peak_bytes={"0": 1 << 20}, visible=str(rank))
+    assert "expected a device for each rank" not in "\n".join(rehearsal.told(tmp_path))
 
 
 def test_a_violated_limit_is_told_once_with_its_rank(tmp_path):
