@@ -2,3 +2,5 @@
 
 # What aclrtGetSocName says of the chips that can be emulated, by what users call them.
 SOCS = {"910A": "Ascend910A", "910B": "Ascend910B2"}
+# As in cann/emulated.h.
+MAX_DEVICES = 64

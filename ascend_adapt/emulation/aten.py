@@ -215,6 +215,13 @@ class _Call:
         """Return a result: aliases become what they stand for, new tensors are moved to the device."""
         if isinstance(value, torch.Tensor):
             known = self._tensors.get(id(value))
+            if known is None and (value.layout != torch.strided or value.is_quantized):
+                report.missing(self._name)
+                kind = "quantized" if value.is_quantized else str(value.layout).removeprefix("torch.")
+                raise OperatorMissing(
+                    f"{self._name}: its result is {kind}, expected a dense tensor, which is all that the emulated NPU "
+                    "holds — choose another form of the model for the rehearsal"
+                )
             return known[1] if known is not None else as_npu(value, device)
         if isinstance(value, (list, tuple)):
             return type(value)(self.to_device(one, device) for one in value)

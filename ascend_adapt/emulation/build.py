@@ -79,11 +79,18 @@ def build(wheel: Wheel, compiler: str, into: Path) -> None:
 
 
 def _version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    return _compile(compiler, "--version")
 
 
-def _compile(compiler: str, *arguments: str) -> None:
-    result = subprocess.run([compiler, *arguments], capture_output=True, text=True)
+def _compile(compiler: str, *arguments: str) -> str:
+    """Run the compiler and return what it prints."""
+    expected = "expected a C compiler for this machine — set CC to another"
+    try:
+        result = subprocess.run([compiler, *arguments], capture_output=True, text=True)
+    except OSError as error:
+        raise EmulationError(f"{compiler}: {error.strerror}, {expected}") from error
     if result.returncode != 0:
-        first = next((line for line in result.stderr.splitlines() if "error" in line), result.stderr.strip()[:200])
-        raise EmulationError(f"{compiler}: {first.strip()}, expected a C compiler for this machine — set CC to another")
+        first = next((line for line in result.stderr.splitlines() if "error" in line), result.stderr[:200])
+        told = " ".join(first.split()) or f"ended with exit code {result.returncode}"
+        raise EmulationError(f"{compiler}: {told}, {expected}")
+    return result.stdout

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import glob
+import json
 import os
 import shutil
 import tempfile
@@ -11,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ascend_adapt.errors import EmulationError
+
+_SIZES = ".sizes.json"
 
 
 def folder(environ: Mapping[str, str]) -> Path:
@@ -41,16 +45,63 @@ def made_once(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
     """Return ``cache/name``; if it is not there, ``make`` fills an empty folder beside it, which is then renamed.
 
     Of several processes one makes it and the others wait.
+
+    Raises:
+        EmulationError: the cache cannot be written to, or the folder is no longer what was made.
     """
     path = cache / name
     if path.is_dir():
-        return path
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _locked(cache), _aside(path) as aside:
-        if not path.is_dir():
-            make(aside)
-            aside.rename(path)
+        return checked(path)
+    with writing(cache):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _locked(cache), _aside(path) as aside:
+            if not path.is_dir():
+                make(aside)
+                (aside / _SIZES).write_text(json.dumps(_sizes(aside)))
+                aside.rename(path)
     return path
+
+
+def checked(made: Path) -> Path:
+    """Return a folder that was made before, if it is still as it was made; what is loaded half would end with SIGBUS.
+
+    Raises:
+        EmulationError: a file is gone, or has another size.
+    """
+    try:
+        sizes = json.loads((made / _SIZES).read_text())
+    except FileNotFoundError:
+        return made  # by a version that did not note them
+    except (OSError, ValueError):
+        sizes = {_SIZES: -1}
+    for name, size in sizes.items():
+        file = made / name
+        if not file.is_file() or file.stat().st_size != size:
+            raise EmulationError(
+                f"{made}: {name} is not there, or not as it was made, expected a whole folder — remove this folder, it "
+                "is made anew"
+            )
+    return made
+
+
+@contextmanager
+def writing(cache: Path) -> Iterator[None]:
+    """Turn what the operating system refuses in the block into an error about the cache.
+
+    Raises:
+        EmulationError: the cache cannot be written to, or has no room left.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise EmulationError(
+            f"{cache}: {error.strerror or error}, expected a folder to write to, with 200 MB free — set "
+            "ASCEND_ADAPT_CACHE to another"
+        ) from error
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
 
 
 @contextmanager
@@ -62,6 +113,8 @@ def _locked(cache: Path) -> Iterator[None]:
 
 @contextmanager
 def _aside(path: Path) -> Iterator[Path]:
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        shutil.rmtree(left, ignore_errors=True)  # by one that was killed: whoever is at work has the lock
     aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield aside

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ascend_adapt import probe
-from ascend_adapt.emulation import SOCS, build, wheel
+from ascend_adapt.emulation import MAX_DEVICES, SOCS, build, wheel
 from ascend_adapt.errors import EmulationError
 
 _MACHINES = ("x86_64", "aarch64")
@@ -54,6 +55,7 @@ def prepare(
         EmulationError: this machine cannot have one, or need not.
     """
     _check_machine(environ)
+    _check_request(devices, environ)
     build.find_compiler(environ)
     torch_npu = wheel.for_installed_torch(environ, say)
     return Emulation(soc, devices, torch_npu, build.cann_home(torch_npu, environ))
@@ -82,6 +84,20 @@ def _check_machine(environ: Mapping[str, str]) -> None:
         raise EmulationError(
             f"--device npu-emulated: a real CANN is installed ({found}), expected none, since torch_npu might load its "
             "libraries — start from a shell that has not sourced set_env.sh"
+        )
+
+
+def _check_request(devices: int, environ: Mapping[str, str]) -> None:
+    if devices > MAX_DEVICES:
+        raise EmulationError(
+            f"--device npu-emulated: {devices} devices are asked for, expected at most {MAX_DEVICES} — give a smaller "
+            "--nproc, or smaller numbers in ASCEND_RT_VISIBLE_DEVICES"
+        )
+    memory = environ.get("ASCEND_ADAPT_EMULATED_MEMORY")
+    if memory is not None and (re.fullmatch(r"[0-9]{1,18}", memory) is None or int(memory) == 0):
+        raise EmulationError(
+            f"ASCEND_ADAPT_EMULATED_MEMORY: is {memory!r}, expected a device's memory in bytes, such as {64 << 30} — "
+            "write it as a whole number, or unset it"
         )
 
 

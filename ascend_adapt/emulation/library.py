@@ -6,7 +6,7 @@ import ctypes
 import functools
 from typing import Any
 
-_MAX_DEVICES = 64
+from ascend_adapt.emulation import MAX_DEVICES
 
 
 class Statistics(ctypes.Structure):
@@ -16,8 +16,8 @@ class Statistics(ctypes.Structure):
         ("stream_synchronisations", ctypes.c_uint64),
         ("event_synchronisations", ctypes.c_uint64),
         ("device_synchronisations", ctypes.c_uint64),
-        ("device_bytes", ctypes.c_uint64 * _MAX_DEVICES),
-        ("peak_device_bytes", ctypes.c_uint64 * _MAX_DEVICES),
+        ("device_bytes", ctypes.c_uint64 * MAX_DEVICES),
+        ("peak_device_bytes", ctypes.c_uint64 * MAX_DEVICES),
     ]
 
 

@@ -78,6 +78,7 @@ def _facts() -> dict[str, Any]:
         **facts,
         "peak_bytes": {str(index): peak for index, peak in memory.items()},
         "peak_device_bytes": {str(index): int(counts.peak_device_bytes[index]) for index in memory},
+        "visible": os.environ.get("ASCEND_RT_VISIBLE_DEVICES", ""),
         "torch": torch.__version__,
         "torch_npu": torch_npu.__version__,
         "soc": torch.npu.get_device_name(0) if devices else "",

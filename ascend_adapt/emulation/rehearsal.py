@@ -9,8 +9,8 @@ from typing import Any
 
 _MOST_CALLED = 8
 PROVES = (
-    "this proves: torch_npu's own Python and C++ took every call of the job (names, arguments, dispatch, autograd, its "
-    "allocator, its process group), and the patches did their work on it"
+    "this proves: torch_npu's own Python and C++ took every call that the ranks made (names, arguments, dispatch, "
+    "autograd, its allocator, its process group)"
 )
 DOES_NOT = (
     "it does not prove: numbers, rounding or memory layouts of an NPU, what its kernels refuse beyond the documented "
@@ -29,16 +29,18 @@ def told(run_dir: Path) -> list[str]:
     (run_dir / "rehearsal.json").write_text(json.dumps(everything, indent=1) + "\n")
     first = ranks[min(ranks)]
     lines = [
-        f"rehearsal: torch_npu {first['torch_npu']} on an emulated {first['soc']}, {len(ranks)} "
-        f"{'rank' if len(ranks) == 1 else 'ranks'}; all of it in {run_dir / 'rehearsal.json'}"
+        f"rehearsal: torch_npu {first['torch_npu']} on an emulated {first['soc']}, "
+        f"{_counted(str(len(ranks)), 'rank')}; all of it in {run_dir / 'rehearsal.json'}"
     ]
     ended = sorted(set(statuses) - set(ranks))
     if ended:
         lines.append(f"ranks without a report, ended before their end: {', '.join(map(str, ended))}")
     lines += _operators(ranks)
     lines += _problems(ranks)
-    lines += [_waits(ranks), _memory(ranks), _patches(patches)]
-    return [*lines, PROVES, DOES_NOT]
+    lines += _shared_devices(ranks)
+    applied = sorted({name for names in patches.values() for name in names})
+    lines += [_waits(ranks), _memory(ranks), f"patches applied: {', '.join(applied) or 'none'}"]
+    return [*lines, PROVES + (", and these patches did their work on it" if applied else ""), DOES_NOT]
 
 
 def _read(run_dir: Path, name: str) -> dict[int, dict[str, Any]]:
@@ -54,13 +56,16 @@ def _operators(ranks: Mapping[int, Any]) -> Iterable[str]:
     counts = {rank: facts["operators"] for rank, facts in ranks.items()}
     kinds = {name for count in counts.values() for name in count}
     if not kinds:
-        yield "operators: none ran on the device"
+        yield (
+            "operators: none ran on the device in the ranks themselves; what a rank starts (mp.spawn, a worker) is not "
+            "counted"
+        )
         return
     most = sorted(kinds, key=lambda name: -max(count.get(name, 0) for count in counts.values()))[:_MOST_CALLED]
     listed = ", ".join(f"{name} {_span(count.get(name, 0) for count in counts.values())}" for name in most)
-    calls = _span(sum(count.values()) for count in counts.values())
-    steps = _span(facts["steps"] for facts in ranks.values())
-    yield f"operators: {len(kinds)} kinds, {calls} calls a rank, {steps} optimizer steps; most: {listed}"
+    calls = _counted(_span(sum(count.values()) for count in counts.values()), "call")
+    steps = _counted(_span(facts["steps"] for facts in ranks.values()), "optimizer step")
+    yield f"operators: {_counted(str(len(kinds)), 'kind')}, {calls} a rank, {steps}; most: {listed}"
 
 
 def _problems(ranks: Mapping[int, Any]) -> Iterable[str]:
@@ -74,19 +79,32 @@ def _problems(ranks: Mapping[int, Any]) -> Iterable[str]:
     for rank, facts in ranks.items():
         for one in facts["violations"]:
             violations.setdefault(
-                (one["operator"], one["limit"]), f"{one['detail']} (rank {rank}, {one['count']} times)"
+                (one["operator"], one["limit"]), f"{one['detail']} (rank {rank}, {_counted(str(one['count']), 'time')})"
             )
     for (operator, limit), detail in violations.items():
         yield f"limit violated: {operator}: {detail}, expected: {limit}"
+
+
+def _shared_devices(ranks: Mapping[int, Any]) -> Iterable[str]:
+    users: dict[tuple[str, str], list[int]] = {}
+    for rank, facts in ranks.items():
+        for device in facts["peak_bytes"]:
+            # A job may give each rank a view of its own, in which its device is 0.
+            users.setdefault((facts["visible"], device), []).append(rank)
+    for (_, device), found in sorted(users.items()):
+        if len(found) > 1:
+            yield (
+                f"npu:{device}: has tensors of ranks {', '.join(map(str, found))}, expected a device for each rank — "
+                "torch.npu.set_device(local rank) before the first tensor, map_location in torch.load"
+            )
 
 
 def _waits(ranks: Mapping[int, Any]) -> str:
     waits = {rank: sum(facts["synchronisations"].values()) for rank, facts in ranks.items()}
     a_step = _span(waits[rank] // facts["steps"] if facts["steps"] else 0 for rank, facts in ranks.items())
     listed = _merged(ranks, "synchronisations") or "none"
-    return (
-        f"the host waited for the device: {_span(waits.values())} times a rank, {a_step} an optimizer step ({listed})"
-    )
+    times = _counted(_span(waits.values()), "time")
+    return f"the host waited for the device: {times} a rank, {a_step} an optimizer step ({listed})"
 
 
 def _memory(ranks: Mapping[int, Any]) -> str:
@@ -94,13 +112,8 @@ def _memory(ranks: Mapping[int, Any]) -> str:
     for facts in ranks.values():
         for device, peak in facts["peak_bytes"].items():
             peaks[device] = max(peak, peaks.get(device, 0))
-    listed = ", ".join(f"npu:{device} {peak / 2**20:.1f} MiB" for device, peak in sorted(peaks.items()))
+    listed = ", ".join(f"npu:{device} {_size(peak)}" for device, peak in sorted(peaks.items()))
     return f"peak memory in torch_npu's allocator: {listed or 'none'}"
-
-
-def _patches(patches: Mapping[int, list[str]]) -> str:
-    names = sorted({name for applied in patches.values() for name in applied})
-    return f"patches applied: {', '.join(names) or 'none'}"
 
 
 def _applied(status: Mapping[str, Any]) -> list[str]:
@@ -110,6 +123,14 @@ def _applied(status: Mapping[str, Any]) -> list[str]:
 def _merged(ranks: Mapping[int, Any], kind: str) -> str:
     names = sorted({name for facts in ranks.values() for name in facts[kind]})
     return ", ".join(f"{name} {_span(facts[kind].get(name, 0) for facts in ranks.values())}" for name in names)
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 1 << 20 else f"{count / 2**10:.1f} KiB"
+
+
+def _counted(number: str, thing: str) -> str:
+    return f"{number} {thing}{'' if number == '1' else 's'}"
 
 
 def _span(numbers: Iterable[int]) -> str:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +72,9 @@ def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] =
     )
     fitting = [wheel for wheel in known if _release(wheel.version) == release]
     if fitting:
-        return fitting[-1]
+        return Wheel(cache.checked(fitting[-1].site), fitting[-1].version)
     say(f"downloads the torch_npu for torch {torch} into {home}, once (about 45 MB)")
-    with tempfile.TemporaryDirectory(dir=home) as aside:
+    with cache.writing(home), tempfile.TemporaryDirectory(dir=home) as aside:
         return _unpacked(home, download(f"torch_npu=={release}.*", Path(aside)))
 
 
@@ -116,17 +117,24 @@ def _unpacked(home: Path, file: Path) -> Wheel:
         digest = _sha256(file)
         name = f"torch_npu/{file.stem}-{digest[:12]}"
         return _of_folder(cache.made_once(home, name, lambda aside: _unpack(file, aside)))
-    except (OSError, zipfile.BadZipFile, KeyError) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise EmulationError(f"{file}: {one_line(error)}, expected a whole wheel — download it anew") from error
 
 
 def _unpack(file: Path, into: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         archive.extractall(into)
-    (record,) = into.glob("torch_npu-*.dist-info/RECORD")
-    for name, told, _ in csv.reader(record.read_text().splitlines()):
-        if told and base64.urlsafe_b64encode(bytes.fromhex(_sha256(into / name))).rstrip(b"=").decode() != told[7:]:
+    records = list(into.glob("torch_npu-*.dist-info/RECORD"))
+    if len(records) != 1:
+        raise EmulationError(f"{file}: has no RECORD of its files, expected a whole wheel — download it anew")
+    for name, told, _ in csv.reader(records[0].read_text().splitlines()):
+        if told and (not (into / name).is_file() or _digest(into / name) != told[7:]):
             raise EmulationError(f"{file}: {name} is not what the wheel's RECORD says — download it anew")
+
+
+def _digest(file: Path) -> str:
+    """Return a file's hash as RECORD gives it, behind ``sha256=``."""
+    return base64.urlsafe_b64encode(bytes.fromhex(_sha256(file))).rstrip(b"=").decode()
 
 
 def _sha256(file: Path) -> str:

@@ -180,10 +180,10 @@ def _split(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str],
 
 
 def _device(text: str) -> str:
-    kind, _, soc = text.partition(":")
-    if kind not in DEVICES or (soc and kind != "npu-emulated"):
+    kind, colon, soc = text.partition(":")
+    if kind not in DEVICES or (colon and kind != "npu-emulated"):
         raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(DEVICES)})")
-    if soc and soc not in SOCS:
+    if colon and soc not in SOCS:
         raise argparse.ArgumentTypeError(f"invalid choice: {soc!r} (choose from {', '.join(SOCS)})")
     return text
 

@@ -88,6 +88,20 @@ def test_a_compiler_that_cannot(npu, tmp_path):
     assert not list((tmp_path / "cache").glob("cann/[!.]*"))
 
 
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [("#!/bin/sh\nexit 3\n", "ended with exit code 3"), ("\x7fELF", "Exec format error")],
+    ids=["fails", "no program"],
+)
+def test_a_compiler_that_says_nothing(npu, tmp_path, program, told):
+    broken = tmp_path / "compiler"
+    broken.write_text(program)
+    broken.chmod(0o755)
+    environ = {**os.environ, "CC": str(broken), "ASCEND_ADAPT_CACHE": str(tmp_path / "cache")}
+    with pytest.raises(EmulationError, match=f"compiler: {told}, expected a C compiler for this machine — set CC"):
+        build.cann_home(npu, environ)
+
+
 def test_the_sources_are_part_of_the_package():
     import configparser
 

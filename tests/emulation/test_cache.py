@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 
 import pytest
@@ -43,6 +44,45 @@ def test_nothing_is_left_of_what_fails(home):
     with pytest.raises(EmulationError, match="no"):
         cache.made_once(home, "kind/name", fail)
     assert [path.name for path in home.rglob("*") if path.name != ".lock"] == ["kind"]
+
+
+def make_file(aside):
+    (aside / "folder").mkdir()
+    (aside / "folder" / "library.so").write_bytes(b"whole")
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "notes"])
+def test_what_is_damaged_later_is_named(home, damage):
+    made = cache.made_once(home, "name", make_file)
+    assert cache.made_once(home, "name", make_file) == made
+    if damage == "cut":
+        (made / "folder" / "library.so").write_bytes(b"")
+    elif damage == "gone":
+        (made / "folder" / "library.so").unlink()
+    else:
+        (made / ".sizes.json").write_text("{")
+    with pytest.raises(EmulationError, match=r"name: \S+ is not there, or not as it was made.* — remove this folder"):
+        cache.made_once(home, "name", make_file)
+
+
+def test_a_cache_that_cannot_be_written_to(home):
+    (home / ".lock").mkdir()
+    with pytest.raises(EmulationError, match=r"cache: Is a directory, expected a folder to write to.* — set ASCEND_"):
+        cache.made_once(home, "name", make_file)
+
+
+def test_no_room(home):
+    def fill(aside):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(EmulationError, match="cache: No space left on device, expected a folder to write to, with 200"):
+        cache.made_once(home, "name", fill)
+
+
+def test_what_a_killed_process_left_is_removed(home):
+    (home / ".name.abcd").mkdir()
+    cache.made_once(home, "name", make_file)
+    assert sorted(path.name for path in home.iterdir()) == [".lock", "name"]
 
 
 def test_several_at_once_make_it_once(home):

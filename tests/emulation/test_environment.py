@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ascend_adapt import probe
-from ascend_adapt.emulation import environment
+from ascend_adapt.emulation import MAX_DEVICES, build, environment
 from ascend_adapt.errors import EmulationError
 
 
@@ -46,6 +46,19 @@ def test_a_real_cann(tmp_path, variable):
     told = refusal({variable: str(value)})
     assert f"a real CANN is installed ({folder / 'libascendcl.so'})" in told
     assert "set_env.sh" in told
+
+
+@pytest.mark.parametrize("memory", ["100MB", "-5", "0", "", "1e9"])
+def test_memory_that_is_no_number_of_bytes(memory):
+    told = refusal({"ASCEND_ADAPT_EMULATED_MEMORY": memory})
+    assert f"ASCEND_ADAPT_EMULATED_MEMORY: is {memory!r}, expected a device's memory in bytes" in told
+
+
+def test_more_devices_than_there_can_be():
+    with pytest.raises(EmulationError, match="65 devices are asked for, expected at most 64 — give a smaller --nproc"):
+        environment.prepare("910B", 65, {})
+    header = (build.SOURCES / "emulated.h").read_text()
+    assert f"MAX_DEVICES = {MAX_DEVICES} " in header
 
 
 @pytest.mark.parametrize(

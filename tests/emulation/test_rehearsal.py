@@ -16,6 +16,7 @@ def write_rank(run_dir, rank, **more):
         "violations": [],
         "steps": 2,
         "peak_bytes": {str(rank): 3 << 20},
+        "visible": "",
         "torch_npu": "2.13.0",
         "soc": "Ascend910B2",
     }
@@ -35,9 +36,41 @@ def test_two_ranks(tmp_path):
     assert "the host waited for the device: 6 times a rank, 3 an optimizer step" in told
     assert "npu:0 3.0 MiB, npu:1 3.0 MiB" in told
     assert "patches applied: here\n" in told
+    assert "its process group), and these patches did their work on it\n" in told
     assert told.endswith("(evidence: emulated)")
     written = json.loads((tmp_path / "rehearsal.json").read_text())
     assert (written["evidence"], sorted(written["ranks"])) == ("emulated", ["0", "1"])
+
+
+def test_one_of_each(tmp_path):
+    violation = {"operator": "npu::npu_swiglu", "limit": "dim is even", "count": 1, "detail": "dim is 7"}
+    one = {"operators": {"aten::mm": 1}, "steps": 1, "synchronisations": {"aten::item": 1}, "peak_bytes": {"0": 512}}
+    write_rank(tmp_path, 0, **one, violations=[violation])
+    told = "\n".join(rehearsal.told(tmp_path))
+    assert "operators: 1 kind, 1 call a rank, 1 optimizer step; most: aten::mm 1" in told
+    assert "(rank 0, 1 time)" in told
+    assert "1 time a rank, 1 an optimizer step" in told
+    assert "npu:0 0.5 KiB" in told
+    assert "patches applied: none\n" in told
+    assert "these patches did" not in told
+
+
+def test_ranks_that_only_start_others_are_told_so(tmp_path):
+    write_rank(tmp_path, 0, operators={})
+    assert any("none ran on the device in the ranks themselves" in line for line in rehearsal.told(tmp_path))
+
+
+def test_ranks_on_one_device_are_named(tmp_path):
+    write_rank(tmp_path, 0)
+    write_rank(tmp_path, 1, peak_bytes={"0": 1 << 20, "1": 1 << 20})
+    (told,) = [line for line in rehearsal.told(tmp_path) if "expected a device for each rank" in line]
+    assert told.startswith("npu:0: has tensors of ranks 0, 1, expected")
+
+
+def test_ranks_that_see_one_device_each_share_none(tmp_path):
+    for rank in (0, 1):
+        write_rank(tmp_path, rank, peak_bytes={"0": 1 << 20}, visible=str(rank))
+    assert "expected a device for each rank" not in "\n".join(rehearsal.told(tmp_path))
 
 
 def test_a_violated_limit_is_told_once_with_its_rank(tmp_path):

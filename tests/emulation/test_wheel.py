@@ -72,6 +72,27 @@ def test_contents_that_the_record_does_not_know(environ, tmp_path, torch_2_1):
     assert not list((tmp_path / "cache").glob("torch_npu/torch_npu*"))
 
 
+def test_files_that_only_the_record_knows(environ, tmp_path, torch_2_1):
+    file = make_wheel(tmp_path, "2.1.0", record="torch_npu/_C.so,sha256=AAAA,0\n")
+    with pytest.raises(EmulationError, match=r"_C.so is not what the wheel's RECORD says — download it anew"):
+        wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})
+
+
+def test_no_record(environ, tmp_path, torch_2_1):
+    file = tmp_path / "torch_npu-2.1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("torch_npu/__init__.py", "")
+    with pytest.raises(EmulationError, match="has no RECORD of its files, expected a whole wheel"):
+        wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})
+
+
+def test_a_cache_that_was_cut(environ, tmp_path, torch_2_1):
+    found = wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(make_wheel(tmp_path, "2.1.0"))})
+    (found.site / "torch_npu" / "__init__.py").unlink()
+    with pytest.raises(EmulationError, match=r"torch_npu/__init__.py is not there.* — remove this folder"):
+        wheel.for_installed_torch(environ)
+
+
 @pytest.mark.parametrize("damage", ["cut", "renamed", "gone"])
 def test_a_file_that_is_no_wheel(environ, tmp_path, torch_2_1, damage):
     file = make_wheel(tmp_path, "2.1.0")

@@ -94,6 +94,8 @@ def test_dry_run_starts_nothing(ascend_run, tmp_path):
             2,
             "argument --device: invalid choice: '911' (choose from 910A, 910B)",
         ),
+        (["--device", "npu-emulated:", "train.py"], 2, "argument --device: invalid choice: ''"),
+        (["--device", "cpu:", "train.py"], 2, "argument --device: invalid choice: 'cpu:'"),
         (["--device", "cpu:910A", "train.py"], 2, "argument --device: invalid choice: 'cpu:910A'"),
         (["--foo", "train.py"], 2, "unrecognized arguments: --foo"),
         (["--disable", "nosharedmemory", "train.py"], 2, "'nosharedmemory': no plugin or patch has this name"),

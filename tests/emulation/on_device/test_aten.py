@@ -170,6 +170,22 @@ def test_an_operator_without_a_kernel_fails_at_once_by_name():
     assert report.tally.missing["npu::npu_nms_rotated"] == 1
 
 
+@pytest.mark.parametrize(
+    ("call", "name", "kind"),
+    [
+        (lambda x: x.to_sparse(), "aten::_to_sparse", "sparse_coo"),
+        (lambda x: x.to_sparse_csr(), "aten::_to_sparse_csr", "sparse_csr"),
+        (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "aten::quantize_per_tensor", "quantized"),
+    ],
+)
+def test_a_result_that_is_not_dense_is_refused_by_name(call, name, kind):
+    def refused():
+        with pytest.raises(OperatorMissing, match=f"^{name}: its result is {kind}, expected a dense tensor"):
+            call(torch.ones(2, 2, device=NPU))
+
+    assert counted("missing", refused) == {name: 1}
+
+
 def test_random_numbers_follow_the_devices_generator():
     torch.npu.manual_seed(3)
     first = torch.rand(4, device=NPU)
