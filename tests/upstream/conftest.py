@@ -13,4 +13,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{len(unchecked)} rows not checked, for want of a connection: {unchecked}")
     mutations = next((module for name, module in sys.modules.items() if name.endswith("mutations")), None)
     for where, count in getattr(mutations, "TOLD", {}).items():
-        terminalreporter.write_line(f"mutations, {where}: {count}, every one reported as drifted, none applied")
+        told = f"{count}, every one reported as drifted, none applied" if count else "none was seen to be reported"
+        terminalreporter.write_line(f"mutations, {where}: {told}")
