@@ -34,7 +34,7 @@ def deepspeed(session: nox.Session, release: str) -> None:
     isolation = ("--no-build-isolation",) if release in NOT_ISOLATED else ()
     session.install(*constraints, RELEASES[release], "--editable", ".")
     session.install(*constraints, *isolation, f"deepspeed=={release}", RELEASES[release], env={"DS_BUILD_OPS": "0"})
-    session.install("--quiet", "--constraint", "constraints.txt", "pytest")
+    session.install("--quiet", "--constraint", "constraints.txt", "pytest", "pytest-timeout")  # as pyproject.toml asks
     suite = ("--pyargs", "ascend_adapt.testing", "-k", "installed_target", "--evidence", EVIDENCE)
     session.run("python", "-m", "pytest", "-q", *suite)
     tests = "tests/plugins/test_deepspeed_behaviour.py"
