@@ -130,9 +130,10 @@ def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwa
         from megatron.core.parallel_state import get_tensor_model_parallel_group
 
         group = get_tensor_model_parallel_group()
+    # A label below 0 stands where the loss is masked: there Megatron's loss is finite, and must stay so.
     return cross_entropy(
         given["vocab_parallel_logits"],
-        given["target"],
+        given["target"].clamp(min=-1),
         ignore_index=-1,
         reduction="none",
         group=group if group.size() > 1 else None,

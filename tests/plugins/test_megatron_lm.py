@@ -147,3 +147,15 @@ def test_adam_becomes_fused_unless_a_choice_was_made(options, fused):
     assert inner.param_groups[0]["fused"] is fused
     inner.param_groups[0]["params"][0].grad = torch.ones(2)
     inner.step()
+
+
+@pytest.mark.parametrize("label", [-1, -100])
+def test_a_loss_that_is_masked_later_is_finite(label):
+    group = SimpleNamespace(size=lambda: 1)
+    logits, target = torch.randn(3, 2, 11, requires_grad=True), torch.randint(0, 11, (3, 2))
+    target[1, 0] = label
+    loss = megatron_lm.loss_without_a_copy.function(None, None, (logits, target), {"tp_group": group})
+    (loss * (target >= 0)).sum().backward()
+    assert loss.isfinite().all()
+    assert logits.grad.isfinite().all()
+    assert not logits.grad[1, 0].any()
