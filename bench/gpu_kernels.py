@@ -1,7 +1,8 @@
 """The kernels on one GPU, each beside its yardstick in the same run: ``python bench/gpu_kernels.py [PART ...]``.
 
-Parts: softmax, attention, models (unmodified Megatron-core, and DeepSpeed with transformers), harm (upstream's own best
-configuration). Ratios, with the card's name; a yardstick that cannot run here is named.
+Parts: softmax, attention, liger (Liger-Kernel's operations), models (unmodified Megatron-core, and DeepSpeed with
+transformers), harm (upstream's own best configuration). Ratios, with the card's name; a yardstick that cannot run here
+is named.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -26,15 +28,18 @@ MODELS = Path(__file__).with_name("gpu_models.py")
 
 
 def medians_ms(sides: dict[str, Callable[[], Any]], rounds: int = 15, inner: int = 5) -> dict[str, float]:
-    """Median milliseconds of each side, in alternating rounds on the GPU's own clock."""
+    """Median milliseconds of each side, on the GPU's own clock; in each round another side comes first."""
     import torch
 
     for run in sides.values():
         for _ in range(3):
             run()
     taken: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, run in sides.items():
+    names = list(sides)
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            run = sides[name]
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             for _ in range(inner):
@@ -135,12 +140,71 @@ def attention_of(shape: tuple[int, ...], causal: bool) -> tuple[str, str, str]:
     return f"attention {list(shape)} {kind} bf16: time over the fastest of torch's", told, "<= 1.03"
 
 
+def liger() -> list[tuple[str, str, str]]:
+    """Ours beside Liger-Kernel's, bf16, forward and backward: what decides whether Liger becomes a backend."""
+    import torch
+
+    try:
+        from liger_kernel.transformers import functional as theirs
+    except ImportError as error:
+        return [("Liger-Kernel", f"not run: {error}", "")]
+    from ascend_adapt import kernels as ours
+
+    def random(*shape: int) -> Any:
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
+    rows: list[tuple[str, str, str]] = []
+
+    def beside(name: str, tensors: list[Any], mine: Callable[..., Any], other: Callable[..., Any]) -> None:
+        grad = torch.ones_like(mine(*tensors))
+        took = medians_ms({"ours": with_backward(mine, tensors, grad), "liger": with_backward(other, tensors, grad)})
+        rows.append((f"{name}: time over Liger's", f"{took['ours'] / took['liger']:.2f}", "<= 1"))
+
+    for tokens, width in ((16384, 1024), (8192, 4096)):
+        x, weight, bias = random(tokens, width), random(width), random(width)
+        size = f"[{tokens}, {width}]"
+        beside(
+            f"rms_norm {size}",
+            [x, weight],
+            lambda x, w: ours.rms_norm(x, w, eps=1e-6),
+            lambda x, w: theirs.liger_rms_norm(x, w, 1e-6, in_place=False),
+        )
+        beside(
+            f"layer_norm {size}",
+            [x, weight, bias],
+            lambda x, w, b: ours.layer_norm(x, w, b, eps=1e-5),
+            lambda x, w, b: theirs.liger_layer_norm(x, w, b, 1e-5),
+        )
+        beside(
+            f"swiglu {size}",
+            [x],
+            ours.swiglu,
+            lambda x: theirs.liger_swiglu(*(half.contiguous() for half in x.chunk(2, -1))),
+        )
+    labels = torch.randint(0, 50304, (8192,), device="cuda")
+    beside(
+        "cross_entropy [8192, 50304]",
+        [random(8192, 50304)],
+        lambda x: ours.cross_entropy(x, labels),
+        lambda x: theirs.liger_cross_entropy(x.clone(), labels),  # it writes the gradient into its argument
+    )
+    beside(
+        "linear_cross_entropy [8192, 1024] x [50304, 1024]",
+        [random(8192, 1024), random(50304, 1024)],
+        lambda x, w: ours.linear_cross_entropy(x, w, labels),
+        lambda x, w: theirs.liger_fused_linear_cross_entropy(x, w, labels),
+    )
+    return rows
+
+
 def job(*arguments: str) -> dict[str, Any]:
     """Run one training job and return what it told, or why it did not end."""
     ended = subprocess.run([sys.executable, MODELS, *arguments], capture_output=True, text=True)
     lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     if ended.returncode or not lines:
-        return {"failed": (ended.stderr.strip().splitlines() or ["no output"])[-1]}
+        print(ended.stderr[-6000:], file=sys.stderr)
+        errors = [line for line in ended.stderr.splitlines() if re.match(r"[\w.]+(Error|Exception)\b", line)]
+        return {"failed": f"{' '.join(arguments)}: exit {ended.returncode}, {(errors or ['no error told'])[-1]}"}
     told: dict[str, Any] = json.loads(lines[-1])
     return told
 
@@ -182,6 +246,7 @@ def harm() -> list[tuple[str, str, str]]:
 PARTS: dict[str, Callable[[], list[tuple[str, str, str]]]] = {
     "softmax": softmax,
     "attention": attention,
+    "liger": liger,
     "models": models,
     "harm": harm,
 }

@@ -6,7 +6,7 @@ import importlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from ascend_adapt.errors import BackendUnavailable, SettingsError
@@ -19,15 +19,24 @@ _KINDS_KEPT = 1024
 
 
 class Call:
-    """One call of a kernel, its arguments checked; subclasses are frozen dataclasses of those arguments."""
+    """One call of a kernel; subclasses are dataclasses of its arguments, which nobody changes.
+
+    Not frozen ones: to build those takes three times as long, and every call of a kernel builds one.
+    """
 
     def tensor(self) -> Any:
         """Return the tensor that says on which device the call runs."""
-        return getattr(self, fields(cast(Any, self))[0].name)
+        return next(iter(self.__dict__.values()))
+
+    def check(self) -> None:
+        """Refuse arguments that break the contract, by what ``signature`` shows; asked once for each kind of call."""
 
     def signature(self) -> tuple[Any, ...]:
-        """Return all of the call that a backend's ``supports`` may look at: shapes, dtypes and flags, but no values."""
-        return tuple(_seen(value) for value in vars(self).values())
+        """Return all of the call that ``check`` and a backend's ``supports`` may look at.
+
+        That is shapes, dtypes, devices and flags, but no values.
+        """
+        return tuple([value if type(value) in _PLAIN else _seen(value) for value in self.__dict__.values()])
 
     def small(self) -> Call | None:
         """Return a small call of the same kind, with random numbers; None: there is none that shows anything."""
@@ -39,12 +48,17 @@ class Call:
         return ", ".join(f"{name} {text}" if text != "True" else name for name, text in told if text)
 
 
+_PLAIN = frozenset((type(None), bool, int, str))
+
+
 def _seen(value: Any) -> Any:
-    if hasattr(value, "shape"):
-        return (tuple(value.shape), value.dtype, value.requires_grad)
+    if hasattr(value, "requires_grad"):
+        return (value.shape, value.dtype, value.device, value.requires_grad)
+    if isinstance(value, float):
+        return value != 0.0
     if isinstance(value, (list, tuple)):
-        return tuple(_seen(one) for one in value)
-    return value != 0.0 if isinstance(value, float) else value
+        return tuple([_seen(one) for one in value])
+    return value if type(value) in _PLAIN else type(value)
 
 
 def _told(value: Any, rounded: bool) -> str:
@@ -120,7 +134,7 @@ class Kernel:
         """
         import torch
 
-        key = self._key(call)
+        key = self._key(call, torch)
         chosen = self._chosen.get(key)
         if chosen is None:
             chosen = self._choose(call, key)
@@ -133,7 +147,9 @@ class Kernel:
 
     def choose(self, call: Call) -> Choice:
         """Return which backend computes ``call``, and why, without computing it."""
-        key = self._key(call)
+        import torch
+
+        key = self._key(call, torch)
         if key not in self.choices:
             self._choose(call, key)
         return self.choices[key]
@@ -162,13 +178,12 @@ class Kernel:
         self.choices.clear()
         self._chosen.clear()
 
-    def _key(self, call: Call) -> tuple[Any, ...]:
-        import torch
-
-        device, wish = call.tensor().device, requests.wanted(self.name)
-        return (device, wish, torch.is_grad_enabled(), is_deterministic(), type(call), *call.signature())
+    def _key(self, call: Call, torch: Any) -> tuple[Any, ...]:
+        wish, repeats = requests.wanted(self.name), torch.are_deterministic_algorithms_enabled() or _told_to_repeat()
+        return (wish, torch.is_grad_enabled(), repeats, type(call), call.signature())
 
     def _choose(self, call: Call, key: tuple[Any, ...]) -> Implementation:
+        call.check()
         wish = requests.wanted(self.name)
         if wish is not None:
             backend, reason, settled = self._asked_for(wish, call), "as asked", True
@@ -271,7 +286,11 @@ def is_deterministic() -> bool:
     """Return whether the same call must give the same bits: torch was told so, or the job was (--deterministic)."""
     import torch
 
-    return torch.are_deterministic_algorithms_enabled() or os.environ.get("ASCEND_ADAPT_DETERMINISTIC", "0") != "0"
+    return torch.are_deterministic_algorithms_enabled() or _told_to_repeat()
+
+
+def _told_to_repeat() -> bool:
+    return os.environ.get("ASCEND_ADAPT_DETERMINISTIC", "0") != "0"
 
 
 def _unfit(backend: Backend, call: Call) -> str:

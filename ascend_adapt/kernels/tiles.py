@@ -6,6 +6,7 @@ docs/en/FAQ.md); a CUDA multiprocessor has 64 Ki registers, and its grid no limi
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ class Tiles:
     warps: int
 
 
+@functools.lru_cache(maxsize=256)
 def tiles(row: int, *, live: int, widest: int = WIDEST) -> Tiles:
     """Return how rows of ``row`` elements are cut when ``live`` fp32 copies of a tile are alive at once.
 

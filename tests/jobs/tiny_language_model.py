@@ -1,9 +1,10 @@
 """Train a tiny language model of transformers on real text and print its losses as JSON.
 
-``python tiny_language_model.py {gpt2,gpt_neox,llama} STEPS [--adapt] [--device D] [--dtype D]``
+``python tiny_language_model.py {gpt2,gpt_neox,llama} STEPS [--adapt] [--device D] [--dtype D] [--autocast D] [--lr LR]``
 """
 
 import argparse
+import contextlib
 import inspect
 import json
 
@@ -12,7 +13,9 @@ parser.add_argument("model", choices=["gpt2", "gpt_neox", "llama"])
 parser.add_argument("steps", type=int)
 parser.add_argument("--adapt", action="store_true")
 parser.add_argument("--device", default="cpu")
-parser.add_argument("--dtype", default="float32")
+parser.add_argument("--dtype", default="float32", help="of the weights")
+parser.add_argument("--autocast", help="what the model computes in, over weights of --dtype")
+parser.add_argument("--lr", type=float, default=3e-3)
 options = parser.parse_args()
 if options.adapt:
     import ascend_adapt
@@ -53,11 +56,15 @@ model = getattr(transformers, "GPT2LMHeadModel" if name == "GPT2" else f"{name}F
 model = model.to(options.device, getattr(torch, options.dtype))
 text = torch.frombuffer(bytearray(inspect.getsource(argparse).encode()), dtype=torch.uint8).long()
 starts = torch.randint(len(text) - LENGTH, (options.steps, BATCH), generator=torch.Generator().manual_seed(1))
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
 losses = []
+mixed = (
+    torch.autocast(options.device, getattr(torch, options.autocast)) if options.autocast else contextlib.nullcontext()
+)
 for each in starts:
     batch = torch.stack([text[start : start + LENGTH] for start in each]).to(options.device)
-    loss = model(input_ids=batch, labels=batch).loss
+    with mixed:
+        loss = model(input_ids=batch, labels=batch).loss
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -12,7 +12,7 @@ from ascend_adapt.kernels.arguments import check_float, check_shape, check_toget
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class AdamwCall(Call):
     """The arguments of adamw, checked; parameters without a gradient are left out."""
 

@@ -11,9 +11,9 @@ from ascend_adapt.kernels.arguments import check_float, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class AttentionCall(Call):
-    """The arguments of attention, checked; a window makes ``causal`` True."""
+    """The arguments of attention; a window makes ``causal`` True, and no scale is 1 / sqrt(D)."""
 
     q: Any
     k: Any
@@ -25,6 +25,38 @@ class AttentionCall(Call):
     dropout_p: float = 0.0
     cu_seqlens: Any = None
     window: int | None = None
+
+    def check(self) -> None:
+        """Refuse a float as masked_out, a bool as bias, and shapes, dtypes and devices that do not fit."""
+        q, k, v = self.q, self.k, self.v
+        for name, tensor, shape in (("q", q, "[B, N, Q, D]"), ("k", k, "[B, Nk, K, D]"), ("v", v, "[B, Nk, K, Dv]")):
+            check_float(name, tensor, 4, shape)
+        check_together("q", q, k=k, v=v)
+        if not q.dtype == k.dtype == v.dtype:
+            raise KernelArgumentError(
+                f"q, k, v: are {q.dtype}, {k.dtype}, {v.dtype}, expected one dtype — convert them"
+            )
+        batch, heads, queries, width = q.shape
+        key_batch, key_heads, keys, key_width = k.shape
+        if (key_batch, key_width) != (batch, width) or v.shape[:3] != k.shape[:3]:
+            raise KernelArgumentError(
+                f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: expected [B, N, Q, D], [B, Nk, K, D], "
+                "[B, Nk, K, Dv] with equal B, D and Nk — reshape them"
+            )
+        if key_heads == 0 or heads % key_heads:
+            raise KernelArgumentError(
+                f"q {list(q.shape)}, k {list(k.shape)}: {heads} heads are no multiple of {key_heads} key heads — "
+                "give a multiple"
+            )
+        masks.check_masked_out(self.masked_out, (batch, heads, queries, keys), q.device)
+        masks.check_bias(self.bias, (batch, heads, queries, keys), q.device)
+        masks.check_window(self.window)
+        masks.check_cu_seqlens(self.cu_seqlens, batch, queries, keys, q.device)
+
+    @property
+    def factor(self) -> float:
+        """What the scores are multiplied by."""
+        return float(self.q.shape[-1] ** -0.5 if self.scale is None else self.scale)
 
     def small(self) -> AttentionCall:
         """Return a call of one batch and one key head, and of the last queries and keys."""
@@ -85,32 +117,13 @@ def attention(
         KernelArgumentError: a float as masked_out, a bool as bias, or shapes that do not fit.
         BackendUnavailable: a backend was asked for that cannot serve the call.
     """
-    for name, tensor, shape in (("q", q, "[B, N, Q, D]"), ("k", k, "[B, Nk, K, D]"), ("v", v, "[B, Nk, K, Dv]")):
-        check_float(name, tensor, 4, shape)
-    check_together("q", q, k=k, v=v)
-    if not q.dtype == k.dtype == v.dtype:
-        raise KernelArgumentError(f"q, k, v: are {q.dtype}, {k.dtype}, {v.dtype}, expected one dtype — convert them")
-    batch, heads, queries, width = q.shape
-    key_batch, key_heads, keys, key_width = k.shape
-    if (key_batch, key_width) != (batch, width) or tuple(v.shape[:3]) != tuple(k.shape[:3]):
-        raise KernelArgumentError(
-            f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: expected [B, N, Q, D], [B, Nk, K, D], "
-            "[B, Nk, K, Dv] with equal B, D and Nk — reshape them"
-        )
-    if key_heads == 0 or heads % key_heads:
-        raise KernelArgumentError(
-            f"q {list(q.shape)}, k {list(k.shape)}: {heads} heads are no multiple of {key_heads} key heads — "
-            "give a multiple"
-        )
     if not 0.0 <= dropout_p < 1.0:
         raise KernelArgumentError(f"dropout_p={dropout_p!r}: expected at least 0 and less than 1 — correct it")
-    masks.check_masked_out(masked_out, (batch, heads, queries, keys), q.device)
-    masks.check_bias(bias, (batch, heads, queries, keys), q.device)
-    masks.check_window(window)
-    masks.check_cu_seqlens(cu_seqlens, batch, queries, keys, q.device)
-    scale = width**-0.5 if scale is None else scale
     causal = bool(causal) or window is not None
-    return KERNEL(AttentionCall(q, k, v, masked_out, bias, causal, scale, dropout_p, cu_seqlens, window))
+    call = AttentionCall(q, k, v, masked_out, bias, causal, scale, dropout_p, cu_seqlens, window)
+    if cu_seqlens is not None:
+        call.check()  # the borders' values are no part of the kind of call
+    return KERNEL(call)
 
 
 # Behind npu, the CUDA ones are timed against each other; sdpa leaves the choice to torch.

@@ -120,7 +120,7 @@ def _whole(call: AttentionCall) -> torch.Tensor:
 
 
 def _common(call: AttentionCall) -> dict[str, Any]:
-    return {"scale": float(call.scale), "keep_prob": 1.0 - call.dropout_p}
+    return {"scale": call.factor, "keep_prob": 1.0 - call.dropout_p}
 
 
 def _sparse(call: AttentionCall) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def run(call: AttentionCall) -> torch.Tensor:
     exact = torch.promote_types(q.dtype, torch.float32)
     shared = q.shape[1] // k.shape[1]
     key, value = (each.to(exact).repeat_interleave(shared, 1) for each in (k, v))
-    scores = q.to(exact) @ key.transpose(-1, -2) * call.scale
+    scores = q.to(exact) @ key.transpose(-1, -2) * call.factor
     if call.bias is not None:
         scores = scores + call.bias
     if call.masked_out is not None:

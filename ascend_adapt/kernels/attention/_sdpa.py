@@ -6,11 +6,10 @@ bool masks have the other sense, and it knows no window and no packed rows.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -34,6 +33,8 @@ class _Torch:
     def run(self, call: AttentionCall) -> torch.Tensor:
         """Return the attention."""
         with self._selected(call):
+            if _is_torchs_own(call):
+                return self._attend(call, is_causal=call.causal)
             return _pieces.without_blind_rows(call, self._whole)
 
     def _selected(self, call: AttentionCall) -> Any:
@@ -55,7 +56,9 @@ class _Torch:
                 return self._attend(call)
             if 2 * queries >= keys:
                 # With as many queries as keys both alignments are one; the added ones cost less than a mask.
-                padded = torch.nn.functional.pad(call.q, (0, 0, keys - queries, 0)) if queries < keys else call.q
+                if queries == keys:
+                    return self._attend(call, is_causal=True)
+                padded = torch.nn.functional.pad(call.q, (0, 0, keys - queries, 0))
                 return self._attend(call, q=padded, is_causal=True)[:, :, keys - queries :]
         if call.window is None:
             return self._masked(call, slice(0, queries), slice(0, keys), {})
@@ -97,6 +100,13 @@ class _Torch:
         return scaled_dot_product_attention(
             q, call.k, call.v, dropout_p=call.dropout_p, scale=call.scale, enable_gqa=shared, **more
         )
+
+
+def _is_torchs_own(call: AttentionCall) -> bool:
+    """Whether torch's function, given the call as it is, means the same."""
+    if call.masked_out is not None or call.bias is not None or call.window is not None or call.cu_seqlens is not None:
+        return False
+    return not call.causal or call.q.shape[2] == call.k.shape[2]
 
 
 class _OnCuda(_Torch):
@@ -184,28 +194,29 @@ _SWITCHES = {
 
 
 def _only(*kernels: SDPBackend) -> Any:
-    """Return a context in which torch may use these kernels only: sdpa_kernel, at a third of its price."""
-    return sdpa_kernel(list(kernels)) if torch.compiler.is_compiling() else _switched(_wanted(kernels))
+    """Return a context in which torch may use these kernels only: sdpa_kernel, which costs a small call its gain."""
+    if torch.compiler.is_compiling():
+        return sdpa_kernel(list(kernels))
+    return _Switched(kernels)
 
 
-@functools.cache
-def _wanted(kernels: tuple[SDPBackend, ...]) -> tuple[bool, ...]:
-    return tuple(kernel in kernels for kernel in _SWITCHES)
+class _Switched:
+    """Sets those of torch's switches that differ from what is wanted, and sets them back."""
 
+    def __init__(self, kernels: tuple[SDPBackend, ...]) -> None:
+        self.kernels = kernels
+        self.changed: list[tuple[Callable[[bool], None], bool]] = []
 
-@contextmanager
-def _switched(wanted: Iterable[bool]) -> Iterator[None]:
-    before = [enabled() for enabled, _ in _SWITCHES.values()]
-    _switch(wanted)
-    try:
-        yield
-    finally:
-        _switch(before)
+    def __enter__(self) -> None:
+        for kernel, (enabled, enable) in _SWITCHES.items():
+            before, state = enabled(), kernel in self.kernels
+            if before != state:
+                self.changed.append((enable, before))
+                enable(state)
 
-
-def _switch(states: Iterable[bool]) -> None:
-    for (_, enable), state in zip(_SWITCHES.values(), states, strict=True):
-        enable(state)
+    def __exit__(self, *error: object) -> None:
+        for enable, before in self.changed:
+            enable(before)
 
 
 def _varlen() -> Any:
@@ -235,7 +246,7 @@ def _packed(call: AttentionCall) -> torch.Tensor:
         of_k,
         queries,
         keys,
-        scale=call.scale,
+        scale=call.factor,
         window_size=(left, 0 if call.causal else -1),
         enable_gqa=heads != call.k.shape[1],
     )

@@ -13,7 +13,7 @@ from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 REDUCTIONS = ("mean", "sum", "none")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class CrossEntropyCall(Call):
     """The arguments of cross_entropy, checked, logits [T, V] and labels [T]; computes the loss of each token, [T]."""
 

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from ascend_adapt.kernels.cross_entropy import CrossEntropyCall
 from ascend_adapt.kernels.tiles import programs, tiles
+from ascend_adapt.kernels.triton_launch import Launcher
 
 
 def supports(call: CrossEntropyCall) -> str:
@@ -39,9 +40,10 @@ class _CrossEntropy(torch.autograd.Function):
         rows, columns = logits.shape
         cut = tiles(columns, live=3)
         top, total, target, everything = torch.empty(4, rows, dtype=torch.float32, device=logits.device)
-        _rows_kernel[(programs(rows, cut, logits.device),)](
+        _launch_rows(
+            programs(rows, cut, logits.device),
             logits, call.labels, top, total, target, everything, rows, columns, logits.stride(0), call.first,
-            SMOOTH=call.label_smoothing > 0, TILE=cut.width, num_warps=cut.warps,
+            call.label_smoothing > 0, cut.width, warps=cut.warps,
         )  # fmt: skip
         if call.group is not None:
             highest = top.clone()
@@ -67,10 +69,11 @@ class _CrossEntropy(torch.autograd.Function):
         rows, columns = logits.shape
         cut = tiles(columns, live=3)
         gradient = torch.empty_strided(logits.shape, logits.stride(), dtype=logits.dtype, device=logits.device)
-        _gradient_kernel[(programs(rows, cut, logits.device),)](
+        _launch_gradient(
+            programs(rows, cut, logits.device),
             logits, call.labels, normaliser, grads[0].contiguous(), gradient, rows, columns, logits.stride(0),
-            call.first, call.ignore_index, call.label_smoothing, call.label_smoothing / call.vocabulary,
-            TILE=cut.width, num_warps=cut.warps,
+            call.first, call.ignore_index, float(call.label_smoothing), call.label_smoothing / call.vocabulary,
+            cut.width, warps=cut.warps,
         )  # fmt: skip
         return gradient, None
 
@@ -119,3 +122,6 @@ def _gradient_kernel(logits, labels, normaliser, grad, gradient, rows, columns, 
             d = tl.exp(x - log_sum) - spread
             d = tl.where(column == column_of_label, d - (1.0 - smoothing), d) * share
             tl.store(gradient + start + column, d.to(gradient.dtype.element_ty), mask=column < columns)
+
+
+_launch_rows, _launch_gradient = Launcher(_rows_kernel), Launcher(_gradient_kernel)

@@ -13,13 +13,23 @@ from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 APPROXIMATIONS = ("none", "tanh")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class GeluCall(Call):
-    """The arguments of gelu, checked."""
+    """The arguments of gelu."""
 
     x: Any
     bias: Any = None
     approximate: str = "none"
+
+    def check(self) -> None:
+        """Refuse shapes and devices that do not fit, and another approximation."""
+        check_float("x", self.x, shape="[..., H]")
+        check_shape("bias", self.bias, self.x.shape[-1:], f"x {list(self.x.shape)}")
+        check_together("x", self.x, bias=self.bias)
+        if self.approximate not in APPROXIMATIONS:
+            raise KernelArgumentError(
+                f"approximate={self.approximate!r}: expected {' or '.join(APPROXIMATIONS)} — correct it"
+            )
 
     def small(self) -> GeluCall:
         """Return a call of a few rows."""
@@ -39,11 +49,6 @@ def gelu(x: Any, bias: Any = None, *, approximate: str = "none") -> Any:
         KernelArgumentError: shapes that do not fit, or another approximation.
         BackendUnavailable: a backend was asked for that cannot serve the call.
     """
-    check_float("x", x, shape="[..., H]")
-    check_shape("bias", bias, x.shape[-1:], f"x {list(x.shape)}")
-    check_together("x", x, bias=bias)
-    if approximate not in APPROXIMATIONS:
-        raise KernelArgumentError(f"approximate={approximate!r}: expected {' or '.join(APPROXIMATIONS)} — correct it")
     return KERNEL(GeluCall(x, bias, approximate))
 
 

@@ -11,14 +11,26 @@ from ascend_adapt.kernels.arguments import check_float, check_shape, check_toget
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class LayerNormCall(Call):
-    """The arguments of layer_norm, checked."""
+    """The arguments of layer_norm."""
 
     x: Any
     weight: Any = None
     bias: Any = None
     eps: float = 1e-5
+
+    def check(self) -> None:
+        """Refuse shapes and devices that do not fit."""
+        check_float("x", self.x, shape="[..., D]")
+        if self.bias is not None and self.weight is None:
+            raise KernelArgumentError(
+                "bias: is given without a weight, expected both or the weight alone — give weight="
+            )
+        of = f"x {list(self.x.shape)}"
+        check_shape("weight", self.weight, self.x.shape[-1:], of)
+        check_shape("bias", self.bias, self.x.shape[-1:], of)
+        check_together("x", self.x, weight=self.weight, bias=self.bias)
 
     def small(self) -> LayerNormCall:
         """Return a call of a few rows."""
@@ -47,12 +59,6 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
         KernelArgumentError: shapes that do not fit.
         BackendUnavailable: a backend was asked for that cannot serve the call.
     """
-    check_float("x", x, shape="[..., D]")
-    if bias is not None and weight is None:
-        raise KernelArgumentError("bias: is given without a weight, expected both or the weight alone — give weight=")
-    check_shape("weight", weight, x.shape[-1:], f"x {list(x.shape)}")
-    check_shape("bias", bias, x.shape[-1:], f"x {list(x.shape)}")
-    check_together("x", x, weight=weight, bias=bias)
     return KERNEL(LayerNormCall(x, weight, bias, eps))
 
 

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from ascend_adapt.kernels.layer_norm import LayerNormCall
 from ascend_adapt.kernels.tiles import WIDEST, multiprocessors, programs, tiles
+from ascend_adapt.kernels.triton_launch import Launcher
 
 
 def supports(call: Any) -> str:
@@ -46,9 +47,10 @@ class _Norm(torch.autograd.Function):
         rows, cut = x.numel() // columns, tiles(columns, live=4)
         y = torch.empty_like(x)
         mean, scale = torch.empty(2, rows, dtype=torch.float32, device=x.device)
-        _forward_kernel[(programs(rows, cut, x.device),)](
-            x, weight, bias, y, mean, scale, rows, columns, eps,
-            CENTRED=centred, BIAS=bias is not None, ROWS=cut.rows, TILE=cut.width, num_warps=cut.warps,
+        _launch_forward(
+            programs(rows, cut, x.device),
+            x, weight, bias, y, mean, scale, rows, columns, float(eps),
+            centred, bias is not None, cut.rows, cut.width, warps=cut.warps,
         )  # fmt: skip
         ctx.centred, ctx.has_bias = centred, bias is not None
         ctx.save_for_backward(x, weight, mean, scale)
@@ -64,9 +66,10 @@ class _Norm(torch.autograd.Function):
         count = min(programs(rows, cut, x.device), 8 * multiprocessors(x.device))
         dx = torch.empty_like(x)
         of_weight, of_bias = torch.empty(2, count, columns, dtype=torch.float32, device=x.device)
-        _gradient_kernel[(count,)](
+        _launch_gradient(
+            count,
             grad, x, weight, mean, scale, dx, of_weight, of_bias, rows, columns,
-            CENTRED=ctx.centred, BIAS=ctx.has_bias, ROWS=cut.rows, TILE=cut.width, num_warps=cut.warps,
+            ctx.centred, ctx.has_bias, cut.rows, cut.width, warps=cut.warps,
         )  # fmt: skip
         bias_gradient = of_bias.sum(0).to(weight.dtype) if ctx.has_bias else None
         return dx, of_weight.sum(0).to(weight.dtype), bias_gradient, None, None
@@ -129,3 +132,6 @@ def _gradient_kernel(
     tl.store(of_weight + place, tl.sum(sum_w, 0)[None, :], mask=inside)
     if BIAS:
         tl.store(of_bias + place, tl.sum(sum_b, 0)[None, :], mask=inside)
+
+
+_launch_forward, _launch_gradient = Launcher(_forward_kernel), Launcher(_gradient_kernel)

@@ -11,7 +11,7 @@ from ascend_adapt.kernels.cross_entropy import check_labels
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class LinearCrossEntropyCall(Call):
     """The arguments of linear_cross_entropy, checked, hidden [T, H] and labels [T]; computes the reduced loss."""
 

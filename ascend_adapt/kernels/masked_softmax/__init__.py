@@ -16,15 +16,22 @@ seen; -10000, and zeros in each row whose maximum is -10000. The finite ones are
 FILL = -10000.0
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class MaskedSoftmaxCall(Call):
-    """The arguments of masked_softmax, checked."""
+    """The arguments of masked_softmax."""
 
     x: Any
     masked_out: Any = None
     scale: Any = 1.0
     causal: bool = False
     fill: str = EXACT
+
+    def check(self) -> None:
+        """Refuse a mask that is not bool, and shapes and devices that do not fit."""
+        check_float("x", self.x, shape="[B, N, Q, K]")
+        if self.x.dim() < 2:
+            raise KernelArgumentError(f"x: has shape {list(self.x.shape)}, expected scores [B, N, Q, K] — reshape it")
+        masks.check_masked_out(self.masked_out, self.x.shape, self.x.device)
 
     def small(self) -> MaskedSoftmaxCall:
         """Return a call of the last queries and keys of one head."""
@@ -55,10 +62,6 @@ def masked_softmax(x: Any, *, masked_out: Any = None, scale: Any = 1.0, causal: 
 
 def masked_softmax_as(fill: str, x: Any, *, masked_out: Any = None, scale: Any = 1.0, causal: bool = False) -> Any:
     """Return masked_softmax with another ``fill``; ``causal`` is exact in each."""
-    check_float("x", x, shape="[B, N, Q, K]")
-    if x.dim() < 2:
-        raise KernelArgumentError(f"x: has shape {list(x.shape)}, expected scores [B, N, Q, K] — reshape it")
-    masks.check_masked_out(masked_out, x.shape, x.device)
     return KERNEL(MaskedSoftmaxCall(x, masked_out, scale, causal, fill if masked_out is not None else EXACT))
 
 

@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 from ascend_adapt.kernels.masked_softmax import EXACT, FINITE_ZEROED, MaskedSoftmaxCall
-from ascend_adapt.kernels.tiles import Tiles, programs, tiles
+from ascend_adapt.kernels.tiles import programs, tiles
+from ascend_adapt.kernels.triton_launch import Launcher
 
 _EXACT, _FINITE, _FINITE_ZEROED = 0, 1, 2
 _LOG2_E = 1.4426950408889634
@@ -81,9 +82,10 @@ def _forward(x: torch.Tensor, masked_out: Any, scale: float, causal: bool, fill:
     y, mask, cut = torch.empty_like(x), _Mask.of(masked_out, x), tiles(x.shape[-1], live=4)
     rows, queries, keys = x.numel() // x.shape[-1], x.shape[-2], x.shape[-1]
     kind = _EXACT if fill == EXACT else _FINITE_ZEROED if fill == FINITE_ZEROED else _FINITE
-    _forward_kernel[(programs(rows, cut, x.device),)](
+    _launch_forward(
+        programs(rows, cut, x.device),
         x, mask.tensor, y, scale * _LOG2_E, rows, queries, keys, mask.heads, *mask.strides,
-        CAUSAL=causal, MASKED=mask.tensor is not None, FILL=kind, **_meta(cut),
+        causal, mask.tensor is not None, kind, cut.rows, cut.width, cut.count == 1, warps=cut.warps,
     )  # fmt: skip
     return y
 
@@ -92,15 +94,12 @@ def _gradient(grad: torch.Tensor, y: torch.Tensor, scale: float, causal: bool, m
     grad = grad.contiguous()
     dx, mask, cut = torch.empty_like(y), _Mask.of(masked_out, y), tiles(y.shape[-1], live=4)
     rows, queries, keys = y.numel() // y.shape[-1], y.shape[-2], y.shape[-1]
-    _gradient_kernel[(programs(rows, cut, y.device),)](
+    _launch_gradient(
+        programs(rows, cut, y.device),
         grad, y, mask.tensor, dx, float(scale), rows, queries, keys, mask.heads, *mask.strides,
-        CAUSAL=causal, MASKED=mask.tensor is not None, **_meta(cut),
+        causal, mask.tensor is not None, cut.rows, cut.width, cut.count == 1, warps=cut.warps,
     )  # fmt: skip
     return dx
-
-
-def _meta(cut: Tiles) -> dict[str, Any]:
-    return {"ROWS": cut.rows, "TILE": cut.width, "ONE_TILE": cut.count == 1, "num_warps": cut.warps}
 
 
 @triton.jit
@@ -213,3 +212,6 @@ def _gradient_kernel(
                 if MASKED:
                     d = tl.where(tl.load(mask + hides + column * mask_k, mask=seen, other=0) != 0, 0.0, d)
                 tl.store(dx + start + column, d.to(dx.dtype.element_ty), mask=(column < keys) & (row < rows))
+
+
+_launch_forward, _launch_gradient = Launcher(_forward_kernel), Launcher(_gradient_kernel)

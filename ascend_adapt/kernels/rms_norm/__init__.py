@@ -10,13 +10,19 @@ from ascend_adapt.kernels.arguments import check_float, check_shape, check_toget
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class RmsNormCall(Call):
-    """The arguments of rms_norm, checked."""
+    """The arguments of rms_norm."""
 
     x: Any
     weight: Any = None
     eps: float = 1e-6
+
+    def check(self) -> None:
+        """Refuse shapes and devices that do not fit."""
+        check_float("x", self.x, shape="[..., D]")
+        check_shape("weight", self.weight, self.x.shape[-1:], f"x {list(self.x.shape)}")
+        check_together("x", self.x, weight=self.weight)
 
     def small(self) -> RmsNormCall:
         """Return a call of a few rows."""
@@ -36,9 +42,6 @@ def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6) -> Any:
         KernelArgumentError: shapes that do not fit.
         BackendUnavailable: a backend was asked for that cannot serve the call.
     """
-    check_float("x", x, shape="[..., D]")
-    check_shape("weight", weight, x.shape[-1:], f"x {list(x.shape)}")
-    check_together("x", x, weight=weight)
     return KERNEL(RmsNormCall(x, weight, eps))
 
 

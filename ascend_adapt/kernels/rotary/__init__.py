@@ -11,7 +11,7 @@ from ascend_adapt.kernels.arguments import check_float, check_shape, check_toget
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class RotaryCall(Call):
     """The arguments of rotary, checked; all of the last axis turns."""
 

@@ -11,12 +11,21 @@ from ascend_adapt.kernels.arguments import check_float, check_shape, check_toget
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class SwigluCall(Call):
-    """The arguments of swiglu, checked."""
+    """The arguments of swiglu."""
 
     x: Any
     bias: Any = None
+
+    def check(self) -> None:
+        """Refuse an odd last axis, and shapes and devices that do not fit."""
+        x = self.x
+        check_float("x", x, shape="[..., 2 H]")
+        if x.dim() == 0 or x.shape[-1] % 2:
+            raise KernelArgumentError(f"x: has shape {list(x.shape)}, expected an even last axis — give both halves")
+        check_shape("bias", self.bias, x.shape[-1:], f"x {list(x.shape)}")
+        check_together("x", x, bias=self.bias)
 
     def small(self) -> SwigluCall:
         """Return a call of a few rows."""
@@ -38,11 +47,6 @@ def swiglu(x: Any, bias: Any = None) -> Any:
         KernelArgumentError: an odd last axis, or shapes that do not fit.
         BackendUnavailable: a backend was asked for that cannot serve the call.
     """
-    check_float("x", x, shape="[..., 2 H]")
-    if x.dim() == 0 or x.shape[-1] % 2:
-        raise KernelArgumentError(f"x: has shape {list(x.shape)}, expected an even last axis — give both halves")
-    check_shape("bias", bias, x.shape[-1:], f"x {list(x.shape)}")
-    check_together("x", x, bias=bias)
     return KERNEL(SwigluCall(x, bias))
 
 
