@@ -46,11 +46,11 @@ def tiles(row: int, *, live: int, widest: int = WIDEST) -> Tiles:
     return Tiles(rows, width, -(-row // width), min(8, max(2, rows * width // 1024)))
 
 
-def programs(rows: int, cut: Tiles, device: Any) -> int:
-    """Return the number of programs for ``rows`` rows; each takes several where the grid is limited."""
+def programs(rows: int, cut: Tiles, device: str) -> int:
+    """Return the number of programs for ``rows`` rows on a type of device; each takes several where it limits them."""
     wanted = -(-rows // cut.rows)
     # As many programs as rows measured 6-8 % faster on an H100 than a grid of the multiprocessors' number.
-    return wanted if device.type == "cuda" else min(wanted, GRID_LIMIT)
+    return wanted if device == "cuda" else min(wanted, GRID_LIMIT)
 
 
 def multiprocessors(device: Any) -> int:

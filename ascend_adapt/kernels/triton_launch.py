@@ -22,24 +22,28 @@ class Launcher:
 
     def __call__(self, programs: int, *arguments: Any, warps: int) -> None:
         """Start ``programs`` programs on the device of the first argument; constants come last, in their order."""
+        if torch.compiler.is_compiling():
+            self.kernel[(programs,)](*arguments, num_warps=warps)
+            return
         device = arguments[0].device
         elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
         with torch.cuda.device(device) if elsewhere else nullcontext():
-            kind = (device, warps, *[_kind(argument) for argument in arguments])
-            compiled = self._compiled.get(kind)
-            if compiled is not None:
-                compiled[programs, 1, 1](*arguments)
+            kind = (device, programs, warps, *[each if type(each) in _BY_VALUE else _kind(each) for each in arguments])
+            again = self._compiled.get(kind)
+            if again is not None:
+                again(*arguments)
                 return
             compiled = self.kernel[(programs,)](*arguments, num_warps=warps)
             # Triton's interpreter returns none, a compiler that works in the background one without [].
             if hasattr(compiled, "__getitem__"):
                 if len(self._compiled) >= _KINDS_KEPT:
                     self._compiled.clear()
-                self._compiled[kind] = compiled
+                self._compiled[kind] = compiled[programs, 1, 1]
+
+
+_BY_VALUE = frozenset((int, bool, type(None)))
 
 
 def _kind(argument: Any) -> Any:
-    """Return all that Triton compiles for: of tensors the dtype and alignment, of ints the value, of floats nothing."""
-    if isinstance(argument, torch.Tensor):
-        return (argument.dtype, argument.data_ptr() % 16)
-    return float if type(argument) is float else argument
+    """Return all that Triton compiles for: of tensors the dtype and alignment, of floats nothing."""
+    return float if type(argument) is float else (argument.dtype, argument.data_ptr() % 16)

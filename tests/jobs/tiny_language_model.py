@@ -1,6 +1,6 @@
 """Train a tiny language model of transformers on real text and print its losses as JSON.
 
-``python tiny_language_model.py {gpt2,gpt_neox,llama} STEPS [--adapt] [--device D] [--dtype D] [--autocast D] [--lr LR]``
+``python tiny_language_model.py {gpt2,gpt_neox,llama} STEPS [--adapt] [--device D] [--dtype D] [--autocast D] [--lr L]``
 """
 
 import argparse

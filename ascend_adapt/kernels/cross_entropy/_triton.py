@@ -41,7 +41,7 @@ class _CrossEntropy(torch.autograd.Function):
         cut = tiles(columns, live=3)
         top, total, target, everything = torch.empty(4, rows, dtype=torch.float32, device=logits.device)
         _launch_rows(
-            programs(rows, cut, logits.device),
+            programs(rows, cut, logits.device.type),
             logits, call.labels, top, total, target, everything, rows, columns, logits.stride(0), call.first,
             call.label_smoothing > 0, cut.width, warps=cut.warps,
         )  # fmt: skip
@@ -70,7 +70,7 @@ class _CrossEntropy(torch.autograd.Function):
         cut = tiles(columns, live=3)
         gradient = torch.empty_strided(logits.shape, logits.stride(), dtype=logits.dtype, device=logits.device)
         _launch_gradient(
-            programs(rows, cut, logits.device),
+            programs(rows, cut, logits.device.type),
             logits, call.labels, normaliser, grads[0].contiguous(), gradient, rows, columns, logits.stride(0),
             call.first, call.ignore_index, float(call.label_smoothing), call.label_smoothing / call.vocabulary,
             cut.width, warps=cut.warps,

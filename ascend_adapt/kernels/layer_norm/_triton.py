@@ -48,7 +48,7 @@ class _Norm(torch.autograd.Function):
         y = torch.empty_like(x)
         mean, scale = torch.empty(2, rows, dtype=torch.float32, device=x.device)
         _launch_forward(
-            programs(rows, cut, x.device),
+            programs(rows, cut, x.device.type),
             x, weight, bias, y, mean, scale, rows, columns, float(eps),
             centred, bias is not None, cut.rows, cut.width, warps=cut.warps,
         )  # fmt: skip
@@ -63,7 +63,7 @@ class _Norm(torch.autograd.Function):
         columns = x.shape[-1]
         rows, cut = x.numel() // columns, tiles(columns, live=6)
         # Each program sums the weight's gradient over its rows; their sums are added in order, so runs repeat.
-        count = min(programs(rows, cut, x.device), 8 * multiprocessors(x.device))
+        count = min(programs(rows, cut, x.device.type), 8 * multiprocessors(x.device))
         dx = torch.empty_like(x)
         of_weight, of_bias = torch.empty(2, count, columns, dtype=torch.float32, device=x.device)
         _launch_gradient(

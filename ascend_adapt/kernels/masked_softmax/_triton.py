@@ -6,7 +6,7 @@ the on-chip memory in tiles, and no shared memory, barrier or atomic.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
 from typing import Any
 
 import torch
@@ -37,6 +37,8 @@ def supports(call: MaskedSoftmaxCall) -> str:
 
 def run(call: MaskedSoftmaxCall) -> torch.Tensor:
     """Return the probabilities."""
+    if not (call.x.requires_grad and torch.is_grad_enabled()):
+        return _forward(call.x.contiguous(), call.masked_out, float(call.scale), call.causal, call.fill)
     probabilities: torch.Tensor = _MaskedSoftmax.apply(call.x, call)
     return probabilities
 
@@ -61,43 +63,38 @@ class _MaskedSoftmax(torch.autograd.Function):
         return _gradient(grads[0], probabilities, ctx.scale, ctx.causal, masked_out), None
 
 
-@dataclass(frozen=True)
-class _Mask:
-    """A mask as the kernels read it: strides over [B, N, Q, K], 0 where it is broadcast."""
+@functools.lru_cache(maxsize=1024)
+def _cut(shape: torch.Size, device: str) -> tuple[int, tuple[int, ...], tuple[int, int, bool], int]:
+    """Return the number of programs, (rows, queries, keys, heads), (ROWS, TILE, ONE_TILE), and warps."""
+    queries, keys, heads = shape[-2], shape[-1], shape[-3] if len(shape) > 2 else 1
+    rows, cut = shape.numel() // keys, tiles(keys, live=4)
+    return programs(rows, cut, device), (rows, queries, keys, heads), (cut.rows, cut.width, cut.count == 1), cut.warps
 
-    tensor: torch.Tensor | None
-    strides: tuple[int, ...]
-    heads: int
 
-    @classmethod
-    def of(cls, masked_out: torch.Tensor | None, scores: torch.Tensor) -> _Mask:
-        full = (1,) * (4 - scores.dim()) + tuple(scores.shape)
-        if masked_out is None:
-            return cls(None, (0, 0, 0, 0), full[1])
-        wide = masked_out.expand(full)
-        return cls(wide.view(torch.uint8), wide.stride(), full[1])
+def _mask(masked_out: torch.Tensor | None, shape: torch.Size) -> tuple[torch.Tensor | None, tuple[int, ...]]:
+    """Return a mask as the kernels read it, and its strides over [B, N, Q, K], 0 where it is broadcast."""
+    if masked_out is None:
+        return None, (0, 0, 0, 0)
+    wide = masked_out.expand((1,) * (4 - len(shape)) + shape)
+    return wide.view(torch.uint8), wide.stride()
 
 
 def _forward(x: torch.Tensor, masked_out: Any, scale: float, causal: bool, fill: str) -> torch.Tensor:
-    y, mask, cut = torch.empty_like(x), _Mask.of(masked_out, x), tiles(x.shape[-1], live=4)
-    rows, queries, keys = x.numel() // x.shape[-1], x.shape[-2], x.shape[-1]
+    y, (mask, strides) = torch.empty_like(x), _mask(masked_out, x.shape)
+    count, sizes, constants, warps = _cut(x.shape, x.device.type)
     kind = _EXACT if fill == EXACT else _FINITE_ZEROED if fill == FINITE_ZEROED else _FINITE
     _launch_forward(
-        programs(rows, cut, x.device),
-        x, mask.tensor, y, scale * _LOG2_E, rows, queries, keys, mask.heads, *mask.strides,
-        causal, mask.tensor is not None, kind, cut.rows, cut.width, cut.count == 1, warps=cut.warps,
-    )  # fmt: skip
+        count, x, mask, y, scale * _LOG2_E, *sizes, *strides, causal, mask is not None, kind, *constants, warps=warps
+    )
     return y
 
 
 def _gradient(grad: torch.Tensor, y: torch.Tensor, scale: float, causal: bool, masked_out: Any) -> torch.Tensor:
-    grad = grad.contiguous()
-    dx, mask, cut = torch.empty_like(y), _Mask.of(masked_out, y), tiles(y.shape[-1], live=4)
-    rows, queries, keys = y.numel() // y.shape[-1], y.shape[-2], y.shape[-1]
+    dx, (mask, strides) = torch.empty_like(y), _mask(masked_out, y.shape)
+    count, sizes, constants, warps = _cut(y.shape, y.device.type)
     _launch_gradient(
-        programs(rows, cut, y.device),
-        grad, y, mask.tensor, dx, float(scale), rows, queries, keys, mask.heads, *mask.strides,
-        causal, mask.tensor is not None, cut.rows, cut.width, cut.count == 1, warps=cut.warps,
+        count, grad.contiguous(), y, mask, dx, float(scale), *sizes, *strides,
+        causal, mask is not None, *constants, warps=warps,
     )  # fmt: skip
     return dx
 
