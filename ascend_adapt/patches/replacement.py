@@ -133,11 +133,19 @@ def _wrapping(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Call
 
 
 def _wrapping_method(original: Any, wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    bind = original.__get__  # torch.compile follows it into the original, and refuses types.MethodType
+    if not isinstance(original, FunctionType):
+        bind = original.__get__
 
+        @functools.wraps(original)
+        def call_bound(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return wrapper(bind(self), self, args, kwargs)
+
+        return call_bound
+
+    # torch.compile follows partial into the original; torch 2.11's breaks on __get__, 2.13's on types.MethodType.
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return wrapper(bind(self), self, args, kwargs)
+        return wrapper(functools.partial(original, self), self, args, kwargs)
 
     return call
 
