@@ -45,7 +45,8 @@ class _Rotary(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        return _turned(grads[0], *ctx.saved_tensors, ctx.interleaved, back=True), None, None, None
+        cos, sin = ctx.saved_tensors
+        return _turned(grads[0], cos, sin, ctx.interleaved, back=True), None, None, None
 
 
 def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, *, back: bool) -> torch.Tensor:
