@@ -74,6 +74,9 @@ def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, Call]]:
     yield "cross_entropy", "of fp32 logits", CrossEntropyCall(random(12, 50, kind=torch.float32), labels, vocabulary=50)
     linear = LinearCrossEntropyCall(random(12, 32), random(50, 32), labels, vocabulary=50)
     yield "linear_cross_entropy", "mean", linear
+    tensors = random(12, 32), random(50, 32), labels, random(50)
+    by_token = LinearCrossEntropyCall(*tensors, label_smoothing=0.1, reduction="none", vocabulary=50)
+    yield "linear_cross_entropy", "of each token, with a bias", by_token
     steps = tuple(torch.tensor(float(count)) for count in (0, 2))
 
     def fp32() -> tuple[Any, ...]:
