@@ -1,4 +1,4 @@
-"""Hugging Face transformers: fused operations under its models.
+"""Fused operations under the models of transformers.
 
 Read off transformers 4.57, 5.0 and 5.24. Each swap hands what it does not serve, and everything that is being
 compiled, to transformers' own code.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from ascend_adapt import Patch, Symptom, entry, hookimpl, wrap
+from ascend_adapt import Symptom, entry, wrap
 
 
 @wrap(
@@ -176,7 +176,4 @@ def _is_traced() -> bool:
     return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
-@hookimpl
-def register_patches() -> list[Patch]:
-    """Return the swaps."""
-    return [gelu_in_one_operation, fused_attention, loss_without_a_copy, logits_in_aligned_rows]
+PATCHES = (gelu_in_one_operation, fused_attention, loss_without_a_copy, logits_in_aligned_rows)
