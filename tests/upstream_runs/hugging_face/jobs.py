@@ -1,4 +1,4 @@
-"""Hugging Face transformers, accelerate and peft, as installed: Trainer scripts and a loop, with and without DeepSpeed."""
+"""Hugging Face transformers, accelerate and peft, as installed: Trainer scripts, and a loop."""
 
 from __future__ import annotations
 
