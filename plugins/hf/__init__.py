@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ascend_adapt import Patch, hookimpl
-from ascend_adapt_plugins.hf import kernel_swaps, npu_without_cann, processes_on_cpu
+
+from . import kernel_swaps, npu_without_cann, processes_on_cpu
 
 
 @hookimpl

@@ -96,10 +96,13 @@ def causal_lm_loss(
     shift_labels: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Return the loss of the next token, fp32, from logits [B, S, V] as they are: no copy of them in fp32 is made."""
+    """Return the loss of the next token, fp32, from logits [B, S, V] as they are: no copy of them in fp32 is made.
+
+    Where somebody has put another cross entropy in torch's place, as Liger does, it is that which is used.
+    """
     import torch
 
-    if _is_traced():
+    if _is_traced() or torch.nn.functional.cross_entropy.__module__ != "torch.nn.functional":
         from transformers.loss.loss_utils import ForCausalLMLoss
 
         return ForCausalLMLoss(

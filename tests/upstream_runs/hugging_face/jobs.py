@@ -30,6 +30,7 @@ def trainer(place: Place, model: str, *more: str) -> list[str]:
         "model": model_folder(place, model),
         "output_dir": str(place.folder / "out"),
         "max_steps": STEPS,
+        "warmup_steps": 2,
         "per_device_train_batch_size": 4,
         "learning_rate": 3e-3,
         "logging_steps": 1,
