@@ -100,6 +100,7 @@ def multi_gpu(place: Place) -> Sequence[str]:
 
 # The Trainer prints four digits, and the loop six.
 TRAINER = {"loss": r"'loss': '?([0-9.]+)", "bound": 2e-4}
+LORA = {**TRAINER, "needs": ("peft",)}
 JOBS = (
     *(
         UpstreamJob(f"{model}-zero{stage}", lambda place, m=model, s=stage: zero(place, m, s), **TRAINER)
@@ -107,8 +108,8 @@ JOBS = (
         for stage in (2, 3)
     ),
     UpstreamJob("llama-ddp", lambda place: trainer(place, "llama"), **TRAINER),
-    UpstreamJob("lora-zero2", lambda place: zero(place, "llama", 2, "--lora"), **TRAINER),
-    UpstreamJob("lora-zero3", lambda place: zero(place, "llama", 3, "--lora"), **TRAINER),
+    UpstreamJob("lora-zero2", lambda place: zero(place, "llama", 2, "--lora"), **LORA),
+    UpstreamJob("lora-zero3", lambda place: zero(place, "llama", 3, "--lora"), **LORA),
     UpstreamJob("accelerate-config-zero3", by_configuration),
     UpstreamJob("accelerate-flags-ddp", multi_gpu),
 )
