@@ -5,8 +5,8 @@ Declaring changes nothing: a plugin returns its patches from ``register_patches(
 All six words share these keyword arguments. Always: ``why`` (what breaks without it), ``until`` (when to delete it),
 ``without`` (``"crash"``, ``"wrong numbers"`` or ``"slower"``: what happens if it is absent). If needed: ``requires``
 (``"deepspeed>=0.6,<0.11.2"``, all must hold), ``devices`` (of npu, cuda, cpu), ``host`` (a Host or its name, or
-several), ``name`` (else the function's or the variable's), ``symptom`` (what in upstream's source shows the fault; only tests
-ask).
+several), ``name`` (else the function's or the variable's), ``symptom`` (what in upstream's source shows the fault; only
+tests ask).
 """
 
 from __future__ import annotations

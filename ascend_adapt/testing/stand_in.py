@@ -148,7 +148,7 @@ def write(patch: Patch, shape: Shape, folder: Path, versions: Mapping[str, str],
 
 
 def write_around(patch: Patch, folder: Path, versions: Mapping[str, str]) -> None:
-    """Write the marker files of the patch's first host and the distributions with their ``versions`` into ``folder``."""
+    """Write the markers of the patch's first host and the distributions with their ``versions`` into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     for host in patch.hosts[:1]:
         for marker in host.present if isinstance(host, Host) else ():
