@@ -1,6 +1,6 @@
 """NVIDIA's apex and amp_C, as far as these code bases use them, on torch's own operators and for every device.
 
-Optimizer states have apex's layout, so that checkpoints of a run on GPUs load. GPT-NeoX and Megatron-LM, which try apex,
+Optimizer states have apex's layout, so that checkpoints of a run on GPUs load. GPT-NeoX and Megatron-LM try apex, and
 keep the fallback that they have.
 """
 
