@@ -1,0 +1,66 @@
+"""The code bases that are no packages: where each is had, and at which commit it was run."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+VARIABLE = "ASCEND_ADAPT_UPSTREAMS"
+
+
+class NotHere(Exception):
+    """A code base is not on this machine as it was published; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class CodeBase:
+    """One public repository at one commit; ``folder`` is its name below ASCEND_ADAPT_UPSTREAMS."""
+
+    folder: str
+    url: str
+    commit: str
+
+    @property
+    def how_to_get(self) -> str:
+        """The commands that make the checkout, to be given in the folder ASCEND_ADAPT_UPSTREAMS."""
+        return f"git clone {self.url} {self.folder} && git -C {self.folder} checkout --quiet {self.commit}"
+
+    def checkout(self, environ: Mapping[str, str]) -> Path:
+        """Return the folder of the unmodified checkout.
+
+        Raises:
+            NotHere: there is none, or it is at another commit or edited.
+        """
+        if not environ.get(VARIABLE):
+            raise NotHere(f"{VARIABLE} is not set, expected the folder of {self.folder} — there, {self.how_to_get}")
+        path = Path(environ[VARIABLE]).absolute() / self.folder
+        if not (path / ".git").exists():
+            raise NotHere(f"{path}: is no git checkout — in {path.parent}, {self.how_to_get}")
+        commit = _git(path, "rev-parse", "HEAD")
+        if not commit.startswith(self.commit):
+            raise NotHere(f"{path}: is at {commit[:12]}, expected {self.commit} — git checkout it")
+        if edited := _git(path, "status", "--porcelain", "--untracked-files=no"):
+            raise NotHere(f"{path}: is edited ({edited.split()[-1]}), expected it as published — git stash the edits")
+        return path
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    ended = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True)
+    if ended.returncode:
+        raise NotHere(f"{folder}: git {arguments[0]} says {ended.stderr.strip()} — make the checkout anew")
+    return ended.stdout.strip()
+
+
+CODE_BASES = (
+    CodeBase("Megatron-DeepSpeed", "https://github.com/deepspeedai/Megatron-DeepSpeed", "4efb479d"),
+    CodeBase("bigscience-Megatron-DeepSpeed", "https://github.com/bigscience-workshop/Megatron-DeepSpeed", "8387ae17"),
+    CodeBase("GLM", "https://github.com/THUDM/GLM", "4f61ed72"),
+)
+
+
+def code_base(folder: str) -> CodeBase:
+    """Return the code base of this folder name."""
+    (found,) = [one for one in CODE_BASES if one.folder == folder]
+    return found

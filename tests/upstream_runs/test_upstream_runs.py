@@ -1,0 +1,95 @@
+"""Every job of every code base, on the CPU and on an emulated NPU: run where ASCEND_ADAPT_UPSTREAMS is set.
+
+Absent means skipped, by name and with the reason. What CI judges of each patch all the same: tests/plugins.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import upstream_job
+from code_bases import CODE_BASES, VARIABLE, CodeBase, NotHere
+from upstream_job import Ended, Place, UpstreamJob
+
+ALL = [(name, job) for name in upstream_job.names() for job in upstream_job.jobs(name)]
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("name", "job"), ALL, ids=[f"{name}:{job.name}" for name, job in ALL])
+def test_a_job_is_the_same_on_an_emulated_npu(name: str, job: UpstreamJob, tmp_path, tmp_path_factory) -> None:
+    if not os.environ.get(VARIABLE):
+        pytest.skip(f"not checked: {name}:{job.name}: {VARIABLE} is not set")
+    try:
+        checkout = job.checkout(os.environ)
+    except NotHere as error:
+        pytest.skip(f"not checked: {name}:{job.name}: {error}")
+    shared = tmp_path_factory.getbasetemp() / name
+    shared.mkdir(exist_ok=True)
+    losses = {}
+    for device in [one for one in ("cpu", "npu-emulated") if one in job.devices]:
+        ended = upstream_job.run(job, Place(tmp_path / device, shared, checkout or shared, device, "float32"))
+        assert ended.problems == [], ended.output[-6000:]
+        losses[device] = ended.losses
+    first, *others = losses.values()
+    assert [other for other in others if upstream_job.apart(first, other) > job.bound] == [], losses
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "far"),
+    [((1.0, 2.0), (1.0, 2.2), 0.2 / 2.2), ((1.0,), (1.0, 2.0), float("inf")), ((), (), float("inf"))],
+)
+def test_how_far_losses_are_apart(one, other, far) -> None:
+    assert upstream_job.apart(one, other) == pytest.approx(far)
+
+
+def outcome(state: str, reason: str = "") -> dict[str, str]:
+    return {"plugin": "p", "patch": state, "state": state, "reason": reason}
+
+
+@pytest.mark.parametrize(
+    ("code", "losses", "outcomes", "expected"),
+    [
+        (0, (1.0,), [outcome("applied"), outcome("skipped", "device cpu")], []),
+        (3, (1.0,), [], ["exit code 3: ValueError: bad"]),
+        (0, (), [], ["no loss was printed"]),
+        (0, (1.0,), [outcome("lost", "reloaded")], ["p.lost lost: reloaded"]),
+        (0, (1.0,), [outcome("skipped")], ["p.skipped skipped: "]),
+    ],
+)
+def test_what_must_not_be_in_a_job(code, losses, outcomes, expected, tmp_path) -> None:
+    ended = Ended(code, losses, "ValueError: bad\n", {"outcomes": outcomes, "problems": []}, tmp_path)
+    assert ended.problems == expected
+
+
+@pytest.mark.parametrize("one", CODE_BASES, ids=lambda one: one.folder)
+def test_a_code_base_that_is_not_here_says_how_to_get_it(one: CodeBase, tmp_path) -> None:
+    for environ in ({}, {VARIABLE: str(tmp_path)}):
+        with pytest.raises(NotHere, match=f"git clone {one.url}"):
+            one.checkout(environ)
+
+
+def test_a_checkout_must_be_as_published(tmp_path) -> None:
+    import subprocess
+
+    folder = tmp_path / "theirs"
+
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=one", "-c", "user.email=one@example.org"]
+        return subprocess.run(
+            ["git", "-C", str(folder), *who, *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    folder.mkdir()
+    git("init", "--quiet")
+    (folder / "train.py").write_text("1\n")
+    git("add", "train.py")
+    git("commit", "--quiet", "--message", "one")
+    environ = {VARIABLE: str(tmp_path)}
+    one = CodeBase("theirs", "https://example.org/theirs", git("rev-parse", "--short", "HEAD"))
+    assert one.checkout(environ) == folder
+    (folder / "train.py").write_text("2\n")
+    with pytest.raises(NotHere, match="is edited .train.py."):
+        one.checkout(environ)
+    with pytest.raises(NotHere, match="expected 123456789"):
+        CodeBase("theirs", one.url, "123456789").checkout(environ)

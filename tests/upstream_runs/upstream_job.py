@@ -1,0 +1,185 @@
+"""One job of an unmodified code base below `ascend-run`: how it is started, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import code_bases
+
+HERE = Path(__file__).parent
+DEVICES = ("cpu", "npu-emulated", "cuda")
+BAD_STATES = ("failed", "drifted", "lost")
+# What torch, torch_npu, DeepSpeed and ascend_adapt would read; a job gets what it says itself.
+_LEFT_OUT = re.compile(r"ASCEND_|HCCL_|TORCH_TRANSFER|PYTORCH_|RANK$|LOCAL_|WORLD_SIZE$|MASTER_|DS_")
+_KEPT = ("ASCEND_ADAPT_CACHE",)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one run happens, and on what.
+
+    ``folder`` is the run's own and its working directory, ``shared`` is kept for all runs (tokenized text, built
+    extensions), ``checkout`` is the code base, or ``shared`` for what is installed.
+    """
+
+    folder: Path
+    shared: Path
+    checkout: Path
+    device: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class UpstreamJob:
+    """A job as any user of the code base would write it.
+
+    ``command`` returns what follows ascend-run's own options, and may write files into the place first. ``loss`` finds
+    the losses in what one rank prints, one group each, oldest first. ``bound`` is by how much they may differ
+    between devices, relative.
+    """
+
+    name: str
+    command: Callable[[Place], Sequence[str]]
+    code_base: str = ""
+    nproc: int = 2
+    devices: tuple[str, ...] = DEVICES
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    loss: str = r"loss: ([0-9.]+)"
+    bound: float = 1e-4
+    options: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    seconds: int = 900
+
+    def checkout(self, environ: Mapping[str, str]) -> Path | None:
+        """Return the checkout that it needs, or None.
+
+        Raises:
+            NotHere: it needs one that is not here.
+        """
+        return code_bases.code_base(self.code_base).checkout(environ) if self.code_base else None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What came of a run: ``report`` is that of ``ascend-adapt status RUN_DIR --json``."""
+
+    code: int
+    losses: tuple[float, ...]
+    output: str
+    report: Mapping[str, Any]
+    run_dir: Path
+
+    @property
+    def states(self) -> Counter[str]:
+        """How many patches ended in which state."""
+        return Counter(one["state"] for one in self.report["outcomes"])
+
+    @property
+    def problems(self) -> list[str]:
+        """All that must not be in a job that ran."""
+        bad = [one for one in self.report["outcomes"] if one["state"] in BAD_STATES]
+        unexplained = [one for one in self.report["outcomes"] if one["state"] == "skipped" and not one["reason"]]
+        return [
+            *([f"exit code {self.code}: {self.last_words}"] if self.code else []),
+            *([] if self.losses else ["no loss was printed"]),
+            *(f"{one['plugin']}.{one['patch']} {one['state']}: {one['reason']}" for one in (*bad, *unexplained)),
+            *self.report["problems"],
+        ]
+
+    @property
+    def applied(self) -> list[str]:
+        """The patches that were applied, as ``plugin.patch``."""
+        return [f"{one['plugin']}.{one['patch']}" for one in self.report["outcomes"] if one["state"] == "applied"]
+
+    @property
+    def last_words(self) -> str:
+        """The last line that looks like an error, for a table of failures."""
+        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
+        errors = [
+            line for line in lines if re.match(r"(\[?rank ?\d+\]?:? *)?[\w.]*(Error|Exception|Interrupt)\b", line)
+        ]
+        return (errors or lines or ["it said nothing"])[-1][:300]
+
+
+def run(
+    job: UpstreamJob,
+    place: Place,
+    *,
+    disable: Sequence[str] = (),
+    adapt: bool = True,
+    environ: Mapping[str, str] = os.environ,
+) -> Ended:
+    """Run a job to its end; ``disable`` names patches that are left out, without ``adapt`` there are none."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    run_dir = place.folder / "run"
+    ours = ["--device", place.device, "--nproc", str(job.nproc), "--log-dir", str(run_dir), *job.options]
+    ours += [word for name in disable for word in ("--disable", name)] + ([] if adapt else ["--no-adapt"])
+    command = [sys.executable, "-m", "ascend_adapt.launch.cli", *ours, *job.command(place)]
+    path = os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", "")])
+    kept = {name: value for name, value in environ.items() if name in _KEPT or not _LEFT_OUT.match(name)}
+    extensions = {"TORCH_EXTENSIONS_DIR": str(place.shared / "torch_extensions")}
+    variables = {**kept, "PATH": path, "OMP_NUM_THREADS": "1", **extensions, **job.variables}
+    try:
+        ended = subprocess.run(
+            command,
+            cwd=place.folder,
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=job.seconds,
+        )
+        code, output = ended.returncode, ended.stdout
+    except subprocess.TimeoutExpired as error:
+        told = error.stdout or b""
+        code, output = 124, f"{told.decode(errors='replace')}\nTimeoutError: it did not end in {job.seconds} s"
+    (place.folder / "output.txt").write_text(output)
+    return Ended(code, _losses(job.loss, output, run_dir), output, _report(run_dir, variables), run_dir)
+
+
+def _losses(pattern: str, output: str, run_dir: Path) -> tuple[float, ...]:
+    """Return what the first rank that told losses told; below a command ranks have no logs, and all is one output."""
+    logs = sorted(run_dir.glob("rank-*.log"), key=lambda path: int(path.stem[5:]))
+    for text in (*(path.read_text(errors="replace") for path in logs), output):
+        if found := re.findall(pattern, text):
+            return tuple(float(one) for one in found)
+    return ()
+
+
+def _report(run_dir: Path, variables: Mapping[str, str]) -> Mapping[str, Any]:
+    command = [sys.executable, "-m", "ascend_adapt.cli", "status", str(run_dir), "--json"]
+    ended = subprocess.run(command, env=dict(variables), capture_output=True, text=True)
+    try:
+        told: Mapping[str, Any] = json.loads(ended.stdout)
+    except ValueError:
+        return {"outcomes": [], "problems": [f"no status: {ended.stderr.strip()}"]}
+    return told
+
+
+def apart(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the largest relative difference of two runs' losses; infinity if one has more of them."""
+    if len(one) != len(other) or not one:
+        return float("inf")
+    return max(abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in zip(one, other, strict=True))
+
+
+def names() -> list[str]:
+    """Return the names of all folders beside this file that hold jobs."""
+    return sorted(path.parent.name for path in HERE.glob("*/jobs.py"))
+
+
+def jobs(name: str) -> tuple[UpstreamJob, ...]:
+    """Return the jobs of one folder."""
+    found: tuple[UpstreamJob, ...] = import_module(f"{name}.jobs").JOBS
+    return found
