@@ -19,10 +19,8 @@ from ascend_adapt_plugins.megatron_deepspeed import attention, attention_masks, 
 B, N, S = 2, 3, 8
 FUTURE = torch.ones(S, S, dtype=torch.bool).triu(1)
 DOCUMENTS = FUTURE | (torch.arange(S)[:, None] >= 5) & (torch.arange(S)[None] < 5)
-DEEPSPEEDAI = {
-    "megatron__core__marker": "",
-    "megatron__arguments": "def validate_args(args, defaults={}):\n    return args\n",
-}
+ARGUMENTS = "def validate_args(args, defaults={}):\n    return args\n"
+DEEPSPEEDAI = {"megatron__core__marker": "", "megatron__arguments": ARGUMENTS}
 BIGSCIENCE = {"megatron__arguments": "", "megatron__enums": ""}
 FORKS = {"mask_and_causal": DEEPSPEEDAI, "mask_and_causal_asserted": BIGSCIENCE}
 
