@@ -7,7 +7,7 @@ from typing import Any
 
 from ascend_adapt import Patch, provide
 
-from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
+from ..code_bases import MEGATRON_DEEPSPEED
 
 MODULES = (
     *("torchvision", "torchvision.transforms", "torchvision.datasets"),
@@ -37,9 +37,9 @@ def _provided(name: str) -> Patch:
     return provide(
         name,
         name=name.replace(".", "_"),
-        host=(BIGSCIENCE, MEGATRON_DEEPSPEED),
+        host=MEGATRON_DEEPSPEED,
         why="megatron.training imports the data sets of vision models, which import it without a guard",
-        until="these code bases import it where images are read",
+        until="the code base imports it where images are read",
         without="crash",
     )(_fill)
 

@@ -172,8 +172,6 @@ PROVIDED = {
     "torch._six": ("inf",),
     "scaled_upper_triang_masked_softmax_cuda": ("forward", "backward"),
     "scaled_masked_softmax_cuda": ("forward", "backward", "get_batch_per_block"),
-    "torchvision.transforms": ("Compose",),
-    "torchvision.datasets": ("ImageFolder",),
 }
 
 
@@ -190,8 +188,6 @@ def at_bigscience(site: Site, monkeypatch):
 
 @pytest.mark.parametrize("name", PROVIDED)
 def test_only_the_code_base_sees_what_is_provided(name, at_bigscience) -> None:
-    if name.startswith("torchvision") and importlib.util.find_spec("torchvision"):
-        pytest.skip("not checked: torchvision is installed")
     import stranger
     from megatron import user
 
@@ -201,27 +197,27 @@ def test_only_the_code_base_sees_what_is_provided(name, at_bigscience) -> None:
     assert [word for word in PROVIDED[name] if not hasattr(module, word)] == []
 
 
-def test_an_image_data_set_that_is_used_says_what_to_install(at_bigscience) -> None:
-    from megatron import user
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is not None, reason="not checked: torchvision is installed")
+def test_an_image_data_set_that_is_used_says_what_to_install(site: Site, monkeypatch) -> None:
+    monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "old_dependencies")
+    site.write(megatron__core__marker="", megatron__arguments="", megatron__user=USES)
+    with ascend_adapt.enabled(device="cpu"):
+        from megatron import user
 
-    if importlib.util.find_spec("torchvision"):
-        pytest.skip("not checked: torchvision is installed")
-    datasets = user.use("torchvision.datasets")
-    type("Ours", (datasets.VisionDataset,), {})  # subclassed when it is imported
-    with pytest.raises(ModuleNotFoundError, match="pip install torchvision"):
-        datasets.ImageFolder("folder")
+        datasets = user.use("torchvision.datasets")
+        type("Ours", (datasets.VisionDataset,), {})  # subclassed when it is imported
+        with pytest.raises(ModuleNotFoundError, match="pip install torchvision"):
+            datasets.ImageFolder("folder")
 
 
 def test_numpys_names_are_back_for_the_code_base_and_gone_after(site: Site) -> None:
     import numpy
 
     site.write(**BIGSCIENCE)
-    names = [name for name in ("float", "int", "object", "str") if name not in vars(numpy)]
-    assert names
+    assert "float" not in vars(numpy)
     with ascend_adapt.enabled(device="cpu"):
-        assert [name for name in names if name not in vars(numpy)] == []
         assert numpy.float is float
-    assert [name for name in names if name in vars(numpy)] == []
+    assert "float" not in vars(numpy)
 
 
 def test_numpys_names_stay_gone_where_no_code_base_needs_them() -> None:
