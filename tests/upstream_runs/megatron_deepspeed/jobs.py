@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,7 +21,9 @@ VOCABULARY = 1000
 
 
 def data(place: Place) -> tuple[str, str, str]:
-    """Return the data path, the vocabulary and the merges: text of Python's own library, tokenized once."""
+    """Begin anew, and return the data path, the vocabulary and the merges: Python's own library, tokenized once."""
+    # Both scripts load what they find where they save.
+    shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)
     folder = place.shared / "data"
     prefix, vocabulary, merges = folder / "meg-gpt2", folder / "vocab.json", folder / "merges.txt"
     if not (folder / "done").exists():
