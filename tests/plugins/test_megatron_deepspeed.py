@@ -14,7 +14,7 @@ from stand_ins import Site
 
 import ascend_adapt
 from ascend_adapt.testing import upstream_facts
-from ascend_adapt_plugins.megatron_deepspeed import attention, attention_masks, cuda_extensions
+from ascend_adapt_plugins.megatron_deepspeed import attention, attention_masks, cuda_extensions, loss
 
 B, N, S = 2, 3, 8
 FUTURE = torch.ones(S, S, dtype=torch.bool).triu(1)
@@ -187,6 +187,96 @@ def test_attention_gets_what_it_can_take_views_of() -> None:
         strict=True,
     ):
         assert torch.equal(one.view(given.shape), given)
+
+
+D = 4
+
+
+def core_attention(kind: str, coefficient: float | None = None) -> SimpleNamespace:
+    """Stands for CoreAttention: the attributes that its forward reads."""
+    return SimpleNamespace(
+        attn_mask_type=SimpleNamespace(name=kind),
+        norm_factor=D**0.5 * (coefficient or 1.0),
+        scale_mask_softmax=SimpleNamespace(scale=coefficient),
+        attention_dropout=torch.nn.Dropout(0.1),
+        training=False,
+        sequence_parallel=False,
+    )
+
+
+def right_attention(query, key, value, hidden):
+    """Scores, mask, softmax and sum, [S, B, N, D] -> [S, B, N * D], in float64."""
+    query, key, value = (each.double().permute(1, 2, 0, 3) for each in (query, key, value))
+    probabilities = right(query @ key.transpose(-1, -2), hidden, D**-0.5)
+    return (probabilities @ value).permute(2, 0, 1, 3).flatten(2)
+
+
+@pytest.mark.parametrize("coefficient", [None, 2.0])
+@pytest.mark.parametrize(
+    ("kind", "mask", "hidden"),
+    [
+        ("causal", None, FUTURE),
+        ("causal", four_axes(FUTURE), FUTURE),
+        ("causal", four_axes(DOCUMENTS, B), DOCUMENTS),
+        ("padding", four_axes(DOCUMENTS & ~FUTURE), DOCUMENTS & ~FUTURE),
+        ("padding", None, FUTURE & False),
+    ],
+)
+def test_the_attention_in_one_operation(kind, mask, hidden, coefficient) -> None:
+    query, key, value = torch.randn(S, B, N, 3, D, generator=torch.Generator().manual_seed(0)).unbind(-2)
+
+    def upstream(*_, **__):
+        raise AssertionError("handed to upstream's own code")
+
+    found = attention.fused_attention.function(
+        upstream, core_attention(kind, coefficient), (query, key, value, mask), {}
+    )
+    torch.testing.assert_close(found.double(), right_attention(query, key, value, hidden), atol=1e-5, rtol=1e-5)
+
+
+def one_rank(*_):
+    return SimpleNamespace(size=lambda: 1)
+
+
+@pytest.mark.parametrize(("patch", "marked"), [("fused_loss", DEEPSPEEDAI), ("fused_loss_of_mpu", BIGSCIENCE)])
+def test_the_loss_in_one_operation(site: Site, monkeypatch, patch, marked) -> None:
+    site.write(**marked, megatron__core__parallel_state="", megatron__mpu="")
+    import megatron.core.parallel_state
+    import megatron.mpu
+
+    for module in (megatron.core.parallel_state, megatron.mpu):
+        module.get_tensor_model_parallel_group = one_rank
+    logits = torch.randn(S, B, 11, requires_grad=True)
+    labels = torch.randint(0, 11, (S, B))
+    found = getattr(loss, patch).function(None, None, (logits, labels), {})
+    exact = torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), labels.flatten(), reduction="none")
+    torch.testing.assert_close(found.double().flatten(), exact, atol=1e-5, rtol=1e-5)
+    labels[0, 0] = -1  # where the loss is masked
+    assert torch.isfinite(getattr(loss, patch).function(None, None, (logits, labels), {})).all()
+
+
+def test_a_smoothed_loss_is_upstreams() -> None:
+    assert loss.fused_loss.function(lambda *args: "own", None, ("logits", "labels", 0.1), {}) == "own"
+
+
+PRETRAIN = """
+    _TRAIN_START_TIME = 1759000000.7
+    def pretrain():
+        start_time_tensor = get_accelerator().DoubleTensor([_TRAIN_START_TIME])
+        return start_time_tensor
+    """
+
+
+def test_the_start_time_is_whole_seconds_on_an_npu(site: Site, monkeypatch) -> None:
+    monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "megatron_deepspeed")
+    site.write(**DEEPSPEEDAI, megatron__training=PRETRAIN)
+    site.write(megatron__model__fused_softmax=SOFTMAX, megatron__model__gpt_model=PIPE)
+    with ascend_adapt.enabled(device="npu"):
+        from megatron import training
+
+        training.get_accelerator = lambda: torch
+        assert training.pretrain().tolist() == [1759000000]
+        assert training.pretrain().dtype == torch.int64
 
 
 STAND_INS = {
