@@ -78,7 +78,7 @@ MAY_IMPORT = {
         "ascend_adapt.probe",
         "ascend_adapt.runtime",
     },
-    "ascend_adapt_plugins": {"ascend_adapt", "ascend_adapt.kernels", "ascend_adapt.patches.spec"},
+    "ascend_adapt_plugins": {"ascend_adapt", "ascend_adapt.data", "ascend_adapt.kernels", "ascend_adapt.patches.spec"},
 }
 # The launcher's side of the emulation; the rest is loaded in ranks, after torch_npu.
 BEFORE_THE_RANKS = [f"ascend_adapt.emulation.{name}" for name in ("build", "cache", "environment", "symbols", "wheel")]

@@ -8,13 +8,14 @@ from ascend_adapt import Patch, hookimpl
 from . import (
     apex,
     deepspeed_compression,
+    image_libraries,
     layer_norm_extensions,
     numpy_names,
     pkg_resources,
     softmax_extensions,
     torch_six,
-    torchvision,
     transformers_tokenizers,
+    type_names,
 )
 
 
@@ -24,12 +25,13 @@ def register_patches() -> list[Patch]:
     topics = (
         apex,
         deepspeed_compression,
+        image_libraries,
         layer_norm_extensions,
         numpy_names,
         pkg_resources,
         softmax_extensions,
         torch_six,
-        torchvision,
         transformers_tokenizers,
+        type_names,
     )
     return [patch for topic in topics for patch in topic.PATCHES]

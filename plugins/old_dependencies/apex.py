@@ -87,6 +87,23 @@ def provided_apex_is_not_available(wrapped: Any, instance: None, args: tuple[Any
     return not str(getattr(spec, "origin", "")).startswith("provided by ") and bool(wrapped(*args, **kwargs))
 
 
+@wrap(
+    "deepspeed.runtime.zero.utils:is_zero_supported_optimizer",
+    requires="deepspeed>=0.6",
+    host=(BIGSCIENCE, GLM, MEGATRON_DEEPSPEED),
+    why="ZeRO takes apex's FusedAdam without being told that it is untested, and looks for it when it is imported",
+    until="these code bases use torch's own multi-tensor operators",
+    without="crash",
+    symptom=Symptom("type(optimizer) in ZERO_SUPPORTED_OPTIMIZERS"),
+)
+def zero_takes_fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether ZeRO takes an optimizer: apex's FusedAdam, too, where it is provided here."""
+    optimizer = args[0] if args else kwargs["optimizer"]
+    provided = "ascend_adapt_plugins.old_dependencies._apex_optimizers"
+    is_ours = f"{type(optimizer).__module__}.{type(optimizer).__name__}" == f"{provided}.FusedAdam"
+    return is_ours or bool(wrapped(*args, **kwargs))
+
+
 PATCHES = (
     apex,
     apex_optimizers,
@@ -95,4 +112,5 @@ PATCHES = (
     apex_multi_tensor_apply,
     amp_c,
     provided_apex_is_not_available,
+    zero_takes_fused_adam,
 )

@@ -1,4 +1,4 @@
-"""Names that numpy dropped in 1.24 and 2.0, given back as what they were."""
+"""Names that numpy dropped in 1.24, given back as what they were."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from typing import Any
 
 from ascend_adapt import Patch, Symptom, add
 
-from ..code_bases import BIGSCIENCE, GLM, MEGATRON_DEEPSPEED
-
-# numpy 1.20 to 1.23 tell what each was an alias of; those that are not listed are back in 2.0, or not used.
-ALIASES: dict[str, Any] = {"float": float, "int": int, "bool": bool, "object": object, "str": str}
+from ..code_bases import BIGSCIENCE, GLM
 
 
-def _given_back(name: str, value: Any) -> Patch:
+def _given_back(name: str, requires: str, host: str, value: Any) -> Patch:
     return add(
         f"numpy:{name}",
         value=value,
         name=f"numpy_{name}",
-        requires="numpy>=1.24",
-        host=(BIGSCIENCE, GLM, MEGATRON_DEEPSPEED),
+        requires=requires,
+        host=host,
         why=f"numpy.{name} is used, which numpy dropped in 1.24",
-        until="support for these code bases ends",
+        until="support for the code base ends",
         without="crash",
         symptom=Symptom(reason="the fault is a name that numpy lacks"),
     )
 
 
-PATCHES = tuple(_given_back(name, value) for name, value in ALIASES.items())
+PATCHES = (
+    _given_back("float", "numpy>=1.24", BIGSCIENCE, float),
+    # As numpy 1.20 to 1.23 have it; from 2.0 on it is C's long.
+    _given_back("long", "numpy>=1.24,<2", GLM, int),
+)
