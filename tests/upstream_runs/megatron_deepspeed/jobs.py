@@ -60,8 +60,11 @@ def by_torch(ranks: int, *arguments: str) -> Callable[[Place], Sequence[str]]:
     return command
 
 
-def by_deepspeed(ranks: int, stage: int, *arguments: str) -> Callable[[Place], Sequence[str]]:
-    """Return the command of the guide's second script, which has the deepspeed launcher in it."""
+def by_deepspeed(ranks: int, stage: int, *arguments: str, engine: bool = True) -> Callable[[Place], Sequence[str]]:
+    """Return the command of the guide's second script, which has the deepspeed launcher in it.
+
+    As the guide has it, without ``engine``, DeepSpeed starts the ranks and does not train.
+    """
 
     def command(place: Place) -> Sequence[str]:
         configuration = place.folder / "deepspeed_config.json"
@@ -77,7 +80,8 @@ def by_deepspeed(ranks: int, stage: int, *arguments: str) -> Callable[[Place], S
         configuration.write_text(json.dumps(content))
         script = str(HERE / "pretrain_gpt2_deepspeed.sh")
         words = ["bash", script, str(place.checkout), *data(place), str(ranks), _port(), str(configuration)]
-        return [*words, "--deepspeed", "--zero-stage", str(stage), *arguments, *_precision(place)]
+        used = ["--deepspeed", "--zero-stage", str(stage)] if engine else []
+        return [*words, *used, *arguments, *_precision(place)]
 
     return command
 
@@ -126,6 +130,7 @@ JOBS = (
     job("bigscience-tp2", BIGSCIENCE, by_torch(2, *TP2, *SAME)),
     job("bigscience-reset", BIGSCIENCE, by_torch(1, *RESET, *SAME), ranks=1),
     job("bigscience-reset-zero1", BIGSCIENCE, by_deepspeed(1, 1, *RESET, *SAME), ranks=1),
+    job("bigscience-second-script", BIGSCIENCE, by_deepspeed(2, 3, *TP2, *SAME, engine=False)),
     job("bigscience-zero1-tp2", BIGSCIENCE, by_deepspeed(2, 1, *TP2, *SAME)),
     job("bigscience-pp2", BIGSCIENCE, by_deepspeed(2, 1, *PP2, *SAME)),
     job("bigscience-dropout", BIGSCIENCE, by_torch(2, *TP2), bound=1e-2),
