@@ -9,9 +9,8 @@ from ascend_adapt import Symptom, wrap
 
 def takes_a_bare_loss(forward_step: Any) -> str:
     """Return why nothing is needed if evaluate() wants the loss alone, else ``""``."""
-    evaluate = forward_step.__globals__.get("evaluate")
-    names = getattr(getattr(evaluate, "__code__", None), "co_varnames", ())
-    return "" if "metric_dict" in names else "evaluate() takes the loss alone"
+    code = getattr(forward_step.__globals__.get("evaluate"), "__code__", None)
+    return "evaluate() takes the loss alone" if code and "metric_dict" not in code.co_varnames else ""
 
 
 @wrap(
