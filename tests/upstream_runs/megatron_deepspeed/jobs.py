@@ -18,6 +18,8 @@ DEEPSPEEDAI, BIGSCIENCE = "Megatron-DeepSpeed", "bigscience-Megatron-DeepSpeed"
 END = "<|endoftext|>"
 LOSS = r"lm loss: ([0-9.E+-]+)"
 VOCABULARY = 1000
+# The data is read by the ranks themselves: six more processes for each are slow on few cores.
+IN_THE_RANKS = ("--num-workers", "0")
 
 
 def data(place: Place) -> tuple[str, str, str]:
@@ -55,7 +57,8 @@ def by_torch(ranks: int, *arguments: str) -> Callable[[Place], Sequence[str]]:
 
     def command(place: Place) -> Sequence[str]:
         script = str(HERE / "pretrain_gpt2.sh")
-        return ["bash", script, str(place.checkout), *data(place), str(ranks), _port(), *arguments, *_precision(place)]
+        words = ["bash", script, str(place.checkout), *data(place), str(ranks), _port()]
+        return [*words, *IN_THE_RANKS, *arguments, *_precision(place)]
 
     return command
 
@@ -81,7 +84,7 @@ def by_deepspeed(ranks: int, stage: int, *arguments: str, engine: bool = True) -
         script = str(HERE / "pretrain_gpt2_deepspeed.sh")
         words = ["bash", script, str(place.checkout), *data(place), str(ranks), _port(), str(configuration)]
         used = ["--deepspeed", "--zero-stage", str(stage)] if engine else []
-        return [*words, *used, *arguments, *_precision(place)]
+        return [*words, *used, *IN_THE_RANKS, *arguments, *_precision(place)]
 
     return command
 
