@@ -18,8 +18,6 @@ DEEPSPEEDAI, BIGSCIENCE = "Megatron-DeepSpeed", "bigscience-Megatron-DeepSpeed"
 END = "<|endoftext|>"
 LOSS = r"lm loss: ([0-9.E+-]+)"
 VOCABULARY = 1000
-# The data is read by the ranks themselves: six more processes for each are slow on few cores.
-IN_THE_RANKS = ("--num-workers", "0")
 
 
 def data(place: Place) -> tuple[str, str, str]:
@@ -58,7 +56,7 @@ def by_torch(ranks: int, *arguments: str) -> Callable[[Place], Sequence[str]]:
     def command(place: Place) -> Sequence[str]:
         script = str(HERE / "pretrain_gpt2.sh")
         words = ["bash", script, str(place.checkout), *data(place), str(ranks), _port()]
-        return [*words, *IN_THE_RANKS, *arguments, *_precision(place)]
+        return [*words, *_in_the_ranks(place), *arguments, *_precision(place)]
 
     return command
 
@@ -84,7 +82,7 @@ def by_deepspeed(ranks: int, stage: int, *arguments: str, engine: bool = True) -
         script = str(HERE / "pretrain_gpt2_deepspeed.sh")
         words = ["bash", script, str(place.checkout), *data(place), str(ranks), _port(), str(configuration)]
         used = ["--deepspeed", "--zero-stage", str(stage)] if engine else []
-        return [*words, *used, *IN_THE_RANKS, *arguments, *_precision(place)]
+        return [*words, *used, *_in_the_ranks(place), *arguments, *_precision(place)]
 
     return command
 
@@ -94,6 +92,12 @@ def _port() -> str:
     with socket.socket() as found:
         found.bind(("localhost", 0))
         return str(found.getsockname()[1])
+
+
+def _in_the_ranks(place: Place) -> list[str]:
+    """Arguments by which the ranks read data themselves: six more processes for each are slow on few cores."""
+    words = ["--num-workers", "0"]
+    return words + (["--valid-num-workers", "0"] if place.checkout.name == BIGSCIENCE else [])
 
 
 def _precision(place: Place) -> list[str]:
