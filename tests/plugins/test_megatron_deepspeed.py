@@ -279,11 +279,41 @@ def test_the_start_time_is_whole_seconds_on_an_npu(site: Site, monkeypatch) -> N
         assert training.pretrain().dtype == torch.int64
 
 
+PARSE = """
+    import types
+    GIVEN = {}
+    def parse_args(extra_args_provider=None, defaults={}, ignore_unknown_args=False):
+        return types.SimpleNamespace(**GIVEN)
+    """
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"deepspeed_config": "ds.json", "deepspeed": False, "rank": 0}, True),
+        ({"deepspeed_config": "ds.json", "deepspeed": False, "rank": 1}, False),
+        ({"deepspeed_config": "ds.json", "deepspeed": True, "rank": 0}, False),
+        ({"deepspeed_config": None, "deepspeed": False, "rank": 0}, False),
+    ],
+)
+def test_a_configuration_that_is_not_used_is_told(site: Site, monkeypatch, caplog, given, told) -> None:
+    monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "megatron_deepspeed")
+    site.write(megatron__enums="", megatron__arguments=PARSE)
+    site.write(megatron__model__fused_softmax=SOFTMAX, megatron__model__gpt_model=PIPE)
+    with ascend_adapt.enabled(device="cpu"), caplog.at_level(logging.WARNING):
+        from megatron import arguments
+
+        arguments.GIVEN.update(given)
+        assert vars(arguments.parse_args()) == given
+    assert ("--deepspeed_config ds.json: is given without --deepspeed" in caplog.text) is told
+
+
 STAND_INS = {
     "mask_and_causal": (SOFTMAX, "FusedScaleMaskSoftmax.forward"),
     "mask_and_causal_asserted": (SOFTMAX, "FusedScaleMaskSoftmax.forward"),
     "reset_mask_goes_down_the_pipe": (PIPE, "GPTModelPipe.__init__"),
     "compile_helper": (HELPERS, "compile_helper"),
+    "unused_configuration_is_told": (PARSE, "parse_args"),
     "no_gradient_accumulation_fusion": (ARGUMENTS, "validate_args"),
 }
 

@@ -55,13 +55,17 @@ def by_torch(ranks: int, *arguments: str) -> Callable[[Place], Sequence[str]]:
 
     def command(place: Place) -> Sequence[str]:
         script = str(HERE / "pretrain_gpt2.sh")
-        return ["bash", script, str(place.checkout), *data(place), str(ranks), _port(), *arguments, *_precision(place)]
+        words = ["bash", script, str(place.checkout), *data(place), str(ranks), _port()]
+        return [*words, *_in_the_ranks(place), *arguments, *_precision(place)]
 
     return command
 
 
-def by_deepspeed(ranks: int, stage: int, *arguments: str) -> Callable[[Place], Sequence[str]]:
-    """Return the command of the guide's second script, which has the deepspeed launcher in it."""
+def by_deepspeed(ranks: int, stage: int, *arguments: str, engine: bool = True) -> Callable[[Place], Sequence[str]]:
+    """Return the command of the guide's second script, which has the deepspeed launcher in it.
+
+    As the guide has it, without ``engine``, DeepSpeed starts the ranks and does not train.
+    """
 
     def command(place: Place) -> Sequence[str]:
         configuration = place.folder / "deepspeed_config.json"
@@ -77,7 +81,8 @@ def by_deepspeed(ranks: int, stage: int, *arguments: str) -> Callable[[Place], S
         configuration.write_text(json.dumps(content))
         script = str(HERE / "pretrain_gpt2_deepspeed.sh")
         words = ["bash", script, str(place.checkout), *data(place), str(ranks), _port(), str(configuration)]
-        return [*words, "--deepspeed", "--zero-stage", str(stage), *arguments, *_precision(place)]
+        used = ["--deepspeed", "--zero-stage", str(stage)] if engine else []
+        return [*words, *used, *_in_the_ranks(place), *arguments, *_precision(place)]
 
     return command
 
@@ -87,6 +92,12 @@ def _port() -> str:
     with socket.socket() as found:
         found.bind(("localhost", 0))
         return str(found.getsockname()[1])
+
+
+def _in_the_ranks(place: Place) -> list[str]:
+    """Arguments by which the ranks read data themselves: six more processes for each are slow on few cores."""
+    words = ["--num-workers", "0"]
+    return words + (["--valid-num-workers", "0"] if place.checkout.name == BIGSCIENCE else [])
 
 
 def _precision(place: Place) -> list[str]:
@@ -126,8 +137,10 @@ JOBS = (
     job("bigscience-tp2", BIGSCIENCE, by_torch(2, *TP2, *SAME)),
     job("bigscience-reset", BIGSCIENCE, by_torch(1, *RESET, *SAME), ranks=1),
     job("bigscience-reset-zero1", BIGSCIENCE, by_deepspeed(1, 1, *RESET, *SAME), ranks=1),
+    job("bigscience-second-script", BIGSCIENCE, by_deepspeed(2, 3, *TP2, *SAME, engine=False)),
     job("bigscience-zero1-tp2", BIGSCIENCE, by_deepspeed(2, 1, *TP2, *SAME)),
     job("bigscience-pp2", BIGSCIENCE, by_deepspeed(2, 1, *PP2, *SAME)),
+    job("bigscience-fp16", BIGSCIENCE, by_torch(2, *TP2, *SAME, "--fp16"), bound=1e-3),
     job("bigscience-dropout", BIGSCIENCE, by_torch(2, *TP2), bound=1e-2),
     job("deepspeedai-dropout", DEEPSPEEDAI, by_deepspeed(2, 1, *NO_PIPE, *TP2), bound=1e-2),
 )
