@@ -39,6 +39,7 @@ TINY = {
     "lr-decay-iters": 6,
     "lr-decay-style": "cosine",
     "distributed-backend": "nccl",
+    "checkpoint-factor": 100,  # v2.0 asks for it also where nothing is saved
     "eval-interval": 3,
     "eval-iters": 1,
     "log-interval": 1,
