@@ -18,10 +18,10 @@ from ascend_adapt.patches.spec import Registered
 
 @dataclass(frozen=True)
 class Provided:
-    """One module to provide: the patch that provides it, its host, and what fills it."""
+    """One module to provide: the patch that provides it, its hosts, and what fills it."""
 
     registered: Registered
-    host: Host | None
+    hosts: tuple[Host, ...]
     fill: Callable[[ModuleType], None]
 
 
@@ -29,19 +29,27 @@ class ProvidingFinder:
     """Stands at the end of sys.meta_path, so that a real module always wins."""
 
     def __init__(self) -> None:
-        self.provided: dict[str, Provided] = {}
+        self.provided: dict[str, list[Provided]] = {}
 
     def offer(self, name: str, provided: Provided) -> None:
-        """Make module ``name`` importable."""
-        self.provided[name] = provided
+        """Make module ``name`` importable; of several offers to the same code the first counts."""
+        self.provided.setdefault(name, []).append(provided)
         if self not in sys.meta_path:
             sys.meta_path.append(self)
 
-    def withdraw(self, name: str) -> None:
-        """Make module ``name`` what it was: missing."""
-        self.provided.pop(name, None)
+    def offers(self, registered: Registered) -> bool:
+        """Return whether the patch's module is on offer."""
+        return any(one.registered is registered for one in self.provided.get(registered.patch.target.module, ()))
+
+    def withdraw(self, registered: Registered) -> None:
+        """Make the patch's module what it was: missing."""
+        name = registered.patch.target.module
+        left = [one for one in self.provided.pop(name, []) if one.registered is not registered]
+        if left:
+            self.provided[name] = left
         module = sys.modules.get(name)
-        if isinstance(getattr(getattr(module, "__spec__", None), "loader", None), _Loader):
+        loader = getattr(getattr(module, "__spec__", None), "loader", None)
+        if isinstance(loader, _Loader) and loader.provided.registered is registered:
             del sys.modules[name]
             above, _, child = name.rpartition(".")
             parent = sys.modules.get(above)
@@ -54,8 +62,9 @@ class ProvidingFinder:
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Return the spec of a provided module, or None if there is none for the code that asks."""
-        provided = self.provided.get(fullname)
-        if provided is None or (provided.host is not None and not _asked_by(provided.host)):
+        offers = self.provided.get(fullname, ())
+        provided = next((one for one in offers if not one.hosts or _asked_by(one.hosts)), None)
+        if provided is None:
             return None
         is_package = any(name.startswith(f"{fullname}.") for name in self.provided)
         origin = f"provided by {provided.registered}"
@@ -73,8 +82,8 @@ class _Loader(importlib.abc.Loader):
         self.provided.fill(module)
 
 
-def _asked_by(host: Host) -> bool:
-    """Whether the import comes from code of ``host``, and not from another library's availability check."""
+def _asked_by(hosts: tuple[Host, ...]) -> bool:
+    """Whether the import comes from code of one of ``hosts``, and not from another library's availability check."""
     frame: Any = sys._getframe(1)
     while frame is not None and _is_import_machinery(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
@@ -82,9 +91,10 @@ def _asked_by(host: Host) -> bool:
         return False
     name, file = frame.f_globals.get("__name__", ""), frame.f_globals.get("__file__")
     if name == "__main__":
-        return bool(file) and not host.owns(Path(file).resolve().parent)
-    folder = probe.root_folder(name.partition(".")[0])
-    return folder is not None and not host.owns(folder)
+        folder = Path(file).resolve().parent if file else None
+    else:
+        folder = probe.root_folder(name.partition(".")[0])
+    return folder is not None and any(not host.owns(folder) for host in hosts)
 
 
 def _is_import_machinery(name: str) -> bool:
