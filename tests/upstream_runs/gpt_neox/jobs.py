@@ -39,6 +39,7 @@ TINY = {
     "lr-decay-iters": 6,
     "lr-decay-style": "cosine",
     "distributed-backend": "nccl",
+    "checkpoint-factor": 100,  # v2.0 asks for it also where nothing is saved
     "eval-interval": 3,
     "eval-iters": 1,
     "log-interval": 1,
@@ -46,12 +47,13 @@ TINY = {
 }
 
 
-def settings(place: Place, ranks: int, changes: dict[str, Any]) -> dict[str, Any]:
-    """Return a whole configuration of GPT-NeoX."""
+def settings(place: Place, ranks: int, changes: dict[str, Any]) -> str:
+    """Return a whole configuration of GPT-NeoX, which reads it as YAML: there 1e-08 is a text, a number has a point."""
     data = library_text.write_tokens(place.shared)
     precision = {"precision": "bfloat16"} if place.dtype == "bfloat16" else {"precision": "fp32"}
     paths = {"data-path": str(data), "vocab-file": str(place.shared / "tokenizer.json")}
-    return {**TINY, **paths, **precision, "num_gpus": ranks, "global_num_gpus": ranks, **changes}
+    whole = {**TINY, **paths, **precision, "num_gpus": ranks, "global_num_gpus": ranks, **changes}
+    return json.dumps(whole, indent=1).replace("1e-08", "1.0e-08")
 
 
 def deepy(ranks: int, **changes: Any) -> Callable[[Place], Sequence[str]]:
@@ -61,7 +63,7 @@ def deepy(ranks: int, **changes: Any) -> Callable[[Place], Sequence[str]]:
         name = {key.replace("_", "-"): value for key, value in changes.items()}
         configuration = place.folder / "tiny.yml"
         # As on the guide's machines: with the line ends of Windows.
-        configuration.write_text(json.dumps(settings(place, ranks, name), indent=1), newline="\r\n")
+        configuration.write_text(settings(place, ranks, name), newline="\r\n")
         return [str(place.checkout / "deepy.py"), str(place.checkout / "train.py"), "-d", str(place.folder), "tiny.yml"]
 
     return command
@@ -74,8 +76,7 @@ def in_two_parts(second: dict[str, Any]) -> Callable[[Place], Sequence[str]]:
         folder = str(place.folder / "saved")
         first = {"train-iters": 3, "save": folder, "load": folder, "checkpoint-factor": 3}
         for name, changes in (("first.yml", first), ("second.yml", {"load": folder, **second})):
-            written = settings(place, 2, {"pipe-parallel-size": 2, **changes})
-            (place.folder / name).write_text(json.dumps(written, indent=1))
+            (place.folder / name).write_text(settings(place, 2, {"pipe-parallel-size": 2, **changes}))
         deepy_py, train_py = (str(place.checkout / name) for name in ("deepy.py", "train.py"))
         start = 'python "$1" "$2" -d "$3"'
         return ["bash", "-c", f"{start} first.yml && {start} second.yml", "-", deepy_py, train_py, str(place.folder)]
