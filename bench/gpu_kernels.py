@@ -51,11 +51,14 @@ def medians_ms(sides: dict[str, Callable[[], Any]], rounds: int = 15, inner: int
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
-def with_backward(function: Callable[[Any], Any], tensors: list[Any], grad: Any) -> Callable[[], None]:
+def with_backward(function: Callable[..., Any], tensors: list[Any], grad: Any) -> Callable[[], None]:
+    """``grad`` is a tensor, or as many as the function returns."""
+    import torch
+
     def run() -> None:
         for tensor in tensors:
             tensor.grad = None
-        function(*tensors).backward(grad)
+        torch.autograd.backward(function(*tensors), grad)
 
     return run
 
@@ -164,7 +167,8 @@ def liger() -> list[tuple[str, str, str]]:
     rows: list[tuple[str, str, str]] = []
 
     def beside(name: str, tensors: list[Any], mine: Callable[..., Any], other: Callable[..., Any]) -> None:
-        grad = torch.ones_like(mine(*tensors))
+        result = mine(*tensors)
+        grad = tuple(map(torch.ones_like, result)) if isinstance(result, tuple) else torch.ones_like(result)
         took = medians_ms({"ours": with_backward(mine, tensors, grad), "liger": with_backward(other, tensors, grad)})
         rows.append((f"{name}: time over Liger's", f"{took['ours'] / took['liger']:.2f}", "<= 1"))
 
@@ -188,6 +192,19 @@ def liger() -> list[tuple[str, str, str]]:
             [x],
             ours.swiglu,
             lambda x: theirs.liger_swiglu(*(half.contiguous() for half in x.chunk(2, -1))),
+        )
+    for batch, heads, positions, width in ((16, 16, 1024, 64), (4, 32, 2048, 128)):
+        angles = torch.randn(1, positions, width // 2, device="cuda").repeat(1, 1, 2)
+        cos, sin = angles.cos().bfloat16(), angles.sin().bfloat16()
+        shape = (batch, positions, heads, width)
+        beside(
+            f"rotary of two [{batch}, {heads}, {positions}, {width}], as projections leave them",
+            [random(*shape), random(*shape)],
+            lambda q, k, cos=cos, sin=sin: tuple(
+                ours.rotary(each.transpose(1, 2), cos[:, None], sin[:, None]) for each in (q, k)
+            ),
+            # It writes into its arguments, which only turns them again.
+            lambda q, k, cos=cos, sin=sin: theirs.liger_rope(q.transpose(1, 2), k.transpose(1, 2), cos, sin),
         )
     labels = torch.randint(0, 50304, (8192,), device="cuda")
     beside(

@@ -63,7 +63,9 @@ def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, Call]]:
     cos, sin = (each.to(device, dtype) for each in (angles.cos(), angles.sin()))
     yield "rotary", "halves", RotaryCall(random(2, 4, 20, 64), cos, sin)
     yield "rotary", "interleaved", RotaryCall(random(2, 4, 20, 64), cos, sin, True)
+    yield "rotary", "halves, of a part", RotaryCall(random(2, 4, 20, 96), cos, sin)
     yield "swiglu", "no bias", SwigluCall(random(3, 5, 96))
+    yield "swiglu", "bias", SwigluCall(random(3, 5, 96), random(96))
     yield "gelu", "tanh", GeluCall(random(3, 5, 96), None, "tanh")
     yield "gelu", "tanh of a sum with a bias", GeluCall(random(3, 5, 96), random(96), "tanh")
     labels = drawn(50, 12)
@@ -72,6 +74,9 @@ def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, Call]]:
     yield "cross_entropy", "of fp32 logits", CrossEntropyCall(random(12, 50, kind=torch.float32), labels, vocabulary=50)
     linear = LinearCrossEntropyCall(random(12, 32), random(50, 32), labels, vocabulary=50)
     yield "linear_cross_entropy", "mean", linear
+    tensors = random(12, 32), random(50, 32), labels, random(50)
+    by_token = LinearCrossEntropyCall(*tensors, label_smoothing=0.1, reduction="none", vocabulary=50)
+    yield "linear_cross_entropy", "of each token, with a bias", by_token
     steps = tuple(torch.tensor(float(count)) for count in (0, 2))
 
     def fp32() -> tuple[Any, ...]:

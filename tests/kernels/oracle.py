@@ -86,3 +86,26 @@ def cross_entropy(logits, labels, *, ignore_index=-100, label_smoothing=0.0):
         losses[t] = -(target * logs).sum()
         grads[t] = np.exp(logs) - target
     return losses, grads
+
+
+def swiglu(x, grad, bias=None):
+    """Return (silu(a) b for the halves a, b of x + bias; dx, which summed over the rows is that of the bias)."""
+    gate, value = np.split(x if bias is None else x + bias, 2, -1)
+    share = 1 / (1 + np.exp(-gate))
+    of_gate = grad * value * (share + gate * share * (1 - share))
+    return gate * share * value, np.concatenate([of_gate, grad * gate * share], -1)
+
+
+def rotary(x, cos, sin, grad, *, interleaved=False):
+    """Return (x with the first R of its last axis turned, dx)."""
+    turned = cos.shape[-1]
+    cos, sin = (np.broadcast_to(each, (*x.shape[:-1], turned)) for each in (cos, sin))
+    result, dx = x.copy(), grad.copy()
+    for pair in range(turned // 2):
+        a, b = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + turned // 2)
+        # Every angle is given twice, once for each of its pair.
+        result[..., a] = x[..., a] * cos[..., a] - x[..., b] * sin[..., a]
+        result[..., b] = x[..., b] * cos[..., b] + x[..., a] * sin[..., b]
+        dx[..., a] = grad[..., a] * cos[..., a] + grad[..., b] * sin[..., b]
+        dx[..., b] = grad[..., b] * cos[..., b] - grad[..., a] * sin[..., a]
+    return result, dx

@@ -11,7 +11,7 @@ from kernels import oracle
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import cross_entropy, linear_cross_entropy, requests
-from ascend_adapt.kernels.linear_cross_entropy import _reference
+from ascend_adapt.kernels.linear_cross_entropy import _chunks
 
 LABELS = [3, 0, -100, 10, 5, -100, 7]
 COLUMNS = 11
@@ -55,7 +55,7 @@ def test_it_is_what_the_contract_says(dtype, smoothing, reduction, backend):
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_linear_form_is_that_of_the_products(smoothing, reduction, chunk, monkeypatch):
-    monkeypatch.setattr(_reference, "_CHUNK_BYTES", chunk * 4 * COLUMNS)
+    monkeypatch.setattr(_chunks, "_CHUNK_BYTES", chunk * 4 * COLUMNS)
     rng = np.random.default_rng(1)
     hidden, weight, bias = (
         torch.from_numpy(rng.standard_normal(shape)).requires_grad_() for shape in ((7, 4), (COLUMNS, 4), (COLUMNS,))
@@ -89,10 +89,10 @@ def test_a_loss_scale_reaches_the_linear_form_in_fp16(reduction):
 
 
 def test_the_linear_form_never_has_all_logits(monkeypatch):
-    monkeypatch.setattr(_reference, "_CHUNK_BYTES", 4 * 50 * 8)
+    monkeypatch.setattr(_chunks, "_CHUNK_BYTES", 4 * 50 * 8)
     seen = []
-    real = _reference._logits
-    monkeypatch.setattr(_reference, "_logits", lambda *given: seen.append(real(*given)) or seen[-1])
+    real = _chunks._logits
+    monkeypatch.setattr(_chunks, "_logits", lambda *given: seen.append(real(*given)) or seen[-1])
     hidden = torch.randn(100, 16, requires_grad=True)
     linear_cross_entropy(hidden, torch.randn(50, 16), torch.randint(50, (100,))).backward()
     assert len(seen) == 13

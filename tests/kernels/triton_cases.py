@@ -139,6 +139,17 @@ def test_cross_entropy_of_a_label_outside_the_vocabulary_is_nan():
     assert losses.isnan().tolist() == [False, True]
 
 
+def test_cross_entropy_takes_labels_that_are_not_contiguous():
+    labels, logits = torch.tensor([0, 3, 1, 3, 2, 3], device=DEVICE)[::2], torch.randn(3, 4, device=DEVICE)
+    found, right = (
+        forward_backward(
+            cross_entropy, CrossEntropyCall, logits, torch.ones(3, device=DEVICE), each, -100, 0.0, None, 0, 4
+        )
+        for each in (labels, labels.clone())
+    )
+    assert all(torch.equal(one, other) for one, other in zip(found, right, strict=True))
+
+
 def test_cross_entropy_over_ranks():
     """Two ranks' columns, reduced by hand as all_reduce does."""
     torch.manual_seed(0)
@@ -208,3 +219,9 @@ def test_layer_norm_and_rms_norm(dtype, shape, bias):
         for got, expected in zip(*results, strict=True):
             scale = expected.float().abs().max().clamp(min=1.0)
             close(got.float() / scale, expected.float() / scale, dtype)
+
+
+def test_layer_norm_takes_parameters_that_are_not_contiguous():
+    x, weight, bias = (torch.randn(shape, device=DEVICE) for shape in ((3, 8), (16,), (16,)))
+    found = layer_norm.run(LayerNormCall(x, weight[::2], bias[::2]))
+    close(found, layer_norm_reference.run(LayerNormCall(x, weight[::2], bias[::2])), torch.float32)

@@ -37,27 +37,7 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits: torch.Tensor, call: CrossEntropyCall) -> torch.Tensor:
         if logits.stride(1) != 1:
             logits = logits.contiguous()
-        rows, columns = logits.shape
-        cut = tiles(columns, live=3)
-        top, total, target, everything = torch.empty(4, rows, dtype=torch.float32, device=logits.device)
-        _launch_rows(
-            programs(rows, cut, logits.device.type),
-            logits, call.labels, top, total, target, everything, rows, columns, logits.stride(0), call.first,
-            call.label_smoothing > 0, cut.width, warps=cut.warps,
-        )  # fmt: skip
-        if call.group is not None:
-            highest = top.clone()
-            torch.distributed.all_reduce(highest, torch.distributed.ReduceOp.MAX, call.group)
-            total *= (top - highest).exp_()
-            sums = torch.stack([total, target, everything])
-            torch.distributed.all_reduce(sums, torch.distributed.ReduceOp.SUM, call.group)
-            top, (total, target, everything) = highest, sums
-        normaliser = top + total.log_()
-        losses = normaliser - (1 - call.label_smoothing) * target
-        if call.label_smoothing:
-            losses -= call.label_smoothing / call.vocabulary * everything
-        outside = (call.labels < 0) | (call.labels >= call.vocabulary)
-        losses.masked_fill_(outside, float("nan")).masked_fill_(call.labels == call.ignore_index, 0.0)
+        losses, normaliser = losses_and_normaliser(logits, call)
         ctx.call = call
         ctx.save_for_backward(logits, normaliser)
         return losses
@@ -65,17 +45,51 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         logits, normaliser = ctx.saved_tensors
-        call = ctx.call
-        rows, columns = logits.shape
-        cut = tiles(columns, live=3)
-        gradient = torch.empty_strided(logits.shape, logits.stride(), dtype=logits.dtype, device=logits.device)
-        _launch_gradient(
-            programs(rows, cut, logits.device.type),
-            logits, call.labels, normaliser, grads[0].contiguous(), gradient, rows, columns, logits.stride(0),
-            call.first, call.ignore_index, float(call.label_smoothing), call.label_smoothing / call.vocabulary,
-            cut.width, warps=cut.warps,
-        )  # fmt: skip
-        return gradient, None
+        into = torch.empty_strided(logits.shape, logits.stride(), dtype=logits.dtype, device=logits.device)
+        return gradient(logits, normaliser, grads[0], ctx.call, into), None
+
+
+def losses_and_normaliser(logits: torch.Tensor, call: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss of each token [T], and the logarithm of the sum of its exponentials over all ranks [T], fp32.
+
+    ``call`` has the labels and options of a CrossEntropyCall; the last axis of ``logits`` [T, V] has stride 1.
+    """
+    rows, columns = logits.shape
+    cut, labels = tiles(columns, live=3), call.labels.contiguous()
+    top, total, target, everything = torch.empty(4, rows, dtype=torch.float32, device=logits.device)
+    _launch_rows(
+        programs(rows, cut, logits.device.type),
+        logits, labels, top, total, target, everything, rows, columns, logits.stride(0), call.first,
+        call.label_smoothing > 0, cut.width, warps=cut.warps,
+    )  # fmt: skip
+    if call.group is not None:
+        highest = top.clone()
+        torch.distributed.all_reduce(highest, torch.distributed.ReduceOp.MAX, call.group)
+        total *= (top - highest).exp_()
+        sums = torch.stack([total, target, everything])
+        torch.distributed.all_reduce(sums, torch.distributed.ReduceOp.SUM, call.group)
+        top, (total, target, everything) = highest, sums
+    normaliser = top + total.log_()
+    losses = normaliser - (1 - call.label_smoothing) * target
+    if call.label_smoothing:
+        losses -= call.label_smoothing / call.vocabulary * everything
+    outside = (labels < 0) | (labels >= call.vocabulary)
+    return losses.masked_fill_(outside, float("nan")).masked_fill_(labels == call.ignore_index, 0.0), normaliser
+
+
+def gradient(
+    logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor, call: Any, into: torch.Tensor
+) -> torch.Tensor:
+    """Return the gradient [T, V] of the logits for that of the losses [T], in ``into``: a tensor like them, or they."""
+    rows, columns = logits.shape
+    cut = tiles(columns, live=3)
+    _launch_gradient(
+        programs(rows, cut, logits.device.type),
+        logits, call.labels.contiguous(), normaliser, grad.contiguous(), into, rows, columns, logits.stride(0),
+        call.first, call.ignore_index, float(call.label_smoothing), call.label_smoothing / call.vocabulary,
+        cut.width, warps=cut.warps,
+    )  # fmt: skip
+    return into
 
 
 @triton.jit

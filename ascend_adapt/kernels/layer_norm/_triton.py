@@ -42,7 +42,8 @@ class _Norm(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, centred: bool
     ) -> torch.Tensor:
-        x = x.contiguous()
+        x, weight = x.contiguous(), weight.contiguous()
+        bias = None if bias is None else bias.contiguous()
         columns = x.shape[-1]
         rows, cut = x.numel() // columns, tiles(columns, live=4)
         y = torch.empty_like(x)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
 from ascend_adapt.kernels.cross_entropy import check_labels
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
@@ -27,6 +28,20 @@ class LinearCrossEntropyCall(Call):
     """The id of the first row of ``weight``."""
     vocabulary: int = 0
     """The number of rows of all ranks together."""
+
+    def small(self) -> LinearCrossEntropyCall | None:
+        """Return a call of a few tokens of little width; None over ranks, which would have to wait for each other."""
+        if self.group is not None:
+            return None
+        tokens, width = min(small_tensors.ROWS, len(self.labels)), min(small_tensors.SIDE, self.hidden.shape[1])
+        alike, rows = small_tensors.maker(), self.weight.shape[0]
+        return replace(
+            self,
+            hidden=alike(self.hidden, tokens, width),
+            weight=alike(self.weight, rows, width),
+            labels=self.labels[:tokens],
+            bias=alike(self.bias, rows),
+        )
 
 
 def linear_cross_entropy(
@@ -84,5 +99,11 @@ def linear_cross_entropy(
     return loss.reshape(labels.shape) if reduction == "none" else loss
 
 
-# On every device the time goes into the matrix products, which are torch's.
-KERNEL = Kernel("linear_cross_entropy", [Backend("reference", (), f"{__name__}._reference")])
+# The matrix products are torch's on every device; on CUDA all else would take longer than they.
+KERNEL = Kernel(
+    "linear_cross_entropy",
+    [
+        Backend("triton", ("cuda",), f"{__name__}._triton"),
+        Backend("reference", (), f"{__name__}._reference"),
+    ],
+)

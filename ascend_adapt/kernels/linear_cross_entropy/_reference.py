@@ -1,24 +1,14 @@
-"""linear_cross_entropy in plain torch, a chunk of tokens at a time.
-
-With ``mean`` or ``sum`` all tokens that count have one gradient, so those of the inputs are computed in forward, while
-a chunk's logits are at hand, as if it were 1, and backward scales them: in fp16 a token's share of a mean would be
-rounded to nothing before a loss scale could save it. With ``none`` backward computes the logits again.
-"""
+"""linear_cross_entropy in plain torch: the arithmetic of cross_entropy's definition, a chunk of tokens at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
-
 import torch
-import torch.distributed
 
-from ascend_adapt.kernels.cross_entropy._reference import exact, gradient, losses_and_normaliser
+from ascend_adapt.kernels.cross_entropy._reference import gradient, losses_and_normaliser
 from ascend_adapt.kernels.linear_cross_entropy import LinearCrossEntropyCall
+from ascend_adapt.kernels.linear_cross_entropy._chunks import Arithmetic, by_chunks
 
-_CHUNK_BYTES = 2**28
-"""Bound of one chunk's logits in fp32, of which a few copies live at a time."""
+_ARITHMETIC = Arithmetic(True, losses_and_normaliser, gradient)
 
 
 def supports(call: LinearCrossEntropyCall) -> str:
@@ -28,140 +18,4 @@ def supports(call: LinearCrossEntropyCall) -> str:
 
 def run(call: LinearCrossEntropyCall) -> torch.Tensor:
     """Return the loss: a number, or with ``none`` one a token, [T]."""
-    function = _AllAtOnce if call.reduction != "none" else _ByToken
-    loss: torch.Tensor = function.apply(call.hidden, call.weight, call.bias, call)
-    return loss
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """Some tokens of a call, with what the arithmetic of cross_entropy asks for."""
-
-    labels: torch.Tensor
-    ignore_index: int
-    label_smoothing: float
-    group: Any
-    first: int
-    vocabulary: int
-    rows: slice
-
-
-def _chunks(call: LinearCrossEntropyCall) -> Iterator[_Chunk]:
-    tokens = len(call.labels)
-    size = max(1, _CHUNK_BYTES // (4 * max(1, call.weight.shape[0])))
-    for start in range(0, tokens, size):
-        rows = slice(start, min(start + size, tokens))
-        yield _Chunk(
-            call.labels[rows],
-            call.ignore_index,
-            call.label_smoothing,
-            call.group,
-            call.first,
-            call.vocabulary,
-            rows,
-        )
-
-
-def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, chunk: _Chunk) -> torch.Tensor:
-    logits = exact(hidden[chunk.rows] @ weight.t())
-    return logits if bias is None else logits + bias
-
-
-class _Gradients:
-    """The gradients of the three inputs, filled chunk by chunk; weight and bias are summed in fp32."""
-
-    def __init__(
-        self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, needed: tuple[bool, ...]
-    ) -> None:
-        self.weight_in = weight
-        self.hidden = torch.empty_like(hidden) if needed[0] else None
-        self.weight = torch.zeros_like(exact(weight)) if needed[1] else None
-        self.bias = torch.zeros_like(exact(bias)) if needed[2] and bias is not None else None
-
-    def add(self, hidden: torch.Tensor, of_logits: torch.Tensor, rows: slice) -> None:
-        """Add what the gradient of one chunk's logits [t, V] gives."""
-        rounded = of_logits.to(hidden.dtype)
-        if self.hidden is not None:
-            self.hidden[rows] = rounded @ self.weight_in
-        if self.weight is not None:
-            self.weight += rounded.t() @ hidden[rows]
-        if self.bias is not None:
-            self.bias += of_logits.sum(0)
-
-    def summed(self, group: Any) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients, that of hidden summed over the ranks of the vocabulary."""
-        if self.hidden is not None and group is not None:
-            torch.distributed.all_reduce(self.hidden, group=group)
-        return self.hidden, self.weight, self.bias
-
-
-def _finished(
-    gradients: Iterable[torch.Tensor | None], factor: torch.Tensor | float, dtypes: Iterable[torch.dtype | None]
-) -> Iterator[torch.Tensor | None]:
-    """Yield the gradients times a factor, in the dtypes of their inputs."""
-    for each, dtype in zip(gradients, dtypes, strict=True):
-        yield None if each is None else (exact(each) * factor).to(dtype)
-
-
-class _AllAtOnce(torch.autograd.Function):
-    """A reduced loss, and in forward already its gradients."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        call: LinearCrossEntropyCall,
-    ) -> torch.Tensor:
-        needed = ctx.needs_input_grad[:3]
-        gradients = _Gradients(hidden, weight, bias, needed) if any(needed) else None
-        total = torch.zeros((), dtype=exact(hidden[:0]).dtype, device=hidden.device)
-        one = torch.ones_like(total)
-        for chunk in _chunks(call):
-            logits = _logits(hidden, weight, bias, chunk)
-            losses, normaliser = losses_and_normaliser(logits, chunk)
-            total += losses.sum()
-            if gradients is not None:
-                gradients.add(hidden, gradient(logits, normaliser, one.expand(len(losses)), chunk), chunk.rows)
-        counted = (call.labels != call.ignore_index).sum() if call.reduction == "mean" else one
-        if gradients is not None:
-            ctx.dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
-            ctx.save_for_backward(*gradients.summed(call.group), counted)
-        return total / counted
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        *gradients, counted = ctx.saved_tensors
-        # Without a token that counts the loss is nan, and its gradient, as torch's, zero.
-        return (*_finished(gradients, grads[0] / counted.clamp(min=1), ctx.dtypes), None)
-
-
-class _ByToken(torch.autograd.Function):
-    """The loss of each token; backward computes the logits again."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        call: LinearCrossEntropyCall,
-    ) -> torch.Tensor:
-        told = [losses_and_normaliser(_logits(hidden, weight, bias, chunk), chunk) for chunk in _chunks(call)]
-        empty = exact(hidden.new_zeros(0))
-        losses, normaliser = (torch.cat([empty, *(pair[index] for pair in told)]) for index in (0, 1))
-        ctx.call = call
-        ctx.save_for_backward(hidden, weight, bias, normaliser)
-        return losses
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, normaliser = ctx.saved_tensors
-        gradients = _Gradients(hidden, weight, bias, ctx.needs_input_grad[:3])
-        for chunk in _chunks(ctx.call):
-            logits = _logits(hidden, weight, bias, chunk)
-            of_logits = gradient(logits, normaliser[chunk.rows], grads[0][chunk.rows], chunk)
-            gradients.add(hidden, of_logits, chunk.rows)
-        dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
-        return (*_finished(gradients.summed(ctx.call.group), 1.0, dtypes), None)
+    return by_chunks(call, _ARITHMETIC)

@@ -13,12 +13,33 @@ from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 @dataclass(eq=False)
 class RotaryCall(Call):
-    """The arguments of rotary, checked; all of the last axis turns."""
+    """The arguments of rotary."""
 
     x: Any
     cos: Any
     sin: Any
     interleaved: bool = False
+
+    def check(self) -> None:
+        """Refuse angles that do not broadcast to the part of the last axis that they turn."""
+        x, cos, sin = self.x, self.cos, self.sin
+        for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
+            check_float(name, tensor, shape="[..., D]")
+        check_shape("sin", sin, cos.shape, f"cos {list(cos.shape)}")
+        check_together("x", x, cos=cos, sin=sin)
+        if cos.dim() == 0 or cos.shape[-1] % 2 or not 2 <= cos.shape[-1] <= _width(x):
+            raise KernelArgumentError(
+                f"cos: has shape {list(cos.shape)}, x {list(x.shape)}; expected an even last axis of at most "
+                f"{_width(x)} — give as many angles as are turned"
+            )
+        fits = cos.dim() <= x.dim() and all(
+            mine in (1, whole) for mine, whole in zip(reversed(cos.shape[:-1]), reversed(x.shape[:-1]), strict=False)
+        )
+        if not fits:
+            raise KernelArgumentError(
+                f"cos: has shape {list(cos.shape)}, expected one that broadcasts to "
+                f"{[*x.shape[:-1], cos.shape[-1]]} — reshape it"
+            )
 
     def small(self) -> RotaryCall:
         """Return a call of a few positions, in the same layout."""
@@ -43,34 +64,18 @@ def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:
         KernelArgumentError: shapes that do not fit.
         BackendUnavailable: a backend was asked for that cannot serve the call.
     """
-    for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
-        check_float(name, tensor, shape="[..., D]")
-    check_shape("sin", sin, cos.shape, f"cos {list(cos.shape)}")
-    check_together("x", x, cos=cos, sin=sin)
-    turned, width = int(cos.shape[-1]), int(x.shape[-1])
-    if turned % 2 or not 2 <= turned <= width:
-        raise KernelArgumentError(
-            f"cos: has shape {list(cos.shape)}, x {list(x.shape)}; expected an even last axis of at most {width} — "
-            "give as many angles as are turned"
-        )
-    fits = cos.dim() <= x.dim() and all(
-        mine in (1, whole) for mine, whole in zip(reversed(cos.shape[:-1]), reversed(x.shape[:-1]), strict=False)
-    )
-    if not fits:
-        raise KernelArgumentError(
-            f"cos: has shape {list(cos.shape)}, expected one that broadcasts to {[*x.shape[:-1], turned]} — reshape it"
-        )
-    if turned == width:
-        return KERNEL(RotaryCall(x, cos, sin, interleaved))
-    import torch
+    return KERNEL(RotaryCall(x, cos, sin, interleaved))
 
-    return torch.cat([KERNEL(RotaryCall(x[..., :turned], cos, sin, interleaved)), x[..., turned:]], -1)
+
+def _width(x: Any) -> int:
+    return int(x.shape[-1]) if x.dim() else 0
 
 
 KERNEL = Kernel(
     "rotary",
     [
         Backend("npu", ("npu",), f"{__name__}._npu"),
+        Backend("triton", ("cuda",), f"{__name__}._triton"),
         Backend("reference", (), f"{__name__}._reference"),
     ],
 )

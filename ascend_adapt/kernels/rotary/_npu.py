@@ -6,6 +6,7 @@ import torch
 
 from ascend_adapt.kernels import npu
 from ascend_adapt.kernels.rotary import RotaryCall
+from ascend_adapt.kernels.rotary._reference import turning, with_the_rest
 
 ROTARY_MUL = npu.Operator(
     "npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half', Tensor? rotate=None) -> Tensor",
@@ -24,8 +25,8 @@ def supports(call: RotaryCall) -> str:
         return f"x {list(call.x.shape)} has not 4 axes"
     if call.cos.requires_grad or call.sin.requires_grad:
         return "the gradients of cos and sin have limits of their own"
-    if call.x.shape[-1] >= 896:
-        return f"{call.x.shape[-1]} are turned, not less than 896"
+    if call.cos.shape[-1] >= 896:
+        return f"{call.cos.shape[-1]} are turned, not less than 896"
     if _axes(call) not in (_INTERLEAVED if call.interleaved else _HALF):
         return f"cos {list(call.cos.shape)} is in none of the layouts for x {list(call.x.shape)}"
     batch, heads = _batch_and_heads(call)
@@ -52,5 +53,4 @@ def run(call: RotaryCall) -> torch.Tensor:
     """Return the turned tensor."""
     cos, sin = (each[(None,) * (4 - each.dim())].contiguous() for each in (call.cos, call.sin))
     mode = "interleave" if call.interleaved else "half"
-    result: torch.Tensor = ROTARY_MUL(call.x.contiguous(), cos, sin, mode)
-    return result
+    return with_the_rest(ROTARY_MUL(turning(call).contiguous(), cos, sin, mode), call)

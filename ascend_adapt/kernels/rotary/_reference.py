@@ -14,10 +14,21 @@ def supports(call: RotaryCall) -> str:
 
 def run(call: RotaryCall) -> torch.Tensor:
     """Return the turned tensor."""
-    x = call.x.to(torch.promote_types(call.x.dtype, torch.float32))
+    x = turning(call).to(torch.promote_types(call.x.dtype, torch.float32))
     if call.interleaved:
         across = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
     else:
         first, second = x.chunk(2, -1)
         across = torch.cat([-second, first], -1)
-    return (x * call.cos + across * call.sin).to(call.x.dtype)
+    return with_the_rest((x * call.cos + across * call.sin).to(call.x.dtype), call)
+
+
+def turning(call: RotaryCall) -> torch.Tensor:
+    """Return the part of x that turns, [..., R]."""
+    return call.x[..., : call.cos.shape[-1]]
+
+
+def with_the_rest(turned: torch.Tensor, call: RotaryCall) -> torch.Tensor:
+    """Return the turned part with what passes unchanged behind it, [..., D]."""
+    rest = call.x[..., turned.shape[-1] :]
+    return torch.cat([turned, rest], -1) if rest.shape[-1] else turned

@@ -54,6 +54,7 @@ KERNEL = Kernel(
     "swiglu",
     [
         Backend("npu", ("npu",), f"{__name__}._npu"),
+        Backend("triton", ("cuda",), f"{__name__}._triton"),
         Backend("reference", (), f"{__name__}._reference"),
     ],
 )

@@ -1,0 +1,220 @@
+"""swiglu, rotary and linear_cross_entropy in Triton beside the float64 oracle; test_triton.py runs this file.
+
+On a machine with a GPU: ``PYTHONPATH=tests python -m pytest tests/kernels/triton_oracle_cases.py`` runs it compiled.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from kernels import oracle
+
+from ascend_adapt.kernels.linear_cross_entropy import LinearCrossEntropyCall, _chunks
+from ascend_adapt.kernels.linear_cross_entropy import _triton as linear_cross_entropy
+from ascend_adapt.kernels.rotary import RotaryCall
+from ascend_adapt.kernels.rotary import _triton as rotary
+from ascend_adapt.kernels.swiglu import SwigluCall
+from ascend_adapt.kernels.swiglu import _triton as swiglu
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape).to(DEVICE, dtype)
+
+
+def exact(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()
+
+
+def close(found: torch.Tensor, right: np.ndarray, dtype: torch.dtype, scale: float = 1.0) -> None:
+    assert tuple(found.shape) == right.shape
+    np.testing.assert_allclose(exact(found), right, atol=TOLERANCE[dtype] * scale, rtol=TOLERANCE[dtype])
+
+
+def check_swiglu(x: torch.Tensor, grad: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    x.requires_grad_()
+    call = SwigluCall(x, bias if bias is None else bias.requires_grad_())
+    assert swiglu.supports(call) == ""
+    result = swiglu.run(call)
+    assert result.dtype == x.dtype
+    leaves = [x] if bias is None else [x, bias]
+    gradients = torch.autograd.grad(result, leaves, grad)
+    right, dx = oracle.swiglu(exact(x), exact(grad), None if bias is None else exact(bias))
+    close(result, right, x.dtype)
+    close(gradients[0], dx, x.dtype)
+    if bias is not None:
+        assert gradients[1].dtype == bias.dtype
+        close(gradients[1], dx.reshape(-1, dx.shape[-1]).sum(0), bias.dtype, scale=x.numel() ** 0.5)
+
+
+@pytest.mark.parametrize("bias", ["none", "alike", "fp32"])
+@pytest.mark.parametrize("shape", [(2,), (1, 2), (3, 5, 66), (70, 34), (2, 16390)])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_swiglu(dtype, shape, bias):
+    torch.manual_seed(0)
+    x, grad = random(*shape, dtype=dtype) * 2, random(*shape[:-1], shape[-1] // 2, dtype=dtype)
+    added = None if bias == "none" else random(shape[-1], dtype=torch.float32 if bias == "fp32" else dtype)
+    check_swiglu(x, grad, added)
+
+
+def test_swiglu_of_tensors_that_are_not_contiguous():
+    torch.manual_seed(0)
+    turned, every_second = random(6, 3, 10).transpose(0, 1), random(4, 3, 20)[..., ::2]
+    for x in (turned, every_second, random(1, 1, 10).expand(2, 3, 10).detach()):
+        grad = random(1, 1, 1).expand(*x.shape[:-1], 5)
+        check_swiglu(x, grad, random(20)[::2])
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp")
+def test_swiglu_of_gates_far_from_zero():
+    x = torch.tensor([[-3e4, -90.0, 90.0, 3e4, 2.0, 2.0, 2.0, 2.0]], device=DEVICE)
+    check_swiglu(x, torch.ones(1, 4, device=DEVICE))
+
+
+def test_swiglu_gives_the_same_bits_again():
+    x, bias = random(300, 34).requires_grad_(), random(34).requires_grad_()
+    runs = [torch.autograd.grad(swiglu.run(SwigluCall(x, bias)).sum(), (x, bias)) for _ in range(2)]
+    assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
+
+
+def test_swiglu_says_what_it_does_not_take():
+    assert swiglu.supports(SwigluCall(torch.empty(0, 4))) == "x is empty"
+    assert "x is float64" in swiglu.supports(SwigluCall(torch.empty(2, 4, dtype=torch.float64)))
+    assert "bias is float64" in swiglu.supports(SwigluCall(torch.empty(2, 4), torch.empty(4, dtype=torch.float64)))
+
+
+def check_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, grad: torch.Tensor, interleaved: bool) -> None:
+    call = RotaryCall(x.requires_grad_(), cos, sin, interleaved)
+    call.check()
+    assert rotary.supports(call) == ""
+    result = rotary.run(call)
+    assert result.dtype == x.dtype
+    (gradient,) = torch.autograd.grad(result, x, grad)
+    right, dx = oracle.rotary(*(exact(each) for each in (x, cos, sin, grad)), interleaved=interleaved)
+    close(result, right, x.dtype)
+    close(gradient, dx, x.dtype)
+    rest = cos.shape[-1]
+    assert torch.equal(result[..., rest:], x[..., rest:])
+    assert torch.equal(gradient[..., rest:], grad[..., rest:])
+
+
+# The angles of [B, N, S, D], [S, B, N, D] and [B, S, N, D]; of the whole axis, a part of it, and an odd axis.
+LAYOUTS = [
+    ((2, 4, 20, 64), (1, 1, 20, 64)),
+    ((20, 2, 4, 64), (20, 1, 1, 16)),
+    ((2, 20, 4, 24), (2, 20, 1, 22)),
+    ((2, 3, 5, 33), (2, 3, 5, 6)),
+    ((1, 40, 3, 2), (40, 1, 2)),
+    ((3, 7, 10), (7, 10)),
+    ((70, 9), (8,)),
+    ((6,), (2,)),
+    ((2, 1, 3, 2048), (1, 1, 3, 2048)),
+]
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(("shape", "angles"), LAYOUTS)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_rotary(dtype, shape, angles, interleaved):
+    torch.manual_seed(0)
+    for of_angles in {dtype, torch.float32}:
+        # Cosine and sine of a pair's two elements may differ: nothing here is taken for granted.
+        cos, sin = (random(*angles, dtype=of_angles) for _ in range(2))
+        x, grad = (random(*shape, dtype=dtype) for _ in range(2))
+        check_rotary(x, cos, sin, grad, interleaved)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotary_of_tensors_that_are_not_contiguous(interleaved):
+    torch.manual_seed(0)
+    turned = random(2, 5, 3, 8).transpose(1, 2)
+    of_fused, every_second = random(2, 3, 5, 24)[..., 8:16], random(2, 3, 5, 16)[..., ::2]
+    angles = [random(5, 8), random(8, 5).t(), random(5, 16)[:, ::2], random(1, 8).expand(5, 8), random(2, 1, 5, 8)]
+    grads = [random(2, 5, 3, 8).transpose(1, 2), random(1).expand(2, 3, 5, 8), random(2, 3, 5, 8)]
+    for x, grad in itertools.product((turned, of_fused, every_second), grads):
+        for cos, sin in itertools.product(angles[:4], repeat=2):
+            check_rotary(x, cos, sin, grad, interleaved)
+        check_rotary(x, angles[4], angles[4].flip(-1), grad, interleaved)
+
+
+def test_rotary_says_what_it_does_not_take():
+    x, angle = torch.empty(2, 3, 4), torch.empty(3, 4)
+    assert "cos and sin" in rotary.supports(RotaryCall(x, angle, torch.empty(3, 4, requires_grad=True)))
+    assert "sin is float64" in rotary.supports(RotaryCall(x, angle, angle.double()))
+    assert "four axes" in rotary.supports(RotaryCall(x[None, None], angle, angle))
+    assert "at most 4096" in rotary.supports(RotaryCall(torch.empty(1, 5000), angle[:1], angle[:1]))
+    assert rotary.supports(RotaryCall(x[:0], angle, angle)) == "x is empty"
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize(("columns", "smoothing"), [(1, 0.0), (7, 0.1), (1000, 0.0), (9001, 0.1)])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_linear_cross_entropy(dtype, bias, columns, smoothing, reduction, monkeypatch):
+    torch.manual_seed(0)
+    # Two tokens at a time, and one that is left; few columns all at once.
+    monkeypatch.setattr(_chunks, "_CHUNK_BYTES", (2 if columns > 7 else 9) * columns * (4 if bias else dtype.itemsize))
+    labels = torch.randint(0, columns, (5,))
+    labels[3] = -100
+    # Halves of small whole numbers: their products are the same in every dtype, however a device adds them up.
+    halves = [torch.randint(-2, 3, (size, 6)).to(DEVICE, dtype) / 2 for size in (5, columns)]
+    leaves = [*halves, random(columns, dtype=dtype)][: 2 + bias]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    hidden, weight, added = (*leaves, None)[:3]
+    call = LinearCrossEntropyCall(
+        hidden, weight, labels.to(DEVICE), added, -100, smoothing, reduction, vocabulary=columns
+    )
+    assert linear_cross_entropy.supports(call) == ""
+    losses = linear_cross_entropy.run(call)
+    grad = random(5) if reduction == "none" else torch.tensor(0.7, device=DEVICE)
+    gradients = torch.autograd.grad(losses, leaves, grad)
+
+    h, w = exact(hidden), exact(weight)
+    logits = h @ w.T + (0 if added is None else exact(added))
+    tokens, of_logits = oracle.cross_entropy(logits, labels.tolist(), label_smoothing=smoothing)
+    share = 1 / 4 if reduction == "mean" else 1.0
+    right = tokens if reduction == "none" else tokens.sum() * share
+    of_logits = of_logits * (share * exact(grad)[..., None])
+    assert losses.dtype == torch.float32
+    np.testing.assert_allclose(exact(losses), right, rtol=5e-6, atol=5e-6)
+    for found, true in zip(gradients, (of_logits @ w, of_logits.T @ h, of_logits.sum(0)), strict=False):
+        assert found.dtype == dtype
+        close(found, true, dtype, scale=2 * max(1.0, np.abs(true).max()))
+
+
+def test_linear_cross_entropy_of_a_label_outside_the_vocabulary_is_nan():
+    labels = torch.tensor([0, 9, -1], device=DEVICE)
+    call = LinearCrossEntropyCall(random(3, 2), random(4, 2), labels, reduction="none", vocabulary=4)
+    assert linear_cross_entropy.run(call).isnan().tolist() == [False, True, True]
+
+
+def test_linear_cross_entropy_takes_labels_that_are_not_contiguous():
+    labels = torch.tensor([0, 3, 1, 3, 2, 3], device=DEVICE)[::2]
+    hidden, weight = random(3, 2), random(4, 2)
+    found, right = (
+        linear_cross_entropy.run(LinearCrossEntropyCall(hidden, weight, each, vocabulary=4))
+        for each in (labels, labels.clone())
+    )
+    assert torch.equal(found, right)
+
+
+def test_linear_cross_entropy_computes_no_gradient_that_is_not_wanted():
+    hidden, weight = random(3, 2), random(4, 2).requires_grad_()
+    labels = torch.tensor([0, 3, 1], device=DEVICE)
+    linear_cross_entropy.run(LinearCrossEntropyCall(hidden, weight, labels, vocabulary=4)).backward()
+    assert hidden.grad is None
+    assert weight.grad is not None
+
+
+def test_linear_cross_entropy_says_what_it_does_not_take():
+    labels = torch.zeros(2, dtype=torch.int64)
+    hidden, weight = torch.empty(2, 3), torch.empty(4, 3)
+    no_tokens = LinearCrossEntropyCall(hidden[:0], weight, labels[:0])
+    assert linear_cross_entropy.supports(no_tokens) == "there are no logits"
+    wide = LinearCrossEntropyCall(hidden.double(), weight.double(), labels)
+    assert "hidden is float64" in linear_cross_entropy.supports(wide)
