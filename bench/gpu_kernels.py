@@ -199,7 +199,7 @@ def liger() -> list[tuple[str, str, str]]:
         shape = (batch, positions, heads, width)
         beside(
             f"rotary of two [{batch}, {heads}, {positions}, {width}], as projections leave them",
-            [random(*shape), random(*shape)],
+            [drawn(*shape), drawn(*shape)],
             lambda q, k, cos=cos, sin=sin: tuple(
                 ours.rotary(each.transpose(1, 2), cos[:, None], sin[:, None]) for each in (q, k)
             ),
