@@ -140,8 +140,8 @@ def attention_of(shape: tuple[int, ...], causal: bool) -> tuple[str, str, str]:
     first = medians_ms(sides)
     fastest = min(first, key=first.__getitem__)
     adapted = with_backward(lambda q, k, v: ours(q, k, v, causal=causal), tensors, grad)
-    busy = busy_ms(adapted, 5) / busy_ms(sides[fastest], 5)
     took = medians_ms({"ours": adapted, "theirs": sides[fastest], "theirs again": sides[fastest]}, rounds=31)
+    busy = busy_ms(adapted, 5) / busy_ms(sides[fastest], 5)
     chosen = list(KERNEL.choices.values())[-1].backend
     told = (
         f"{took['ours'] / took['theirs']:.3f} ({chosen} chosen, {fastest} fastest of {len(sides)}; "
@@ -199,7 +199,7 @@ def liger() -> list[tuple[str, str, str]]:
         shape = (batch, positions, heads, width)
         beside(
             f"rotary of two [{batch}, {heads}, {positions}, {width}], as projections leave them",
-            [random(*shape), random(*shape)],
+            [drawn(*shape), drawn(*shape)],
             lambda q, k, cos=cos, sin=sin: tuple(
                 ours.rotary(each.transpose(1, 2), cos[:, None], sin[:, None]) for each in (q, k)
             ),
