@@ -6,6 +6,7 @@ when that connection ends or falls silent. What the ranks print travels over the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -14,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,13 @@ _AT_ONCE = 1 << 16
 _LAST_WORDS_S = 5.0
 
 
-def main(source: int = 0, sink: int = 1) -> None:
-    """Serve one launcher to the end of one job; never returns."""
+def main(source: int = 0, sink: int | None = 1, finish: Callable[[], None] | None = None) -> None:
+    """Serve one launcher to the end of one job; never returns.
+
+    ``sink`` is None where ``source`` is a socket; ``finish`` is called when the last word is said.
+    """
     # Nothing but frames may get into the connection, whoever prints.
-    source, sink = os.dup(source), os.dup(sink)
+    source, sink = os.dup(source), os.dup(source if sink is None else sink)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(2, 1)
@@ -49,7 +53,10 @@ def main(source: int = 0, sink: int = 1) -> None:
     except AdaptError as error:
         print(f"ascend-run: {error}", file=sys.stderr)
     finally:
-        sys.stderr.flush()
+        if finish is not None:
+            finish()
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
         os._exit(code)
 
 

@@ -23,13 +23,19 @@ class Way(ABC):
     def links(self, addresses: Sequence[str]) -> list[Link]:
         """Return a connection to an agent on each host, in their order; the agents may not be there yet."""
 
+    @abstractmethod
     def why_not(self, link: Link, waited_s: float) -> str:
         """Return why a host is not there, in one paragraph."""
-        said = link.noise or link.lost or f"no word from it for {waited_s:.0f} s"
-        return f"host {link.name}: cannot be reached or has no agent ({said}) — try `ssh {link.address} true`"
 
+    @abstractmethod
     def close(self) -> None:
         """End what is not ended by the connections themselves."""
+
+    @staticmethod
+    def described(link: Link, said: Sequence[str], waited_s: float) -> str:
+        """Return why a host is not there, given what was said of it."""
+        why = " ".join(said[-3:]) or link.noise or link.lost or f"no word from it for {waited_s:.0f} s"
+        return f"host {link.name}: cannot be reached or has no agent ({why}) — try `ssh {link.address} true`"
 
 
 def choose(request: Request, others: int) -> Way:
@@ -47,6 +53,10 @@ def choose(request: Request, others: int) -> Way:
     for name in needed[wanted] if others else ():
         if shutil.which(name) is None:
             raise LaunchError(f"--launcher {wanted}: {name} is not on PATH — install it, or choose another launcher")
+    if wanted == "pdsh" and others:
+        from ascend_adapt.launch.pdsh import OverPdsh
+
+        return OverPdsh(request.ssh_port)
     return OverSsh(request.ssh_port)
 
 
@@ -62,15 +72,13 @@ class OverSsh(Way):
         return [self._start(address) for address in addresses]
 
     def why_not(self, link: Link, waited_s: float) -> str:
-        """Return what ssh said."""
+        """Return what ssh said of a host."""
         if link.process is not None and link.lost:
             link.process.wait()
-        said = " ".join(self._said.get(link.address, ())[-3:])
-        return (
-            super().why_not(link, waited_s)
-            if not said
-            else (f"host {link.name}: cannot be reached or has no agent ({said}) — try `ssh {link.address} true`")
-        )
+        return self.described(link, self._said.get(link.address, ()), waited_s)
+
+    def close(self) -> None:
+        """Do nothing: each ssh ends with its connection."""
 
     def _start(self, address: str) -> Link:
         command = ssh.program() if network.is_here(address) else ssh.command(address, self._port)
@@ -81,7 +89,8 @@ class OverSsh(Way):
             stderr=subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C is the launcher's to hand down
         )
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         link = Link(address, os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()), process)
         process.stdin.close()
         process.stdout.close()

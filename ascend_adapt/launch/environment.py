@@ -137,7 +137,7 @@ def of_host(device: str, towards: str, hccl_base_port: int, nproc: int, environ:
     address = network.address_towards(towards)
     interface = network.interface_of(address) if address else None
     if interface:
-        defaults.update({name: interface for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")})
+        defaults.update(dict.fromkeys(("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), interface))
         if device == "cuda":
             defaults["NCCL_SOCKET_IFNAME"] = f"={interface}"
     if device == "npu":

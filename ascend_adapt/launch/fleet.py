@@ -221,14 +221,17 @@ class Fleet:
         if failures:
             first = min(failures, key=lambda one: one.time_ns)
             say(first.told(self._mission.run_dir))
-            return first.code if not lost else first.code or 1
-        codes = [int((link.ended or {}).get("code", 1)) for link in self._links]
-        wrong = next((index for index, code in enumerate(codes) if code), None)
-        if wrong is None:
+            return first.code
+        if lost:
+            return 1
+        wrong = [link for link in self._links if (link.ended or {})["code"]]
+        if not wrong:
             return 0
-        if not lost:
-            say(f"host {self._links[wrong].name}: ended with {code_name(codes[wrong])}")
-        return codes[wrong]
+        # No rank failed there, so its guardian was killed; what it tells of others came of our own signal.
+        first_ended = min(wrong, key=lambda link: link.heard)
+        code = int((first_ended.ended or {})["code"])
+        say(f"host {first_ended.name}: ended with {code_name(code)}")
+        return code
 
     def _keep_status(self, told: Mapping[str, Any]) -> None:
         """Keep what a rank said of itself where `ascend-adapt status` looks, and compare it with the others."""
@@ -240,7 +243,7 @@ class Fleet:
         self._facts[told["rank"]] = data["facts"]
         differences = agreement.differences(self._facts)
         if differences and not self._differ:
-            self._differ = differences[0]
+            self._differ = str(differences[0])
 
     def _listen(self) -> None:
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -45,6 +45,12 @@ class Link:
         """Whether nothing more will come of it."""
         return self.ended is not None or bool(self.lost)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether its part of the job has not succeeded, or never will."""
+        told = self.ended or {}
+        return bool(self.lost and self.ended is None) or bool(told.get("code") or told.get("error"))
+
     def order(self, data: Mapping[str, Any]) -> None:
         """Tell it what to run."""
         self._ordered_ns = time.time_ns()

@@ -31,7 +31,7 @@ def addresses() -> set[str]:
 
 
 def address_towards(name: str) -> str | None:
-    """Return the IPv4 address of this machine that ``name`` would see; None if there is no way, or none but loopback."""
+    """Return the IPv4 address of this machine that ``name`` would see, or None; loopback is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((name, _DISCARD_PORT))  # asks the routing table, sends nothing

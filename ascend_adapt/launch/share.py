@@ -1,7 +1,7 @@
 """Which machine of a job this one is, where the same command is started on each: said by hand, or by the cluster.
 
-Sources of the names: Slurm's srun manual (output environment variables); Volcano's guides to its env and pytorch plugins
-(volcano-sh/volcano docs/user-guide); torch.distributed.run, which reads each of its options from PET_<OPTION>. Of
+Sources of the names: Slurm's srun manual (output environment variables); Volcano's guides to its env and pytorch
+plugins (volcano-sh/volcano docs/user-guide); torch.distributed.run, which reads each of its options from PET_<OPTION>. Of
 ModelArts no document could be read, only scripts that run there: the names are theirs.
 """
 
@@ -19,7 +19,7 @@ DEFAULT_PORT = 29500
 
 @dataclass(frozen=True)
 class Share:
-    """One machine of ``nodes``; ``told_by`` says who said so, ``nproc`` how many ranks each has, where that was said."""
+    """One machine of ``nodes``; ``told_by`` says who said so, ``nproc`` how many ranks each has, if it was said."""
 
     nodes: int
     node: int
@@ -86,8 +86,8 @@ def _slurm(environ: Mapping[str, str]) -> Share | None:
     tasks = _number(environ.get("SLURM_STEP_NUM_TASKS", "")) or nodes
     if tasks != nodes:
         raise LaunchError(
-            f"SLURM_STEP_NUM_TASKS={tasks}: srun starts ascend-run {tasks} times on {nodes} nodes, expected once on each "
-            "— srun --ntasks-per-node=1, ascend-run starts the ranks"
+            f"SLURM_STEP_NUM_TASKS={tasks}: srun starts ascend-run {tasks} times on {nodes} nodes, expected once on "
+            "each — srun --ntasks-per-node=1, ascend-run starts the ranks"
         )
     job = _number(environ.get("SLURM_JOB_ID", "")) or 0
     # Two jobs may share a node. Below what Linux gives away by itself, which begins at 32768.
@@ -128,9 +128,7 @@ def _torchrun(environ: Mapping[str, str]) -> Share | None:
     if not nodes or nodes < 2:
         return None
     if not environ.get("PET_MASTER_ADDR"):
-        raise LaunchError(
-            f"PET_NNODES={nodes}: PET_MASTER_ADDR is not set — set it, or give --master-addr and --nnodes"
-        )
+        raise LaunchError(f"PET_NNODES={nodes}: PET_MASTER_ADDR is not set — set it, or unset PET_NNODES")
     port = _number(environ.get("PET_MASTER_PORT", "")) or DEFAULT_PORT
     nproc = _number(environ.get("PET_NPROC_PER_NODE", "")) or None
     return Share(nodes, _needed(environ, "PET_NODE_RANK"), environ["PET_MASTER_ADDR"], port, "torchrun's PET_*", nproc)

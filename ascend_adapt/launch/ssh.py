@@ -15,13 +15,12 @@ CONNECT_S = 20
 _PACKAGES = str(Path(__file__).parents[2])
 
 
-def program(arguments: str = "") -> list[str]:
+def program(start: str = "from ascend_adapt.launch.agent import main; main()") -> list[str]:
     """Return the command of an agent: the interpreter of this process, at the same path there.
 
     The folder it starts in is no place to import from; the one this package lies in is tried last.
     """
-    lines = f"import sys; sys.path[:1] = []; sys.path.append({ascii(_PACKAGES)})"
-    return [sys.executable, "-c", f"{lines}; from ascend_adapt.launch.agent import main; main({arguments})"]
+    return [sys.executable, "-c", f"import sys; sys.path[:1] = []; sys.path.append({ascii(_PACKAGES)}); {start}"]
 
 
 def command(address: str, port: int | None) -> list[str]:
