@@ -1,8 +1,8 @@
 """A private connection from an agent back to its launcher, for ways of starting it that have no private input.
 
 The command line of the agent, which anybody on its machine may read, holds the launcher's address and the fingerprint
-of a certificate made for this job: whoever has its key is the launcher. The agent proves who it is by a random word that
-it has printed before, which only the launcher gets to read. TLS, of Python's ssl, keeps the rest private.
+of a certificate made for this job: whoever has its key is the launcher. The agent proves who it is by a random word
+that it has printed before, which only the launcher gets to read. TLS, of Python's ssl, keeps the rest private.
 """
 
 from __future__ import annotations
@@ -73,10 +73,11 @@ def call(addresses: Sequence[str], port: int, fingerprint: str) -> None:
     relaying.start()
 
     def finish() -> None:
-        ours.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # the launcher may be gone
+            ours.shutdown(socket.SHUT_WR)
         relaying.join(_HANDSHAKE_S)
 
-    agent.main(ours.detach(), None, finish)
+    agent.main(ours.fileno(), None, finish)
 
 
 def _connect(addresses: Sequence[str], port: int, fingerprint: str) -> ssl.SSLSocket:
@@ -151,5 +152,8 @@ def relay(tls: ssl.SSLSocket, plain: socket.socket) -> None:
     except OSError:
         pass  # a connection that breaks has ended, whichever way
     finally:
-        plain.close()
-        tls.close()
+        # Not only close: a guardian, forked from this process, has copies.
+        for end in (plain, tls):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()

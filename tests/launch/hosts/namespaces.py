@@ -1,4 +1,4 @@
-"""Several hosts on one machine: namespaces with sshd, and a network, hostname, processes, home and storage of their own.
+"""Several hosts on one machine: namespaces with sshd, each with its own network, hostname, processes, home and storage.
 
 The kernel, and what is installed, they have in common. Host keys are known and checked. Needs root.
 """
