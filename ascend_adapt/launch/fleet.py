@@ -30,7 +30,7 @@ _LOOK_S = 0.2
 _BEGIN_S = 60.0
 # What a guardian may take to end everything below it, and a little for the way.
 _END_S = 2 * GRACE_S + 5
-_CLOCK_S = 5.0
+_REST_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Fleet:
             link: Link = key.data
             for told in link.read(console):
                 self._keep_status(told)
-            if link.lost:
+            if link.is_closed:
                 self._selector.unregister(link.source)
         now = time.monotonic()
         if now - before > LOST_S / 2:
@@ -172,12 +172,13 @@ class Fleet:
             link.flush()
             if link.has_begun and not link.is_over and now - link.heard > LOST_S:
                 self._selector.unregister(link.source)
+                link.is_closed = True
                 link.lost = f"no word from it for {LOST_S:.0f} s"
 
     def _read_rest(self, console: Console) -> None:
         """Pass on what is still on its way; an agent that has ended closes its end."""
-        deadline = time.monotonic() + 2.0
-        while time.monotonic() < deadline and any(not link.lost for link in self._links):
+        deadline = time.monotonic() + _REST_S
+        while time.monotonic() < deadline and not all(link.is_closed for link in self._links):
             self._wait(console)
 
     def _judge(self) -> None:

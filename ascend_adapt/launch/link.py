@@ -29,6 +29,7 @@ class Link:
         self.ended: Mapping[str, Any] | None = None
         self.has_begun = False
         self.lost = ""
+        self.is_closed = False
         self.ahead_ns = 0
         self.heard = time.monotonic()
         os.set_blocking(sink, False)
@@ -76,6 +77,7 @@ class Link:
             data = b""
         self.heard = time.monotonic()
         if not data:
+            self.is_closed = True
             for descriptor in (STDOUT, STDERR):
                 console.show(self.address, descriptor, b"", ended=True)
             if self.ended is None and not self.lost:
