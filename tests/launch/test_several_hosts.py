@@ -61,7 +61,7 @@ def test_env_1(ascend_run, stub, tmp_path):
     called = (tmp_path / "called").read_text()
     assert "64(x2)" not in called
     assert "$HOME" not in called
-    assert [line.split(" -c ")[0].split()[-2] for line in called.splitlines()] == ["w-1", "u@10.255.0.2"]
+    assert {line.split(" -c ")[0].split()[-2] for line in called.splitlines()} == {"w-1", "u@10.255.0.2"}
 
 
 def encodable(text):
