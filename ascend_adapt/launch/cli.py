@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from ascend_adapt import hosts, probe, settings
 from ascend_adapt.errors import AdaptError, LaunchError, SettingsError
-from ascend_adapt.launch import environment, launchers
+from ascend_adapt.launch import connecting, environment, launchers, machines, network
 from ascend_adapt.launch import plan as planning
 from ascend_adapt.launch import request as requests
+from ascend_adapt.launch import share as shares
 from ascend_adapt.launch.ports import Ports
 from ascend_adapt.launch.run_directory import RunDirectory
 
@@ -46,48 +47,81 @@ class _Usage(LaunchError):
 
 
 def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
+    if request.container is not None:
+        return _run_in_container(request, environ)
     _check_target(request)
+    started_once = request.form == "command" or request.once or _is_launcher(request)
     emulation = _emulation(request, environ)
     device, found = ("npu", _visible(emulation, environ)) if emulation else _devices(request, environ)
+    hosts = None if started_once else machines.chosen(request, found, _say)
+    # A plan of many hosts is made without looking each of them up.
+    others = (
+        0 if request.dry_run and len(hosts or ()) > 1 else sum(not network.is_here(one.address) for one in hosts or ())
+    )
+    several = hosts is not None and (len(hosts) > 1 or others > 0)
+    if several:
+        if emulation:
+            raise LaunchError(f"--device {request.device}: rehearses on one machine — leave --hostfile out")
+        environ = {**environ, **environment.of_deepspeed_env(environ, Path.cwd())}
+    share = None if started_once or hosts is not None else shares.of_this_machine(request, environ, network.addresses)
     folder = request.log_dir or _default_run_dir(request.target)
     run_dir = RunDirectory(Path(os.path.abspath(folder)))
+    nodes = len(hosts) if hosts is not None else share.nodes if share is not None else 1
+    for warning in environment.warnings(device, environ, nodes):
+        _say(warning)
     adapt = request.adapt and not settings.is_off(environ)
     if adapt or emulation:
         _check_bootstrap()
-    if adapt:
-        manager = _plugins(request, environ)
-        patched = {
-            **manager.launch_env(device, environ),
-            **environment.of_patches(request, device, _targets(manager), environ),
-        }
-    else:
-        patched = environment.SWITCHED_OFF
+    patched = _patched(request, device, environ) if adapt else environment.SWITCHED_OFF
     if emulation:
         patched = {**patched, **environment.of_emulation(emulation, environ)}
     label = request.device if emulation else device
     with Ports() as ports:
         env = {
             **patched,
-            **environment.of_device(device, str(run_dir.path), ports.hccl_base, environ),
+            **environment.of_device(device, str(run_dir.path), None if several else ports.hccl_base, environ, nodes),
             "ASCEND_ADAPT_RUN_DIR": str(run_dir.path),
         }
-        started_once = request.form == "command" or request.once or _is_launcher(request)
         if started_once:
             if request.form == "script" and not request.once:
-                print(f"ascend-run: {request.target} starts ranks itself, so it is started once", file=sys.stderr)
+                _say(f"{request.target} starts ranks itself, so it is started once")
             for option in requests.without_effect_on_a_command(request):
-                print(f"ascend-run: {option} has no effect: {request.target} is started once", file=sys.stderr)
+                _say(f"{option} has no effect: {request.target} is started once")
             plan = planning.of_command(request, device=label, env=env)
         else:
+            if hosts is None:
+                hosts = (planning.local_host(request, device, found, share),)
+            elif not several:
+                hosts = (machines.as_local(hosts[0], device, found),)
+            free_port = ports.rendezvous if not several else shares.DEFAULT_PORT
             plan = planning.of_ranks(
-                request, device=label, devices_found=found, env=env, environ=environ, free_port=ports.rendezvous
+                request, device=label, hosts=hosts, env=env, environ=environ, free_port=free_port, share=share
             )
         if request.dry_run:
             print(json.dumps(plan.to_json(), indent=1))
             return 0
+        if share is not None and request.max_restarts:
+            raise _Usage("--max-restarts: the other machines have launchers of their own — give a --hostfile instead")
+        if several:
+            forwarded = environment.forwarded(environ, request.export)
+            way = connecting.choose(request, [host.address for host in hosts or ()])
         run_dir.create()
         print(f"ascend-run: run directory {folder}", file=sys.stderr, flush=True)
+        if several:
+            from ascend_adapt.launch import fleet
 
+            return fleet.run(
+                fleet.Mission(
+                    plan=plan,
+                    run_dir=run_dir,
+                    device=device,
+                    forwarded=forwarded,
+                    way=way,
+                    chooses_port=request.master_port is None,
+                    max_restarts=request.max_restarts,
+                    strict=request.strict,
+                )
+            )
         from ascend_adapt.launch import runner
         from ascend_adapt.launch.guardian import Assignment
 
@@ -97,6 +131,39 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         if emulation:
             _tell_rehearsal(run_dir)
         return code
+
+
+def _run_in_container(request: requests.Request, environ: Mapping[str, str]) -> int:
+    from ascend_adapt.launch import container, runner
+    from ascend_adapt.launch.guardian import Assignment
+
+    device, _ = _devices(request, environ)
+    folder = request.log_dir or _default_run_dir(request.target)
+    run_dir = RunDirectory(Path(os.path.abspath(folder)))
+    job = container.plan(request, device, environ, run_dir.path)
+    if request.dry_run:
+        print(json.dumps(job.to_json(), indent=1))
+        return 0
+    run_dir.create()
+    _say(f"run directory {folder}")
+    container.write_env_file(job, run_dir.path)
+    try:
+        return runner.run(Assignment(job, run_dir))
+    finally:
+        container.remove(job, run_dir.path)
+
+
+def _say(text: str) -> None:
+    print(f"ascend-run: {text}", file=sys.stderr, flush=True)
+
+
+def _patched(request: requests.Request, device: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what reaches every Python of the job with patches."""
+    manager = _plugins(request, environ)
+    return {
+        **manager.launch_env(device, environ),
+        **environment.of_patches(request, device, _targets(manager), environ),
+    }
 
 
 def _check_bootstrap() -> None:
@@ -153,10 +220,7 @@ def _emulation(request: requests.Request, environ: Mapping[str, str]) -> Emulati
         return None
     from ascend_adapt.emulation import environment as emulation
 
-    def say(text: str) -> None:
-        print(f"ascend-run: {text}", file=sys.stderr, flush=True)
-
-    return emulation.prepare(request.soc, emulation.count_devices(request.nproc, environ), environ, say)
+    return emulation.prepare(request.soc, emulation.count_devices(request.nproc, environ), environ, _say)
 
 
 def _visible(emulation: Emulation, environ: Mapping[str, str]) -> int:

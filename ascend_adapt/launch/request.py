@@ -18,25 +18,14 @@ ascend-run [options] script.py [script arguments ...]
        ascend-run [options] -m package.module [arguments ...]
        ascend-run [options] COMMAND [arguments ...]"""
 
-# Promised, not built: said in one line rather than ignored. The number is how many values the option takes.
-NOT_BUILT = {
-    "--native": 1,
-    "-H": 1,
-    "--hostfile": 1,
-    "-i": 1,
-    "--include": 1,
-    "-e": 1,
-    "--exclude": 1,
-    "--nnodes": 1,
-    "--node-rank": 1,
-    "--launcher": 1,
-    "--export": 1,
-    "--numerics": 1,
-    "--deterministic": 0,
-    "--npu-compile-mode": 1,
-    "--container": 1,
-    "--image": 1,
-    "--fallback": 1,
+LAUNCHERS = ("auto", "local", "ssh", "pdsh")
+
+# Promised, not built: said in one line rather than ignored.
+NOT_BUILT = ("--native", "--numerics", "--deterministic", "--npu-compile-mode", "--fallback")
+# What is said to the launcher outside of a container only; true for those that take a value.
+_OUTSIDE = {
+    **dict.fromkeys(("--container", "--image", "--src", "--py", "--wheel", "--cmd", "--export", "--log-dir"), True),
+    "--dry-run": False,
 }
 
 
@@ -56,6 +45,21 @@ class Request:
     soc: str = "910B"
     master_addr: str | None = None
     master_port: int | None = None
+    hostfile: str | None = None
+    include: str | None = None
+    exclude: str | None = None
+    launcher: str = "auto"
+    ssh_port: int | None = None
+    export: tuple[str, ...] = ()
+    nodes: int | None = None
+    node: int | None = None
+    node_ips: tuple[str, ...] = ()
+    container: str | None = None
+    source: str | None = None
+    python: str | None = None
+    wheel: str | None = None
+    line: str | None = None
+    inner: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
     allow_drift: tuple[str, ...] = ()
     strict: bool = False
@@ -77,6 +81,10 @@ def parse(argv: Sequence[str]) -> Request:
     parser = _parser()
     options, command = _split(parser, list(argv))
     known = parser.parse_args(options)
+    if known.line is not None and known.container is None:
+        parser.error("--cmd: is for a container — give --container IMAGE too")
+    if known.line is not None and not command:
+        command = ["bash"]
     if not command:
         parser.error("no script: expected script.py, -m package.module or a command after the options")
     target, arguments = command[0], tuple(command[1:])
@@ -93,6 +101,21 @@ def parse(argv: Sequence[str]) -> Request:
         soc=known.device.partition(":")[2] or Request.soc,
         master_addr=known.master_addr,
         master_port=known.master_port,
+        hostfile=known.hostfile,
+        include=known.include,
+        exclude=known.exclude,
+        launcher=known.launcher,
+        ssh_port=known.ssh_port,
+        export=tuple(known.export),
+        nodes=known.nnodes,
+        node=known.node_rank,
+        node_ips=known.node_ips,
+        container=known.container,
+        source=known.source,
+        python=known.python,
+        wheel=known.wheel,
+        line=known.line,
+        inner=(*_inside(options), *command),
         disable=tuple(known.disable),
         allow_drift=tuple(known.allow_drift),
         strict=known.strict,
@@ -112,6 +135,12 @@ def without_effect_on_a_command(request: Request) -> list[str]:
         "--master-addr": request.master_addr,
         "--master-port": request.master_port,
         "--pass-local-rank": request.pass_local_rank,
+        "--hostfile": request.hostfile,
+        "--include": request.include,
+        "--exclude": request.exclude,
+        "--nnodes": request.nodes,
+        "--node-rank": request.node is not None,
+        "--node-ips": request.node_ips,
     }
     return [option for option, value in stated.items() if value]
 
@@ -127,7 +156,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="ascend-run", usage=USAGE, allow_abbrev=False, description="Start a training job, adapted.")
     add = parser.add_argument
     add("-m", dest="module", action="store_true", help="the script is a module, as in python -m")
-    add("--nproc", "--nproc-per-node", "--num-gpus", dest="nproc", type=_at_least_one, metavar="N", help=_NPROC)
+    names = ("--nproc", "--nproc-per-node", "--num-gpus", "--num-gpus-per-node")
+    add(*names, dest="nproc", type=_at_least_one, metavar="N", help=_NPROC)
     add("--once", action="store_true", help="start the script once, without ranks: it is a launcher itself")
     add(
         "--device",
@@ -138,6 +168,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--master-addr", metavar="HOST", help="address of rank 0 (default: 127.0.0.1)")
     add("--master-port", type=_port, metavar="PORT", help="port of rank 0 (default: a free one)")
+    add("-H", "--hostfile", metavar="FILE", help="DeepSpeed's hostfile: other machines, reached by ssh or pdsh")
+    add("-i", "--include", metavar="HOST:SLOT,..@HOST", help="use only these hosts and slots of the hostfile")
+    add("-e", "--exclude", metavar="HOST:SLOT,..@HOST", help="use all but these")
+    add("--launcher", choices=LAUNCHERS, default="auto", help="how other machines are reached (default: pdsh, or ssh)")
+    add("--ssh-port", type=_port, metavar="PORT", help="port of the other machines' ssh servers")
+    add("--export", action="append", default=[], metavar="NAME", help="forward this variable to the other machines")
+    add("--nnodes", "--num-nodes", dest="nnodes", type=_at_least_one, metavar="N", help=_NNODES)
+    add("--node-rank", type=_at_least_zero, metavar="N", help="which of them this machine is, from 0 on")
+    add("--node-ips", type=_words, default=(), metavar="IP,IP", help="their addresses, this machine's among them")
     add("--disable", action="append", default=[], metavar="NAME", help="leave out a plugin or patch")
     add(
         "--allow-drift", action="append", default=[], metavar="NAME", help="go on although this patch drifted or failed"
@@ -147,12 +186,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--pass-local-rank", action="store_true", help="add --local_rank=N to the script's arguments")
     add("--max-restarts", type=_at_least_zero, default=0, metavar="N", help="restart all ranks up to N times")
     add("--log-dir", metavar="DIR", help="the run directory (default: runs/<script>-<time>-<pid>)")
+    add("--container", "--image", metavar="IMAGE", help="run the job in a container (docker or podman)")
+    add("--src", dest="source", metavar="DIR", help="with it: a source folder for the container's PYTHONPATH")
+    add("--py", dest="python", metavar="PYTHON", help="with it: the container's interpreter (default: python3)")
+    add("--wheel", metavar="FILE", help="with it: a wheel to install there first")
+    add("--cmd", dest="line", metavar="LINE", help="with it: a shell line to run instead of a script")
     add("--dry-run", action="store_true", help="print the plan as JSON and start nothing")
     add("--debug", action="store_true", help="show tracebacks of ascend-run's own errors")
     add("--version", action="version", version=f"ascend_adapt {__version__}")
     return parser
 
 
+_NNODES = "machines of the job, where the same command is started on each; no ssh"
 _NPROC = "ranks on this machine (default: the devices found, 1 on a CPU)"
 
 
@@ -179,6 +224,19 @@ def _split(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str],
     return options, []
 
 
+def _inside(options: Sequence[str]) -> list[str]:
+    """Return the options that are for the ascend-run inside of a container."""
+    left: list[str] = []
+    rest = iter(options)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in _OUTSIDE:
+            left.append(word)
+        elif _OUTSIDE[name] and not equals:
+            next(rest, None)
+    return left
+
+
 def _device(text: str) -> str:
     kind, colon, soc = text.partition(":")
     if kind not in DEVICES or (colon and kind != "npu-emulated"):
@@ -186,6 +244,10 @@ def _device(text: str) -> str:
     if colon and soc not in SOCS:
         raise argparse.ArgumentTypeError(f"invalid choice: {soc!r} (choose from {', '.join(SOCS)})")
     return text
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _number(text: str) -> int:
