@@ -2,7 +2,8 @@
 
     AdaptError
     ├── SettingsError            an option or ASCEND_ADAPT_* value that cannot be meant
-    │   └── EnableConflict       two callers of enable() want different things
+    │   ├── EnableConflict       two callers of enable() want different things
+    │   └── ConfigError          a training configuration that cannot be meant
     ├── PluginError              a plugin that cannot be loaded, or registers something else than it may
     ├── PatchError
     │   ├── PatchSpecError       a patch declared wrongly
@@ -45,6 +46,10 @@ class SettingsError(AdaptError):
 
 class EnableConflict(SettingsError):
     """Two callers of enable() want different things."""
+
+
+class ConfigError(SettingsError):
+    """A training configuration cannot be meant as given."""
 
 
 class PluginError(AdaptError):

@@ -68,6 +68,15 @@ MAY_IMPORT = {
         "ascend_adapt.runtime",
         "ascend_adapt.settings",
     },
+    "ascend_adapt.native.config": set(),
+    "ascend_adapt.native": {
+        "ascend_adapt.checkpoint",
+        "ascend_adapt.data",
+        "ascend_adapt.kernels",
+        "ascend_adapt.native.config",
+        "ascend_adapt.probe",
+    },
+    "ascend_adapt.recipes": {"ascend_adapt.native.config"},
     "ascend_adapt.evidence": set(),
     "ascend_adapt.testing": {
         "ascend_adapt",
