@@ -73,10 +73,12 @@ MAY_IMPORT = {
         "ascend_adapt.checkpoint",
         "ascend_adapt.data",
         "ascend_adapt.kernels",
+        "ascend_adapt.native.batches",
         "ascend_adapt.native.config",
         "ascend_adapt.probe",
     },
-    "ascend_adapt.recipes": {"ascend_adapt.native.config"},
+    "ascend_adapt.native.batches": {"ascend_adapt.native.config"},
+    "ascend_adapt.recipes": {"ascend_adapt.native.batches", "ascend_adapt.native.config"},
     "ascend_adapt.evidence": set(),
     "ascend_adapt.testing": {
         "ascend_adapt",

@@ -20,11 +20,11 @@ INITS = ("normal", "xavier_uniform", "xavier_normal", "orthogonal")
 RECOMPUTE = ("none", "full", "selective")
 OPTIMIZERS = ("adam", "adamw", "sgd")
 DECAYED = ("matrices", "not_bias_or_norm", "all")
-SCHEDULES = ("megatron", "megatron-deepspeed", "mcore", "neox-v2", "neox", "oneflow")
+SCHEDULES = ("megatron", "neox-v2", "neox", "oneflow")
 DECAY_STYLES = ("constant", "linear", "cosine", "exponential", "inverse-square-root", "WSD")
 WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
 DTYPES = ("fp32", "fp16", "bf16")
-LOG_FORMATS = ("megatron", "bigscience", "mcore", "neox", "glm", "oneflow", "json")
+LOG_FORMATS = ("megatron", "bigscience", "deepspeed", "mcore", "neox", "glm", "oneflow", "json")
 FLOPS = ("paper", "mcore", "neox-v2")
 
 
@@ -214,7 +214,8 @@ class Schedule:
     """Learning rate by progress; ``native.schedules`` computes it as ``dialect`` does.
 
     ``warmup`` and ``decay`` are counted in ``unit`` ("samples" or "iterations"), warmup may be fractional. Weight decay
-    goes from ``start_weight_decay`` to ``end_weight_decay`` over the decay, if they are given.
+    goes from ``start_weight_decay`` to ``end_weight_decay`` over ``weight_decay_over``, if they are given.
+    ``from_checkpoint``: a loaded checkpoint's schedule goes before this one.
     """
 
     dialect: str
@@ -230,6 +231,7 @@ class Schedule:
     start_weight_decay: float | None = None
     end_weight_decay: float | None = None
     weight_decay_style: str = "constant"
+    weight_decay_over: float = 0.0
     from_checkpoint: bool = True
 
     def __post_init__(self) -> None:
@@ -242,8 +244,13 @@ class Schedule:
         _at_least("warmup", self.warmup, 0)
         if self.min_lr > self.lr:
             raise ConfigError(f"min_lr: {self.min_lr}, expected at most lr = {self.lr} — lower it")
-        if self.style not in ("constant", "inverse-square-root") and self.decay <= 0:
+        _one_of("weight decay style", self.weight_decay_style, ("constant", "linear", "cosine"))
+        if self.decay <= 0:
             raise ConfigError(f"decay length: {self.decay:g} {self.unit}, expected above 0 — name the iterations")
+        if self.warmup >= self.decay and self.style != "constant":
+            raise ConfigError(
+                f"warmup: {self.warmup:g} {self.unit}, expected below the decay length {self.decay:g} — shorten it"
+            )
 
 
 @dataclass(frozen=True)

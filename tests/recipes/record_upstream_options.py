@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -65,8 +66,8 @@ def parser_of(checkout: Path, dialect: str, line: str) -> argparse.ArgumentParse
         sys.modules[name] = module
     sys.path.insert(0, str(root))
     # Before a stand-in of triton is there, which they would look into.
-    import torch._inductor.compile_fx
-    import torch.utils.flop_counter
+    importlib.import_module("torch._inductor.compile_fx")
+    importlib.import_module("torch.utils.flop_counter")
 
     sys.meta_path.append(StandIns())
     if not hasattr(typing, "override"):  # Python 3.12's, which the newest Megatron-LM asks for
@@ -91,10 +92,8 @@ def parser_of(checkout: Path, dialect: str, line: str) -> argparse.ArgumentParse
         mock.patch.object(argparse.ArgumentParser, "parse_args", stop),
         mock.patch.object(argparse.ArgumentParser, "parse_known_args", stop),
     ):
-        try:
+        with contextlib.suppress(SystemExit):
             module.parse_args()
-        except SystemExit:
-            pass
     return found[0]
 
 
