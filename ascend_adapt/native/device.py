@@ -15,8 +15,11 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 
 
 def of_this_rank() -> torch.device:
-    """Return the device of this rank, by LOCAL_RANK, and make it the current one."""
-    kind, _ = probe.detect_device(os.environ)
+    """Return the device of this rank, by LOCAL_RANK, and make it the current one.
+
+    Its kind is the one that ``ascend-run --device`` chose (ASCEND_ADAPT_DEVICE), else what this machine has.
+    """
+    kind = os.environ.get("ASCEND_ADAPT_DEVICE", "").removesuffix("auto") or probe.detect_device(os.environ)[0]
     if kind == "cpu":
         return torch.device("cpu")
     if kind == "npu":

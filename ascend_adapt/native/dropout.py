@@ -18,7 +18,7 @@ from ascend_adapt.native.tensor_parallel import TensorParallel
 
 @contextmanager
 def own_numbers(tp: TensorParallel, device: torch.device) -> Iterator[None]:
-    """Inside, the device's random numbers differ from those of the other tensor-parallel ranks; behind it they agree."""
+    """Inside, the device's random numbers differ from other tensor-parallel ranks'; behind it they go on alike."""
     if tp.size == 1:
         yield
         return

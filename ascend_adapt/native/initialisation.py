@@ -1,4 +1,4 @@
-"""The first numbers of every parameter: of its name and the seed alone, so that every mesh starts from the same model."""
+"""The first numbers of every parameter: by its name and the seed alone, so that every mesh starts from one model."""
 
 from __future__ import annotations
 

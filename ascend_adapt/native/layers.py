@@ -1,4 +1,4 @@
-"""One transformer block for the GPT family. Every width is the whole model's; each rank holds its heads and channels."""
+"""One transformer block for the GPT family. Widths are the whole model's; each rank holds its heads and channels."""
 
 from __future__ import annotations
 

@@ -127,9 +127,7 @@ class Decoder(nn.Module):
             x = checkpoint(_chain, blocks[start : start + self.run], x, sight, use_reentrant=False)
         return x
 
-    def _told(
-        self, x: torch.Tensor, labels: torch.Tensor | None, loss_mask: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _told(self, x: torch.Tensor, labels: torch.Tensor | None, loss_mask: torch.Tensor | None) -> torch.Tensor:
         weight = self.head.weight if hasattr(self, "head") else self.embedding.words.weight
         if labels is None:
             return functional.linear(self.tp.enter(x), weight)
@@ -137,7 +135,8 @@ class Decoder(nn.Module):
             labels = labels.masked_fill(loss_mask == 0, NOT_COUNTED)
         x = self.tp.gathered(x)
         loss = kernels.linear_cross_entropy(x, weight, labels, ignore_index=NOT_COUNTED, group=self.tp.group)
-        return loss.reshape(1)
+        # Not a view: what changed one in place would undo FSDP's hook.
+        return torch.stack([loss])
 
 
 def _chain(blocks: Sequence[nn.Module], x: torch.Tensor, sight: Sight) -> torch.Tensor:

@@ -68,7 +68,7 @@ class Placed:
     @property
     def is_matrix(self) -> bool:
         """Whether it has more than one axis: no bias and no weight of a norm."""
-        return self.parameter.dim() > 1
+        return bool(self.parameter.dim() > 1)
 
     def whole_shape(self, tensor_ranks: int) -> tuple[int, ...]:
         """Return the shape of the parameter over all ranks."""

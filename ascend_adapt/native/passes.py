@@ -111,7 +111,7 @@ class Pipeline:
         if parallel.virtual_stages > 1:
             kind = pipelining.ScheduleInterleaved1F1B
             return kind(stages, micro_batches, loss, **_unscaled(kind))
-        # With fewer micro batches than stages 1F1B is all forward, then all backward; torch has it under that name only.
+        # With fewer micro batches than stages 1F1B is all forward, then all backward, which torch calls GPipe.
         kind = pipelining.Schedule1F1B if micro_batches >= count else pipelining.ScheduleGPipe
         return kind(stages[0], micro_batches, loss, **_unscaled(kind))
 

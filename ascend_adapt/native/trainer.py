@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ascend_adapt.native import gradients
 from ascend_adapt.native import device as devices
+from ascend_adapt.native import gradients
 from ascend_adapt.native.config import TrainConfig
 from ascend_adapt.native.data_parallel import shard
 from ascend_adapt.native.initialisation import generator, initialise
