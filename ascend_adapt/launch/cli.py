@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ascend_adapt import hosts, probe, settings
 from ascend_adapt.errors import AdaptError, LaunchError, SettingsError
-from ascend_adapt.launch import environment, launchers
+from ascend_adapt.launch import environment, launchers, native
 from ascend_adapt.launch import plan as planning
 from ascend_adapt.launch import request as requests
 from ascend_adapt.launch.ports import Ports
@@ -47,10 +47,14 @@ class _Usage(LaunchError):
 
 def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     _check_target(request)
+    native_run = native.prepare(request) if request.native else None
+    if native_run is not None:
+        request = native_run.request
     emulation = _emulation(request, environ)
     device, found = ("npu", _visible(emulation, environ)) if emulation else _devices(request, environ)
     folder = request.log_dir or _default_run_dir(request.target)
     run_dir = RunDirectory(Path(os.path.abspath(folder)))
+    trained = native_run.configured(request.nproc or max(found, 1)) if native_run is not None else None
     adapt = request.adapt and not settings.is_off(environ)
     if adapt or emulation:
         _check_bootstrap()
@@ -70,6 +74,7 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
             **patched,
             **environment.of_device(device, str(run_dir.path), ports.hccl_base, environ),
             "ASCEND_ADAPT_RUN_DIR": str(run_dir.path),
+            **(trained.env if trained is not None else {}),
         }
         started_once = request.form == "command" or request.once or _is_launcher(request)
         if started_once:
@@ -83,8 +88,12 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
                 request, device=label, devices_found=found, env=env, environ=environ, free_port=ports.rendezvous
             )
         if request.dry_run:
-            print(json.dumps(plan.to_json(), indent=1))
+            print(json.dumps({**plan.to_json(), **(trained.to_json() if trained is not None else {})}, indent=1))
             return 0
+        if trained is not None:
+            trained.check_data()
+            for note in trained.notes:
+                print(f"ascend-run: {note}", file=sys.stderr)
         run_dir.create()
         print(f"ascend-run: run directory {folder}", file=sys.stderr, flush=True)
 

@@ -12,15 +12,16 @@ from ascend_adapt.errors import LaunchError
 
 DEVICES = ("auto", "npu", "cuda", "cpu", "npu-emulated")
 FORMS = ("script", "module", "command")
+NATIVE = "ascend_adapt.native"
 
 USAGE = """\
 ascend-run [options] script.py [script arguments ...]
        ascend-run [options] -m package.module [arguments ...]
-       ascend-run [options] COMMAND [arguments ...]"""
+       ascend-run [options] COMMAND [arguments ...]
+       ascend-run [options] --native neox|megatron|oneflow [that dialect's own arguments ...]"""
 
 # Promised, not built: said in one line rather than ignored. The number is how many values the option takes.
 NOT_BUILT = {
-    "--native": 1,
     "-H": 1,
     "--hostfile": 1,
     "-i": 1,
@@ -44,12 +45,14 @@ NOT_BUILT = {
 class Request:
     """One job as asked for; None is left to the plan.
 
-    ``form`` says what ``target`` is: a Python script, a module, or a command that is started once, unchanged.
+    ``form`` says what ``target`` is: a Python script, a module, or a command that is started once, unchanged. With
+    ``native`` the arguments are a dialect's, and the target is this package's own trainer.
     """
 
     target: str
     arguments: tuple[str, ...]
     form: str = "script"
+    native: str | None = None
     once: bool = False
     nproc: int | None = None
     device: str = "auto"
@@ -77,6 +80,13 @@ def parse(argv: Sequence[str]) -> Request:
     parser = _parser()
     options, command = _split(parser, list(argv))
     known = parser.parse_args(options)
+    if known.native:
+        if known.module or known.once:
+            parser.error("--native: takes neither -m nor --once — leave them out")
+        # The one option of ours that may stand among a dialect's arguments.
+        dry_run = known.dry_run or "--dry-run" in command
+        command = [NATIVE, *(word for word in command if word != "--dry-run")]
+        known.module, known.dry_run = True, dry_run
     if not command:
         parser.error("no script: expected script.py, -m package.module or a command after the options")
     target, arguments = command[0], tuple(command[1:])
@@ -87,6 +97,7 @@ def parse(argv: Sequence[str]) -> Request:
         target=target,
         arguments=arguments,
         form=form,
+        native=known.native,
         once=known.once,
         nproc=known.nproc,
         device=known.device.partition(":")[0],
@@ -128,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-m", dest="module", action="store_true", help="the script is a module, as in python -m")
     add("--nproc", "--nproc-per-node", "--num-gpus", dest="nproc", type=_at_least_one, metavar="N", help=_NPROC)
+    add("--native", metavar="DIALECT", help="train with this package's own trainer, from a dialect's own arguments")
     add("--once", action="store_true", help="start the script once, without ranks: it is a launcher itself")
     add(
         "--device",
@@ -176,6 +188,9 @@ def _split(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str],
             follower = next(rest, None)
             if follower is not None:
                 options.append(argv[follower])
+                index = follower
+        if name == "--native":
+            return options, argv[index + 1 :]
     return options, []
 
 

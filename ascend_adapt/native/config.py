@@ -19,7 +19,7 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu")
 INITS = ("normal", "xavier_uniform", "xavier_normal", "orthogonal")
 RECOMPUTE = ("none", "full", "selective")
 OPTIMIZERS = ("adam", "adamw", "sgd")
-DECAYED = ("matrices", "not_bias_or_norm", "all")
+DECAYED = ("matrices", "not_bias_or_norm")
 SCHEDULES = ("megatron", "neox-v2", "neox", "oneflow")
 DECAY_STYLES = ("constant", "linear", "cosine", "exponential", "inverse-square-root", "WSD")
 WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
@@ -190,7 +190,7 @@ class Optimizer:
     """Adam (``decoupled`` decay is AdamW's) or SGD; ``decayed`` says which weights decay.
 
     ``matrices``: all but biases and one-dimensional weights (Megatron). ``not_bias_or_norm``: all but biases and the
-    weights of norms (GPT-NeoX; the same tensors in these models). ``all``: every one (OneFlow).
+    weights of norms (GPT-NeoX and OneFlow; the same tensors in these models).
     """
 
     kind: str = "adam"
@@ -461,6 +461,20 @@ def even_stages(num_layers: int, pipeline: int, virtual_stages: int = 1) -> tupl
     stages = pipeline * virtual_stages
     _divides("num_layers", num_layers, "pipeline stages", stages)
     return (num_layers // stages,) * stages
+
+
+def balanced_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
+    """Return the layers of each stage, the first ones one more where they do not divide.
+
+    So does DeepSpeed 0.19.8 runtime/utils.py partition_balanced with one weight for each layer.
+
+    Raises:
+        ConfigError: more stages than layers.
+    """
+    if num_layers < pipeline:
+        raise ConfigError(f"num_layers: {num_layers}, expected at least one for each of {pipeline} stages — add layers")
+    each, more = divmod(num_layers, pipeline)
+    return (each + 1,) * more + (each,) * (pipeline - more)
 
 
 def padded(vocab_size: int, multiple: int, tensor: int) -> int:

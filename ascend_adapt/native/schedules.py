@@ -46,7 +46,7 @@ def _megatron(schedule: Schedule, progress: float) -> float:
     if progress > decay:
         return least
     if schedule.style == "inverse-square-root":
-        return max(least, lr * max(warmup, 1) ** 0.5 / max(progress, 1) ** 0.5)
+        return max(least, lr * math.sqrt(max(warmup, 1)) / math.sqrt(max(progress, 1)))
     if schedule.style == "WSD":
         share = _warmup_stable_decay(schedule, progress)
     else:
@@ -63,7 +63,7 @@ def _warmup_stable_decay(schedule: Schedule, progress: float) -> float:
     shares = {
         "linear": 1 - ratio,
         "cosine": 0.5 * (math.cos(math.pi * ratio) + 1),
-        "exponential": 2 * 0.5**ratio - 1,
+        "exponential": 2 * math.pow(0.5, ratio) - 1,
         "minus_sqrt": 1 - math.sqrt(ratio),
     }
     return shares[schedule.wsd_style]

@@ -84,11 +84,11 @@ class Options:
     the run without anybody's noticing: ``refuse_the_rest`` makes it an error.
     """
 
-    def __init__(self, of: Line, given: Mapping[str, Any], ignored: Mapping[str, Collection[str]]):
+    def __init__(self, of: Line, given: Mapping[str, Any], ignored: Mapping[str, str]):
         self.line = of
         self.given = dict(given)
         self._defaults = of.defaults
-        self._ignored = {name: reason for reason, names in ignored.items() for name in names}
+        self._ignored = {name: reason for reason, names in ignored.items() for name in names.split()}
         self._read: set[str] = set()
 
     def __call__(self, name: str, absent: Any = None) -> Any:
@@ -119,12 +119,12 @@ class Options:
         return frozenset(self._read)
 
     def notes(self) -> list[str]:
-        """Return one sentence for each given option that has no effect, with the reason."""
-        return [
-            f"{name} is ignored: {self._ignored[name]}"
-            for name, value in sorted(self.given.items())
-            if name in self._ignored and name not in self._read and value != self._defaults.get(name)
-        ]
+        """Return one sentence for each reason why given options have no effect."""
+        ignored: dict[str, list[str]] = {}
+        for name, value in sorted(self.given.items()):
+            if name in self._ignored and name not in self._read and value != self._defaults.get(name):
+                ignored.setdefault(self._ignored[name], []).append(name)
+        return [f"without effect, for {reason}: {', '.join(names)}" for reason, names in ignored.items()]
 
     def refuse_the_rest(self) -> None:
         """Check that nothing was given that the native trainer has not got.
