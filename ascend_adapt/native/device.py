@@ -35,6 +35,11 @@ def backend(device: torch.device) -> str:
     return own if device.type == "cpu" else f"cpu:gloo,{device.type}:{own}"
 
 
+def name(device: torch.device) -> str:
+    """Return what the device calls itself, such as "NVIDIA H100 80GB HBM3"; "cpu" of a CPU."""
+    return "cpu" if device.type == "cpu" else str(_module(device).get_device_name(device))
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until the device has done what it was told."""
     if device.type != "cpu":

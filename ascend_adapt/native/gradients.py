@@ -45,6 +45,20 @@ def norm_and_loss(parameters: Sequence[Placed], loss: torch.Tensor, mesh: Mesh) 
     return sums[0].sqrt(), sums[1]
 
 
+@torch.no_grad()
+def norm_and_zeros(parameters: Sequence[Placed], mesh: Mesh) -> tuple[float, float]:
+    """Return the norm of all parameters, and how many numbers of their gradients are 0."""
+    mine = [one for one in parameters if counts(one, mesh)]
+    squares = [torch.linalg.vector_norm(one.local, dtype=torch.float32).square() for one in mine]
+    zeros = [(one.gradient == 0).sum().float() for one in mine if one.gradient is not None]
+    sums = torch.zeros(2, device=mesh.device)
+    for place, numbers in enumerate((squares, zeros)):
+        for number in numbers:
+            sums[place] += number.to(mesh.device)
+    mesh.sum_over_all(sums)
+    return float(sums[0].sqrt()), float(sums[1])
+
+
 def counts(one: Placed, mesh: Mesh) -> bool:
     """Return whether what this rank holds of a parameter is counted here, rather than on another that holds it too."""
     if one.layout.copy_of is not None:

@@ -31,6 +31,8 @@ class Step:
     loss_scale: float
     skipped: bool
     seconds: float
+    params_norm: float | None = None
+    num_zeros: float | None = None
 
 
 class Trainer:
@@ -64,6 +66,10 @@ class Trainer:
         if scale != 1.0:
             gradients.scale(self.parameters, 1.0 / scale)
         norm, mean = gradients.norm_and_loss(self.parameters, loss, self.mesh)
+        logging = self.config.logging
+        params_norm = num_zeros = None
+        if logging.log_params_norm or logging.log_num_zeros:
+            params_norm, num_zeros = gradients.norm_and_zeros(self.parameters, self.mesh)
         gradients.clip(self.parameters, norm, self.config.optimizer.clip_grad)
         norm_told, loss_told = (float(each) for each in torch.stack([norm, mean]).tolist())
         skipped = self.scaler.rule is not None and not _is_finite(norm_told)
@@ -72,7 +78,16 @@ class Trainer:
         self.optimizer.clear_gradients()
         self.scaler.update(skipped)
         devices.synchronize(self.mesh.device)
-        return Step(loss_told, norm_told, scale, skipped, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        return Step(
+            loss_told,
+            norm_told,
+            scale,
+            skipped,
+            seconds,
+            params_norm=params_norm if logging.log_params_norm else None,
+            num_zeros=num_zeros if logging.log_num_zeros else None,
+        )
 
     def evaluate(self, batch: Batch, micro_batches: int) -> float:
         """Return the mean loss of all data-parallel ranks on their parts of one global batch."""
