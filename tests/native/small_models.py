@@ -1,10 +1,13 @@
-"""Small configurations that a test can train in seconds, and batches that do not depend on the mesh."""
+"""Small models that a test can train in seconds, on batches that do not depend on the mesh."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
+
+from ascend_adapt.native import state
 
 from ascend_adapt.native.config import (
     Batch,
@@ -19,6 +22,8 @@ from ascend_adapt.native.config import (
     Schedule,
     TrainConfig,
 )
+from ascend_adapt.native.state import Progress
+from ascend_adapt.native.trainer import Trainer
 
 SAMPLES, LENGTH, VOCABULARY = 8, 16, 96
 
@@ -94,3 +99,56 @@ def batch(step, settings, data_rank=0):
         "labels": text[mine, 1:],
         "loss_mask": counted[mine].float(),
     }
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training: ``sizes`` are those of Parallel, and micro; a run that loads goes on where the other was."""
+
+    name: str
+    model: str
+    sizes: dict = field(default_factory=dict)
+    steps: int = 20
+    dtype: str = "fp32"
+    load: str | None = None
+    save: str | None = None
+
+    @property
+    def settings(self):
+        """The configuration."""
+        made = config(MODELS[self.model], **self.sizes)
+        checkpoint = Checkpoint(load=self.load, save=self.save)
+        return replace(made, precision=Precision(dtype=self.dtype), checkpoint=checkpoint)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the steps gave, and the losses of an evaluation before and after them."""
+
+    losses: list[float]
+    norms: list[float]
+    evaluated: list[float]
+
+
+def train(case, mesh):
+    """Train on this rank."""
+    settings, told = case.settings, Told([], [], [])
+    trainer = Trainer(settings, mesh)
+    progress, _ = state.load(trainer)
+
+    def mine(step):
+        return {name: tensor.to(mesh.device) for name, tensor in batch(step, settings, mesh.data_rank).items()}
+
+    def evaluate():
+        told.evaluated.append(trainer.evaluate(mine(1000), settings.batch.accumulation))
+
+    evaluate()
+    for number in range(progress.iteration, progress.iteration + case.steps):
+        step = trainer.step(mine(number), settings.batch.accumulation, lr=3e-3, weight_decay=0.1)
+        told.losses.append(step.loss)
+        told.norms.append(step.grad_norm)
+    evaluate()
+    if case.save:
+        done = progress.iteration + case.steps
+        state.save(trainer, Progress(done, done * SAMPLES, done), Path(case.save))
+    return told
