@@ -11,9 +11,9 @@ from ascend_adapt.native.config import Optimizer as Settings
 from ascend_adapt.native.parameters import Placed
 
 
-def decays(one: Placed, settings: Settings) -> bool:
-    """Return whether weight decay holds for a parameter."""
-    return settings.decayed == "all" or one.is_matrix
+def decays(one: Placed) -> bool:
+    """Return whether weight decay holds for a parameter: both rules of ``decayed`` leave out the same of a decoder."""
+    return one.is_matrix
 
 
 class Optimizer:
@@ -34,7 +34,7 @@ class Optimizer:
             chosen = [
                 index
                 for index, one in enumerate(self.parameters)
-                if one.gradient is not None and decays(one, self.settings) == decaying
+                if one.gradient is not None and decays(one) == decaying
             ]
             if chosen:
                 self._step_group(chosen, lr, weight_decay if decaying else 0.0)

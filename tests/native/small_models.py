@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from ascend_adapt.native import state
-
 from ascend_adapt.native.config import (
     Batch,
     Checkpoint,
