@@ -7,8 +7,8 @@ IGNORED = {
     "where and how fast numbers are computed is the kernels' own choice": """
         DDP_impl abort_on_unmet_fused_kernel_constraints align_grad_reduce align_param_gather apply_rope_fusion
         async_tensor_model_parallel_allreduce attention_backend barrier_with_L1_time bias_dropout_fusion
-        bias_swiglu_fusion bucket_size clone_scatter_output_in_embedding cross_entropy_fusion_impl
-        cross_entropy_loss_fusion cuda_graph_impl cuda_graph_scope cuda_graph_warmup_steps ddp_bucket_size
+        bias_swiglu_fusion clone_scatter_output_in_embedding cross_entropy_fusion_impl
+        cross_entropy_loss_fusion cuda_graph_impl cuda_graph_warmup_steps ddp_bucket_size
         ddp_average_in_collective ddp_num_buckets ddp_pad_buckets_for_high_nccl_busbw
         ddp_reduce_scatter_with_fp32_accumulation
         defer_embedding_wgrad_compute delay_wgrad_compute deterministic_mode disable_symmetric_registration
@@ -34,15 +34,14 @@ IGNORED = {
         checkpoint_in_cpu contigious_checkpointing deepspeed_activation_checkpointing
         distribute_checkpointed_activations distribute_saved_activations partition_activations""",
     "the device decides how ranks talk to each other, and the launcher who they are": """
-        distributed_backend distributed_timeout_minutes ds_pipeline_enabled local_rank use_tp_pp_dp_mapping
-        world_size rank""",
+        distributed_backend distributed_timeout_minutes local_rank use_tp_pp_dp_mapping
+        """,
     "the model is always built from this package's own layers": """
         deprecated_use_mcore_models perform_initialization use_cpu_initialization use_legacy_models
-        use_mcore_models""",
+        """,
     "the format is read off the token files": """
         data_impl data_sharding mmap_bin_files mmap_warmup num_dataset_builder_threads object_storage_cache_path
-        s3_cache_path create_attention_mask_in_dataloader repeated_dataloader no_mmap_bin_files
-        return_data_index valid_num_workers""",
+        s3_cache_path create_attention_mask_in_dataloader repeated_dataloader         return_data_index valid_num_workers""",
     "native checkpoints have one format": """
         async_save auto_detect_ckpt_format ckpt_assume_constant_structure ckpt_format ckpt_fully_parallel_load
         ckpt_fully_parallel_save ckpt_fully_parallel_save_deprecated ckpt_fully_parallel_save_process_group
@@ -57,7 +56,7 @@ IGNORED = {
         one_logger_async one_logger_project one_logger_run_name profile profile_ranks profile_step_end
         profile_step_start profile_steps straggler_ctrlr_port straggler_minmax_count disable_straggler_on_startup
         tensorboard_queue_size timing_log_level timing_log_option use_pytorch_profiler wandb_save_dir
-        record_memory_history memory_snapshot_path logging_level check_for_nan_in_loss_and_grad
+        record_memory_history memory_snapshot_path check_for_nan_in_loss_and_grad
         check_for_spiky_loss check_for_large_grads check_weight_hash_across_dp_replicas_interval rerun_mode
         exit_signal_handler""",
     "it is about tasks other than training a GPT": """
