@@ -16,6 +16,7 @@
     │   └── BackendUnavailable   a backend was asked for that is not there, or cannot serve the call
     ├── LaunchError              a job that cannot be planned or started
     │   └── EmulationError       an emulated NPU that cannot be had on this machine
+    ├── TrainingError            a run that cannot go on
     └── DataError                text or token files that are not what the format, or the request, asks for
         └── BadLine              one line of input that is not a document
 
@@ -98,6 +99,10 @@ class LaunchError(AdaptError):
 
 class EmulationError(LaunchError):
     """An emulated NPU cannot be had on this machine."""
+
+
+class TrainingError(AdaptError):
+    """A run of the native trainer cannot go on."""
 
 
 class DataError(AdaptError):
