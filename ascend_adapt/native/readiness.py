@@ -53,10 +53,10 @@ def _check_part(config: TrainConfig, part: str, prefix: str, tokens: IndexedData
 
 def _opened(prefix: str, config: TrainConfig) -> IndexedDataset:
     tokens = IndexedDataset(prefix)
-    largest, looked_at = -1, 0
+    largest, looked_at = 0, 0
     for number in range(len(tokens.sizes)):
         ids = tokens[number]
-        largest = max(largest, int(ids.max(initial=-1)))
+        largest = max(largest, int(ids.max(initial=0)))
         looked_at += len(ids)
         if looked_at >= _IDS_LOOKED_AT:
             break

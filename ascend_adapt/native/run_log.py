@@ -1,4 +1,4 @@
-"""Tell of a run: lines on the terminal, metrics.jsonl, TensorBoard, Weights & Biases."""
+"""Tell of a run: lines on the terminal, metrics.jsonl and evaluations.jsonl, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ class RunLog:
         self._steps: list[StepMetrics] = []
         self._told = 0
         self._tells = rank == 0
-        self._metrics: TextIO | None = None
+        self._files: dict[str, TextIO] = {}
         self._scalars: list[Callable[[str, float, int], None]] = []
         self._closing: list[Callable[[], Any]] = []
         if self._tells:
             folder = Path(run_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            self._metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8", buffering=1)
+            for name in ("metrics", "evaluations"):
+                self._files[name] = (folder / f"{name}.jsonl").open("a", encoding="utf-8", buffering=1)
             self._open_tensorboard(folder)
             self._open_wandb()
 
@@ -65,7 +66,7 @@ class RunLog:
         told = self._interval()
         for line in step_lines(self._config, told, first=not self._told):
             self.say(line)
-        self._keep(told.to_json())
+        self._keep("metrics", told.to_json())
         for name in ("samples_per_s", "tokens_per_s", "tflops", "model_tflops"):
             self._scalar(f"runtime/{name}", getattr(told, name), told.iteration)
         self._told += 1
@@ -77,14 +78,12 @@ class RunLog:
             return
         for line in evaluation_lines(self._config, iteration, part, loss):
             self.say(line)
-        self._keep({"iteration": iteration, "evaluation": part, "lm_loss": loss})
+        self._keep("evaluations", {"iteration": iteration, "part": part, "lm_loss": loss})
         self._scalar(f"{part}/lm_loss", loss, iteration)
 
     def close(self) -> None:
         """Write out what is left."""
-        if self._metrics is not None:
-            self._metrics.close()
-        for close in self._closing:
+        for close in (*(file.close for file in self._files.values()), *self._closing):
             close()
 
     def _interval(self) -> Interval:
@@ -116,11 +115,10 @@ class RunLog:
             params_norm=last.params_norm,
         )
 
-    def _keep(self, values: dict[str, Any]) -> None:
-        if self._metrics is not None:
-            # JSON has no word for what is not a number.
-            known = {name: None if _is_nothing(value) else value for name, value in values.items()}
-            self._metrics.write(json.dumps(known, allow_nan=False) + "\n")
+    def _keep(self, file: str, values: dict[str, Any]) -> None:
+        # JSON has no word for what is not a number.
+        known = {name: None if _is_nothing(value) else value for name, value in values.items()}
+        self._files[file].write(json.dumps(known, allow_nan=False) + "\n")
 
     def _write_scalars(self, metrics: StepMetrics) -> None:
         for name in ("lm_loss", "learning_rate", "grad_norm", "loss_scale"):
