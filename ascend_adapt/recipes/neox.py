@@ -375,16 +375,18 @@ def _weighted(options: Options, name: str) -> tuple[str, ...]:
 
 
 def _logging(options: Options, own: OwnOptions, line: Line) -> Logging:
-    wandb = options("use_wandb", False)
+    wandb = {name: options(f"wandb_{name}") for name in ("project", "run_name", "group", "team")}
+    if not options("use_wandb", False):
+        wandb = dict.fromkeys(wandb)
     return Logging(
         format=own.log_format or "neox",
         interval=options("log_interval", 100),
         flops="neox-v2" if line.name == "v2.0" else "paper",
         tensorboard=options("tensorboard_dir"),
-        wandb_project=options("wandb_project") if wandb else None,
-        wandb_name=options("wandb_run_name") if wandb else None,
-        wandb_group=options("wandb_group") if wandb else None,
-        wandb_entity=options("wandb_team") if wandb else None,
+        wandb_project=wandb["project"],
+        wandb_name=wandb["run_name"],
+        wandb_group=wandb["group"],
+        wandb_entity=wandb["team"],
     )
 
 

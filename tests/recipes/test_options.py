@@ -30,6 +30,7 @@ BESIDE_OTHERS = {
     "pipe_partition_method": "of more than one stage",
     "precision": "fp32 is what None comes to",
     "rms_norm_epsilon": "of norm rmsnorm",
+    **dict.fromkeys(("wandb_group", "wandb_project", "wandb_run_name", "wandb_team"), "of use_wandb"),
 }
 
 
