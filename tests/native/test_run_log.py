@@ -56,6 +56,14 @@ def test_means_are_over_the_interval_and_the_steps_that_counted(tmp_path):
     assert rows(tmp_path / "evaluations.jsonl") == [{"iteration": 4, "part": "valid", "lm_loss": 3.0}]
 
 
+def test_a_run_that_goes_on_writes_what_came_after_anew(tmp_path):
+    tell(tmp_path, [step(number) for number in range(1, 9)])
+    tell(tmp_path, [step(5, 1.0), step(6, 1.0)])
+    found = rows(tmp_path / "metrics.jsonl")
+    assert [(row["iteration"], row["lm_loss"]) for row in found] == [(2, 2.0), (4, 2.0), (6, 1.0)]
+    assert [row["iteration"] for row in rows(tmp_path / "evaluations.jsonl")] == [6]
+
+
 def test_only_the_first_rank_tells(tmp_path):
     assert tell(tmp_path / "run", [step(1), step(2)], rank=1) == ""
     assert not (tmp_path / "run").exists()
