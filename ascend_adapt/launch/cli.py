@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,9 +53,10 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         request = native_run.request
     emulation = _emulation(request, environ)
     device, found = ("npu", _visible(emulation, environ)) if emulation else _devices(request, environ)
-    folder = request.log_dir or _default_run_dir(request.target)
-    run_dir = RunDirectory(Path(os.path.abspath(folder)))
     trained = native_run.configured(request.nproc or max(found, 1)) if native_run is not None else None
+    saves_to = trained.config.checkpoint.save if trained is not None else None
+    folder = request.log_dir or saves_to or _default_run_dir(request.native or request.target)
+    run_dir = RunDirectory(Path(os.path.abspath(folder)))
     adapt = request.adapt and not settings.is_off(environ)
     if adapt or emulation:
         _check_bootstrap()
@@ -145,7 +147,8 @@ def _check_script(path: Path) -> None:
 def _check_module(name: str) -> None:
     # python -m puts the current folder first; the console script has its own there.
     root = name.partition(".")[0]
-    if PathFinder.find_spec(root, [os.getcwd(), *sys.path]) is None:
+    # A package that is installed to be edited is on no path: a finder of its own has it.
+    if PathFinder.find_spec(root, [os.getcwd(), *sys.path]) is None and find_spec(root) is None:
         raise _Usage(
             f"module {name!r}: no {root!r} in {os.getcwd()} or on sys.path — give a module that can be imported"
         )

@@ -23,13 +23,17 @@ class NativeRun:
     request: Request
     recipe: Recipe
 
-    def configured(self, world_size: int) -> Configured:
-        """Return what that many ranks train.
+    def configured(self, ranks_here: int) -> Configured:
+        """Return what the job trains that has as many ranks on each machine.
 
         Raises:
             ConfigError: what the dialect asks for cannot be meant, or not on as many ranks.
+            LaunchError: the dialect speaks of several machines, and this is no dry run.
         """
-        config, notes = self.recipe.build(world_size)
+        nodes = self.recipe.nodes or 1
+        if nodes > 1 and not self.request.dry_run:
+            raise LaunchError(f"--native {self.recipe.dialect}: {nodes} machines are not built yet — use one")
+        config, notes = self.recipe.build(ranks_here * nodes)
         return Configured(config, tuple(notes))
 
 

@@ -41,22 +41,22 @@ def _check_part(config: TrainConfig, part: str, prefix: str, tokens: IndexedData
     if not len(cut):
         raise DataError(
             f"{prefix}: none of its {len(tokens.sizes)} sequences falls to {part} by split {config.data.split}, "
-            "expected at least one — change the split, or evaluate never (eval-iters 0)"
+            "expected at least one — change it, or evaluate never (eval-iters 0)"
         )
     found = int(tokens.sizes[cut.start : cut.stop].sum(dtype=np.int64))
     if found < config.data.seq_length + 1:
         raise DataError(
-            f"{prefix}: {found} tokens for {part}, expected at least {config.data.seq_length + 1}, as one sample takes — "
+            f"{prefix}: {found} tokens for {part}, expected at least {config.data.seq_length + 1} for a sample — "
             "add text, change the split, or shorten the samples"
         )
 
 
 def _opened(prefix: str, config: TrainConfig) -> IndexedDataset:
     tokens = IndexedDataset(prefix)
-    largest, looked_at = -1, 0
+    largest, looked_at = 0, 0
     for number in range(len(tokens.sizes)):
         ids = tokens[number]
-        largest = max(largest, int(ids.max(initial=-1)))
+        largest = max(largest, int(ids.max(initial=0)))
         looked_at += len(ids)
         if looked_at >= _IDS_LOOKED_AT:
             break

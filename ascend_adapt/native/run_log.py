@@ -1,4 +1,4 @@
-"""Tell of a run: lines on the terminal, metrics.jsonl, TensorBoard, Weights & Biases."""
+"""Tell of a run: lines on the terminal, metrics.jsonl and evaluations.jsonl, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from ascend_adapt.native.metrics import StepMetrics
 class RunLog:
     """What one rank tells of a run; rank 0 does, the others are silent.
 
-    ``step`` is called after every iteration, ``evaluation`` after every evaluation, ``close`` at the end.
+    ``step`` is called after every iteration, ``evaluation`` after every evaluation, ``close`` at the end. A run that
+    goes on from a checkpoint goes on in the same files, without what an earlier one wrote past that checkpoint.
     """
 
     def __init__(
@@ -38,14 +39,13 @@ class RunLog:
         self._steps: list[StepMetrics] = []
         self._told = 0
         self._tells = rank == 0
-        self._metrics: TextIO | None = None
+        self._folder = Path(run_dir)
+        self._files: dict[str, TextIO] = {}
         self._scalars: list[Callable[[str, float, int], None]] = []
         self._closing: list[Callable[[], Any]] = []
         if self._tells:
-            folder = Path(run_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            self._metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8", buffering=1)
-            self._open_tensorboard(folder)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._open_tensorboard(self._folder)
             self._open_wandb()
 
     def say(self, text: str) -> None:
@@ -57,6 +57,8 @@ class RunLog:
         """Take note of one iteration, and tell of it where the interval is full."""
         if not self._tells:
             return
+        if not self._files:
+            self._open_files(metrics.iteration)
         self._steps.append(metrics)
         if metrics.iteration % self._config.logging.tensorboard_interval == 0:
             self._write_scalars(metrics)
@@ -65,7 +67,7 @@ class RunLog:
         told = self._interval()
         for line in step_lines(self._config, told, first=not self._told):
             self.say(line)
-        self._keep(told.to_json())
+        self._keep("metrics", told.to_json())
         for name in ("samples_per_s", "tokens_per_s", "tflops", "model_tflops"):
             self._scalar(f"runtime/{name}", getattr(told, name), told.iteration)
         self._told += 1
@@ -75,16 +77,16 @@ class RunLog:
         """Tell of an evaluation: ``part`` is "valid", or "test" at the end of training."""
         if not self._tells:
             return
+        if not self._files:
+            self._open_files(iteration)
         for line in evaluation_lines(self._config, iteration, part, loss):
             self.say(line)
-        self._keep({"iteration": iteration, "evaluation": part, "lm_loss": loss})
+        self._keep("evaluations", {"iteration": iteration, "part": part, "lm_loss": loss})
         self._scalar(f"{part}/lm_loss", loss, iteration)
 
     def close(self) -> None:
         """Write out what is left."""
-        if self._metrics is not None:
-            self._metrics.close()
-        for close in self._closing:
+        for close in (*(file.close for file in self._files.values()), *self._closing):
             close()
 
     def _interval(self) -> Interval:
@@ -116,11 +118,10 @@ class RunLog:
             params_norm=last.params_norm,
         )
 
-    def _keep(self, values: dict[str, Any]) -> None:
-        if self._metrics is not None:
-            # JSON has no word for what is not a number.
-            known = {name: None if _is_nothing(value) else value for name, value in values.items()}
-            self._metrics.write(json.dumps(known, allow_nan=False) + "\n")
+    def _keep(self, file: str, values: dict[str, Any]) -> None:
+        # JSON has no word for what is not a number.
+        known = {name: None if _is_nothing(value) else value for name, value in values.items()}
+        self._files[file].write(json.dumps(known, allow_nan=False) + "\n")
 
     def _write_scalars(self, metrics: StepMetrics) -> None:
         for name in ("lm_loss", "learning_rate", "grad_norm", "loss_scale"):
@@ -129,6 +130,18 @@ class RunLog:
     def _scalar(self, name: str, value: float, iteration: int) -> None:
         for write in self._scalars:
             write(name, value, iteration)
+
+    def _open_files(self, iteration: int) -> None:
+        """Open what this run adds rows to, without rows of ``iteration`` and later."""
+        for name in ("metrics", "evaluations"):
+            path = self._folder / f"{name}.jsonl"
+            before = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            kept = [row for row in before if json.loads(row)["iteration"] < iteration]
+            if kept != before:
+                aside = path.with_suffix(".part")
+                aside.write_text("".join(f"{row}\n" for row in kept), encoding="utf-8")
+                aside.replace(path)
+            self._files[name] = path.open("a", encoding="utf-8", buffering=1)
 
     def _open_tensorboard(self, folder: Path) -> None:
         asked = self._config.logging.tensorboard

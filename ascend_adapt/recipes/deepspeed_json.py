@@ -68,6 +68,8 @@ def zero_stage(section: Mapping[str, Any] | None) -> tuple[int, bool, bool]:
         ConfigError: a stage that is none, or a part that is not built.
     """
     section = section or {}
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"zero_optimization: {section!r}, expected names and values — correct it")
     stage = section.get("stage", 0)
     if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
         raise ConfigError(f"zero_optimization.stage: {stage!r}, expected 0, 1, 2 or 3 — correct it")
@@ -83,7 +85,8 @@ def zero_stage(section: Mapping[str, Any] | None) -> tuple[int, bool, bool]:
 
 
 def _is_offloaded(section: Mapping[str, Any], name: str) -> bool:
-    where = (section.get(name) or {}).get("device", "none")
+    offload = section.get(name) or {}
+    where = offload.get("device", "none") if isinstance(offload, Mapping) else offload
     if where not in ("none", "cpu", None):
         raise ConfigError(f"zero_optimization.{name}.device: {where!r}, expected 'cpu' or 'none' — choose one of them")
     return bool(where == "cpu")
@@ -94,6 +97,12 @@ def loss_scale(section: Mapping[str, Any]) -> LossScale:
 
     Source of the defaults: DeepSpeed@edaa7221 deepspeed/runtime/fp16.
     """
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"fp16: {section!r}, expected names and values — correct it")
+    for name in ("loss_scale", "initial_scale_power", "min_loss_scale", "loss_scale_window", "hysteresis"):
+        value = section.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+            raise ConfigError(f"fp16.{name}: {value!r}, expected a number, at least 0 — correct it")
     fixed = section.get("loss_scale", 0)
     return LossScale(
         fixed=float(fixed) if fixed else None,

@@ -40,6 +40,9 @@ from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 # The first that knows every key is meant; the guides' own version stands first.
 LINES = ("v2.0", "newest")
 
+# Switches that the guides' Ascend fork adds to v2.0.
+_OF_A_FORK = ("async_tensor_model_parallel_allreduce", "use_triangle_attn")
+
 # "optimizer" without one: OPT_PARAMS_DEFAULTS of upstream.
 _DEFAULT_OPTIMIZER: dict[str, Any] = {"type": "Adam", "params": {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8}}
 
@@ -60,9 +63,12 @@ def read(argv: Sequence[str]) -> Recipe:
     values = {**read_files(files, folder), **overrides}
     if own.exit_interval is not None:
         values["exit_interval"] = own.exit_interval
-    line = choose_line("neox", list(values), LINES, own.upstream_line)
+    line = choose_line("neox", [name for name in values if name not in _OF_A_FORK], LINES, own.upstream_line)
     notes = [] if own.upstream_line else [f"read as {line.source}; --upstream-line chooses another"]
-    given = {name: converted(name, value, line.options[name]["type"], notes) for name, value in values.items()}
+    given = {
+        name: converted(name, value, line.options[name]["type"] if name in line.options else "bool", notes)
+        for name, value in values.items()
+    }
     options = Options(line, given, IGNORED)
     nodes = options("num_nodes")
     nodes = nodes if nodes and nodes > 0 else None
@@ -211,7 +217,12 @@ def _model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> Mode
 
 def _check_attention(options: Options, layers: int) -> None:
     """Check that every layer's attention is one whose numbers are those of plain attention."""
-    kinds = {kind for types, _ in options("attention_config", [[["global"], layers]]) for kind in types}
+    stated = options("attention_config", [[["global"], layers]])
+    try:
+        kinds = {str(kind) for types, _ in stated for kind in types}
+    except (TypeError, ValueError):
+        # Upstream takes one name a layer as well.
+        kinds = {str(kind) for kind in stated}
     if kinds - {"global", "flash"}:
         raise ConfigError(
             f"attention_config: {', '.join(sorted(kinds - {'global', 'flash'}))}, expected global or flash — the "
@@ -260,12 +271,16 @@ def _init(options: Options, name: str, hidden: int, layers: int) -> Init:
 
 def _optimizer(options: Options) -> tuple[float, Optimizer]:
     section: dict[str, Any] = options("optimizer") or _DEFAULT_OPTIMIZER
-    kind, parameters = str(section.get("type", "Adam")), dict(section.get("params") or {})
+    kind, parameters = str(section.get("type", "Adam")), section.get("params") or {}
+    if not isinstance(parameters, dict):
+        raise ConfigError(f"optimizer.params: {parameters!r}, expected names and values — correct it")
+    parameters = dict(parameters)
     if kind.lower() not in ("adam", "adamw"):
         raise ConfigError(f"optimizer.type: {kind!r}, expected Adam — the native trainer has no other here")
-    options("lr")
     lr = converted("optimizer.params.lr", parameters.pop("lr", 0.001), "float", [])
     betas = parameters.pop("betas", [0.9, 0.999])
+    if not isinstance(betas, list) or len(betas) != 2 or not all(isinstance(beta, (int, float)) for beta in betas):
+        raise ConfigError(f"optimizer.params.betas: {betas!r}, expected two numbers — correct them")
     eps = converted("optimizer.params.eps", parameters.pop("eps", 1e-8), "float", [])
     decay = options("weight_decay")
     stated = parameters.pop("weight_decay", decay)
@@ -279,7 +294,6 @@ def _optimizer(options: Options) -> tuple[float, Optimizer]:
             raise ConfigError(f"optimizer.params.{name}: false, expected true — the native trainer has no other")
     if parameters:
         raise ConfigError(f"optimizer.params: {', '.join(parameters)} unknown — correct or leave out")
-    options("optimizer_type")
     clip = float(options("gradient_clipping"))
     return lr, Optimizer(
         kind="adam",
@@ -315,6 +329,8 @@ def _precision(options: Options) -> Precision:
         dtype = "fp16"
     else:
         dtype = "fp32"
+    if stated == "fp16" and not fp16.get("enabled") and options.line.name == "v2.0":
+        raise ConfigError("precision: 'fp16' without fp16.enabled, with which v2.0 trains in fp32 — say which is meant")
     if options("fp16_lm_cross_entropy"):
         raise ConfigError("fp16_lm_cross_entropy: True, expected False — the loss is always computed in fp32")
     return Precision(dtype=dtype, loss_scale=deepspeed_json.loss_scale(fp16))
@@ -359,16 +375,18 @@ def _weighted(options: Options, name: str) -> tuple[str, ...]:
 
 
 def _logging(options: Options, own: OwnOptions, line: Line) -> Logging:
-    wandb = options("use_wandb", False)
+    wandb = {name: options(f"wandb_{name}") for name in ("project", "run_name", "group", "team")}
+    if not options("use_wandb", False):
+        wandb = dict.fromkeys(wandb)
     return Logging(
         format=own.log_format or "neox",
         interval=options("log_interval", 100),
         flops="neox-v2" if line.name == "v2.0" else "paper",
         tensorboard=options("tensorboard_dir"),
-        wandb_project=options("wandb_project") if wandb else None,
-        wandb_name=options("wandb_run_name") if wandb else None,
-        wandb_group=options("wandb_group") if wandb else None,
-        wandb_entity=options("wandb_team") if wandb else None,
+        wandb_project=wandb["project"],
+        wandb_name=wandb["run_name"],
+        wandb_group=wandb["group"],
+        wandb_entity=wandb["team"],
     )
 
 

@@ -31,11 +31,13 @@ from ascend_adapt.recipes.command_line import OwnOptions, parse, take_own_option
 from ascend_adapt.recipes.options import Options
 from ascend_adapt.recipes.recipe import Recipe
 
-_IGNORED = {
+LINES = ("gpt",)
+
+IGNORED = {
     "where and how fast numbers are computed is the kernels' own choice": """
         bias_dropout_fusion bias_gelu_fusion multihead_attention_fusion scale_tril_softmax_dropout_fusion""",
     "softmax is always computed in fp32, which needs no scaling by layer": "apply_query_key_layer_scaling",
-    "the launcher starts the ranks": "ctrl_port use_rdma",
+    "the launcher starts the ranks": "ctrl_port",
     "it says how upstream tells of itself": "log profile_transformer_layer",
 }
 
@@ -49,8 +51,8 @@ def read(argv: Sequence[str]) -> Recipe:
     own, rest = take_own_options(argv)
     # The guide's text names it; upstream's parser has no such option.
     rest = [word for word in rest if word != "--use-rdma"]
-    line, given = parse("oneflow", rest, ("gpt",), own.upstream_line)
-    options = Options(line, given, _IGNORED)
+    line, given = parse("oneflow", rest, LINES, own.upstream_line)
+    options = Options(line, given, IGNORED)
     per_node, nodes, ips = options("num_gpus_per_node"), options("num_nodes"), options("node_ips", [])
     ips = ips.split(",") if isinstance(ips, str) else ips
     if nodes > 1 and len(ips) < nodes:

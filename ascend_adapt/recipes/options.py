@@ -59,19 +59,19 @@ def choose_line(dialect: str, names: Collection[str], lines: Iterable[str], aske
         if set(names) <= set(one.options):
             return one
     nearest = max(known, key=lambda one: len(set(names) & set(one.options)))
-    raise _unknown(dialect, sorted(set(names) - set(nearest.options)), nearest, asked)
+    raise _unknown(dialect, sorted(set(names) - set(nearest.options)), nearest)
 
 
-def _unknown(dialect: str, names: list[str], nearest: Line, asked: str | None) -> ConfigError:
+def _unknown(dialect: str, names: list[str], nearest: Line) -> ConfigError:
     first = names[0]
     close = difflib.get_close_matches(first, nearest.options, 1)
     elsewhere = [one.stem.partition("-")[2] for one in sorted(_RECORDED.glob(f"{dialect}-*.json"))]
     has_it = [one for one in elsewhere if one != nearest.name and first in line(dialect, one).options]
-    if close:
+    if has_it:
+        step = f"{', '.join(has_it)} {'has' if len(has_it) == 1 else 'have'} it, and not all of the others"
+        step = f"{step}: leave out what only {nearest.name} has"
+    elif close:
         step = f"did you mean {close[0]}?"
-    elif has_it:
-        step = f"{', '.join(has_it)} {'has' if len(has_it) == 1 else 'have'} it: leave out what only {nearest.name} has"
-        step += ", or choose by --upstream-line" if asked else ""
     else:
         step = "correct it or leave it out"
     return ConfigError(f"{', '.join(names)}: unknown to {dialect} ({nearest.source}) — {step}")

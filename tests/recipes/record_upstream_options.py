@@ -91,9 +91,9 @@ def parser_of(checkout: Path, dialect: str, line: str) -> argparse.ArgumentParse
     with (
         mock.patch.object(argparse.ArgumentParser, "parse_args", stop),
         mock.patch.object(argparse.ArgumentParser, "parse_known_args", stop),
+        contextlib.suppress(SystemExit),
     ):
-        with contextlib.suppress(SystemExit):
-            module.parse_args()
+        module.parse_args()
     return found[0]
 
 

@@ -1,0 +1,102 @@
+"""`ascend-run --native` as a user types it: what is printed, what is refused before anything starts, one run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+SIZES = (
+    "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
+    "--micro-batch-size 2 --global-batch-size 4 --train-iters 6 --lr 0.003 --log-interval 2 --eval-interval 6 "
+    "--eval-iters 1 --split 90,5,5"
+)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Real text, preprocessed as a user does it, with a vocabulary of bytes."""
+    from ascend_adapt import cli
+
+    text = "".join(path.read_text() for path in sorted(Path(__file__).parent.glob("test_*.py")))
+    documents = [text[start : start + 2000] for start in range(0, 60000, 2000)]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": one}) + "\n" for one in documents))
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    alphabet = sorted(ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate([*alphabet, "<|endoftext|>"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    words = f"--input {tmp_path}/text.jsonl --output-prefix {tmp_path}/text --vocab {tmp_path}/vocab.json"
+    words += f" --merge-file {tmp_path}/merges.txt --tokenizer-type GPT2BPETokenizer --append-eod --workers 1"
+    assert cli.main(["preprocess", *words.split()]) == 0
+    return f"--data-path {tmp_path}/text_text_document --vocab-file {tmp_path}/vocab.json"
+
+
+def test_a_dry_run_adds_configuration_layout_and_memory(ascend_run):
+    argv = ["--nproc", "4", "--device", "cpu", "--native", "megatron", *SIZES.split(), "--data-path", "d"]
+    done = ascend_run(*argv, "--tensor-model-parallel-size", "2", "--vocab-size", "257", "--dry-run")
+    plan = json.loads(done.stdout)
+    assert plan["world_size"] == len(plan["ranks"]) == 4
+    assert plan["ranks"][0]["argv"][-2:] == ["-m", "ascend_adapt.native"]
+    assert plan["config"]["model"]["padded_vocab_size"] == 512
+    assert [(one["data"], one["tensor"]) for one in plan["layout"]["ranks"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert plan["layout"]["ranks"][0]["layers"] == [[0, 1]]
+    assert [one["rank"] for one in plan["memory_bytes"]] == [0, 1, 2, 3]
+    assert all(one["total"] > 0 for one in plan["memory_bytes"])
+    told = json.loads(plan["ranks"][0]["env"]["ASCEND_ADAPT_NATIVE_CONFIG"])
+    assert told == plan["config"]
+
+
+def test_the_dialects_own_number_of_ranks(ascend_run, tmp_path):
+    (tmp_path / "c.yml").write_text(
+        '{"num_gpus": 4, "num-layers": 4, "hidden-size": 64, "num-attention-heads": 4, "seq-length": 32,'
+        '"max-position-embeddings": 32, "train_micro_batch_size_per_gpu": 1, "train-iters": 3, "data-path": "d",'
+        '"pipe-parallel-size": 2, "zero_optimization": {"stage": 1}}'
+    )
+    argv = ["--device", "cpu", "--native", "neox", "c", "--vocab-size", "99", "--dry-run"]
+    assert json.loads(ascend_run(*argv).stdout)["world_size"] == 4
+    assert json.loads(ascend_run("--nproc", "2", *argv).stdout)["layout"]["data"] == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "told", "code"),
+    [
+        ("--num-layrs 3", "--num-layrs: unknown to megatron", 2),
+        ("--min-lr 1.0", "min_lr: 1.0, expected at most lr = 0.003", 2),
+        ("--tensor-model-parallel-size 4", "ranks: 2, expected a multiple of tensor 4 x pipeline 1 = 4", 2),
+        ("--pad-vocab-size-to 100", "vocabulary: 257 ids, expected at most the table's 100 rows", 2),
+        ("--seq-length 100000 --max-position-embeddings 100000", "expected at least 100001 for a sample", 1),
+        ("--split 1000,1,1", "sequences falls to", 1),
+        ("--data-path nowhere", "nowhere", 1),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_starts(ascend_run, corpus, tmp_path, more, told, code):
+    argv = ["--nproc", "2", "--device", "cpu", "--log-dir", "run", "--native", "megatron", *SIZES.split()]
+    done = ascend_run(*argv, *corpus.split(), *more.split())
+    assert done.returncode == code
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_ranks_train_on_real_text(ascend_run, corpus, tmp_path):
+    argv = ["--nproc", "2", "--device", "cpu", "--log-dir", "run", "--native", "megatron", *SIZES.split()]
+    done = ascend_run(*argv, *corpus.split(), "--tensor-model-parallel-size", "2", OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith(" iteration")]
+    assert [line.split("|")[0].split()[1] for line in lines] == ["2/", "4/", "6/"]
+    assert all(" | consumed tokens: " in line and line.endswith(" |") for line in lines)
+    assert "validation loss at iteration 6 | lm loss value: " in done.stdout
+    assert "validation loss at the end of training for test data | " in done.stdout
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == [2, 4, 6]
+    assert rows[-1]["lm_loss"] < rows[0]["lm_loss"] < 6.5  # of 512 rows: a loss of 6.2 at the start
+    configuration = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert (configuration["parallel"]["tensor"], configuration["dialect"]) == (2, "megatron")
+    # The configuration that was kept is one that a run can be started from.
+    again = ascend_run("--nproc", "2", "--device", "cpu", "--dry-run", "-m", "ascend_adapt.native", "run/config.yaml")
+    assert again.returncode == 0, again.stderr
