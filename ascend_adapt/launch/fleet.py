@@ -229,7 +229,7 @@ class Fleet:
         if not wrong:
             return 0
         # No rank failed there, so its guardian was killed; what it tells of others came of our own signal.
-        first_ended = min(wrong, key=lambda link: link.heard)
+        first_ended = min(wrong, key=lambda link: link.ended_at)
         code = int((first_ended.ended or {})["code"])
         say(f"host {first_ended.name}: ended with {code_name(code)}")
         return code

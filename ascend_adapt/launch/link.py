@@ -30,6 +30,7 @@ class Link:
         self.has_begun = False
         self.lost = ""
         self.is_closed = False
+        self.ended_at = 0.0
         self.ahead_ns = 0
         self.heard = time.monotonic()
         os.set_blocking(sink, False)
@@ -97,7 +98,7 @@ class Link:
             elif kind is Kind.STATUS:
                 told.append(json.loads(payload))
             elif kind is Kind.ENDED:
-                self.ended = json.loads(payload)
+                self.ended, self.ended_at = json.loads(payload), time.monotonic()
         return told
 
     @property

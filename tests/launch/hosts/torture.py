@@ -11,6 +11,7 @@ import argparse
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -81,6 +82,11 @@ def one_run(hosts: Cluster, victim: str, way: str, chance: random.Random) -> tup
     try:
         job.communicate(timeout=PATIENCE_S)
         left = hosts.left(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        left = hosts.left(0)
+        for pid, _ in [one for host in hosts.names for one in running(hosts, host)]:
+            os.kill(pid, signal.SIGKILL)
+        job.communicate()
     finally:
         if victim == "cut":
             hosts.link(name, "up")
