@@ -50,6 +50,7 @@ MAY_IMPORT = {
         "ascend_adapt.doctor",
         "ascend_adapt.kernels",
         "ascend_adapt.launch",
+        "ascend_adapt.probe",
         "ascend_adapt.status_report",
     },
     "ascend_adapt.data": {"ascend_adapt.data.samplers", "ascend_adapt.data.torch_dataset", "ascend_adapt.probe"},

@@ -77,6 +77,9 @@ class Agent:
         order = self._order()
         if order is None:
             return 1
+        if "look" in order:
+            self._sender.send(json_frame(Kind.ENDED, seen(Path(order["look"]))))
+            return 0
         try:
             run, pipes, report = self._begin(order)
         except (AdaptError, OSError) as error:
@@ -216,9 +219,14 @@ def hello(port: int) -> dict[str, Any]:
     }
 
 
+def seen(mark: Path) -> dict[str, Any]:
+    """Return whether this host sees a file of the launcher's folder, or has a folder of that name at all."""
+    return {"sees_mark": mark.exists(), "has_folder": mark.parent.is_dir(), "time_s": time.time()}
+
+
 def running_jobs() -> list[dict[str, Any]]:
-    """Return pid and run directory of each rank of any job of ours that this user has on this machine now."""
-    found = []
+    """Return the run directory of each job of ours that runs on this machine now, and the pids of its ranks."""
+    found: dict[str, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -230,5 +238,5 @@ def running_jobs() -> list[dict[str, Any]]:
         claimed = environ.get(b"ASCEND_ADAPT_RANK_PID", b"").partition(b" ")[0] or entry.encode()
         identity = Identity.of(int(entry))
         if b"ASCEND_ADAPT_JOB" in environ and b"RANK" in environ and claimed == entry.encode() and identity:
-            found.append({"pid": identity.pid, "run_dir": os.fsdecode(environ.get(b"ASCEND_ADAPT_RUN_DIR", b""))})
-    return found
+            found.setdefault(os.fsdecode(environ.get(b"ASCEND_ADAPT_RUN_DIR", b"")), []).append(identity.pid)
+    return [{"run_dir": run_dir, "pids": pids} for run_dir, pids in found.items()]

@@ -297,7 +297,12 @@ def compare(links: Sequence[Link], parts: Mapping[str, Plan], device: str) -> No
         if abs(ahead_s) > _BEGIN_S:
             say(f"host {link.name}: its clock is {ahead_s:+.0f} s from this one's — times in its logs are so too")
         for job in hello["jobs"]:
-            say(f"host {link.name}: pid {job['pid']} of another job runs there (run directory {job['run_dir']})")
+            say(f"host {link.name}: another job runs there, {described(job)}")
+
+
+def described(job: Mapping[str, Any]) -> str:
+    """Return what an agent told of a job that runs on its machine."""
+    return f"pids {', '.join(map(str, job['pids']))}, run directory {job['run_dir']}"
 
 
 def run(mission: Mission) -> int:
