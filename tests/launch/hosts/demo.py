@@ -17,7 +17,10 @@ from conftest import HOSTFILE, Cluster
 from namespaces import why_not
 
 EXAMPLE = Path(__file__).parents[3] / "examples/megatron_deepspeed_gpt2/pretrain_gpt2.py"
-SMALL = "--num-layers 2 --hidden-size 32 --num-attention-heads 2 --seq-length 32 --train-iters 3 --log-interval 1 --global-batch-size 16"
+SMALL = (
+    "--num-layers 2 --hidden-size 32 --num-attention-heads 2 --seq-length 32 --train-iters 3 --log-interval 1 "
+    "--global-batch-size 16"
+)
 
 
 def main(data: Path) -> int:
