@@ -62,7 +62,7 @@ def read(argv: Sequence[str]) -> Recipe:
         options.refuse_the_rest()
         return config, notes + options.notes()
 
-    return Recipe("megatron", line.source, None, None, build)
+    return Recipe("megatron", line.source, build, save=given.get("save"))
 
 
 def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]) -> TrainConfig:

@@ -61,6 +61,22 @@ def test_the_dialects_own_number_of_ranks(ascend_run, tmp_path):
     assert json.loads(ascend_run("--nproc", "2", *argv).stdout)["layout"]["data"] == 1
 
 
+def test_the_dialects_own_hosts(ascend_run, tmp_path):
+    (tmp_path / "hosts").write_text("w-1 slots=4\nw-2 slots=4\nw-3 slots=4\n")
+    (tmp_path / "c.yml").write_text(
+        '{"hostfile": "hosts", "num_nodes": 2, "num_gpus": 2, "num-layers": 4, "hidden-size": 64, "seq-length": 32,'
+        '"num-attention-heads": 4, "max-position-embeddings": 32, "train_batch_size": 8, "train-iters": 3,'
+        '"data-path": "d", "pipe-parallel-size": 2, "save": "kept", "checkpoint-factor": 2}'
+    )
+    argv = ["--device", "cpu", "--dry-run", "--native", "neox", "c", "--vocab-size", "99"]
+    plan = json.loads(ascend_run(*argv).stdout)
+    assert [rank["host"] for rank in plan["ranks"]] == ["w-1", "w-1", "w-2", "w-2"]
+    assert (plan["layout"]["pipeline"], plan["layout"]["data"]) == (2, 2)
+    assert plan["ranks"][0]["env"]["ASCEND_ADAPT_RUN_DIR"] == str(tmp_path / "kept")
+    plan = json.loads(ascend_run("--exclude", "w-1", *argv).stdout)
+    assert {rank["host"] for rank in plan["ranks"]} == {"w-2", "w-3"}
+
+
 @pytest.mark.parametrize(
     ("more", "told", "code"),
     [
