@@ -40,15 +40,9 @@ def name(device: torch.device) -> str:
     return "cpu" if device.type == "cpu" else str(_module(device).get_device_name(device))
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was told."""
-    if device.type != "cpu":
-        _module(device).synchronize(device)
-
-
-def peak_memory(device: torch.device) -> int:
-    """Return the most bytes that tensors held on the device; 0 on a CPU, which does not count them."""
-    return 0 if device.type == "cpu" else int(_module(device).max_memory_allocated(device))
+def of_counters(device: torch.device) -> torch.device:
+    """Return where step counters of parameters on ``device`` belong: beside them, but an NPU's operator reads them."""
+    return torch.device("cpu") if device.type == "npu" else device
 
 
 def rng_state(device: torch.device) -> torch.Tensor:

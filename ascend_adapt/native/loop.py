@@ -17,7 +17,7 @@ from ascend_adapt.native import state
 from ascend_adapt.native.batches import batch_at
 from ascend_adapt.native.config import TrainConfig
 from ascend_adapt.native.metrics import StepMetrics
-from ascend_adapt.native.samples import Samples
+from ascend_adapt.native.samples import Samples, is_evaluated
 from ascend_adapt.native.schedules import learning_rate, weight_decay
 from ascend_adapt.native.state import Progress
 from ascend_adapt.native.trainer import Trainer
@@ -73,16 +73,17 @@ class Run:
         self.progress, told = state.load(self.trainer)
         log.say(told)
         self.train = Samples(config, mesh, "train", self.progress.consumed_samples)
-        evaluated = self.progress.iteration // config.eval_interval if config.eval_interval else 0
         self.valid: Samples | None = None
-        if config.eval_interval and config.eval_iterations:
-            consumed = evaluated * config.eval_iterations * config.batch.total
-            self.valid = Samples(config, mesh, "valid", consumed)
+        if is_evaluated(config, "valid"):
+            evaluations = self.progress.iteration // config.eval_interval
+            self.valid = Samples(config, mesh, "valid", evaluations * config.eval_iterations * config.batch.total)
         self.began = time.monotonic()
 
     def to_the_end(self) -> None:
         """Train until the last iteration, or until the configuration says to stop."""
         config, saved = self.config, -1
+        if self.progress.iteration == 0 and state.due(config, 0):
+            self.save()
         while self.progress.iteration < config.iterations:
             self.step()
             iteration = self.progress.iteration
@@ -96,13 +97,13 @@ class Run:
                     self.save()
                 self.log.say(f"stopping after iteration {iteration}, as asked")
                 return
-        if self.valid is not None:
+        if is_evaluated(config, "test"):
             test = Samples(config, self.mesh, "test")
             self.log.evaluation(self.progress.iteration, "test", self.evaluate(test))
 
     def step(self) -> None:
         """Train on the next global batch."""
-        config, before = self.config, self.progress
+        config, before, began = self.config, self.progress, time.perf_counter()
         total, micro_batches = batch_at(config.batch, config.parallel.data, before.consumed_samples)
         batch = self.train.next(micro_batches)
         rate = learning_rate(config.schedule, before.scheduled)
@@ -124,7 +125,7 @@ class Run:
                 loss_scale=done.loss_scale,
                 skipped=done.skipped,
                 nan=math.isnan(done.loss),
-                seconds=done.seconds,
+                seconds=time.perf_counter() - began,
                 params_norm=done.params_norm,
                 num_zeros=done.num_zeros,
             )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ascend_adapt import kernels
+from ascend_adapt.native import device as devices
 from ascend_adapt.native.config import Optimizer as Settings
 from ascend_adapt.native.parameters import Placed
 
@@ -25,7 +26,8 @@ class Optimizer:
         self.settings = settings
         names = ("momentum",) if settings.kind == "sgd" else ("exp_avg", "exp_avg_sq")
         self.states = [{name: torch.zeros_like(one.local) for name in names} for one in self.parameters]
-        self.steps = [torch.zeros((), dtype=torch.float32) for _ in self.parameters]
+        homes = [devices.of_counters(one.local.device) for one in self.parameters]
+        self.steps = [torch.zeros((), dtype=torch.float32, device=home) for home in homes]
 
     @torch.no_grad()
     def step(self, lr: float, weight_decay: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -52,6 +53,8 @@ class Samples:
             batch_sampler=sampler,
             num_workers=data.num_workers,
             pin_memory=self.device.type != "cpu",
+            # It draws a number for its workers; of the default generator, that would shift all dropout behind it.
+            generator=torch.Generator(),
         )
         self._micro_batches: Iterator[Batch] = iter(loader)
 
@@ -69,6 +72,18 @@ class Samples:
             parts.append(part)
         names = [*self._names, *(["masked_out"] if "masked_out" in parts[0] else [])]
         return {name: torch.cat([part[name] for part in parts]).to(self.device, non_blocking=True) for name in names}
+
+
+def is_evaluated(config: TrainConfig, part: str) -> bool:
+    """Return whether the run evaluates on a part: it evaluates, and the part has token files or a share of them."""
+    data = config.data
+    if not (config.eval_interval and config.eval_iterations):
+        return False
+    if data.valid or data.test:
+        return bool({"valid": data.valid, "test": data.test}[part])
+    shares = [float(share) for share in re.split("[,/]", data.split)]
+    number = PARTS.index(part)
+    return number < len(shares) and shares[number] > 0
 
 
 def _source(data: Data, part: str) -> tuple[Sequence[str], str]:

@@ -190,5 +190,5 @@ def due(config: TrainConfig, iteration: int) -> bool:
     wanted = config.checkpoint
     if wanted.save is None:
         return False
-    by_interval = wanted.interval > 0 and iteration % wanted.interval == 0
+    by_interval = wanted.interval > 0 and iteration > 0 and iteration % wanted.interval == 0
     return by_interval or iteration in wanted.steps or (wanted.at_end and iteration == config.iterations)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,7 +30,6 @@ class Step:
     grad_norm: float
     loss_scale: float
     skipped: bool
-    seconds: float
     params_norm: float | None = None
     num_zeros: float | None = None
 
@@ -57,7 +56,6 @@ class Trainer:
         Raises:
             TrainingError: an overflow at the smallest loss scale, by DeepSpeed's rule.
         """
-        began = time.perf_counter()
         for decoder in self.decoders:
             decoder.train()
         scale = self.scaler.scale
@@ -71,20 +69,18 @@ class Trainer:
         if logging.log_params_norm or logging.log_num_zeros:
             params_norm, num_zeros = gradients.norm_and_zeros(self.parameters, self.mesh)
         gradients.clip(self.parameters, norm, self.config.optimizer.clip_grad)
-        norm_told, loss_told = (float(each) for each in torch.stack([norm, mean]).tolist())
-        skipped = self.scaler.rule is not None and not _is_finite(norm_told)
+        # Without a loss scale the host need not know the norm before it hands the device the optimizer's work.
+        skipped = self.scaler.rule is not None and not math.isfinite(float(norm))
         if not skipped:
             self.optimizer.step(lr, weight_decay)
         self.optimizer.clear_gradients()
         self.scaler.update(skipped)
-        devices.synchronize(self.mesh.device)
-        seconds = time.perf_counter() - began
+        loss_told, norm_told = torch.stack([mean, norm]).tolist()
         return Step(
             loss_told,
             norm_told,
             scale,
             skipped,
-            seconds,
             params_norm=params_norm if logging.log_params_norm else None,
             num_zeros=num_zeros if logging.log_num_zeros else None,
         )
@@ -135,10 +131,6 @@ def _offloads(config: TrainConfig, mesh: Mesh) -> bool:
     wanted = parallel.offload_optimizer or parallel.offload_parameters
     sharded = parallel.data > 1 or config.precision.dtype != "fp32"
     return wanted and sharded and mesh.device.type != "cpu"
-
-
-def _is_finite(number: float) -> bool:
-    return number - number == 0.0
 
 
 def parameter_count(parameters: Sequence[Placed], mesh: Mesh) -> int:

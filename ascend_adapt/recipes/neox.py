@@ -327,7 +327,6 @@ def _schedule(options: Options, line: Line, lr: float, iterations: int) -> Sched
         unit="iterations",
         warmup=options("warmup") * decay,
         decay=decay,
-        from_checkpoint=not options("override_lr_scheduler"),
     )
 
 

@@ -1,9 +1,8 @@
 """Train Megatron-core's own GPTModel and the native one from the same weights on the same batches, side by side.
 
 Usage: beside_megatron_core.py MODEL STEPS, with megatron-core importable. Prints its version and the losses and
-gradient norms of both as JSON. Model, loss and its vocabulary-parallel cross entropy are Megatron-core's, unmodified;
-on a CPU, where its optimizer cannot be made, torch's AdamW with Megatron's two groups and torch's clipping stand for
-that.
+gradient norms of both as JSON. Model and loss are Megatron-core's, unmodified. Its optimizer cannot be made on a CPU:
+torch's AdamW with Megatron's two groups, and torch's clipping, stand for it.
 """
 
 from __future__ import annotations
