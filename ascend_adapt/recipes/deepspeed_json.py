@@ -40,18 +40,32 @@ def read_file(path: str) -> dict[str, Any]:
         raise ConfigError(f"deepspeed_config {path!r}: is no JSON ({error}) — correct it") from error
     if not isinstance(content, dict):
         raise ConfigError(f"deepspeed_config {path!r}: is a {type(content).__name__}, expected an object — correct it")
+    check(content, f"deepspeed_config {path!r}")
+    return content
+
+
+def check(content: Mapping[str, Any], where: str) -> None:
+    """Check the names of a configuration.
+
+    Raises:
+        ConfigError: one that is unknown, or switches something on that is not built.
+    """
     refused, known = _REFUSED.split(), f"{_USED} {_IGNORED} {_REFUSED}".split()
     for name, value in content.items():
         if name in refused and is_on(value):
             raise ConfigError(
-                f"deepspeed_config {path!r}: {name} is switched on, and the native trainer has nothing of the kind — "
-                "leave it out, or run DeepSpeed itself"
+                f"{where}: {name} is switched on, and the native trainer has nothing of the kind — leave it out, or "
+                "run DeepSpeed itself"
             )
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             step = f"did you mean {close[0]}?" if close else "correct it or leave it out"
-            raise ConfigError(f"deepspeed_config {path!r}: {name} is unknown — {step}")
-    return content
+            raise ConfigError(f"{where}: {name} is unknown — {step}")
+
+
+def without_effect() -> list[str]:
+    """Return the names that change no number of a step, or may be there switched off."""
+    return [*_IGNORED.split(), *_REFUSED.split()]
 
 
 def is_on(value: Any) -> bool:

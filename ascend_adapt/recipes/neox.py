@@ -121,6 +121,7 @@ def _command_line(argv: Sequence[str]) -> tuple[list[str], str | None, dict[str,
 
 
 def _config(options: Options, own: OwnOptions, line: Line, world_size: int) -> TrainConfig:
+    _check_extra(options)
     parallel = _parallel(options, world_size)
     # 1 is only upstream's default where a batch size says otherwise.
     accumulation = options("gradient_accumulation_steps") if options.is_given("gradient_accumulation_steps") else None
@@ -147,6 +148,15 @@ def _config(options: Options, own: OwnOptions, line: Line, world_size: int) -> T
         exit_interval=options("exit_interval"),
         seed=options("seed"),
     )
+
+
+def _check_extra(options: Options) -> None:
+    """Check what goes to DeepSpeed beside the keys of its own."""
+    extra = options("deepspeed_extra_args", {})
+    deepspeed_json.check(extra, "deepspeed_extra_args")
+    meant = sorted(set(extra) - set(deepspeed_json.without_effect()))
+    if meant:
+        raise ConfigError(f"deepspeed_extra_args: {', '.join(meant)}, expected as keys of their own — move them")
 
 
 def _parallel(options: Options, world_size: int) -> Parallel:
@@ -332,17 +342,25 @@ def _schedule(options: Options, line: Line, lr: float, iterations: int) -> Sched
 
 def _precision(options: Options) -> Precision:
     fp16, bf16, stated = options("fp16", {}), options("bf16", {}), options("precision")
-    if fp16.get("type", stated) == "bfloat16" or bf16.get("enabled"):
-        dtype = "bf16"
-    elif fp16.get("enabled") or stated == "fp16":
-        dtype = "fp16"
+    if options.line.name == "v2.0":
+        dtype = _dtype_of_v2(fp16, stated)
     else:
-        dtype = "fp32"
-    if stated == "fp16" and not fp16.get("enabled") and options.line.name == "v2.0":
-        raise ConfigError("precision: 'fp16' without fp16.enabled, with which v2.0 trains in fp32 — say which is meant")
+        switched_on = [name for name, section in (("fp16", fp16), ("bfloat16", bf16)) if section.get("enabled")]
+        asked = sorted({*switched_on, stated or "fp32"} - ({"fp32"} if stated is None and switched_on else set()))
+        if len(asked) > 1:
+            raise ConfigError(f"precision: {' and '.join(asked)} are asked for, expected one — leave one out")
+        dtype = {"bfloat16": "bf16"}.get(asked[0], asked[0])
     if options("fp16_lm_cross_entropy"):
         raise ConfigError("fp16_lm_cross_entropy: True, expected False — the loss is always computed in fp32")
     return Precision(dtype=dtype, loss_scale=deepspeed_json.loss_scale(fp16))
+
+
+def _dtype_of_v2(fp16: dict[str, Any], stated: str | None) -> str:
+    if fp16.get("type", stated) == "bfloat16":
+        return "bf16"
+    if stated == "fp16" and not fp16.get("enabled"):
+        raise ConfigError("precision: 'fp16' without fp16.enabled, with which v2.0 trains in fp32 — say which is meant")
+    return "fp16" if fp16.get("enabled") else "fp32"
 
 
 def _data(options: Options, vocabulary: Vocabulary) -> Data:
