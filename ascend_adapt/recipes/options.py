@@ -59,17 +59,18 @@ def choose_line(dialect: str, names: Collection[str], lines: Iterable[str], aske
         if set(names) <= set(one.options):
             return one
     nearest = max(known, key=lambda one: len(set(names) & set(one.options)))
-    raise _unknown(dialect, sorted(set(names) - set(nearest.options)), nearest)
+    raise _unknown(dialect, sorted(set(names) - set(nearest.options)), nearest, is_asked=asked is not None)
 
 
-def _unknown(dialect: str, names: list[str], nearest: Line) -> ConfigError:
+def _unknown(dialect: str, names: list[str], nearest: Line, *, is_asked: bool) -> ConfigError:
     first = names[0]
     close = difflib.get_close_matches(first, nearest.options, 1)
     elsewhere = [one.stem.partition("-")[2] for one in sorted(_RECORDED.glob(f"{dialect}-*.json"))]
     has_it = [one for one in elsewhere if one != nearest.name and first in line(dialect, one).options]
     if has_it:
-        step = f"{', '.join(has_it)} {'has' if len(has_it) == 1 else 'have'} it, and not all of the others"
-        step = f"{step}: leave out what only {nearest.name} has"
+        step = f"{', '.join(has_it)} {'has' if len(has_it) == 1 else 'have'} it"
+        more = f"not all of the others: leave out what only {nearest.name} has"
+        step += ": choose by --upstream-line" if is_asked else f", and {more}"
     elif close:
         step = f"did you mean {close[0]}?"
     else:

@@ -58,7 +58,8 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def parser_of(checkout: Path, dialect: str, line: str) -> argparse.ArgumentParser:
+def load(checkout: Path, dialect: str) -> types.ModuleType:
+    """Return upstream's module of arguments, run with stand-ins for what it imports beside itself."""
     root = checkout / "LanguageModeling" / "GPT" if dialect == "oneflow" else checkout
     for name in PACKAGES:
         module = types.ModuleType(name)
@@ -76,12 +77,15 @@ def parser_of(checkout: Path, dialect: str, line: str) -> argparse.ArgumentParse
         sys.modules["megatron"].model = sys.modules["megatron.model"]
         importlib.import_module("megatron.model.glu_activations")
     if dialect == "oneflow":
-        module = importlib.import_module("oneflow_gpt.config")
-    else:
-        for name in ("megatron.global_vars", "megatron.training.global_vars", "megatron.training.utils", "triton"):
-            sys.modules[name] = StandIns().create_module(importlib.machinery.ModuleSpec(name, None))
-        at_training = (root / "megatron" / "training" / "arguments.py").exists()
-        module = importlib.import_module("megatron.training.arguments" if at_training else "megatron.arguments")
+        return importlib.import_module("oneflow_gpt.config")
+    for name in ("megatron.global_vars", "megatron.training.global_vars", "megatron.training.utils", "triton"):
+        sys.modules[name] = StandIns().create_module(importlib.machinery.ModuleSpec(name, None))
+    at_training = (root / "megatron" / "training" / "arguments.py").exists()
+    return importlib.import_module("megatron.training.arguments" if at_training else "megatron.arguments")
+
+
+def parser_of(module: types.ModuleType) -> argparse.ArgumentParser:
+    """Return the parser that upstream builds."""
     found: list[argparse.ArgumentParser] = []
 
     def stop(self, *args, **kwargs):
@@ -152,7 +156,7 @@ def fields_of(checkout: Path) -> dict[str, Any]:
 
 
 def main(dialect: str, line: str, checkout: Path) -> None:
-    options = fields_of(checkout) if dialect == "neox" else options_of(parser_of(checkout, dialect, line))
+    options = fields_of(checkout) if dialect == "neox" else options_of(parser_of(load(checkout, dialect)))
     OUTPUT.mkdir(exist_ok=True)
     rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(options[name], sort_keys=True)}" for name in sorted(options))
     path = OUTPUT / f"{dialect}-{line}.json"
