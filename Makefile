@@ -9,7 +9,11 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
+<<<<<<< HEAD
+.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture hosts bench-startup npu-operators install clean
+=======
 .PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture bench-startup npu-operators native-matrix install clean
+>>>>>>> 848b2d96549b05e8913b6d5f11df381ec480682d
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -76,6 +80,12 @@ RUNS ?= 200
 SEED ?= 1
 torture: install
 	$(BIN)/python bench/torture.py --runs $(RUNS) --seed $(SEED) --write docs/reliability.md
+
+# Four hosts in namespaces of this machine; needs root, and Debian's iproute2, openssh-server and pdsh.
+hosts: install
+	$(BIN)/python -m pytest tests/launch/hosts
+	$(BIN)/python tests/launch/hosts/demo.py data/stdlib_text_document
+	$(BIN)/python tests/launch/hosts/torture.py --runs 50 --cuts 10 --seed $(SEED)
 
 bench-startup: install
 	$(BIN)/python bench/startup.py

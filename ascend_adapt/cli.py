@@ -80,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     status.add_argument("--upstream", metavar="DIR", help="judge a source tree instead of what is installed")
     doctor = commands.add_parser("doctor", help="versions, devices, and what must be fixed")
+    doctor.add_argument("-H", "--hostfile", metavar="FILE", help="look at these machines instead")
+    doctor.add_argument("--launcher", choices=("auto", "ssh", "pdsh"), default="auto", help="how they are reached")
+    doctor.add_argument("--ssh-port", type=int, metavar="PORT", help="port of their ssh servers")
     stop = commands.add_parser("stop", help="end a detached job, and only that one")
     stop.add_argument("run_dir", metavar="RUN_DIR", help="the run directory that ascend-run printed")
     kernels = commands.add_parser("kernels", help="which backend each kernel takes here, and why")
@@ -116,12 +119,29 @@ def _status(known: argparse.Namespace) -> int:
 def _doctor(known: argparse.Namespace) -> int:
     from ascend_adapt import doctor
 
+    if known.hostfile is not None:
+        return _doctor_of_hosts(known)
     diagnosis = doctor.examine(os.environ)
     if known.json:
         _print_json(diagnosis.to_json())
     else:
         doctor.show(diagnosis)
     return 1 if any(finding.must_fix for finding in diagnosis.findings) else 0
+
+
+def _doctor_of_hosts(known: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from ascend_adapt import probe
+    from ascend_adapt.launch import inspection
+
+    device, _ = probe.detect_device(os.environ)
+    reports = inspection.examine(Path(known.hostfile), known.launcher, known.ssh_port, device)
+    if known.json:
+        _print_json({"hosts": [asdict(one) for one in reports]})
+    else:
+        inspection.show(reports)
+    return 1 if any(one.problems for one in reports) else 0
 
 
 def _stop(known: argparse.Namespace) -> int:

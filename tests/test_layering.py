@@ -50,6 +50,7 @@ MAY_IMPORT = {
         "ascend_adapt.doctor",
         "ascend_adapt.kernels",
         "ascend_adapt.launch",
+        "ascend_adapt.probe",
         "ascend_adapt.status_report",
     },
     "ascend_adapt.data": {"ascend_adapt.data.samplers", "ascend_adapt.data.torch_dataset", "ascend_adapt.probe"},
@@ -63,6 +64,7 @@ MAY_IMPORT = {
         "ascend_adapt.agreement",
         "ascend_adapt.emulation",
         "ascend_adapt.hosts",
+        "ascend_adapt.launch.hostfile",
         "ascend_adapt.plugin_manager",
         "ascend_adapt.probe",
         "ascend_adapt.runtime",
@@ -85,7 +87,14 @@ MAY_IMPORT = {
         "ascend_adapt.probe",
         "ascend_adapt.runtime",
     },
-    "ascend_adapt_plugins": {"ascend_adapt", "ascend_adapt.kernels", "ascend_adapt.patches.spec"},
+    # Pure text to data, and DeepSpeed's format.
+    "ascend_adapt.launch.hostfile": set(),
+    "ascend_adapt_plugins": {
+        "ascend_adapt",
+        "ascend_adapt.kernels",
+        "ascend_adapt.launch.hostfile",
+        "ascend_adapt.patches.spec",
+    },
 }
 # The launcher's side of the emulation; the rest is loaded in ranks, after torch_npu.
 BEFORE_THE_RANKS = [f"ascend_adapt.emulation.{name}" for name in ("build", "cache", "environment", "symbols", "wheel")]

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from ascend_adapt import hosts, probe, settings
 from ascend_adapt.errors import AdaptError, LaunchError, SettingsError
-from ascend_adapt.launch import environment, launchers, native
+from ascend_adapt.launch import connecting, environment, launchers, machines, native, network
 from ascend_adapt.launch import plan as planning
 from ascend_adapt.launch import request as requests
+from ascend_adapt.launch import share as shares
 from ascend_adapt.launch.ports import Ports
 from ascend_adapt.launch.run_directory import RunDirectory
 
@@ -51,54 +52,83 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     native_run = native.prepare(request) if request.native else None
     if native_run is not None:
         request = native_run.request
+    started_once = request.form == "command" or request.once or _is_launcher(request)
     emulation = _emulation(request, environ)
     device, found = ("npu", _visible(emulation, environ)) if emulation else _devices(request, environ)
-    trained = native_run.configured(request.nproc or max(found, 1)) if native_run is not None else None
-    saves_to = trained.config.checkpoint.save if trained is not None else None
+    hosts = None if started_once else machines.chosen(request, found, _say)
+    others = sum(not network.is_here(host.address) for host in hosts or ()) if not request.dry_run else len(hosts or ())
+    several = hosts is not None and (len(hosts) > 1 or others > 0)
+    if several:
+        if emulation:
+            raise LaunchError(f"--device {request.device}: rehearses on one machine — leave --hostfile out")
+        environ = {**environ, **environment.of_deepspeed_env(environ, Path.cwd())}
+    share = None if started_once or hosts is not None else shares.of_this_machine(request, environ, network.addresses)
+    saves_to = native_run.recipe.save if native_run is not None else None
     folder = request.log_dir or saves_to or _default_run_dir(request.native or request.target)
     run_dir = RunDirectory(Path(os.path.abspath(folder)))
+    nodes = len(hosts) if hosts is not None else share.nodes if share is not None else 1
+    for warning in environment.warnings(device, environ, nodes):
+        _say(warning)
     adapt = request.adapt and not settings.is_off(environ)
     if adapt or emulation:
         _check_bootstrap()
-    if adapt:
-        manager = _plugins(request, environ)
-        patched = {
-            **manager.launch_env(device, environ),
-            **environment.of_patches(request, device, _targets(manager), environ),
-        }
-    else:
-        patched = environment.SWITCHED_OFF
+    patched = _patched(request, device, environ) if adapt else environment.SWITCHED_OFF
     if emulation:
         patched = {**patched, **environment.of_emulation(emulation, environ)}
     label = request.device if emulation else device
     with Ports() as ports:
         env = {
             **patched,
-            **environment.of_device(device, str(run_dir.path), ports.hccl_base, environ),
+            **environment.of_device(device, str(run_dir.path), None if several else ports.hccl_base, environ, nodes),
             "ASCEND_ADAPT_RUN_DIR": str(run_dir.path),
-            **(trained.env if trained is not None else {}),
         }
-        started_once = request.form == "command" or request.once or _is_launcher(request)
         if started_once:
             if request.form == "script" and not request.once:
-                print(f"ascend-run: {request.target} starts ranks itself, so it is started once", file=sys.stderr)
+                _say(f"{request.target} starts ranks itself, so it is started once")
             for option in requests.without_effect_on_a_command(request):
-                print(f"ascend-run: {option} has no effect: {request.target} is started once", file=sys.stderr)
+                _say(f"{option} has no effect: {request.target} is started once")
             plan = planning.of_command(request, device=label, env=env)
         else:
+            if hosts is None:
+                hosts = (planning.local_host(request, device, found, share),)
+            elif not several:
+                hosts = (machines.as_local(hosts[0], device, found),)
+            free_port = ports.rendezvous if not several else shares.DEFAULT_PORT
             plan = planning.of_ranks(
-                request, device=label, devices_found=found, env=env, environ=environ, free_port=ports.rendezvous
+                request, device=label, hosts=hosts, env=env, environ=environ, free_port=free_port, share=share
             )
+        trained = native_run.configured(plan.world_size or 1) if native_run is not None else None
+        if trained is not None:
+            plan = plan.also_set(trained.env)
         if request.dry_run:
             print(json.dumps({**plan.to_json(), **(trained.to_json() if trained is not None else {})}, indent=1))
             return 0
+        if share is not None and request.max_restarts:
+            raise _Usage("--max-restarts: the other machines have launchers of their own — give a --hostfile instead")
+        if several:
+            forwarded = environment.forwarded(environ, request.export)
+            way = connecting.choose(request, others)
         if trained is not None:
             trained.check_data()
             for note in trained.notes:
-                print(f"ascend-run: {note}", file=sys.stderr)
+                _say(note)
         run_dir.create()
         print(f"ascend-run: run directory {folder}", file=sys.stderr, flush=True)
+        if several:
+            from ascend_adapt.launch import fleet
 
+            return fleet.run(
+                fleet.Mission(
+                    plan=plan,
+                    run_dir=run_dir,
+                    device=device,
+                    forwarded=forwarded,
+                    way=way,
+                    chooses_port=request.master_port is None,
+                    max_restarts=request.max_restarts,
+                    strict=request.strict,
+                )
+            )
         from ascend_adapt.launch import runner
         from ascend_adapt.launch.guardian import Assignment
 
@@ -108,6 +138,19 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         if emulation:
             _tell_rehearsal(run_dir)
         return code
+
+
+def _say(text: str) -> None:
+    print(f"ascend-run: {text}", file=sys.stderr, flush=True)
+
+
+def _patched(request: requests.Request, device: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what reaches every Python of the job with patches."""
+    manager = _plugins(request, environ)
+    return {
+        **manager.launch_env(device, environ),
+        **environment.of_patches(request, device, _targets(manager), environ),
+    }
 
 
 def _check_bootstrap() -> None:
@@ -165,10 +208,7 @@ def _emulation(request: requests.Request, environ: Mapping[str, str]) -> Emulati
         return None
     from ascend_adapt.emulation import environment as emulation
 
-    def say(text: str) -> None:
-        print(f"ascend-run: {text}", file=sys.stderr, flush=True)
-
-    return emulation.prepare(request.soc, emulation.count_devices(request.nproc, environ), environ, say)
+    return emulation.prepare(request.soc, emulation.count_devices(request.nproc, environ), environ, _say)
 
 
 def _visible(emulation: Emulation, environ: Mapping[str, str]) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch import network
+from ascend_adapt.launch.plan import threads_per_rank
 from ascend_adapt.launch.request import Request
 
 if TYPE_CHECKING:
@@ -14,6 +17,12 @@ if TYPE_CHECKING:
 
 BOOTSTRAP = str(Path(__file__).parent / "bootstrap")
 SWITCHED_OFF = {"ASCEND_ADAPT": "0"}
+ALLOCATOR_SETTINGS = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+_FORWARDED = ("LD_LIBRARY_PATH", "PATH")
+_FORWARDED_PREFIXES = ("ASCEND_", "HCCL_", "NCCL_", "OMP_", "PYTHON")
+# Of the process or job that this launcher was started in, not of the one it starts.
+_OURS = ("ASCEND_ADAPT_JOB", "ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_RUN_DIR")
 
 
 def of_patches(request: Request, device: str, targets: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -57,21 +66,102 @@ def visible_npus(environ: Mapping[str, str]) -> dict[str, str]:
     return {"ASCEND_RT_VISIBLE_DEVICES": environ["CUDA_VISIBLE_DEVICES"]}
 
 
-def of_device(device: str, run_dir: str, hccl_base_port: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the defaults for one kind of device, without those that the user has set.
+def of_device(
+    device: str, run_dir: str, hccl_base_port: int | None, environ: Mapping[str, str], nodes: int = 1
+) -> dict[str, str]:
+    """Return the defaults for one kind of device on ``nodes`` machines, without those that the user has set.
+
+    ``hccl_base_port`` is None where each machine has its own.
 
     Source: the Ascend documentation's environment variables, read through design notes, not tried on an NPU.
     """
     if device != "npu":
         return {}
     defaults = {
-        # 120 s is what HCCL waits; loading a large checkpoint on one rank takes longer.
-        "HCCL_CONNECT_TIMEOUT": "1200",
+        # 120 s is what HCCL waits; loading a large checkpoint on one rank takes longer. 7200 s is the most it takes.
+        "HCCL_CONNECT_TIMEOUT": str(min(1200 + 10 * (nodes - 1), 7200)),
         "HCCL_WHITELIST_DISABLE": "1",
-        "HCCL_IF_BASE_PORT": str(hccl_base_port),
         "ASCEND_PROCESS_LOG_PATH": os.path.join(run_dir, "npu-logs"),
         # Megatron asserts it, whatever the device.
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     }
+    if hccl_base_port is not None:
+        defaults["HCCL_IF_BASE_PORT"] = str(hccl_base_port)
     defaults.update(visible_npus(environ))
     return {name: value for name, value in defaults.items() if name not in environ}
+
+
+def forwarded(environ: Mapping[str, str], export: Sequence[str]) -> dict[str, str]:
+    """Return the variables of the launcher that other hosts get.
+
+    Raises:
+        LaunchError: one is to be exported and not set.
+    """
+    for name in export:
+        if name not in environ:
+            raise LaunchError(f"--export {name}: is not set here, expected a variable to forward — set it")
+    return {
+        name: value
+        for name, value in environ.items()
+        if (name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES) or name in export) and name not in _OURS
+    }
+
+
+def of_deepspeed_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return what ``.deepspeed_env`` sets, in the home and then in ``folder``, as DeepSpeed's launcher reads it.
+
+    Raises:
+        LaunchError: a line of it is no NAME=value.
+    """
+    name = environ.get("DS_ENV_FILE", ".deepspeed_env")
+    told: dict[str, str] = {}
+    for path in dict.fromkeys((Path(environ.get("HOME", "~")).expanduser() / name, folder / name)):
+        if not path.is_file():
+            continue
+        for number, line in enumerate(path.read_text(errors="surrogateescape").splitlines(), 1):
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            key, equals, value = line.partition("=")
+            if not equals or not key.strip():
+                raise LaunchError(f"{path}: line {number} is {key!r}, expected NAME=value — correct it")
+            told[key.strip()] = value
+    return told
+
+
+def of_host(device: str, towards: str, hccl_base_port: int, nproc: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the defaults of one of several hosts, found on that host; ``towards`` is another one of them.
+
+    Libraries that choose an interface themselves choose a bridge of the container runtime, or loopback, often enough.
+    """
+    defaults = {"OMP_NUM_THREADS": str(threads_per_rank(nproc))}
+    address = network.address_towards(towards)
+    interface = network.interface_of(address) if address else None
+    if interface:
+        defaults.update(dict.fromkeys(("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), interface))
+        if device == "cuda":
+            defaults["NCCL_SOCKET_IFNAME"] = f"={interface}"
+    if device == "npu":
+        defaults["HCCL_IF_BASE_PORT"] = str(hccl_base_port)
+        if address and "HCCL_SOCKET_IFNAME" not in environ:
+            defaults["HCCL_IF_IP"] = address
+    return {name: value for name, value in defaults.items() if name not in environ}
+
+
+def warnings(device: str, environ: Mapping[str, str], nodes: int) -> list[str]:
+    """Return what is likely to go wrong with the user's own variables.
+
+    Raises:
+        LaunchError: what is certain to.
+    """
+    if device == "npu" and all(environ.get(name) for name in ALLOCATOR_SETTINGS):
+        raise LaunchError(f"{' and '.join(ALLOCATOR_SETTINGS)}: both are set, torch_npu aborts on both — unset one")
+    told = []
+    wait, minutes = environ.get("HCCL_EXEC_TIMEOUT", ""), environ.get("DEEPSPEED_TIMEOUT", "30")
+    if device == "npu" and wait.isdecimal() and minutes.isdecimal() and int(wait) != 60 * int(minutes):
+        told.append(
+            f"HCCL_EXEC_TIMEOUT={wait} s, but the process group waits {60 * int(minutes)} s unless the script says "
+            "otherwise: the shorter one ends the job — make them equal"
+        )
+    if nodes > 1 and environ.get("HCCL_IF_IP"):
+        told.append(f"HCCL_IF_IP={environ['HCCL_IF_IP']} goes to {nodes} hosts, each has its own — unset it")
+    return told

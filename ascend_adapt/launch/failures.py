@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,13 @@ def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
         # How it ended, from the kernel; what for and when, from the rank.
         seen = Failure(seen.rank, own[0].time_ns, seen.code, own[0].error, own[0].host)
     return min([seen, *(failure for failure in told if failure.time_ns >= since_ns)], key=lambda one: one.time_ns)
+
+
+def first_told(run_dir: RunDirectory, since_ns: int, ranks: Collection[int]) -> Failure | None:
+    """Return the first failure that one of ``ranks`` has left word of, or None."""
+    told = [failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None]
+    own = [failure for failure in told if failure.time_ns >= since_ns and failure.rank in ranks]
+    return min(own, key=lambda one: one.time_ns, default=None)
 
 
 def _read(path: Path) -> Failure | None:

@@ -8,12 +8,13 @@ signal itself, and when that pipe closes because the launcher is gone.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import selectors
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ascend_adapt.errors import LaunchError
@@ -41,6 +42,19 @@ class Assignment:
     max_restarts: int = 0
     strict: bool = False
     watch_reach: bool = False
+    part: Part | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is said to the guardian of one of several hosts: the job is one of all of them.
+
+    ``report`` is where the guardian writes how its part ended, as JSON; the launcher judges all of them.
+    """
+
+    job: str
+    attempt: int
+    report: int
 
 
 class Guardian:
@@ -52,11 +66,18 @@ class Guardian:
         self._stop: int | None = None
         self._hurry = False
         self._unreached: list[str] = []
+        self._failure: Failure | None = None
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
         """Run the job to its end and return its exit code."""
         processes.adopt_orphans()
+        part = self._assignment.part
+        if part is not None:
+            code = self._attempt(part.attempt)
+            told = asdict(self._failure) if self._failure is not None else None
+            os.write(part.report, json.dumps({"failure": told, "unreached": self._unreached}).encode())
+            return code
         self._write_job()
         code, restarts = self._attempt(0), 0
         while code and self._stop is None and restarts < self._assignment.max_restarts:
@@ -93,9 +114,13 @@ class Guardian:
         left_running = self._end_all(failure)
         output.finish(_OUTPUT_WAIT_S if not left_running else 0)
         if failure is None:
+            # Another host's failure may have ended this one before it could see its own, earlier one.
+            self._failure = failures.first_told(self._assignment.run_dir, began_ns, ranks)
             return 0 if self._stop is None else 128 + self._stop
         first = failures.earliest(self._assignment.run_dir, failure, began_ns)
-        say(first.told(self._assignment.run_dir))
+        if self._assignment.part is None:
+            say(first.told(self._assignment.run_dir))
+        self._failure = first
         return first.code
 
     def _start(self, command: RankCommand, output: Output, restarts: int) -> int:
@@ -125,6 +150,8 @@ class Guardian:
         return int(process.pid)
 
     def _job_name(self) -> str:
+        if self._assignment.part is not None:
+            return self._assignment.part.job
         return f"{self._job.boot[:8]}-{self._job.guardian.pid}-{self._job.guardian.start}"
 
     def _wait_for_end(self, running: dict[int, RankCommand]) -> Failure | None:

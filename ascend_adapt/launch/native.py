@@ -23,17 +23,13 @@ class NativeRun:
     request: Request
     recipe: Recipe
 
-    def configured(self, ranks_here: int) -> Configured:
-        """Return what the job trains that has as many ranks on each machine.
+    def configured(self, world_size: int) -> Configured:
+        """Return what that many ranks train.
 
         Raises:
             ConfigError: what the dialect asks for cannot be meant, or not on as many ranks.
-            LaunchError: the dialect speaks of several machines, and this is no dry run.
         """
-        nodes = self.recipe.nodes or 1
-        if nodes > 1 and not self.request.dry_run:
-            raise LaunchError(f"--native {self.recipe.dialect}: {nodes} machines are not built yet — use one")
-        config, notes = self.recipe.build(ranks_here * nodes)
+        config, notes = self.recipe.build(world_size)
         return Configured(config, tuple(notes))
 
 
@@ -94,7 +90,7 @@ class Configured:
 
 
 def prepare(request: Request) -> NativeRun:
-    """Return the native run that is asked for; the dialect's own number of ranks stands where none is given.
+    """Return the native run that is asked for; the dialect's words about machines and ranks stand where none are given.
 
     Raises:
         ConfigError: an argument of the dialect that is unknown, or cannot be meant.
@@ -102,8 +98,17 @@ def prepare(request: Request) -> NativeRun:
     from ascend_adapt.recipes import dialects
 
     recipe = dialects.read(request.native or "", request.arguments)
-    nproc = request.nproc or recipe.ranks_per_node
-    return NativeRun(dataclasses.replace(request, nproc=nproc, arguments=()), recipe)
+    asked = dataclasses.replace(
+        request,
+        arguments=(),
+        nproc=request.nproc or recipe.ranks_per_node,
+        nodes=request.nodes or recipe.nodes,
+        node_ips=request.node_ips or recipe.node_ips,
+        hostfile=request.hostfile or recipe.hostfile,
+        include=request.include or recipe.include,
+        exclude=request.exclude or recipe.exclude,
+    )
+    return NativeRun(asked, recipe)
 
 
 def _layers(stages: tuple[int, ...], pipeline_rank: int, pipeline: int) -> list[list[int]]:

@@ -6,21 +6,40 @@ import contextlib
 import os
 import selectors
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 
 STDOUT, STDERR = 1, 2
 _AT_ONCE = 1 << 16
 
 
+class Console:
+    """Writes what several sources print, none of whose lines is to be cut in two by another's."""
+
+    def __init__(self, whole_lines: bool) -> None:
+        self._whole_lines = whole_lines
+        self._held: dict[tuple[Hashable, int], bytes] = {}
+
+    def show(self, source: Hashable, console: int, data: bytes, ended: bool = False) -> None:
+        """Write ``data`` of a source to STDOUT or STDERR; an unfinished line waits for its end, or the source's."""
+        text = self._held.pop((source, console), b"") + data
+        if self._whole_lines and not ended and len(text) < _AT_ONCE:
+            end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+            text, self._held[source, console] = text[:end], text[end:]
+        while text:
+            try:
+                text = text[os.write(console, text) :]
+            except OSError:
+                return  # the console is gone (a closed terminal, `| head`); the logs are not
+
+
 class Output:
     """One thread that copies the pipes of all ranks until every writer has closed them."""
 
     def __init__(self, logs: Mapping[int, Path], append: bool) -> None:
-        self._logs = {rank: path.open("ab" if append else "wb", buffering=0) for rank, path in logs.items()}
         # With one rank nobody's line can be cut in two by another's.
-        self._whole_lines = len(logs) > 1
-        self._held: dict[tuple[int, int], bytes] = {}
+        self._console = Console(whole_lines=len(logs) > 1)
+        self._logs = {rank: path.open("ab" if append else "wb", buffering=0) for rank, path in logs.items()}
         self._selector = selectors.DefaultSelector()
         self._writers: list[int] = []
         self._thread = threading.Thread(target=self._copy, name="output of ranks", daemon=True)
@@ -54,17 +73,6 @@ class Output:
                 else:
                     self._selector.unregister(key.fd)
                     os.close(key.fd)
-                self._show(rank, console, data, ended=not data)
+                self._console.show(rank, console, data, ended=not data)
         for log in self._logs.values():
             log.close()
-
-    def _show(self, rank: int, console: int, data: bytes, ended: bool) -> None:
-        text = self._held.pop((rank, console), b"") + data
-        if self._whole_lines and not ended and len(text) < _AT_ONCE:
-            end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-            text, self._held[rank, console] = text[:end], text[end:]
-        while text:
-            try:
-                text = text[os.write(console, text) :]
-            except OSError:
-                return  # the console is gone (a closed terminal, `| head`); the logs are not

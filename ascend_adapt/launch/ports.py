@@ -33,6 +33,15 @@ class Ports:
         self.close()
 
 
+def is_free(port: int) -> bool:
+    """Return whether rank 0 could listen on a port of this machine now."""
+    try:
+        _bound(port).close()
+    except OSError:
+        return False
+    return True
+
+
 def _bound(port: int) -> socket.socket:
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

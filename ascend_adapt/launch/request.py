@@ -20,25 +20,10 @@ ascend-run [options] script.py [script arguments ...]
        ascend-run [options] COMMAND [arguments ...]
        ascend-run [options] --native neox|megatron|oneflow [that dialect's own arguments ...]"""
 
-# Promised, not built: said in one line rather than ignored. The number is how many values the option takes.
-NOT_BUILT = {
-    "-H": 1,
-    "--hostfile": 1,
-    "-i": 1,
-    "--include": 1,
-    "-e": 1,
-    "--exclude": 1,
-    "--nnodes": 1,
-    "--node-rank": 1,
-    "--launcher": 1,
-    "--export": 1,
-    "--numerics": 1,
-    "--deterministic": 0,
-    "--npu-compile-mode": 1,
-    "--container": 1,
-    "--image": 1,
-    "--fallback": 1,
-}
+LAUNCHERS = ("auto", "local", "ssh", "pdsh")
+
+# Promised, not built: said in one line rather than ignored.
+NOT_BUILT = ("--numerics", "--deterministic", "--npu-compile-mode", "--container", "--image", "--fallback")
 
 
 @dataclass(frozen=True)
@@ -59,6 +44,15 @@ class Request:
     soc: str = "910B"
     master_addr: str | None = None
     master_port: int | None = None
+    hostfile: str | None = None
+    include: str | None = None
+    exclude: str | None = None
+    launcher: str = "auto"
+    ssh_port: int | None = None
+    export: tuple[str, ...] = ()
+    nodes: int | None = None
+    node: int | None = None
+    node_ips: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
     allow_drift: tuple[str, ...] = ()
     strict: bool = False
@@ -104,6 +98,15 @@ def parse(argv: Sequence[str]) -> Request:
         soc=known.device.partition(":")[2] or Request.soc,
         master_addr=known.master_addr,
         master_port=known.master_port,
+        hostfile=known.hostfile,
+        include=known.include,
+        exclude=known.exclude,
+        launcher=known.launcher,
+        ssh_port=known.ssh_port,
+        export=tuple(known.export),
+        nodes=known.nnodes,
+        node=known.node_rank,
+        node_ips=known.node_ips,
         disable=tuple(known.disable),
         allow_drift=tuple(known.allow_drift),
         strict=known.strict,
@@ -123,6 +126,12 @@ def without_effect_on_a_command(request: Request) -> list[str]:
         "--master-addr": request.master_addr,
         "--master-port": request.master_port,
         "--pass-local-rank": request.pass_local_rank,
+        "--hostfile": request.hostfile,
+        "--include": request.include,
+        "--exclude": request.exclude,
+        "--nnodes": request.nodes,
+        "--node-rank": request.node is not None,
+        "--node-ips": request.node_ips,
     }
     return [option for option, value in stated.items() if value]
 
@@ -138,7 +147,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="ascend-run", usage=USAGE, allow_abbrev=False, description="Start a training job, adapted.")
     add = parser.add_argument
     add("-m", dest="module", action="store_true", help="the script is a module, as in python -m")
-    add("--nproc", "--nproc-per-node", "--num-gpus", dest="nproc", type=_at_least_one, metavar="N", help=_NPROC)
+    names = ("--nproc", "--nproc-per-node", "--num-gpus", "--num-gpus-per-node")
+    add(*names, dest="nproc", type=_at_least_one, metavar="N", help=_NPROC)
     add("--native", metavar="DIALECT", help="train with this package's own trainer, from a dialect's own arguments")
     add("--once", action="store_true", help="start the script once, without ranks: it is a launcher itself")
     add(
@@ -150,6 +160,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--master-addr", metavar="HOST", help="address of rank 0 (default: 127.0.0.1)")
     add("--master-port", type=_port, metavar="PORT", help="port of rank 0 (default: a free one)")
+    add("-H", "--hostfile", metavar="FILE", help="DeepSpeed's hostfile: other machines, reached by ssh or pdsh")
+    add("-i", "--include", metavar="HOST:SLOT,..@HOST", help="use only these hosts and slots of the hostfile")
+    add("-e", "--exclude", metavar="HOST:SLOT,..@HOST", help="use all but these")
+    add("--launcher", choices=LAUNCHERS, default="auto", help="how other machines are reached (default: pdsh, or ssh)")
+    add("--ssh-port", type=_port, metavar="PORT", help="port of the other machines' ssh servers")
+    add("--export", action="append", default=[], metavar="NAME", help="forward this variable to the other machines")
+    add("--nnodes", "--num-nodes", dest="nnodes", type=_at_least_one, metavar="N", help=_NNODES)
+    add("--node-rank", type=_at_least_zero, metavar="N", help="which of them this machine is, from 0 on")
+    add("--node-ips", type=_words, default=(), metavar="IP,IP", help="their addresses, this machine's among them")
     add("--disable", action="append", default=[], metavar="NAME", help="leave out a plugin or patch")
     add(
         "--allow-drift", action="append", default=[], metavar="NAME", help="go on although this patch drifted or failed"
@@ -165,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_NNODES = "machines of the job, where the same command is started on each; no ssh"
 _NPROC = "ranks on this machine (default: the devices found, 1 on a CPU)"
 
 
@@ -201,6 +221,10 @@ def _device(text: str) -> str:
     if colon and soc not in SOCS:
         raise argparse.ArgumentTypeError(f"invalid choice: {soc!r} (choose from {', '.join(SOCS)})")
     return text
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _number(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -41,6 +42,20 @@ class RunDirectory:
                 stale.unlink(missing_ok=True)
         except OSError as error:
             raise LaunchError(f"run directory {self.path}: {error.strerror} — choose another with --log-dir") from error
+
+    def join(self, job: Mapping[str, Any]) -> None:
+        """Make it ready on another host than the launcher's; ``job`` says who runs the job, as Job.write() wrote it.
+
+        Where the hosts share the folder the launcher has done so, and it is left as it is.
+
+        Raises:
+            LaunchError: as create().
+        """
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads(self.job.read_text())["launcher"] == job["launcher"]:
+                return
+        self.create()
+        write_whole(self.job, job)
 
     @property
     def beacons(self) -> Path:

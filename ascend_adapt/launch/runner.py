@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import traceback
-from types import FrameType
+from collections.abc import Mapping
 
 from ascend_adapt.errors import AdaptError
 from ascend_adapt.launch import ending, guardian, processes
@@ -15,39 +15,52 @@ from ascend_adapt.launch.guardian import Assignment, Guardian
 from ascend_adapt.launch.processes import Identity
 
 
-def run(assignment: Assignment) -> int:
-    """Run a job to its end and return its exit code.
+class Run:
+    """A guardian at work below this process, which hands signals down to it.
 
     If the guardian is killed, its ranks die with it and what they left becomes a child of this process, which ends it.
     """
-    processes.adopt_orphans()
-    launcher = Identity.own()
-    reader, writer = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # A signal that comes between fork and the handlers waits, and is handled by the one it was sent to.
-    before: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, guardian.HEEDED))
-    pid = os.fork()
-    if pid == 0:
-        os.close(writer)
-        _guard(Guardian(assignment, reader, launcher), before)
-    os.close(reader)
 
-    def hand_down(number: int, frame: FrameType | None) -> None:
-        # Where the guardian is gone, waitpid below says so.
+    def __init__(self, assignment: Assignment, descriptors: Mapping[int, int] | None = None) -> None:
+        """Start it; ``descriptors`` become those numbers in the guardian and its ranks, e.g. ``{1: pipe}``."""
+        processes.adopt_orphans()
+        launcher = Identity.own()
+        reader, self._writer = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # A signal that comes between fork and the handlers waits, and is handled by the one it was sent to.
+        before: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, guardian.HEEDED))
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._writer)
+            for number, descriptor in (descriptors or {}).items():
+                os.dup2(descriptor, number)
+            _guard(Guardian(assignment, reader, launcher), before)
+        os.close(reader)
+        for number in guardian.HEEDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda number, frame: self.send(number))
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def send(self, number: int) -> None:
+        """Hand a signal down."""
+        # Where the guardian is gone, waitpid says so.
         with contextlib.suppress(OSError):
-            os.write(writer, bytes([number]))
+            os.write(self._writer, bytes([number]))
 
-    for number in guardian.HEEDED:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, hand_down)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    _, status = os.waitpid(pid, 0)
-    code = processes.exit_code(status)
-    if os.WIFSIGNALED(status):
-        guardian.say(f"the guardian was killed, {processes.code_name(code)}")
-        ending.end_descendants()
-    return code
+    def wait(self) -> int:
+        """Wait for the end and return the exit code."""
+        _, status = os.waitpid(self._pid, 0)
+        code = processes.exit_code(status)
+        if os.WIFSIGNALED(status):
+            guardian.say(f"the guardian was killed, {processes.code_name(code)}")
+            ending.end_descendants()
+        return code
+
+
+def run(assignment: Assignment) -> int:
+    """Run a job on this machine to its end and return its exit code."""
+    return Run(assignment).wait()
 
 
 def _guard(guard: Guardian, mask: set[int]) -> None:

@@ -215,7 +215,7 @@ class Schedule:
 
     ``warmup`` and ``decay`` are counted in ``unit`` ("samples" or "iterations"), warmup may be fractional. Weight decay
     goes from ``start_weight_decay`` to ``end_weight_decay`` over ``weight_decay_over``, if they are given.
-    ``from_checkpoint``: a loaded checkpoint's schedule goes before this one.
+    A run that goes on from a checkpoint takes up its progress there, in this schedule.
     """
 
     dialect: str
@@ -232,7 +232,6 @@ class Schedule:
     end_weight_decay: float | None = None
     weight_decay_style: str = "constant"
     weight_decay_over: float = 0.0
-    from_checkpoint: bool = True
 
     def __post_init__(self) -> None:
         _one_of("schedule", self.dialect, SCHEDULES)

@@ -62,7 +62,7 @@ def read(argv: Sequence[str]) -> Recipe:
         options.refuse_the_rest()
         return config, notes + options.notes()
 
-    return Recipe("megatron", line.source, None, None, build)
+    return Recipe("megatron", line.source, build, save=given.get("save"))
 
 
 def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]) -> TrainConfig:
@@ -85,7 +85,7 @@ def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]
         checkpoint=_checkpoint(options),
         iterations=iterations,
         train_samples=samples,
-        eval_interval=options("eval_interval", 1000),
+        eval_interval=options("eval_interval", 0),
         eval_iterations=options("eval_iters", 100),
         exit_interval=options("exit_interval"),
         exit_duration_minutes=options("exit_duration_in_mins"),
@@ -229,9 +229,10 @@ def _model(options: Options, own: OwnOptions, vocabulary: Vocabulary, parallel: 
     tanh = options("openai_gelu", False) or (fused and not options("onnx_safe", False))
     groups = options("num_query_groups") if options("group_query_attention", False) else None
     std = options("init_method_std")
-    xavier = options("init_method_xavier_uniform", False)
-    weights = Init("xavier_uniform") if xavier else Init(std=std)
-    embedding = Init(std=options("embedding_init_method_std", std)) if not xavier else weights
+    # Only vision models read it in the older lines; in the newer ones the name it is passed under stops upstream.
+    if options.line.name not in ("bigscience", "v2.5") and options("init_method_xavier_uniform", False):
+        raise ConfigError("--init-method-xavier-uniform: stops upstream with a TypeError — leave it out")
+    weights = Init(std=std)
     normalization = options("normalization", "LayerNorm").lower()
     return Model(
         vocab_size=vocabulary.size,
@@ -255,9 +256,9 @@ def _model(options: Options, own: OwnOptions, vocabulary: Vocabulary, parallel: 
         mlp_bias=bias,
         hidden_dropout=options("hidden_dropout"),
         attention_dropout=options("attention_dropout"),
-        embedding_init=embedding,
+        embedding_init=Init(std=options("embedding_init_method_std", std)),
         init=weights,
-        output_init=weights if xavier else Init(std=std / math.sqrt(2.0 * layers)),
+        output_init=Init(std=std / math.sqrt(2.0 * layers)),
         head_init=weights,
     )
 
@@ -342,7 +343,6 @@ def _schedule(options: Options, batch: Batch, iterations: int, samples: int | No
         end_weight_decay=options("end_weight_decay"),
         weight_decay_style=style,
         weight_decay_over=float(samples or iterations * batch.total),
-        from_checkpoint=not (options("override_lr_scheduler", False) or options("override_opt_param_scheduler", False)),
     )
 
 

@@ -37,6 +37,8 @@ IGNORED = {
         distributed_backend distributed_timeout_minutes local_rank use_tp_pp_dp_mapping""",
     "the model is always built from this package's own layers": """
         deprecated_use_mcore_models use_cpu_initialization use_legacy_models""",
+    "the schedule is always the configuration's, also behind a checkpoint": """
+        override_lr_scheduler override_opt_param_scheduler""",
     "the format is read off the token files": """
         data_impl mmap_bin_files mmap_warmup num_dataset_builder_threads object_storage_cache_path s3_cache_path
         create_attention_mask_in_dataloader repeated_dataloader return_data_index valid_num_workers""",
@@ -61,8 +63,8 @@ IGNORED = {
     "it is about tasks other than training a GPT": """
         bert_binary_head bert_embedder_type biencoder_projection_dim classes_fraction data_per_class_fraction
         decoder_seq_length dino_bottleneck_size ict_head_size img_dim img_h img_w indexer_batch_size
-        indexer_log_interval inference inference_batch_times_seqlen_threshold iter_per_epoch mask_factor
-        mask_prob mask_type max_tokens_to_oom num_channels num_classes patch_dim query_in_block_prob
-        retriever_report_topk_accuracies retriever_score_scaling retriever_seq_length sample_rate short_seq_prob
-        swin_backbone_type vision_backbone_type vocab_extra_ids head_lr_mult""",
+        indexer_log_interval inference inference_batch_times_seqlen_threshold init_method_xavier_uniform
+        iter_per_epoch mask_factor mask_prob mask_type max_tokens_to_oom num_channels num_classes patch_dim
+        query_in_block_prob retriever_report_topk_accuracies retriever_score_scaling retriever_seq_length
+        sample_rate short_seq_prob swin_backbone_type vision_backbone_type vocab_extra_ids head_lr_mult""",
 }

@@ -85,7 +85,17 @@ def read(argv: Sequence[str]) -> Recipe:
         said = [f"global_num_gpus: {total} gives way to the job's {world_size} ranks"] if differs else []
         return config, notes + said + options.notes()
 
-    return Recipe("neox", line.source, each, nodes, build)
+    hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
+    # Of a hostfile the first num_nodes are meant; without one it says nothing.
+    return Recipe(
+        "neox",
+        line.source,
+        build,
+        save=options("save"),
+        ranks_per_node=each,
+        nodes=nodes if hosts["hostfile"] else None,
+        **hosts,
+    )
 
 
 def _command_line(argv: Sequence[str]) -> tuple[list[str], str | None, dict[str, Any]]:
@@ -317,7 +327,6 @@ def _schedule(options: Options, line: Line, lr: float, iterations: int) -> Sched
         unit="iterations",
         warmup=options("warmup") * decay,
         decay=decay,
-        from_checkpoint=not options("override_lr_scheduler"),
     )
 
 

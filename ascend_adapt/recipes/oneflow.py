@@ -68,7 +68,8 @@ def read(argv: Sequence[str]) -> Recipe:
             )
         return config, notes + options.notes()
 
-    return Recipe("oneflow", line.source, per_node, nodes, build)
+    several = {"nodes": nodes, "node_ips": tuple(ips[:nodes])} if nodes > 1 else {}
+    return Recipe("oneflow", line.source, build, save=options("save"), ranks_per_node=per_node, **several)
 
 
 def _config(options: Options, own: OwnOptions, world_size: int) -> TrainConfig:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+import os
 import shlex
+from pathlib import Path
 from typing import Any
 
 from ascend_adapt import Symptom, replace, wrap
+from ascend_adapt.launch import hostfile
 
 # Prefixes of names. ASCEND covers ASCEND_ADAPT_*: without those, other hosts would run other patches.
 FORWARDED = ("ASCEND", "HCCL", "LD_LIBRARY_PATH", "OMP_", "PATH")
@@ -46,4 +50,23 @@ def quote_exports(self: Any, key: str, var: str) -> None:
     self.exports[key.strip()] = shlex.quote(value) if self.name == "pdsh" else value
 
 
-PATCHES = (forward_ascend_variables, quote_exports)
+@wrap(
+    "deepspeed.launcher.runner:fetch_hostfile",
+    requires="deepspeed>=0.6",
+    why="comments and blank lines are refused before 0.8, and the `slot=` of the guides from 0.8 on",
+    until="DeepSpeed reads both",
+    without="crash",
+    symptom=Symptom(reason="what a parser refuses is no one fragment"),
+)
+def read_hostfile(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read a hostfile that is there as ascend-run does; what happens without one is DeepSpeed's own matter."""
+    path = args[0] if args else kwargs["hostfile_path"]
+    if not os.path.isfile(path):
+        return wrapped(*args, **kwargs)
+    from deepspeed.launcher import runner
+
+    hosts = hostfile.read(Path(path), runner.logger.warning)
+    return collections.OrderedDict((host.address, len(host.slots)) for host in hosts)
+
+
+PATCHES = (forward_ascend_variables, quote_exports, read_hostfile)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ascend_adapt.launch import request
+from ascend_adapt.launch.hostfile import Host
 from ascend_adapt.launch.plan import of_command, of_ranks
 
 SCRIPT = """
@@ -67,6 +68,6 @@ def test_the_plan_has_them(form, arguments):
     if form == "command":
         plan = of_command(asked, device="cpu", env={})
     else:
-        plan = of_ranks(asked, device="cpu", devices_found=1, env={}, environ={}, free_port=1)
+        plan = of_ranks(asked, device="cpu", hosts=[Host("localhost", (0,))], env={}, environ={}, free_port=1)
     argv = plan.ranks[0].argv
     assert list(argv[len(argv) - len(arguments) :]) == arguments

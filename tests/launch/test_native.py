@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZES = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
     "--micro-batch-size 2 --global-batch-size 4 --train-iters 6 --lr 0.003 --log-interval 2 --eval-interval 6 "
@@ -61,6 +63,22 @@ def test_the_dialects_own_number_of_ranks(ascend_run, tmp_path):
     assert json.loads(ascend_run("--nproc", "2", *argv).stdout)["layout"]["data"] == 1
 
 
+def test_the_dialects_own_hosts(ascend_run, tmp_path):
+    (tmp_path / "hosts").write_text("w-1 slots=4\nw-2 slots=4\nw-3 slots=4\n")
+    (tmp_path / "c.yml").write_text(
+        '{"hostfile": "hosts", "num_nodes": 2, "num_gpus": 2, "num-layers": 4, "hidden-size": 64, "seq-length": 32,'
+        '"num-attention-heads": 4, "max-position-embeddings": 32, "train_batch_size": 8, "train-iters": 3,'
+        '"data-path": "d", "pipe-parallel-size": 2, "save": "kept", "checkpoint-factor": 2}'
+    )
+    argv = ["--device", "cpu", "--dry-run", "--native", "neox", "c", "--vocab-size", "99"]
+    plan = json.loads(ascend_run(*argv).stdout)
+    assert [rank["host"] for rank in plan["ranks"]] == ["w-1", "w-1", "w-2", "w-2"]
+    assert (plan["layout"]["pipeline"], plan["layout"]["data"]) == (2, 2)
+    assert plan["ranks"][0]["env"]["ASCEND_ADAPT_RUN_DIR"] == str(tmp_path / "kept")
+    plan = json.loads(ascend_run("--exclude", "w-1", *argv).stdout)
+    assert {rank["host"] for rank in plan["ranks"]} == {"w-2", "w-3"}
+
+
 @pytest.mark.parametrize(
     ("more", "told", "code"),
     [
@@ -100,3 +118,36 @@ def test_two_ranks_train_on_real_text(ascend_run, corpus, tmp_path):
     # The configuration that was kept is one that a run can be started from.
     again = ascend_run("--nproc", "2", "--device", "cpu", "--dry-run", "-m", "ascend_adapt.native", "run/config.yaml")
     assert again.returncode == 0, again.stderr
+
+
+def test_the_neox_example_made_small_trains_as_two_stages(ascend_run, corpus, tmp_path):
+    paths = dict(zip(*[iter(corpus.split())] * 2, strict=True))
+    small = (
+        "--num_gpus 2 --global_num_gpus 2 --pipe-parallel-size 2 --model-parallel-size 1 --num-layers 4 --eval-iters 1 "
+        "--hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 --split 90,5,5 "
+        "--train_micro_batch_size_per_gpu 2 --gradient_accumulation_steps 2 --train-iters 4 --lr-decay-iters 4 "
+        "--checkpoint-factor 100 --load null --tokenizer_type GPT2BPETokenizer"
+    )
+    keys = ["--fp16", "{enabled: false}", "--data-path", paths["--data-path"], "--vocab-file", paths["--vocab-file"]]
+    argv = ["--device", "cpu", "--native", "neox", "-d", str(EXAMPLES / "gpt_neox"), "20B.yml"]
+    done = ascend_run(*argv, *small.split(), *keys, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith(" samples/sec: ")]
+    assert len(lines) == 2  # every second iteration
+    assert re.search(r" iteration        4/       4 \| .* approx flops per GPU: .* \| lm_loss: \d", lines[-1])
+    run_dir = tmp_path / "20B_checkpoints"
+    assert (run_dir / "metrics.jsonl").read_text().count("\n") == 2
+    assert yaml.safe_load((run_dir / "config.yaml").read_text())["parallel"]["stages"] == [2, 2]
+
+
+def test_oneflows_line_of_one_rank(ascend_run, corpus, tmp_path):
+    sizes = (
+        "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --micro-batch-size 2 --num-accumulation-steps 2 "
+        "--seq-length 32 --train-iters 4 --learning-rate 0.003 --lr-decay-style cosine --lr-decay-iters 10 "
+        f"--lr-warmup-iters 1 --vocab-size 257 --log-interval 2 --dataset {tmp_path}/text_text_document"
+    )
+    done = ascend_run("--device", "cpu", "--log-dir", "run", "--native", "oneflow", *sizes.split(), OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    table = [line for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert [line.split("|")[1].strip() for line in table] == ["step", "--------", "2", "4"]
+    assert [line.split("|")[3].strip() for line in table[2:]] == ["8", "16"]

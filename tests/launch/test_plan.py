@@ -5,13 +5,14 @@ import sys
 import pytest
 
 from ascend_adapt.errors import LaunchError
-from ascend_adapt.launch.plan import of_command, of_ranks
+from ascend_adapt.launch.plan import local_host, of_command, of_ranks
 from ascend_adapt.launch.request import parse
 
 
 def plan(*argv, device="cpu", found=1, environ=(), env=()):
     request = parse([*argv, "train.py", "--lr", "a b"])
-    return of_ranks(request, device=device, devices_found=found, env=dict(env), environ=dict(environ), free_port=4321)
+    hosts = [local_host(request, device, found)]
+    return of_ranks(request, device=device, hosts=hosts, env=dict(env), environ=dict(environ), free_port=4321)
 
 
 def test_one_rank_on_a_cpu_and_one_a_device_elsewhere():

@@ -35,7 +35,9 @@ def test_the_guides_run():
 
 def test_metrics_without_a_table_and_the_ranks_it_names():
     recipe = dialects.read("oneflow", [*GUIDE.split(), "--metric-print-format", "normal", "--num-accumulation-steps=2"])
-    assert (recipe.ranks_per_node, recipe.nodes) == (1, 1)
+    assert (recipe.ranks_per_node, recipe.nodes, recipe.save) == (1, None, "checkpoint")
+    several = dialects.read("oneflow", [*GUIDE.split(), "--num-nodes", "2", "--node-ips", "a,b,c"])
+    assert (several.nodes, several.node_ips) == (2, ("a", "b"))
     assert not recipe.build(1)[0].logging.table
 
 

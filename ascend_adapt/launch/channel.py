@@ -1,0 +1,97 @@
+"""What launcher and agent say to each other over one byte stream each way: frames of a kind, a length and a payload.
+
+A login shell may print before the agent does, so an agent begins with a mark; what comes before it is no frame.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+_HEAD = struct.Struct(">cI")
+_MARK = b"\0ascend-run agent 1\n"
+_AT_ONCE = 1 << 16
+# Each end says that it is there every BEAT_S; the other one gives it up after LOST_S without a word.
+BEAT_S, LOST_S = 2.0, 20.0
+
+
+class Kind(Enum):
+    """Kinds of frames; JSON unless said otherwise."""
+
+    HELLO = b"H"  # agent: what is on its machine
+    ORDER = b"O"  # launcher: what to run there
+    BEGAN = b"B"  # agent: its clock, at the start of the ranks
+    STDOUT = b"1"  # agent: bytes the ranks printed
+    STDERR = b"2"
+    STATUS = b"S"  # agent: what a rank says of itself
+    ENDED = b"E"  # agent: how it went
+    SIGNAL = b"K"  # launcher: one byte, the number of a signal
+    ALIVE = b"A"  # both: empty
+    PAUSE = b"P"  # launcher: empty; it is being stopped by a Ctrl-Z, and silent until it goes on
+
+
+def frame(kind: Kind, payload: bytes = b"") -> bytes:
+    """Return one frame."""
+    return _HEAD.pack(kind.value, len(payload)) + payload
+
+
+def json_frame(kind: Kind, data: Any) -> bytes:
+    """Return one frame of JSON; a byte that is no UTF-8 travels as the surrogate that Python has for it."""
+    return frame(kind, json.dumps(data).encode("ascii"))
+
+
+class Decoder:
+    """Bytes as they come, to frames."""
+
+    def __init__(self, marked: bool) -> None:
+        self._data = bytearray()
+        self._waits_for_mark = marked
+
+    @property
+    def noise(self) -> bytes:
+        """What has come instead of the mark so far."""
+        return bytes(self._data) if self._waits_for_mark else b""
+
+    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+        """Yield the frames that are whole by now."""
+        self._data += data
+        if self._waits_for_mark:
+            begin = self._data.find(_MARK)
+            if begin < 0:
+                return
+            del self._data[: begin + len(_MARK)]
+            self._waits_for_mark = False
+        while len(self._data) >= _HEAD.size:
+            value, size = _HEAD.unpack_from(self._data)
+            if len(self._data) < _HEAD.size + size:
+                return
+            payload = bytes(self._data[_HEAD.size : _HEAD.size + size])
+            del self._data[: _HEAD.size + size]
+            yield Kind(value), payload
+
+
+class Sender:
+    """Frames to a descriptor that may be slow, from several threads: each frame goes out whole."""
+
+    def __init__(self, descriptor: int, marked: bool = False) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+        self._left = bytearray(_MARK if marked else b"")
+
+    def send(self, data: bytes = b"") -> bool:
+        """Write as much as the descriptor takes at once, keep the rest for the next call; False: nobody reads."""
+        with self._lock:
+            self._left += data
+            try:
+                while self._left:
+                    del self._left[: os.write(self._descriptor, self._left[:_AT_ONCE])]
+            except BlockingIOError:
+                pass
+            except OSError:
+                return False
+        return True

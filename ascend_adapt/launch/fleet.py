@@ -1,0 +1,311 @@
+"""A job on several hosts, seen from the launcher: an agent on each, one order for all, and one end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ascend_adapt import agreement
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.channel import BEAT_S, LOST_S, Kind
+from ascend_adapt.launch.connecting import Way
+from ascend_adapt.launch.ending import GRACE_S
+from ascend_adapt.launch.guardian import HEEDED, say
+from ascend_adapt.launch.link import Link
+from ascend_adapt.launch.output import Console
+from ascend_adapt.launch.plan import Plan
+from ascend_adapt.launch.processes import Identity, code_name
+from ascend_adapt.launch.run_directory import Job, RunDirectory, write_whole
+
+_LOOK_S = 0.2
+_BEGIN_S = 60.0
+# What a guardian may take to end everything below it, and a little for the way.
+_END_S = 2 * GRACE_S + 5
+_REST_S = 2.0
+
+
+@dataclass(frozen=True)
+class Mission:
+    """What all hosts are to do, and how they are reached."""
+
+    plan: Plan
+    run_dir: RunDirectory
+    device: str
+    forwarded: Mapping[str, str]
+    way: Way
+    chooses_port: bool
+    max_restarts: int = 0
+    strict: bool = False
+
+
+class Fleet:
+    """The agents of one job."""
+
+    def __init__(self, mission: Mission) -> None:
+        self._mission, self._plan = mission, mission.plan
+        self._parts = mission.plan.by_host()
+        self._job = Job.here(Identity.own(), Identity.own())
+        self._links: list[Link] = []
+        self._stop: int | None = None
+        self._ending_since: float | None = None
+        self._is_over = threading.Event()
+        self._facts: dict[int, dict[str, str]] = {}
+        self._differ = ""
+        self._unreached: list[str] = []
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Run the job to its end and return its exit code."""
+        self._listen()
+        threading.Thread(target=self._beat, name="beats", daemon=True).start()
+        self._write_job()
+        code, restarts = self._attempt(0), 0
+        while code and self._stop is None and restarts < self._mission.max_restarts:
+            restarts += 1
+            say(f"restart {restarts} of {self._mission.max_restarts}")
+            code = self._attempt(restarts)
+        self._is_over.set()
+        self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached)
+        return code
+
+    def _write_job(self, **more: Any) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not change how the job ends
+            self._job.write(self._mission.run_dir, hosts=list(self._parts), **more)
+
+    def _attempt(self, attempt: int) -> int:
+        console = Console(whole_lines=True)
+        self._ending_since, self._differ, self._facts = None, "", {}
+        self._links = []
+        try:
+            self._links = self._mission.way.links(list(self._parts))
+            for link in self._links:
+                self._selector.register(link.source, selectors.EVENT_READ, link)
+            self._meet(console)
+            self._order(attempt)
+            while not all(link.is_over for link in self._links):
+                self._wait(console)
+                self._judge()
+            self._read_rest(console)
+            return self._outcome()
+        finally:
+            for link in self._links:
+                with contextlib.suppress(KeyError, ValueError):
+                    self._selector.unregister(link.source)
+                link.close()
+            self._mission.way.close()
+
+    def _meet(self, console: Console) -> None:
+        """Wait for a word of every host, and compare what they say.
+
+        Raises:
+            LaunchError: a host cannot be reached, or hosts differ.
+        """
+        deadline = time.monotonic() + _BEGIN_S
+        while any(link.hello is None for link in self._links) and self._stop is None:
+            self._wait(console)
+            for link in self._links:
+                if link.hello is None and (link.lost or time.monotonic() > deadline):
+                    raise LaunchError(self._mission.way.why_not(link, _BEGIN_S))
+        if self._stop is None:
+            compare(self._links, self._parts, self._mission.device)
+
+    def _order(self, attempt: int) -> None:
+        """Give every host its part."""
+        if self._stop is not None:
+            for link in self._links:
+                link.lost = link.lost or "not started"
+            return
+        first = self._links[0].hello
+        if self._mission.chooses_port and first is not None:
+            # Held there since before it was told.
+            self._plan = self._plan.at_port(first["port"])
+            self._parts = self._plan.by_host()
+        name = f"{self._job.boot[:8]}-{self._job.launcher.pid}-{self._job.launcher.start}.{attempt}"
+        for index, link in enumerate(self._links):
+            peer = self._links[0 if index else min(1, len(self._links) - 1)].name
+            link.order(
+                {
+                    "folder": os.getcwd(),
+                    "run_dir": str(self._mission.run_dir.path),
+                    "job": {**asdict(self._job), "hosts": list(self._parts)},
+                    "name": name,
+                    "attempt": attempt,
+                    "forwarded": dict(self._mission.forwarded),
+                    "device": self._mission.device,
+                    "towards": peer,
+                    "strict": self._mission.strict,
+                    "world_size": self._plan.world_size,
+                    "master_addr": self._plan.master_addr,
+                    "master_port": self._plan.master_port,
+                    "ranks": [rank._asdict() for rank in self._parts[link.address].ranks],
+                }
+            )
+
+    def _wait(self, console: Console) -> None:
+        """Take what has come; give up hosts that have been silent for too long."""
+        before = time.monotonic()
+        for key, _ in self._selector.select(_LOOK_S):
+            if key.data is None:
+                for number in os.read(key.fd, 64):
+                    self._asked_to_stop(number)
+                continue
+            link: Link = key.data
+            for told in link.read(console):
+                self._keep_status(told)
+            if link.is_closed:
+                self._selector.unregister(link.source)
+        now = time.monotonic()
+        if now - before > LOST_S / 2:
+            # The console was held up, by a Ctrl-S for example; the hosts have not been silent, nobody listened.
+            for link in self._links:
+                link.heard = now
+        for link in self._links:
+            link.flush()
+            if link.has_begun and not link.is_over and now - link.heard > LOST_S:
+                self._selector.unregister(link.source)
+                link.is_closed = True
+                link.lost = f"no word from it for {LOST_S:.0f} s"
+
+    def _read_rest(self, console: Console) -> None:
+        """Pass on what is still on its way; an agent that has ended closes its end."""
+        deadline = time.monotonic() + _REST_S
+        while time.monotonic() < deadline and not all(link.is_closed for link in self._links):
+            self._wait(console)
+
+    def _judge(self) -> None:
+        """End all hosts when one has failed."""
+        failed = any(
+            link.lost or (link.ended or {}).get("code") or (link.ended or {}).get("error") for link in self._links
+        )
+        if (failed or self._differ) and self._ending_since is None:
+            self._end(signal.SIGTERM)
+        if self._ending_since is not None and time.monotonic() - self._ending_since > _END_S:
+            for link in self._links:
+                if not link.is_over:
+                    link.lost = f"not ended after {_END_S:.0f} s"
+
+    def _end(self, number: int) -> None:
+        if self._ending_since is None:
+            self._ending_since = time.monotonic()
+        for link in self._links:
+            if not link.is_over:
+                link.signal(number)
+
+    def _outcome(self) -> int:
+        """Say what happened first, and return the exit code."""
+        for link in self._links:
+            for line in (link.ended or {}).get("unreached", ()):
+                self._unreached.append(f"{link.name}: {line}")
+        if self._differ:
+            say(f"{self._differ} — give all ranks the same packages and settings")
+            return 1
+        refused = [link for link in self._links if (link.ended or {}).get("error")]
+        if refused:
+            for link in refused:
+                say(f"host {link.name}: {(link.ended or {})['error']}")
+            return 1
+        if self._stop is not None:
+            return 128 + self._stop
+        failures = [failure for link in self._links if (failure := link.failure()) is not None]
+        lost = [link for link in self._links if link.lost and link.ended is None]
+        for link in lost:
+            say(f"host {link.name}: lost, {link.lost} — look at that machine, and at the network to it")
+        if failures:
+            first = min(failures, key=lambda one: one.time_ns)
+            say(first.told(self._mission.run_dir))
+            return first.code
+        if lost:
+            return 1
+        wrong = [link for link in self._links if (link.ended or {})["code"]]
+        if not wrong:
+            return 0
+        # No rank failed there, so its guardian was killed; what it tells of others came of our own signal.
+        first_ended = min(wrong, key=lambda link: link.ended_at)
+        code = int((first_ended.ended or {})["code"])
+        say(f"host {first_ended.name}: ended with {code_name(code)}")
+        return code
+
+    def _keep_status(self, told: Mapping[str, Any]) -> None:
+        """Keep what a rank said of itself where `ascend-adapt status` looks, and compare it with the others."""
+        data = json.loads(told["text"])
+        path = self._mission.run_dir.rank_status(told["rank"])
+        with contextlib.suppress(OSError):
+            if not path.exists() or path.read_text() != told["text"]:
+                write_whole(path, data)
+        self._facts[told["rank"]] = data["facts"]
+        differences = agreement.differences(self._facts)
+        if differences and not self._differ:
+            self._differ = str(differences[0])
+
+    def _listen(self) -> None:
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in HEEDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)  # the wakeup pipe tells which it was
+        signal.signal(signal.SIGTSTP, self._pause)
+        self._selector.register(reader, selectors.EVENT_READ, None)
+
+    def _asked_to_stop(self, number: int) -> None:
+        if number not in HEEDED:
+            return
+        self._end(number)
+        if self._stop is None:
+            self._stop = number
+
+    def _pause(self, *_: Any) -> None:
+        """Stop as Ctrl-Z wants it; the ranks go on."""
+        for link in self._links:
+            link.say(Kind.PAUSE)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _beat(self) -> None:
+        while not self._is_over.wait(BEAT_S):
+            for link in self._links:
+                if link.has_begun:
+                    link.say(Kind.ALIVE)
+
+
+def compare(links: Sequence[Link], parts: Mapping[str, Plan], device: str) -> None:
+    """Compare what hosts said of themselves.
+
+    Raises:
+        LaunchError: a version differs, or a host has fewer devices than its part needs.
+    """
+    told = {link.name: dict((link.hello or {})["versions"]) for link in links}
+    first = links[0].name
+    for name, versions in told.items():
+        for what in sorted(versions.keys() | told[first].keys()):
+            ours, theirs = told[first].get(what, "none"), versions.get(what, "none")
+            if ours != theirs:
+                raise LaunchError(f"{what}: {ours} on {first}, {theirs} on {name} — install the same on all hosts")
+    for link in links:
+        hello = link.hello or {}
+        found, needed = hello["devices"].get(device, 0), len(parts[link.address].ranks)
+        if device in hello["devices"] and needed > found:
+            raise LaunchError(f"host {link.name}: has {found} {device} devices, its slots need {needed} — lower them")
+        ahead_s = (hello["time_ns"] - time.time_ns()) / 1e9
+        if abs(ahead_s) > _BEGIN_S:
+            say(f"host {link.name}: its clock is {ahead_s:+.0f} s from this one's — times in its logs are so too")
+        for job in hello["jobs"]:
+            say(f"host {link.name}: another job runs there, {described(job)}")
+
+
+def described(job: Mapping[str, Any]) -> str:
+    """Return what an agent told of a job that runs on its machine."""
+    return f"pids {', '.join(map(str, job['pids']))}, run directory {job['run_dir']}"
+
+
+def run(mission: Mission) -> int:
+    """Run a job on several hosts to its end and return its exit code."""
+    sys.stdout.flush()
+    return Fleet(mission).run()

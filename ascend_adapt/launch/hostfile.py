@@ -1,0 +1,136 @@
+"""DeepSpeed's hostfile, and its include and exclude filters: which slots of which hosts a job uses, as plain data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ascend_adapt.errors import LaunchError
+
+# A name that begins with a dash would be an option of ssh.
+_NAME = r"[^\s@-][^\s@]*"
+_LINE = re.compile(rf"(?P<address>(?:{_NAME}@)?{_NAME})\s+(?P<word>slots?)=(?P<slots>\d+)")
+_EXPECTED = "expected `name slots=N`"
+
+
+@dataclass(frozen=True)
+class Host:
+    """One machine: ``address`` as ssh is given it (``name`` or ``user@name``), and the numbers of its slots.
+
+    ``narrowed`` says that a filter chose some of its slots.
+    """
+
+    address: str
+    slots: tuple[int, ...]
+    narrowed: bool = False
+
+    @property
+    def name(self) -> str:
+        """What other hosts reach it by."""
+        return self.address.rpartition("@")[2]
+
+
+def read(path: Path, warn: Callable[[str], None]) -> tuple[Host, ...]:
+    """Return the hosts of a hostfile, in its order.
+
+    Raises:
+        LaunchError: it cannot be read, is empty, or has a malformed or duplicate line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise LaunchError(f"hostfile {path}: {error.strerror}, expected a file to read — correct --hostfile") from error
+    except UnicodeDecodeError as error:
+        raise LaunchError(f"hostfile {path}: is not text ({error.reason}) — give DeepSpeed's format") from error
+    return parse(text, str(path), warn)
+
+
+def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]:
+    """Return the hosts of a hostfile's text; ``name`` is what errors call it."""
+    hosts: dict[str, Host] = {}
+    told = False
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].strip()
+        if not words:
+            continue
+        found = _LINE.fullmatch(words)
+        where = f"hostfile {name}: line {number} is {line.strip()!r}"
+        if found is None or int(found["slots"]) < 1:
+            raise LaunchError(f"{where}, {_EXPECTED} with N from 1 — correct it")
+        if found["word"] == "slot" and not told:
+            warn(f"{where}, read as slots={found['slots']}")
+            told = True
+        host = Host(found["address"], tuple(range(int(found["slots"]))))
+        if host.name in hosts:
+            raise LaunchError(f"{where}, but {host.name} has a line already — leave one of them")
+        hosts[host.name] = host
+    if not hosts:
+        raise LaunchError(f"hostfile {name}: names no host, {_EXPECTED} — add one, or leave --hostfile out")
+    return tuple(hosts.values())
+
+
+def select(hosts: Sequence[Host], include: str | None, exclude: str | None) -> tuple[Host, ...]:
+    """Return what DeepSpeed's filters (``host:0,2@host2``) leave of ``hosts``, in their order.
+
+    Raises:
+        LaunchError: both are given, a filter cannot be read or names what is not there, or nothing is left.
+    """
+    if include and exclude:
+        raise LaunchError("--include and --exclude: both are given, expected one — say all of it with one of them")
+    if include:
+        chosen = _read_filter("--include", include, hosts)
+        left = [_keep(host, chosen[host.name]) for host in hosts if host.name in chosen]
+    elif exclude:
+        chosen = _read_filter("--exclude", exclude, hosts)
+        left = [_keep(host, set(host.slots) - chosen.get(host.name, set())) for host in hosts]
+    else:
+        return tuple(hosts)
+    left = [host for host in left if host.slots]
+    if not left:
+        raise LaunchError(f"--exclude {exclude}: leaves no slot of {len(hosts)} hosts — exclude less")
+    return tuple(left)
+
+
+def _keep(host: Host, slots: set[int]) -> Host:
+    return host if slots == set(host.slots) else replace(host, slots=tuple(sorted(slots)), narrowed=True)
+
+
+def _read_filter(option: str, text: str, hosts: Sequence[Host]) -> dict[str, set[int]]:
+    known = {**{host.name: host for host in hosts}, **{host.address: host for host in hosts}}
+    chosen: dict[str, set[int]] = {}
+    for part in _parts(text, known):
+        address, colon, numbers = part.rpartition(":") if ":" in part else (part, "", "")
+        host = known.get(address)
+        if host is None:
+            raise LaunchError(f"{option} {text}: {address!r} is none of the hosts — {_some(known)}")
+        slots = _numbers(numbers, f"{option} {text}") if colon else set(host.slots)
+        beyond = sorted(slots - set(host.slots))
+        if beyond:
+            raise LaunchError(f"{option} {text}: {address} has no slot {beyond[0]}, it has {len(host.slots)} from 0 on")
+        chosen.setdefault(host.name, set()).update(slots)
+    return chosen
+
+
+def _parts(text: str, known: Iterable[str]) -> list[str]:
+    """Split at ``@``, but not inside a ``user@host`` of the hostfile."""
+    parts: list[str] = []
+    for word in text.split("@"):
+        if parts and f"{parts[-1]}@{word.partition(':')[0]}" in known:
+            parts[-1] += f"@{word}"
+        else:
+            parts.append(word)
+    return [part.strip() for part in parts]
+
+
+def _numbers(text: str, where: str) -> set[int]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise LaunchError(f"{where}: {text!r} are no slots, expected numbers as in host:0,2@host2 — correct it")
+    return {int(word) for word in words}
+
+
+def _some(known: Iterable[str]) -> str:
+    names = sorted(known)
+    return "choose from " + ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

@@ -1,0 +1,72 @@
+"""Which names are this machine's own, and by which of its interfaces it reaches another one."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import getpass
+import socket
+import struct
+
+_SIOCGIFADDR = 0x8915
+_DISCARD_PORT = 9
+
+
+def own_names() -> set[str]:
+    """Return the names of this machine that need no resolver."""
+    return {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.gethostname().partition(".")[0]}
+
+
+def is_here(address: str) -> bool:
+    """Return whether ``name`` or ``user@name`` is this user on this machine; a name nobody knows is not."""
+    user, _, name = address.rpartition("@")
+    if user and user != getpass.getuser():
+        return False
+    return name in own_names() or any(_can_bind(*found) for found in _resolved(name))
+
+
+def addresses() -> set[str]:
+    """Return the IPv4 addresses of this machine's interfaces, and its names."""
+    return {address for _, name in socket.if_nameindex() if (address := _address_of(name))} | own_names()
+
+
+def address_towards(name: str) -> str | None:
+    """Return the IPv4 address of this machine that ``name`` would see, or None; loopback is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((name, _DISCARD_PORT))  # asks the routing table, sends nothing
+            address = str(probe.getsockname()[0])
+        except OSError:
+            return None
+    return None if address.startswith("127.") else address
+
+
+def interface_of(address: str) -> str | None:
+    """Return the name of the interface that has an IPv4 address, or None."""
+    return next((name for _, name in socket.if_nameindex() if _address_of(name) == address), None)
+
+
+def _resolved(name: str) -> list[tuple[int, str]]:
+    try:
+        return [(family, str(where[0])) for family, _, _, _, where in socket.getaddrinfo(name, None)]
+    except OSError:
+        return []
+
+
+def _can_bind(family: int, address: str) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _address_of(interface: str) -> str | None:
+    request = array.array("B", struct.pack("16s240x", interface.encode()[:15]))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+        except OSError:
+            return None
+    return socket.inet_ntoa(request[20:24].tobytes())

@@ -1,0 +1,136 @@
+"""Agents on other machines by one pdsh, whatever it reaches them with; they call back, as pdsh passes no input on."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+from ascend_adapt.launch import callback, network, processes, ssh
+from ascend_adapt.launch.connecting import OverSsh, Way
+from ascend_adapt.launch.link import Link
+
+_TOKEN_WAIT_S = 20.0
+
+
+class OverPdsh(Way):
+    """One pdsh for all other machines; the agent on this machine is a child."""
+
+    def __init__(self, port: int | None) -> None:
+        self._port = port
+        self._here = OverSsh(None)
+        self._pdsh: subprocess.Popen[bytes] | None = None
+        self._listener: socket.socket | None = None
+        self._said: dict[str, list[str]] = {}
+        self._tokens: dict[str, str] = {}
+        self._waiting: dict[str, socket.socket] = {}
+        self._told = threading.Condition()
+
+    def links(self, addresses: Sequence[str]) -> list[Link]:
+        """Start pdsh, and a local agent; the others connect as they come."""
+        context, fingerprint = callback.server_context()
+        self._listener = listener = socket.create_server(("", 0), backlog=len(addresses) + 16)
+        links, others = [], []
+        self._tokens, self._waiting = {}, {}
+        for address in addresses:
+            if network.is_here(address):
+                links += self._here.links([address])
+                continue
+            ours, theirs = socket.socketpair()
+            link = Link(address, ours.fileno(), os.dup(ours.fileno()), None)
+            ours.detach()
+            links.append(link)
+            others.append(address)
+            self._waiting[link.name] = theirs
+        ways = {
+            network.address_towards(link.name) or socket.gethostname() for link in links if link.name in self._waiting
+        }
+        arguments = f"{sorted(ways)!r}, {listener.getsockname()[1]}, {fingerprint!r}"
+        self._start(others, ssh.program(f"from ascend_adapt.launch.callback import call; call({arguments})"))
+        threading.Thread(target=self._serve, args=(listener, context), daemon=True).start()
+        return links
+
+    def _start(self, addresses: Sequence[str], program: Sequence[str]) -> None:
+        options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={ssh.CONNECT_S}"]
+        options += ["-p", str(self._port)] if self._port else []
+        environ = dict(os.environ)
+        # pdsh's own variables choose what it uses; DeepSpeed's launcher means ssh as well.
+        environ.setdefault("PDSH_RCMD_TYPE", "ssh")
+        environ["PDSH_SSH_ARGS_APPEND"] = " ".join([environ.get("PDSH_SSH_ARGS_APPEND", ""), *options]).strip()
+        # Each line names its host, none may wait for another's end (-f), and a signal is no time to ask (-b).
+        command = ["pdsh", "-b", "-f", str(len(addresses)), "-w", ",".join(addresses), shlex.join(program)]
+        self._pdsh = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        for stream in (self._pdsh.stdout, self._pdsh.stderr):
+            threading.Thread(target=self._hear, args=(stream,), daemon=True).start()
+
+    def _hear(self, stream: object) -> None:
+        """Take the tokens out of what pdsh prints, and show the rest."""
+        for line in stream:  # type: ignore[attr-defined]
+            text = line.decode(errors="replace").rstrip()
+            name, _, said = text.removeprefix(f"pdsh@{socket.gethostname().partition('.')[0]}: ").partition(": ")
+            with self._told:
+                if said.startswith(callback.TOLD):
+                    self._tokens[said.removeprefix(callback.TOLD)] = name
+                    self._told.notify_all()
+                    continue
+                self._said.setdefault(name, []).append(said)
+                waiting = self._waiting.pop(name, None) if "exited with exit code" in said else None
+            print(text, file=sys.stderr, flush=True)
+            if waiting is not None:
+                waiting.close()
+
+    def _serve(self, listener: socket.socket, context: object) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return  # closed
+            threading.Thread(target=self._receive, args=(connection, context), daemon=True).start()
+
+    def _receive(self, connection: socket.socket, context: object) -> None:
+        """Join a caller to the link of the host that printed its token; the token may come later than the call."""
+        accepted = callback.accept(connection, context)  # type: ignore[arg-type]
+        if accepted is None:
+            return
+        tls, token = accepted
+        with self._told:
+            self._told.wait_for(lambda: token in self._tokens, _TOKEN_WAIT_S)
+            waiting = self._waiting.pop(self._tokens.pop(token, ""), None)
+        if waiting is None:
+            tls.close()
+        else:
+            callback.relay(tls, waiting)
+
+    def why_not(self, link: Link, waited_s: float) -> str:
+        """Return what pdsh said of a host."""
+        if link.process is not None:
+            return self._here.why_not(link, waited_s)
+        return self.described(link, self._said.get(link.name, ()), waited_s)
+
+    def close(self) -> None:
+        """Let pdsh end by itself, or end it with whatever it has started."""
+        if self._listener is not None:
+            self._listener.close()
+        if self._pdsh is None:
+            return
+        try:
+            self._pdsh.wait(2)
+        except subprocess.TimeoutExpired:
+            # To a host that is lost its ssh would hang on for a quarter of an hour.
+            below = processes.descendants(self._pdsh.pid)
+            self._pdsh.kill()
+            for one in below:
+                one.send(signal.SIGKILL)
+            self._pdsh.wait()

@@ -1,0 +1,312 @@
+"""Jobs on several hosts, planned, and run through a stand-in for ssh that runs its command here, with `sh -c`.
+
+Real hosts: tests/launch/hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch import environment, hostfile, machines
+from ascend_adapt.launch.channel import Decoder, Kind, Sender, frame, json_frame
+from ascend_adapt.launch.hostfile import Host
+from ascend_adapt.launch.plan import of_ranks
+from ascend_adapt.launch.request import parse
+
+TOLD = """
+import json, os, sys
+names = [name for name in os.environ if name.startswith(("HCCL_", "OTHER_"))]
+told = [sys.argv[1:], {name: os.environ[name] for name in names}]
+with open(f"told.{os.environ['RANK']}", "w") as out:
+    json.dump(told, out)
+"""
+
+
+@pytest.fixture
+def stub(tmp_path):
+    """Variables with an ssh that runs its last argument here, and keeps what it was called with."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "ssh").write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/called\nfor last; do :; done\nexec sh -c "$last"\n'
+    )
+    (folder / "ssh").chmod(0o755)
+    (tmp_path / "hosts").write_text("w-1 slots=1\nu@10.255.0.2 slots=1\n")
+    (tmp_path / "told.py").write_text(TOLD)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+JOB = ("--launcher", "ssh", "--device", "cpu", "--log-dir", "run", "-H", "hosts")
+
+
+def told(tmp_path):
+    return [json.loads((tmp_path / f"told.{rank}").read_text()) for rank in (0, 1)]
+
+
+def test_env_1(ascend_run, stub, tmp_path):
+    values = {"HCCL_A": "64(x2)", "HCCL_B": "a b\"c'd", "OTHER_C": "/x:/y z"}
+    job = ascend_run(*JOB, "--export", "OTHER_C", "told.py", "$HOME", **stub, **values)
+    assert job.returncode == 0, job.stderr
+    assert told(tmp_path) == [[["$HOME"], values]] * 2
+    called = (tmp_path / "called").read_text()
+    assert "64(x2)" not in called
+    assert "$HOME" not in called
+    assert [line.split(" -c ")[0].split()[-2] for line in called.splitlines()] == ["w-1", "u@10.255.0.2"]
+
+
+def encodable(text):
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+WORDS = st.text(st.sampled_from("ab$ '\"\\{}*?;&|<>~`#!\n\r\t=%-\udcff\udc80é")).filter(encodable)
+
+
+@given(arguments=st.lists(WORDS, max_size=20), values=st.lists(WORDS, min_size=1, max_size=20))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+def test_arguments_and_variables_byte_for_byte(ascend_run, stub, tmp_path, arguments, values):
+    variables = {f"HCCL_{number}": value for number, value in enumerate(values)}
+    job = ascend_run(*JOB, "told.py", *arguments, **stub, **variables)
+    assert job.returncode == 0, job.stderr
+    assert told(tmp_path) == [[arguments, variables]] * 2
+
+
+@pytest.mark.parametrize("argv", [["told.py"], ["--dry-run", "told.py"]])
+def test_host_2_a_hostfile_that_cannot_be_read(argv, ascend_run, stub, tmp_path):
+    job = ascend_run(*JOB[:-1], "missing", *argv, **stub)
+    assert job.returncode == 1
+    assert "hostfile missing: No such file or directory" in job.stderr
+    assert not (tmp_path / "called").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_earliest_error_and_its_code(ascend_run, stub, tmp_path):
+    (tmp_path / "fails.py").write_text(
+        "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(9)\ntime.sleep(30)\n"
+    )
+    began = time.monotonic()
+    job = ascend_run(*JOB, "fails.py", **stub)
+    assert job.returncode == 9
+    assert "rank 1 on 10.255.0.2 failed first: sys.exit(9) (exit code 9)" in job.stderr
+    assert time.monotonic() - began < 20
+
+
+def test_a_restart_begins_anew_everywhere(ascend_run, stub, tmp_path):
+    (tmp_path / "fails.py").write_text(
+        "import os, sys\nprint(os.environ['TORCHELASTIC_RUN_ID'][-2:], os.environ['RANK'], flush=True)\n"
+        "if os.environ['RANK'] == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': sys.exit(9)\n"
+    )
+    job = ascend_run(*JOB, "--max-restarts", "2", "fails.py", **stub)
+    assert job.returncode == 0, job.stderr
+    assert {".0 1", ".1 0", ".1 1"} <= set(job.stdout.splitlines())
+    assert "ascend-run: restart 1 of 2" in job.stderr
+
+
+def test_a_host_that_cannot_be_reached(ascend_run, stub, tmp_path):
+    (tmp_path / "bin/ssh").write_text("#!/bin/sh\necho 'Permission denied (publickey).' >&2\nexit 255\n")
+    job = ascend_run(*JOB, "told.py", **stub)
+    assert job.returncode == 1
+    assert "host w-1: cannot be reached or has no agent (Permission denied (publickey).)" in job.stderr
+    assert not (tmp_path / "told.0").exists()
+
+
+def test_a_login_shell_that_prints(ascend_run, stub, tmp_path):
+    path = tmp_path / "bin/ssh"
+    path.write_text(path.read_text().replace("for last", "echo Welcome to this machine\nfor last"))
+    assert ascend_run(*JOB, "told.py", **stub).returncode == 0
+
+
+def test_hosts_that_differ(ascend_run, stub, tmp_path):
+    site = tmp_path / "site"
+    (site / "deepspeed-0.0.1.dist-info").mkdir(parents=True)
+    (site / "deepspeed-0.0.1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.0.1\n")
+    path = tmp_path / "bin/ssh"
+    path.write_text(
+        path.read_text().replace("for last", f'case "$*" in *w-1*) export PYTHONPATH={site};; esac\nfor last')
+    )
+    job = ascend_run(*JOB, "told.py", **stub)
+    assert job.returncode == 1
+    assert "ascend-run: deepspeed: 0.0.1 on w-1, " in job.stderr
+    assert "install the same on all hosts" in job.stderr
+
+
+def test_a_busy_port(ascend_run, stub):
+    import socket
+
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        job = ascend_run(*JOB, "--master-port", str(port), "told.py", **stub)
+    assert job.returncode == 1
+    assert f"host w-1: port {port}: is busy" in job.stderr
+
+
+def test_a_folder_that_is_not_there(ascend_run, stub, tmp_path):
+    """The stand-in looks at a file system without the folder by way of a link that it takes away."""
+    path = tmp_path / "bin/ssh"
+    lines = f'import os; here = os.chdir; os.chdir = lambda path: here("/nowhere" if path == "{tmp_path}" else path); '
+    path.write_text(f"""#!/bin/sh
+for last; do :; done
+exec sh -c "$(printf %s "$last" | sed 's#import sys;#{lines}import sys;#')"
+""")
+    job = ascend_run(*JOB, "told.py", **stub)
+    assert job.returncode == 1
+    assert "host w-1: " in job.stderr
+    assert "expected the launcher's folder here too" in job.stderr
+
+
+def test_the_dry_run(ascend_run, stub, tmp_path):
+    (tmp_path / "hosts").write_text("w-1 slots=1\nw-2 slots=3\nw-3 slots=8\n")
+    job = ascend_run(*JOB, "--dry-run", "-i", "w-1@w-2:0,2", "--device", "npu", "told.py", MY_TOKEN="t", **stub)
+    plan = json.loads(job.stdout)
+    assert (plan["world_size"], plan["master_addr"]) == (3, "w-1")
+    ranks = [(rank["host"], rank["rank"], rank["local_rank"], rank["device"]) for rank in plan["ranks"]]
+    assert ranks == [("w-1", 0, 0, "npu:0"), ("w-2", 1, 0, "npu:0"), ("w-2", 2, 1, "npu:1")]
+    assert [rank["env"].get("ASCEND_RT_VISIBLE_DEVICES") for rank in plan["ranks"]] == [None, "0,2", "0,2"]
+    assert {rank["env"]["HCCL_CONNECT_TIMEOUT"] for rank in plan["ranks"]} == {"1210"}
+    assert not (tmp_path / "called").exists()
+
+
+def test_slots_are_counted_among_the_visible_devices():
+    request, hosts = parse(["train.py"]), [Host("a", (0, 1), True), Host("b", (1,), True)]
+    given = {"env": {}, "free_port": 1, "hosts": hosts}
+    plan = of_ranks(request, device="npu", environ={"ASCEND_RT_VISIBLE_DEVICES": "4,6"}, **given)
+    assert [rank.env["ASCEND_RT_VISIBLE_DEVICES"] for rank in plan.ranks] == ["4,6", "4,6", "6"]
+    with pytest.raises(LaunchError, match="slot 1 of a: ASCEND_RT_VISIBLE_DEVICES=4 names 1 devices"):
+        of_ranks(request, device="npu", environ={"ASCEND_RT_VISIBLE_DEVICES": "4"}, **given)
+
+
+def test_localhost_beside_others():
+    hosts = [Host("localhost", (0,)), Host("b", (0,))]
+    with pytest.raises(LaunchError, match="localhost beside 1 other hosts"):
+        of_ranks(parse(["train.py"]), device="cpu", hosts=hosts, env={}, environ={}, free_port=1)
+
+
+def test_ten_thousand_hosts_are_planned_in_less_than_a_second():
+    text = "".join(f"worker-{number} slots=8\n" for number in range(10_000))
+    request, env = parse(["train.py", "--lr", "1"]), {f"HCCL_{number}": "x" for number in range(20)}
+    took = []
+    for _ in range(3):  # the least of them: other work may be going on
+        began = time.perf_counter()
+        hosts = hostfile.select(hostfile.parse(text, "hosts", print), None, "worker-7:0")
+        plan = of_ranks(request, device="npu", hosts=hosts, env=env, environ={}, free_port=1)
+        took.append(time.perf_counter() - began)
+    assert len(plan.ranks) == 79_999
+    assert min(took) < 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "wanted"),
+    [
+        (["-H", "hosts"], [("w-1", 4), ("w-2", 4)]),
+        (["-H", "hosts", "--num_nodes", "1", "--num_gpus", "2"], [("w-1", 2)]),
+        (["-i", "localhost:1"], [("localhost", 1)]),
+        ([], None),
+    ],
+)
+def test_which_machines(argv, wanted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("hosts").write_text("w-1 slots=4\nw-2 slots=4\n")
+    hosts = machines.chosen(parse([*argv, "train.py"]), 2, print)
+    assert (hosts and [(host.address, len(host.slots)) for host in hosts]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["-H", "hosts", "--nnodes", "3"], "2 hosts are left"),
+        (["-H", "hosts", "--nproc", "5"], "w-1 has 4 slots"),
+        (["-H", "hosts", "--node-rank", "1"], "the hostfile says both"),
+    ],
+)
+def test_machines_that_are_not_there(argv, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("hosts").write_text("w-1 slots=4\nw-2 slots=4\n")
+    with pytest.raises(LaunchError, match=says):
+        machines.chosen(parse([*argv, "train.py"]), 2, print)
+
+
+def test_what_is_forwarded():
+    environ = {"HCCL_A": "1", "PATH": "/p", "PATHS": "no", "PYTHONPATH": "/x", "HOME": "no", "MINE": "2"}
+    environ |= {"ASCEND_ADAPT_JOB": "no", "ASCEND_ADAPT_DISABLE": "x", "LD_LIBRARY_PATH": "/l", "LD_PRELOAD": "no"}
+    wanted = {"HCCL_A", "PATH", "PYTHONPATH", "MINE", "ASCEND_ADAPT_DISABLE", "LD_LIBRARY_PATH"}
+    assert set(environment.forwarded(environ, ["MINE"])) == wanted
+    with pytest.raises(LaunchError, match="--export OTHER: is not set here"):
+        environment.forwarded(environ, ["OTHER"])
+
+
+def test_deepspeed_env(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/.deepspeed_env").write_text("HCCL_A=home\nHCCL_B=a b=c\n# no\n\n")
+    (tmp_path / ".deepspeed_env").write_text("HCCL_A=here\n")
+    environ = {"HOME": str(tmp_path / "home")}
+    assert environment.of_deepspeed_env(environ, tmp_path) == {"HCCL_A": "here", "HCCL_B": "a b=c"}
+    (tmp_path / ".deepspeed_env").write_text("HCCL_A\n")
+    with pytest.raises(LaunchError, match=r"line 1 is 'HCCL_A', expected NAME=value"):
+        environment.of_deepspeed_env(environ, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"HCCL_EXEC_TIMEOUT": "3600"}, "HCCL_EXEC_TIMEOUT=3600 s, but the process group waits 1800 s"),
+        ({"HCCL_EXEC_TIMEOUT": "3600", "DEEPSPEED_TIMEOUT": "60"}, ""),
+        ({"HCCL_IF_IP": "10.0.0.1"}, "goes to 2 hosts"),
+        ({}, ""),
+    ],
+)
+def test_warnings(environ, says):
+    assert says in " ".join(environment.warnings("npu", environ, 2))
+    assert bool(environment.warnings("npu", environ, 2)) == bool(says)
+
+
+def test_two_names_of_one_setting():
+    both = dict.fromkeys(environment.ALLOCATOR_SETTINGS, "expandable_segments:True")
+    with pytest.raises(LaunchError, match="both are set"):
+        environment.warnings("npu", both, 1)
+    assert environment.warnings("cpu", both, 1) == []
+
+
+def test_frames_come_whole_whatever_the_pieces():
+    reader, writer = os.pipe()
+    sender = Sender(writer, marked=True)
+    assert sender.send(json_frame(Kind.HELLO, {"name": "\udcff"}))
+    assert sender.send(frame(Kind.STDOUT, b"\0\1"))
+    data = b"Welcome\n" + os.read(reader, 4096)
+    decoder = Decoder(marked=True)
+    assert decoder.noise == b""
+    found = [told for index in range(len(data)) for told in decoder.feed(data[index : index + 1])]
+    assert [kind for kind, _ in found] == [Kind.HELLO, Kind.STDOUT]
+    assert (json.loads(found[0][1]), found[1][1]) == ({"name": "\udcff"}, b"\0\1")
+    os.close(reader)
+    assert not sender.send(b"x")
+    os.close(writer)
+
+
+def test_what_came_instead_of_an_agent():
+    decoder = Decoder(marked=True)
+    assert list(decoder.feed(b"bash: no such file\n")) == []
+    assert decoder.noise == b"bash: no such file\n"
+
+
+def test_what_an_agent_is_started_with_has_one_level_of_quoting():
+    import shlex
+    import subprocess
+
+    from ascend_adapt.launch import ssh
+
+    (*_, last) = ssh.command("w-1", 2222)
+    assert shlex.split(last) == ssh.program()
+    told = subprocess.run(["sh", "-c", last], input=b"", capture_output=True)
+    assert b"ascend-run agent 1\n" in told.stdout
+    assert sys.executable in last
