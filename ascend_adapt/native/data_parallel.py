@@ -32,7 +32,7 @@ def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
     What is not fp32 is computed from fp32 masters, and its gradients are summed in ``precision.reduce``.
     """
     parallel = mesh.parallel
-    if parallel.data == 1 and precision.dtype == "fp32":
+    if parallel.data == 1 and precision.dtype == "fp32" and not is_offloaded(mesh):
         return
     if mesh.device_mesh is None:
         raise RuntimeError("shard: the mesh has no process groups, expected one that native.mesh.build made")
@@ -43,12 +43,16 @@ def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
             reduce_dtype=DTYPES[precision.reduce],
         ),
     }
-    # In host memory they are already where the device is the CPU.
-    if (parallel.offload_optimizer or parallel.offload_parameters) and mesh.device.type != "cpu":
+    if is_offloaded(mesh):
         options["offload_policy"] = CPUOffloadPolicy()
     for block in decoder.layers.values():
         fully_shard(block, reshard_after_forward=parallel.zero_stage == 3, **options)
     fully_shard(decoder, reshard_after_forward=False, **options)
+
+
+def is_offloaded(mesh: Mesh) -> bool:
+    """Return whether masters and optimizer states wait in host memory; those of a CPU are there in any case."""
+    return (mesh.parallel.offload_optimizer or mesh.parallel.offload_parameters) and mesh.device.type != "cpu"
 
 
 def before_backward(decoder: Decoder, parallel: Parallel, *, is_last: bool) -> None:

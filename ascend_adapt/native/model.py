@@ -79,7 +79,7 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.tp, self.first, self.last = model, tp, first, last
-        self.run = recompute_layers if recompute == "full" else 0
+        self.recompute_run = recompute_layers if recompute == "full" else 0
         if first:
             self.embedding = Embedding(model, tp)
         selective = recompute == "selective"
@@ -117,17 +117,19 @@ class Decoder(nn.Module):
         if self.first:
             x = self.embedding(x, position_ids)
         x = self._through(x, sight)
-        return self._told(self.final_norm(x), labels, loss_mask) if self.last else x
+        return self._loss_or_logits(self.final_norm(x), labels, loss_mask) if self.last else x
 
     def _through(self, x: torch.Tensor, sight: Sight) -> torch.Tensor:
         blocks = list(self.layers.values())
-        if not self.run or not torch.is_grad_enabled():
+        if not self.recompute_run or not torch.is_grad_enabled():
             return _chain(blocks, x, sight)
-        for start in range(0, len(blocks), self.run):
-            x = checkpoint(_chain, blocks[start : start + self.run], x, sight, use_reentrant=False)
+        for start in range(0, len(blocks), self.recompute_run):
+            x = checkpoint(_chain, blocks[start : start + self.recompute_run], x, sight, use_reentrant=False)
         return x
 
-    def _told(self, x: torch.Tensor, labels: torch.Tensor | None, loss_mask: torch.Tensor | None) -> torch.Tensor:
+    def _loss_or_logits(
+        self, x: torch.Tensor, labels: torch.Tensor | None, loss_mask: torch.Tensor | None
+    ) -> torch.Tensor:
         weight = self.head.weight if hasattr(self, "head") else self.embedding.words.weight
         if labels is None:
             return functional.linear(self.tp.enter(x), weight)

@@ -26,7 +26,7 @@ from ascend_adapt.errors import TrainingError
 from ascend_adapt.native import device as devices
 from ascend_adapt.native.config import TrainConfig
 from ascend_adapt.native.mesh import Mesh
-from ascend_adapt.native.parameters import Placed
+from ascend_adapt.native.parameters import Placed, local
 from ascend_adapt.native.trainer import Trainer
 
 LATEST = "latest_checkpointed_iteration.txt"
@@ -127,6 +127,7 @@ def load(trainer: Trainer) -> tuple[Progress, str]:
     if takes_generators:
         state |= generators
     dcp.load(state, checkpoint_id=source, no_dist=not dist.is_initialized())
+    _bring_to_host(state, trainer)
     if takes_generators:
         _set_generators(trainer.mesh, generators)
     if not resumes:
@@ -152,6 +153,16 @@ def _check(state: dict[str, torch.Tensor], saved: dict[str, Any], source: Path) 
                 f"{source}: {name} is {list(shape)}, expected {list(tensor.shape)} — train the model it is of; the "
                 "padded vocabulary may differ with the tensor parallel size"
             )
+
+
+def _bring_to_host(state: dict[str, torch.Tensor], trainer: Trainer) -> None:
+    """Copy what was read to where it belongs, if that is in host memory: a DTensor is on the device of its mesh."""
+    targets = {f"model.{one.name}": one.local for one in trainer.parameters}
+    for one, states in zip(trainer.optimizer.parameters, trainer.optimizer.states, strict=True):
+        targets |= {f"optimizer.{one.name}.{name}": tensor for name, tensor in states.items()}
+    for name, target in targets.items():
+        if name in state and local(state[name]).device != target.device:
+            target.copy_(local(state[name]))
 
 
 def _generators(mesh: Mesh) -> dict[str, torch.Tensor]:

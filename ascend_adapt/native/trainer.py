@@ -11,7 +11,7 @@ import torch
 from ascend_adapt.native import device as devices
 from ascend_adapt.native import gradients
 from ascend_adapt.native.config import TrainConfig
-from ascend_adapt.native.data_parallel import shard
+from ascend_adapt.native.data_parallel import is_offloaded, shard
 from ascend_adapt.native.initialisation import generator, initialise
 from ascend_adapt.native.loss_scale import Scaler
 from ascend_adapt.native.mesh import Mesh
@@ -113,7 +113,7 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
                 recompute_layers=parallel.recompute_layers,
             )
         shard(decoder, mesh, config.precision)
-        decoder.to_empty(device="cpu" if _offloads(config, mesh) else mesh.device)
+        decoder.to_empty(device="cpu" if is_offloaded(mesh) else mesh.device)
         decoders.append(decoder)
     initialise(decoders, mesh, config.seed)
     return decoders
@@ -124,13 +124,6 @@ def seed_dropout(seed: int, mesh: Mesh) -> None:
     number = generator(seed, "dropout", mesh.pipeline_rank, mesh.data_rank).initial_seed()
     torch.default_generator.manual_seed(number)
     devices.seed(mesh.device, number)
-
-
-def _offloads(config: TrainConfig, mesh: Mesh) -> bool:
-    parallel = config.parallel
-    wanted = parallel.offload_optimizer or parallel.offload_parameters
-    sharded = parallel.data > 1 or config.precision.dtype != "fp32"
-    return wanted and sharded and mesh.device.type != "cpu"
 
 
 def parameter_count(parameters: Sequence[Placed], mesh: Mesh) -> int:

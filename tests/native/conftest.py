@@ -20,14 +20,14 @@ HERE = Path(__file__).parent
 
 
 @functools.cache
-def one_process(model: str, steps: int = 20) -> Told:
+def one_process(model: str, steps: int = 20, micro: int = 1) -> Told:
     """Return what training a model of small_models on one process gives."""
-    return train(Case(model, model, steps=steps), meshes.single(torch.device("cpu")))
+    return train(Case(model, model, {"micro": micro}, steps=steps), meshes.single(torch.device("cpu")))
 
 
-def assert_equal_to_one_process(told: Told, model: str) -> None:
+def assert_equal_to_one_process(told: Told, case: Case) -> None:
     """Losses to 1e-5, gradient norms to 1e-4, relative."""
-    alone = one_process(model)
+    alone = one_process(case.model, micro=case.sizes.get("micro", 1))
     assert alone.losses[-1] < 0.9 * alone.losses[0], "this model learns nothing, so nothing would be compared"
     assert told.losses == pytest.approx(alone.losses, rel=1e-5)
     assert told.norms == pytest.approx(alone.norms, rel=1e-4)

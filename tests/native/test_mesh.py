@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from native.small_models import config
 
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config import Init, Parallel
@@ -24,6 +25,23 @@ def test_a_wrong_number_of_ranks():
     with pytest.raises(ConfigError, match="ranks: 6, expected tensor 2 x pipeline 2 x data 2 = 8 — start that many"):
         check_world(Parallel(tensor=2, pipeline=2, data=2), 6)
     check_world(Parallel(tensor=2, pipeline=2, data=2), 8)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ({"tensor": 3}, "num_heads: 4, expected a multiple of tensor parallel size 3"),
+        ({"tensor": 8}, "num_heads: 4, expected a multiple of tensor parallel size 8"),
+        ({"pipeline": 2, "stages": (2, 1)}, "stages: 3 layers in all, expected 4"),
+        ({"pipeline": 2, "stages": (4,)}, "stages: 1, expected 2 pipeline ranks x 1 virtual stages"),
+        ({"data": 3}, "batch: 8, expected micro 1 x accumulation 2 x data ranks 3 = 6"),
+        ({"pipeline": 2, "zero_stage": 3}, "zero_stage: 3 with 2 pipeline stages, expected stage 0 or 1"),
+        ({"pipeline": 2, "virtual_stages": 2, "micro": 8}, "accumulation: 1, expected a multiple of pipeline size"),
+    ],
+)
+def test_sizes_that_do_not_divide(sizes, told):
+    with pytest.raises(ConfigError, match=told):
+        config(**sizes)
 
 
 @pytest.mark.parametrize("cut", [None, 0, 1])

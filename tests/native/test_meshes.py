@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from native.conftest import assert_equal_to_one_process
+from native.conftest import assert_equal_to_one_process, one_process
 from native.small_models import Case
 
 TWO_RANKS = [
@@ -20,20 +20,20 @@ TWO_RANKS = [
 def test_two_ranks(train_on):
     told = train_on(2, TWO_RANKS)
     for case in TWO_RANKS:
-        assert_equal_to_one_process(told[case.name], case.model)
+        assert_equal_to_one_process(told[case.name], case)
 
 
 def test_tensor_by_pipeline(train_on):
     case = Case("tensor x pipeline", "gpt2", {"tensor": 2, "pipeline": 2})
-    assert_equal_to_one_process(train_on(4, [case])[case.name], case.model)
+    assert_equal_to_one_process(train_on(4, [case])[case.name], case)
 
 
 def test_another_model_is_seen():
     case = Case("tensor", "gpt2", {"tensor": 2})
-    from native.conftest import one_process
-
     told = one_process(case.model)
+    assert_equal_to_one_process(told, case)
+    for wrong in ({"norms": [norm * 1.0002 for norm in told.norms]}, {"losses": [*told.losses[:-1], 3.79]}):
+        with pytest.raises(AssertionError):
+            assert_equal_to_one_process(replace(told, **wrong), case)
     with pytest.raises(AssertionError):
-        assert_equal_to_one_process(replace(told, norms=[norm * 1.0002 for norm in told.norms]), case.model)
-    with pytest.raises(AssertionError):
-        assert_equal_to_one_process(told, "neox")
+        assert_equal_to_one_process(told, replace(case, model="neox"))
