@@ -76,7 +76,9 @@ MAY_IMPORT = {
         "ascend_adapt.kernels",
         "ascend_adapt.probe",
     },
-    "ascend_adapt.recipes": {"ascend_adapt.native.batches", "ascend_adapt.native.config"},
+    "ascend_adapt.recipes": {
+        f"ascend_adapt.native.{name}" for name in ("batches", "config", "model_config", "partition")
+    },
     "ascend_adapt.evidence": set(),
     "ascend_adapt.testing": {
         "ascend_adapt",
@@ -105,7 +107,10 @@ MAY_IMPORT["ascend_adapt.launch"] |= {"ascend_adapt.emulation.environment"}
 # What of the trainer is arithmetic on a configuration; the rest is loaded in ranks, with torch.
 WITHOUT_TORCH = [
     f"ascend_adapt.native.{name}"
-    for name in ("batches", "config", "flops", "log_lines", "metrics", "readiness", "schedules", "sizes")
+    for name in (
+        *("batches", "config", "config_checks", "config_file", "flops", "log_lines", "metrics", "model_config"),
+        *("partition", "readiness", "schedules", "sizes"),
+    )
 ]
 MAY_IMPORT["ascend_adapt.native"] |= set(WITHOUT_TORCH)
 MAY_IMPORT.update({name: {"ascend_adapt.data", *WITHOUT_TORCH} for name in WITHOUT_TORCH})

@@ -43,7 +43,9 @@ class Configured:
     @property
     def env(self) -> dict[str, str]:
         """What tells each rank, on whatever host."""
-        return {"ASCEND_ADAPT_NATIVE_CONFIG": json.dumps(self.config.to_dict())}
+        from ascend_adapt.native.config_file import to_dict
+
+        return {"ASCEND_ADAPT_NATIVE_CONFIG": json.dumps(to_dict(self.config))}
 
     def check_data(self) -> None:
         """Check that the token files can feed the run.
@@ -61,6 +63,7 @@ class Configured:
 
     def to_json(self) -> dict[str, Any]:
         """Return what --dry-run adds to the plan: the configuration, where each rank stands, and what it will hold."""
+        from ascend_adapt.native.config_file import to_dict
         from ascend_adapt.native.sizes import memory_bytes
 
         parallel = self.config.parallel
@@ -77,7 +80,7 @@ class Configured:
             for rank, stage in enumerate(stages)
         ]
         return {
-            "config": self.config.to_dict(),
+            "config": to_dict(self.config),
             "layout": {
                 "data": parallel.data,
                 "tensor": parallel.tensor,

@@ -16,6 +16,7 @@ import yaml
 
 from ascend_adapt.errors import ConfigError, one_line
 from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.native.config_file import from_dict, to_dict
 
 VARIABLE = "ASCEND_ADAPT_NATIVE_CONFIG"
 
@@ -31,7 +32,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     rank = int(environ.get("RANK", "0"))
     if rank == 0:
         run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / "config.yaml").write_text(yaml.safe_dump(config.to_dict(), sort_keys=False), encoding="utf-8")
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
     # torch takes its time, and a configuration that cannot be meant should not.
     from ascend_adapt.native import device, loop
     from ascend_adapt.native.run_log import RunLog
@@ -53,10 +54,10 @@ def _configuration(argv: Sequence[str], environ: Mapping[str, str]) -> TrainConf
             raise ConfigError(
                 f"{argv[0]}: is no YAML ({one_line(error)}) — give the config.yaml of a native run"
             ) from error
-        return TrainConfig.from_dict(content)
+        return from_dict(content)
     if VARIABLE not in environ:
         raise ConfigError("python -m ascend_adapt.native: no configuration — start it by ascend-run --native DIALECT")
-    return TrainConfig.from_dict(json.loads(environ[VARIABLE]))
+    return from_dict(json.loads(environ[VARIABLE]))
 
 
 if __name__ == "__main__":

@@ -6,17 +6,13 @@ recipe fills in its dialect's own defaults, so two runs with equal configuration
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.config_checks import at_least, divides, one_of
+from ascend_adapt.native.model_config import Init as Init
+from ascend_adapt.native.model_config import Model as Model
 
-POSITIONS = ("learned", "rotary", "none")
-NORMS = ("layernorm", "rmsnorm")
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu")
-INITS = ("normal", "xavier_uniform", "xavier_normal", "orthogonal")
 RECOMPUTE = ("none", "full", "selective")
 OPTIMIZERS = ("adam", "adamw", "sgd")
 DECAYED = ("matrices", "not_bias_or_norm")
@@ -26,103 +22,6 @@ WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
 DTYPES = ("fp32", "fp16", "bf16")
 LOG_FORMATS = ("megatron", "bigscience", "deepspeed", "mcore", "neox", "glm", "oneflow", "json")
 FLOPS = ("paper", "mcore", "neox-v2")
-
-
-@dataclass(frozen=True)
-class Init:
-    """How one kind of weight is filled: N(0, std) for ``normal``, times ``gain`` for ``orthogonal``.
-
-    xavier and orthogonal look at the shape [out, in] of the whole tensor, never at a rank's part of it.
-    """
-
-    kind: str = "normal"
-    std: float = 0.02
-    gain: float = 1.0
-
-    def __post_init__(self) -> None:
-        _one_of("init", self.kind, INITS)
-        _at_least("init std", self.std, 0)
-
-
-@dataclass(frozen=True)
-class Model:
-    """A decoder of the GPT family.
-
-    ``vocab_size`` counts the tokenizer's ids, ``padded_vocab_size`` the rows of the table. ``num_query_groups`` is the
-    number of key and value heads. ``rotary_fraction`` of each head is turned, in the half-split style. With
-    ``parallel_residual`` a block is x + attention(norm1(x)) + mlp(norm2(x)); with ``shared_norm`` norm2 is norm1.
-    ``ffn_hidden_size`` is the width after the gate for swiglu and geglu. Biases of norms exist where layernorm does.
-    """
-
-    vocab_size: int
-    padded_vocab_size: int
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_query_groups: int
-    head_dim: int
-    ffn_hidden_size: int
-    max_positions: int
-    positions: str = "learned"
-    rotary_fraction: float = 1.0
-    rotary_base: float = 10000.0
-    parallel_residual: bool = False
-    shared_norm: bool = False
-    norm: str = "layernorm"
-    norm_eps: float = 1e-5
-    activation: str = "gelu"
-    tied_embeddings: bool = True
-    attention_bias: bool = True
-    output_bias: bool = True
-    mlp_bias: bool = True
-    hidden_dropout: float = 0.1
-    attention_dropout: float = 0.1
-    softmax_in_fp32: bool = True
-    embedding_init: Init = field(default_factory=Init)
-    init: Init = field(default_factory=Init)
-    output_init: Init = field(default_factory=Init)
-    head_init: Init = field(default_factory=Init)
-
-    def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_query_groups", "head_dim"):
-            _at_least(name, getattr(self, name), 1)
-        _at_least("ffn_hidden_size", self.ffn_hidden_size, 1)
-        _at_least("max_positions", self.max_positions, 1)
-        _one_of("positions", self.positions, POSITIONS)
-        _one_of("norm", self.norm, NORMS)
-        _one_of("activation", self.activation, ACTIVATIONS)
-        _at_least("norm_eps", self.norm_eps, 0)
-        for name in ("hidden_dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name}: {getattr(self, name)}, expected at least 0 and below 1 — correct it")
-        if self.vocab_size > self.padded_vocab_size:
-            raise ConfigError(
-                f"vocabulary: {self.vocab_size} ids, expected at most the table's {self.padded_vocab_size} rows — "
-                "enlarge the padded size"
-            )
-        _divides("num_heads", self.num_heads, "num_query_groups", self.num_query_groups)
-        if self.positions == "rotary":
-            if not 0 < self.rotary_fraction <= 1:
-                raise ConfigError(
-                    f"rotary_fraction: {self.rotary_fraction}, expected above 0 and at most 1 — correct it"
-                )
-            if self.rotary_dim % 2:
-                raise ConfigError(
-                    f"rotary_fraction: {self.rotary_fraction} of {self.head_dim} is {self.rotary_dim} dimensions, "
-                    "expected an even number — choose a fraction that gives one"
-                )
-        if self.shared_norm and not self.parallel_residual:
-            raise ConfigError("shared_norm: True without parallel_residual, expected both — set both or neither")
-
-    @property
-    def rotary_dim(self) -> int:
-        """Dimensions of each head that are turned."""
-        return int(self.head_dim * self.rotary_fraction)
-
-    @property
-    def gated(self) -> bool:
-        """Whether the activation multiplies two halves."""
-        return self.activation in ("swiglu", "geglu")
 
 
 @dataclass(frozen=True)
@@ -147,9 +46,9 @@ class Parallel:
 
     def __post_init__(self) -> None:
         for name in ("tensor", "pipeline", "data", "virtual_stages", "recompute_layers"):
-            _at_least(name, getattr(self, name), 1)
-        _one_of("recompute", self.recompute, RECOMPUTE)
-        _one_of("zero_stage", self.zero_stage, (0, 1, 2, 3))
+            at_least(name, getattr(self, name), 1)
+        one_of("recompute", self.recompute, RECOMPUTE)
+        one_of("zero_stage", self.zero_stage, (0, 1, 2, 3))
         if self.virtual_stages > 1 and self.pipeline < 2:
             raise ConfigError(
                 f"virtual_stages: {self.virtual_stages} on {self.pipeline} pipeline rank, expected at least 2 ranks — "
@@ -182,7 +81,7 @@ class Batch:
 
     def __post_init__(self) -> None:
         for name in ("micro", "accumulation", "total"):
-            _at_least(f"{name} batch", getattr(self, name), 1)
+            at_least(f"{name} batch", getattr(self, name), 1)
 
 
 @dataclass(frozen=True)
@@ -203,10 +102,10 @@ class Optimizer:
     clip_grad: float = 1.0
 
     def __post_init__(self) -> None:
-        _one_of("optimizer", self.kind, OPTIMIZERS)
-        _one_of("decayed", self.decayed, DECAYED)
-        _at_least("clip_grad", self.clip_grad, 0)
-        _at_least("weight_decay", self.weight_decay, 0)
+        one_of("optimizer", self.kind, OPTIMIZERS)
+        one_of("decayed", self.decayed, DECAYED)
+        at_least("clip_grad", self.clip_grad, 0)
+        at_least("weight_decay", self.weight_decay, 0)
 
 
 @dataclass(frozen=True)
@@ -234,16 +133,16 @@ class Schedule:
     weight_decay_over: float = 0.0
 
     def __post_init__(self) -> None:
-        _one_of("schedule", self.dialect, SCHEDULES)
-        _one_of("decay style", self.style, DECAY_STYLES)
-        _one_of("WSD style", self.wsd_style, WSD_STYLES)
-        _one_of("unit", self.unit, ("samples", "iterations"))
-        _at_least("lr", self.lr, 0)
-        _at_least("min_lr", self.min_lr, 0)
-        _at_least("warmup", self.warmup, 0)
+        one_of("schedule", self.dialect, SCHEDULES)
+        one_of("decay style", self.style, DECAY_STYLES)
+        one_of("WSD style", self.wsd_style, WSD_STYLES)
+        one_of("unit", self.unit, ("samples", "iterations"))
+        at_least("lr", self.lr, 0)
+        at_least("min_lr", self.min_lr, 0)
+        at_least("warmup", self.warmup, 0)
         if self.min_lr > self.lr:
             raise ConfigError(f"min_lr: {self.min_lr}, expected at most lr = {self.lr} — lower it")
-        _one_of("weight decay style", self.weight_decay_style, ("constant", "linear", "cosine"))
+        one_of("weight decay style", self.weight_decay_style, ("constant", "linear", "cosine"))
         if self.decay <= 0:
             raise ConfigError(f"decay length: {self.decay:g} {self.unit}, expected above 0 — name the iterations")
         if self.warmup >= self.decay and self.style != "constant":
@@ -268,7 +167,7 @@ class LossScale:
     rule: str = "megatron"
 
     def __post_init__(self) -> None:
-        _one_of("loss scale rule", self.rule, ("megatron", "deepspeed"))
+        one_of("loss scale rule", self.rule, ("megatron", "deepspeed"))
 
 
 @dataclass(frozen=True)
@@ -280,8 +179,8 @@ class Precision:
     loss_scale: LossScale = field(default_factory=LossScale)
 
     def __post_init__(self) -> None:
-        _one_of("dtype", self.dtype, DTYPES)
-        _one_of("reduce", self.reduce, DTYPES)
+        one_of("dtype", self.dtype, DTYPES)
+        one_of("reduce", self.reduce, DTYPES)
 
 
 @dataclass(frozen=True)
@@ -314,9 +213,9 @@ class Data:
     cache: str | None = None
 
     def __post_init__(self) -> None:
-        _at_least("seq_length", self.seq_length, 1)
-        _at_least("num_workers", self.num_workers, 0)
-        _one_of("sampler", self.sampler, ("single", "cyclic"))
+        at_least("seq_length", self.seq_length, 1)
+        at_least("num_workers", self.num_workers, 0)
+        one_of("sampler", self.sampler, ("single", "cyclic"))
 
 
 @dataclass(frozen=True)
@@ -337,9 +236,9 @@ class Logging:
     table: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("log format", self.format, LOG_FORMATS)
-        _one_of("flops", self.flops, FLOPS)
-        _at_least("log interval", self.interval, 1)
+        one_of("log format", self.format, LOG_FORMATS)
+        one_of("flops", self.flops, FLOPS)
+        at_least("log interval", self.interval, 1)
 
 
 @dataclass(frozen=True)
@@ -383,21 +282,21 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         model, parallel, batch = self.model, self.parallel, self.batch
-        _at_least("iterations", self.iterations, 0)
+        at_least("iterations", self.iterations, 0)
         for name, value in (
             ("num_heads", model.num_heads),
             ("hidden_size", model.hidden_size),
             ("ffn_hidden_size", model.ffn_hidden_size),
             ("padded_vocab_size", model.padded_vocab_size),
         ):
-            _divides(name, value, "tensor parallel size", parallel.tensor)
+            divides(name, value, "tensor parallel size", parallel.tensor)
         groups, tensor = model.num_query_groups, parallel.tensor
         if groups % tensor:
             raise ConfigError(
                 f"num_query_groups: {groups}, expected a multiple of tensor parallel size {tensor} — change one of them"
             )
         if parallel.sequence:
-            _divides("seq_length", self.data.seq_length, "tensor parallel size (sequence parallel)", tensor)
+            divides("seq_length", self.data.seq_length, "tensor parallel size (sequence parallel)", tensor)
         if len(parallel.stages) != parallel.pipeline * parallel.virtual_stages:
             raise ConfigError(
                 f"stages: {len(parallel.stages)}, expected {parallel.pipeline} pipeline ranks x "
@@ -413,111 +312,9 @@ class TrainConfig:
                 f"{parallel.data} = {batch.micro * batch.accumulation * parallel.data} — correct one of them"
             )
         if parallel.virtual_stages > 1:
-            _divides("accumulation", batch.accumulation, "pipeline size (virtual stages)", parallel.pipeline)
+            divides("accumulation", batch.accumulation, "pipeline size (virtual stages)", parallel.pipeline)
         if model.positions == "learned" and self.data.seq_length > model.max_positions:
             raise ConfigError(
                 f"seq_length: {self.data.seq_length}, expected at most max_positions = {model.max_positions} — "
                 "raise the positions or shorten the samples"
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the configuration as plain data, as config.yaml has it."""
-        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
-        return plain
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> TrainConfig:
-        """Return the configuration that ``to_dict`` gave.
-
-        Raises:
-            ConfigError: a name that is unknown or missing, or a value that does not fit.
-        """
-        config: TrainConfig = _built(cls, data, "config")
-        return config
-
-
-_PARTS: dict[str, type] = {
-    "Batch": Batch,
-    "Checkpoint": Checkpoint,
-    "Data": Data,
-    "Init": Init,
-    "Logging": Logging,
-    "LossScale": LossScale,
-    "Model": Model,
-    "Optimizer": Optimizer,
-    "Parallel": Parallel,
-    "Precision": Precision,
-    "Schedule": Schedule,
-}
-
-
-def even_stages(num_layers: int, pipeline: int, virtual_stages: int = 1) -> tuple[int, ...]:
-    """Return the layers of each stage where all have as many, as Megatron cuts a model.
-
-    Raises:
-        ConfigError: the layers cannot be divided so.
-    """
-    stages = pipeline * virtual_stages
-    _divides("num_layers", num_layers, "pipeline stages", stages)
-    return (num_layers // stages,) * stages
-
-
-def balanced_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
-    """Return the layers of each stage, the first ones one more where they do not divide.
-
-    So does DeepSpeed 0.19.8 runtime/utils.py partition_balanced with one weight for each layer.
-
-    Raises:
-        ConfigError: more stages than layers.
-    """
-    if num_layers < pipeline:
-        raise ConfigError(f"num_layers: {num_layers}, expected at least one for each of {pipeline} stages — add layers")
-    each, more = divmod(num_layers, pipeline)
-    return (each + 1,) * more + (each,) * (pipeline - more)
-
-
-def padded(vocab_size: int, multiple: int, tensor: int) -> int:
-    """Return the rows of an embedding table: the vocabulary, up to a multiple of ``multiple`` * ``tensor``."""
-    step = multiple * tensor
-    return -(-vocab_size // step) * step
-
-
-def _built(kind: type, data: Any, where: str) -> Any:
-    if not isinstance(data, dict):
-        raise ConfigError(f"{where}: {data!r}, expected names and values — write it as config.yaml has it")
-    fields = {one.name: str(one.type) for one in dataclasses.fields(kind)}
-    unknown = sorted(set(data) - set(fields))
-    if unknown:
-        raise ConfigError(f"{where}: unknown {', '.join(unknown)}, expected {', '.join(fields)} — correct the names")
-    values = {}
-    for name, value in data.items():
-        if fields[name] in _PARTS:
-            value = _built(_PARTS[fields[name]], value, f"{where}.{name}")
-        values[name] = tuple(value) if isinstance(value, list) else value
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise ConfigError(f"{where}: {error}, expected every name without a default — add it") from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, (tuple, list)) else value
-
-
-def _one_of(name: str, value: object, choices: Collection[object]) -> None:
-    if value not in choices:
-        raise ConfigError(
-            f"{name}: {value!r}, expected one of {', '.join(map(str, choices))} — choose one the native trainer has"
-        )
-
-
-def _at_least(name: str, value: float, least: float) -> None:
-    if not value >= least:
-        raise ConfigError(f"{name}: {value}, expected at least {least} — correct it")
-
-
-def _divides(name: str, value: int, by_name: str, by: int) -> None:
-    if value % by:
-        raise ConfigError(f"{name}: {value}, expected a multiple of {by_name} {by} — change one of them")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.native.config_file import to_dict
 from ascend_adapt.native.flops import dialect_flops, model_flops, peak_flops
 from ascend_adapt.native.log_lines import Interval, evaluation_lines, step_lines
 from ascend_adapt.native.metrics import StepMetrics
@@ -165,7 +166,7 @@ class RunLog:
             name=logging.wandb_name,
             group=logging.wandb_group,
             entity=logging.wandb_entity,
-            config=self._config.to_dict(),
+            config=to_dict(self._config),
         )
         self._scalars.append(lambda name, value, iteration: run.log({name: value}, step=iteration))
         self._closing.append(run.finish)

@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native import device as devices
 from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.native.config_file import to_dict
 from ascend_adapt.native.mesh import Mesh
 from ascend_adapt.native.parameters import Placed, local
 from ascend_adapt.native.trainer import Trainer
@@ -86,7 +87,7 @@ def save(trainer: Trainer, progress: Progress, folder: Path) -> Path:
     dcp.save(state, checkpoint_id=target, no_dist=not dist.is_initialized())
     if mesh.rank == 0:
         told = {**asdict(progress), "loss_scale": trainer.scaler.state_dict(), "world_size": mesh.parallel.world_size}
-        _write(target / PROGRESS, json.dumps({**told, "config": trainer.config.to_dict()}, indent=1))
+        _write(target / PROGRESS, json.dumps({**told, "config": to_dict(trainer.config)}, indent=1))
         _write(folder / LATEST, str(progress.iteration))
         _forget_older(folder, config.keep_last)
     _wait(mesh)

@@ -24,9 +24,8 @@ from ascend_adapt.native.config import (
     Precision,
     Schedule,
     TrainConfig,
-    even_stages,
-    padded,
 )
+from ascend_adapt.native.partition import even_stages, padded
 from ascend_adapt.recipes.command_line import OwnOptions, parse, take_own_options
 from ascend_adapt.recipes.options import Options
 from ascend_adapt.recipes.recipe import Recipe

@@ -115,13 +115,13 @@ def test_neox(file, layout, layers, total):
 
 
 def test_the_20b_model_has_the_parameters_that_were_released():
-    from ascend_adapt.native.config import TrainConfig
+    from ascend_adapt.native.config_file import from_dict
     from ascend_adapt.native.sizes import total_parameters
 
     run = ["ascend-run", "--device", "cpu", "--native", "neox", "-d", str(EXAMPLES / "gpt_neox"), "20B"]
     plan = dry_run(*run, "--vocab-size", "50277", "--dry-run")
     # What EleutherAI/gpt-neox-20b holds, without its buffers.
-    assert total_parameters(TrainConfig.from_dict(plan["config"]).model) == 20_554_567_680
+    assert total_parameters(from_dict(plan["config"]).model) == 20_554_567_680
 
 
 def test_the_guides_22_layers_on_8_devices():

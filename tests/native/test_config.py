@@ -8,12 +8,14 @@ from deepspeed.runtime.utils import partition_balanced
 from native.configurations import config
 
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config import Batch, Init, Model, Parallel, TrainConfig, balanced_stages, padded
+from ascend_adapt.native.config import Batch, Init, Model, Parallel
+from ascend_adapt.native.config_file import from_dict, to_dict
+from ascend_adapt.native.partition import balanced_stages, padded
 
 
 def test_what_was_kept_is_what_was_meant():
     whole = config(model={"init": Init("xavier_uniform")}, data={"train": ("0.5", "a", "0.5", "b")})
-    assert TrainConfig.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
+    assert from_dict(json.loads(json.dumps(to_dict(whole)))) == whole
 
 
 @pytest.mark.parametrize(
@@ -26,10 +28,10 @@ def test_what_was_kept_is_what_was_meant():
     ],
 )
 def test_what_was_kept_and_changed_is_checked(change, told):
-    kept = config().to_dict()
+    kept = to_dict(config())
     change(kept)
     with pytest.raises(ConfigError, match=told):
-        TrainConfig.from_dict(kept)
+        from_dict(kept)
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,7 @@ def test_deviations_are_upstreams_own(tmp_path):
     import json
     from pathlib import Path
 
+    from ascend_adapt.recipes.neox_model import read_init
     from ascend_adapt.recipes.options import Options, line
 
     recorded = Path(__file__).parents[1] / "native" / "upstream_schedules.json"
@@ -220,5 +221,5 @@ def test_deviations_are_upstreams_own(tmp_path):
     assert {row["rule"] for row in rows} >= {"normal", "scaled_normal", "small_init", "wang_init"}
     for row in rows:
         options = Options(line("neox", "newest"), {"init_method": row["rule"]}, {})
-        init = neox._init(options, "init_method", row["hidden"], row["layers"])
+        init = read_init(options, "init_method", row["hidden"], row["layers"])
         assert math.isclose(init.std, row["std"], rel_tol=1e-15)
