@@ -99,7 +99,7 @@ npu-operators: install
 MEGATRON_CORE ?= 0.12.1
 native-matrix: install
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .megatron-core megatron-core==$(MEGATRON_CORE)
-	$(BIN)/python -m pytest tests/native/every_mesh.py tests/native/equal_to_upstream.py
+	$(BIN)/python -m pytest --timeout 1200 tests/native/every_mesh.py tests/native/equal_to_upstream.py
 
 clean:
 	rm -rf $(VENV) .nox .triton .megatron-core build dist *.egg-info data runs

@@ -74,7 +74,7 @@ def main():
     theirs = train(upstream, settings, steps)
     ours = [trainer.step(batch(number, settings), settings.batch.accumulation, LR, DECAY) for number in range(steps)]
     native = {"losses": [step.loss for step in ours], "norms": [step.grad_norm for step in ours]}
-    print(json.dumps({"version": upstream.version, name: theirs, "native": native}))
+    print(json.dumps({"version": upstream.version, "upstream": theirs, "native": native}))
     dist.destroy_process_group()
 
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 
 import torch
 from small_models import LENGTH
@@ -107,12 +108,14 @@ def gpt_neox(model) -> Upstream:
     checkpointing.CudaRNGStatesTracker.fork = lambda self, *_: contextlib.nullcontext()
     topology = PipeModelDataParallelTopology(num_pp=1, num_mp=1, num_dp=1)
     mpu.initialize_model_parallel(1, topology=topology)
+    # v2.0 knows no other width than this one.
+    wider = {} if model.ffn_hidden_size == 4 * model.hidden_size else {"intermediate_size": model.ffn_hidden_size}
     told = NeoXArgs.from_dict(
         {
+            **wider,
             "num_layers": model.num_layers,
             "hidden_size": model.hidden_size,
             "num_attention_heads": model.num_heads,
-            "intermediate_size": model.ffn_hidden_size,
             "seq_length": LENGTH,
             "max_position_embeddings": LENGTH,
             "vocab_file": "none",
@@ -129,6 +132,7 @@ def gpt_neox(model) -> Upstream:
             "optimizer": {"type": "Adam", "params": {"lr": 1e-3}},
             "precision": "fp32",
             "train_iters": 1,
+            "checkpoint_factor": 1,
             "lr_decay_iters": 1,
             "use_cpu_initialization": True,
             "global_num_gpus": 1,
@@ -153,7 +157,7 @@ def gpt_neox(model) -> Upstream:
         logits = module((tokens, torch.arange(LENGTH).expand_as(tokens), MASK))
         return cross_entropy(logits, (labels, counted))
 
-    return Upstream("newest", module, functools.partial(_replaced, names), loss)
+    return Upstream(Path(mpu.__file__).parents[2].name, module, functools.partial(_replaced, names), loss)
 
 
 UPSTREAMS = {"megatron-core": megatron_core, "gpt-neox": gpt_neox}
