@@ -95,11 +95,11 @@ npu-operators: install
 	$(BIN)/python tests/upstream/torch_npu_schemas.py
 
 # Every axis of the native trainer's parallelism and what they make together, on 2, 4 and 8 ranks, beside one process;
-# and its model beside Megatron-core's.
+# and its model beside those of Megatron-core and, from ASCEND_ADAPT_UPSTREAMS, GPT-NeoX.
 MEGATRON_CORE ?= 0.12.1
 native-matrix: install
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .megatron-core megatron-core==$(MEGATRON_CORE)
-	$(BIN)/python -m pytest tests/native/every_mesh.py tests/native/equal_to_megatron_core.py
+	$(BIN)/python -m pytest --timeout 1200 tests/native/every_mesh.py tests/native/equal_to_upstream.py
 
 clean:
 	rm -rf $(VENV) .nox .triton .megatron-core build dist *.egg-info data runs

@@ -47,7 +47,6 @@ def train_on(tmp_path):
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=280,
         )
         assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-6000:]
         told = json.loads(output.read_text())

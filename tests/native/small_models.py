@@ -60,7 +60,13 @@ GATED = replace(
     output_bias=False,
     mlp_bias=False,
 )
-MODELS = {"gpt2": GPT2, "neox": NEOX, "gated": GATED, "gpt_j_tied": replace(NEOX, shared_norm=True)}
+MODELS = {
+    "gpt2": GPT2,
+    "neox": NEOX,
+    "gated": GATED,
+    "gpt_j_tied": replace(NEOX, shared_norm=True),
+    "neox_4h": replace(NEOX, ffn_hidden_size=128),
+}
 
 
 def config(model=GPT2, *, micro=1, **parallel):
