@@ -47,6 +47,8 @@ class _Usage(LaunchError):
 
 
 def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
+    if request.container is not None:
+        return _run_in_container(request, environ)
     _check_target(request)
     started_once = request.form == "command" or request.once or _is_launcher(request)
     emulation = _emulation(request, environ)
@@ -126,6 +128,26 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         if emulation:
             _tell_rehearsal(run_dir)
         return code
+
+
+def _run_in_container(request: requests.Request, environ: Mapping[str, str]) -> int:
+    from ascend_adapt.launch import container, runner
+    from ascend_adapt.launch.guardian import Assignment
+
+    device, _ = _devices(request, environ)
+    folder = request.log_dir or _default_run_dir(request.target)
+    run_dir = RunDirectory(Path(os.path.abspath(folder)))
+    job = container.plan(request, device, environ, run_dir.path)
+    if request.dry_run:
+        print(json.dumps(job.to_json(), indent=1))
+        return 0
+    run_dir.create()
+    _say(f"run directory {folder}")
+    container.write_env_file(job, run_dir.path)
+    try:
+        return runner.run(Assignment(job, run_dir))
+    finally:
+        container.remove(job, run_dir.path)
 
 
 def _say(text: str) -> None:

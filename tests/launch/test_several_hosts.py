@@ -196,11 +196,11 @@ def test_ten_thousand_hosts_are_planned_in_less_than_a_second():
     text = "".join(f"worker-{number} slots=8\n" for number in range(10_000))
     request, env = parse(["train.py", "--lr", "1"]), {f"HCCL_{number}": "x" for number in range(20)}
     took = []
-    for _ in range(3):  # the least of them: other work may be going on
-        began = time.perf_counter()
+    for _ in range(5):  # the least of them, of this process alone: other work may be going on
+        began = time.process_time()
         hosts = hostfile.select(hostfile.parse(text, "hosts", print), None, "worker-7:0")
         plan = of_ranks(request, device="npu", hosts=hosts, env=env, environ={}, free_port=1)
-        took.append(time.perf_counter() - began)
+        took.append(time.process_time() - began)
     assert len(plan.ranks) == 79_999
     assert min(took) < 1
 

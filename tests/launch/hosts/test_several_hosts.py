@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 TOLD = """
 import json, os, socket, sys
@@ -42,6 +45,48 @@ def test_ranks_on_their_hosts_each_with_its_own_storage(cluster, launcher):
         f"adapt-status.{rank}.json" for rank in range(8)
     ]
     assert not cluster.left()
+
+
+def encodable(text):
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+WORDS = st.text(st.sampled_from("ab$ '\"\\{}*?;&|<>~`#!\n\r\t=%hnu-\udcff\udc80é")).filter(encodable)
+EXACT = """
+import json, os, sys
+with open("exact", "w") as told:
+    json.dump([sys.argv[1:], {name: os.environ[name] for name in os.environ if name.startswith("HCCL_")}], told)
+"""
+
+
+@given(arguments=st.lists(WORDS, max_size=30), values=st.lists(WORDS, min_size=1, max_size=30))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+def test_arguments_and_variables_byte_for_byte(cluster, launcher, arguments, values):
+    cluster.write("exact.py", EXACT)
+    cluster.write("one", "w-2 slots=1\n")
+    variables = {f"HCCL_{number}": value for number, value in enumerate(values)}
+    job = cluster.ascend_run("-H", "one", "exact.py", *arguments, launcher=launcher, **variables)
+    assert job.returncode == 0, last_lines(job)
+    told, found = json.loads((cluster.folder("w-2") / "exact").read_text())
+    assert (told, found) == (arguments, variables)
+
+
+def test_doctor_looks_at_all_of_them(cluster, launcher):
+    given = ["doctor", "--hostfile", "hostfile", "--launcher", launcher, "--json"]
+    job = cluster.run("w-1", sys.executable, "-m", "ascend_adapt.cli", *given)
+    hosts = json.loads(job.stdout)["hosts"]
+    assert [one["host"] for one in hosts] == cluster.names
+    assert [one["sees_this_folder"] for one in hosts] == [True, False, False, False]
+    assert all(one["free_port"] and one["versions"]["torch"] and abs(one["clock_ahead_s"]) < 5 for one in hosts)
+    assert job.returncode == 0, job.stderr
+    (cluster.base / "hostfile.missing").write_text("w-1 slots=1\nw-9 slots=1\n")
+    given[2] = str(cluster.base / "hostfile.missing")
+    job = cluster.run("w-1", sys.executable, "-m", "ascend_adapt.cli", *given)
+    assert job.returncode == 1
+    assert "cannot be reached" in json.loads(job.stdout)["hosts"][1]["problems"][0]
 
 
 def test_the_exit_code_and_the_earliest_error(cluster, launcher):
@@ -79,7 +124,10 @@ def launcher_pid(cluster):
     return int(next(line for line in cluster.processes("w-1") if "--launcher" in line).partition(":")[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+# What is left out of all these is in torture.py.
+@pytest.mark.parametrize(
+    ("launcher", "number"), [("ssh", signal.SIGINT), ("pdsh", signal.SIGTERM)], indirect=["launcher"]
+)
 def test_a_signal_ends_it_everywhere(cluster, up, number):
     job = up("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
     os.kill(launcher_pid(cluster), number)
@@ -88,6 +136,7 @@ def test_a_signal_ends_it_everywhere(cluster, up, number):
     assert not cluster.left()
 
 
+@pytest.mark.parametrize("launcher", ["pdsh"], indirect=True)
 def test_a_killed_launcher_takes_every_host_with_it(cluster, up):
     job = up(
         "import os, signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -98,6 +147,7 @@ def test_a_killed_launcher_takes_every_host_with_it(cluster, up):
     assert not cluster.left(patience_s=25)
 
 
+@pytest.mark.parametrize("launcher", ["ssh"], indirect=True)
 def test_a_host_cut_off_ends_the_job(cluster, up):
     job = up("import time\nprint('up', flush=True)\ntime.sleep(90)\n")
     began = time.monotonic()
