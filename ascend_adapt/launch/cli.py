@@ -54,7 +54,10 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     emulation = _emulation(request, environ)
     device, found = ("npu", _visible(emulation, environ)) if emulation else _devices(request, environ)
     hosts = None if started_once else machines.chosen(request, found, _say)
-    others = sum(not network.is_here(host.address) for host in hosts or ()) if not request.dry_run else len(hosts or ())
+    # A plan of many hosts is made without looking each of them up.
+    others = (
+        0 if request.dry_run and len(hosts or ()) > 1 else sum(not network.is_here(one.address) for one in hosts or ())
+    )
     several = hosts is not None and (len(hosts) > 1 or others > 0)
     if several:
         if emulation:
@@ -101,7 +104,7 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
             raise _Usage("--max-restarts: the other machines have launchers of their own — give a --hostfile instead")
         if several:
             forwarded = environment.forwarded(environ, request.export)
-            way = connecting.choose(request, others)
+            way = connecting.choose(request, [host.address for host in hosts or ()])
         run_dir.create()
         print(f"ascend-run: run directory {folder}", file=sys.stderr, flush=True)
         if several:

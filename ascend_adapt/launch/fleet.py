@@ -54,6 +54,8 @@ class Fleet:
         self._mission, self._plan = mission, mission.plan
         self._parts = mission.plan.by_host()
         self._job = Job.here(Identity.own(), Identity.own())
+        self._name = f"{self._job.boot[:8]}-{self._job.launcher.pid}-{self._job.launcher.start}"
+        self._attempts = 0
         self._links: list[Link] = []
         self._stop: int | None = None
         self._ending_since: float | None = None
@@ -84,7 +86,7 @@ class Fleet:
     def _attempt(self, attempt: int) -> int:
         console = Console(whole_lines=True)
         self._ending_since, self._differ, self._facts = None, "", {}
-        self._links = []
+        self._links, self._attempts = [], attempt
         try:
             self._links = self._mission.way.links(list(self._parts))
             for link in self._links:
@@ -129,7 +131,6 @@ class Fleet:
             # Held there since before it was told.
             self._plan = self._plan.at_port(first["port"])
             self._parts = self._plan.by_host()
-        name = f"{self._job.boot[:8]}-{self._job.launcher.pid}-{self._job.launcher.start}.{attempt}"
         for index, link in enumerate(self._links):
             peer = self._links[0 if index else min(1, len(self._links) - 1)].name
             link.order(
@@ -137,7 +138,7 @@ class Fleet:
                     "folder": os.getcwd(),
                     "run_dir": str(self._mission.run_dir.path),
                     "job": {**asdict(self._job), "hosts": list(self._parts)},
-                    "name": name,
+                    "name": self._name,
                     "attempt": attempt,
                     "forwarded": dict(self._mission.forwarded),
                     "device": self._mission.device,
@@ -237,6 +238,8 @@ class Fleet:
     def _keep_status(self, told: Mapping[str, Any]) -> None:
         """Keep what a rank said of itself where `ascend-adapt status` looks, and compare it with the others."""
         data = json.loads(told["text"])
+        if data["job"] != f"{self._name}.{self._attempts}":
+            return  # of an earlier attempt
         path = self._mission.run_dir.rank_status(told["rank"])
         with contextlib.suppress(OSError):
             if not path.exists() or path.read_text() != told["text"]:

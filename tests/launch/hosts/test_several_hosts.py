@@ -66,12 +66,21 @@ with open("exact", "w") as told:
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 def test_arguments_and_variables_byte_for_byte(cluster, launcher, arguments, values):
     cluster.write("exact.py", EXACT)
-    cluster.write("one", "w-2 slots=1\n")
+    cluster.write("one", "root@w-2 slots=1\n")
     variables = {f"HCCL_{number}": value for number, value in enumerate(values)}
     job = cluster.ascend_run("-H", "one", "exact.py", *arguments, launcher=launcher, **variables)
     assert job.returncode == 0, last_lines(job)
     told, found = json.loads((cluster.folder("w-2") / "exact").read_text())
     assert (told, found) == (arguments, variables)
+
+
+def test_addresses_and_another_port(cluster, launcher):
+    cluster.write("told.py", TOLD)
+    cluster.write("two", "10.213.77.4 slots=1\nroot@10.213.77.3 slots=1\n")
+    job = cluster.ascend_run("-H", "two", "--ssh-port", "2222", "told.py", launcher=launcher)
+    assert job.returncode == 0, last_lines(job)
+    assert json.loads((cluster.folder("w-4") / "told.0").read_text())[0] == "w-4"
+    assert json.loads((cluster.folder("w-3") / "told.1").read_text())[0] == "w-3"
 
 
 def test_doctor_looks_at_all_of_them(cluster, launcher):
