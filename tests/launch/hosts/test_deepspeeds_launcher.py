@@ -34,7 +34,7 @@ def releases():
 
 
 @pytest.mark.parametrize(("release", "python"), list(releases()), ids=lambda value: str(value)[-9:])
-def test_deepy_under_a_hostfile_of_the_guides(cluster, release, python):
+def test_deepy_under_a_hostfile_of_the_guides(slow, cluster, release, python):
     if shutil.which("pdsh") is None:
         pytest.skip("not checked: pdsh: is not installed (Debian: pdsh)")
     if not python.exists():

@@ -146,7 +146,7 @@ def test_a_signal_ends_it_everywhere(cluster, up, number):
 
 
 @pytest.mark.parametrize("launcher", ["pdsh"], indirect=True)
-def test_a_killed_launcher_takes_every_host_with_it(cluster, up):
+def test_a_killed_launcher_takes_every_host_with_it(slow, cluster, up):
     job = up(
         "import os, signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "subprocess.Popen(['sleep', '61'], start_new_session=True)\nprint('up', flush=True)\ntime.sleep(60)\n"
@@ -157,7 +157,7 @@ def test_a_killed_launcher_takes_every_host_with_it(cluster, up):
 
 
 @pytest.mark.parametrize("launcher", ["ssh"], indirect=True)
-def test_a_host_cut_off_ends_the_job(cluster, up):
+def test_a_host_cut_off_ends_the_job(slow, cluster, up):
     job = up("import time\nprint('up', flush=True)\ntime.sleep(90)\n")
     began = time.monotonic()
     cluster.link("w-3", "down")
