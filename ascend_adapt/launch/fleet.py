@@ -171,10 +171,12 @@ class Fleet:
                 link.heard = now
         for link in self._links:
             link.flush()
-            if link.has_begun and not link.is_over and now - link.heard > LOST_S:
+            # An agent that has its order may have to make folders on a slow disk first.
+            patience_s = LOST_S if link.has_begun else _BEGIN_S
+            if link.hello is not None and not link.is_over and now - link.heard > patience_s:
                 self._selector.unregister(link.source)
                 link.is_closed = True
-                link.lost = f"no word from it for {LOST_S:.0f} s"
+                link.lost = f"no word from it for {patience_s:.0f} s"
 
     def _read_rest(self, console: Console) -> None:
         """Pass on what is still on its way; an agent that has ended closes its end."""
@@ -184,10 +186,7 @@ class Fleet:
 
     def _judge(self) -> None:
         """End all hosts when one has failed."""
-        failed = any(
-            link.lost or (link.ended or {}).get("code") or (link.ended or {}).get("error") for link in self._links
-        )
-        if (failed or self._differ) and self._ending_since is None:
+        if (self._differ or any(link.has_failed for link in self._links)) and self._ending_since is None:
             self._end(signal.SIGTERM)
         if self._ending_since is not None and time.monotonic() - self._ending_since > _END_S:
             for link in self._links:
@@ -252,20 +251,21 @@ class Fleet:
     def _listen(self) -> None:
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in HEEDED:
+        for number in (*HEEDED, signal.SIGTSTP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)  # the wakeup pipe tells which it was
-        signal.signal(signal.SIGTSTP, self._pause)
         self._selector.register(reader, selectors.EVENT_READ, None)
 
     def _asked_to_stop(self, number: int) -> None:
+        if number == signal.SIGTSTP:
+            self._pause()
         if number not in HEEDED:
             return
         self._end(number)
         if self._stop is None:
             self._stop = number
 
-    def _pause(self, *_: Any) -> None:
+    def _pause(self) -> None:
         """Stop as Ctrl-Z wants it; the ranks go on."""
         for link in self._links:
             link.say(Kind.PAUSE)
