@@ -83,7 +83,8 @@ torture: install
 
 # Four hosts in namespaces of this machine; needs root, and Debian's iproute2, openssh-server and pdsh.
 hosts: install
-	$(BIN)/python -m pytest tests/launch/hosts
+	ASCEND_ADAPT_HOSTS=all $(BIN)/python -m pytest tests/launch/hosts
+	test -e data/stdlib_text_document.bin || $(MAKE) demo
 	$(BIN)/python tests/launch/hosts/demo.py data/stdlib_text_document
 	$(BIN)/python tests/launch/hosts/torture.py --runs 50 --cuts 10 --seed $(SEED)
 

@@ -48,6 +48,8 @@ class _Usage(LaunchError):
 
 
 def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
+    if request.container is not None:
+        return _run_in_container(request, environ)
     _check_target(request)
     native_run = native.prepare(request) if request.native else None
     if native_run is not None:
@@ -56,7 +58,10 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     emulation = _emulation(request, environ)
     device, found = ("npu", _visible(emulation, environ)) if emulation else _devices(request, environ)
     hosts = None if started_once else machines.chosen(request, found, _say)
-    others = sum(not network.is_here(host.address) for host in hosts or ()) if not request.dry_run else len(hosts or ())
+    # A plan of many hosts is made without looking each of them up.
+    others = (
+        0 if request.dry_run and len(hosts or ()) > 1 else sum(not network.is_here(one.address) for one in hosts or ())
+    )
     several = hosts is not None and (len(hosts) > 1 or others > 0)
     if several:
         if emulation:
@@ -107,7 +112,7 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
             raise _Usage("--max-restarts: the other machines have launchers of their own — give a --hostfile instead")
         if several:
             forwarded = environment.forwarded(environ, request.export)
-            way = connecting.choose(request, others)
+            way = connecting.choose(request, [host.address for host in hosts or ()])
         if trained is not None:
             trained.check_data()
             for note in trained.notes:
@@ -138,6 +143,26 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         if emulation:
             _tell_rehearsal(run_dir)
         return code
+
+
+def _run_in_container(request: requests.Request, environ: Mapping[str, str]) -> int:
+    from ascend_adapt.launch import container, runner
+    from ascend_adapt.launch.guardian import Assignment
+
+    device, _ = _devices(request, environ)
+    folder = request.log_dir or _default_run_dir(request.target)
+    run_dir = RunDirectory(Path(os.path.abspath(folder)))
+    job = container.plan(request, device, environ, run_dir.path)
+    if request.dry_run:
+        print(json.dumps(job.to_json(), indent=1))
+        return 0
+    run_dir.create()
+    _say(f"run directory {folder}")
+    container.write_env_file(job, run_dir.path)
+    try:
+        return runner.run(Assignment(job, run_dir))
+    finally:
+        container.remove(job, run_dir.path)
 
 
 def _say(text: str) -> None:

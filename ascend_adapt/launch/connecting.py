@@ -38,12 +38,13 @@ class Way(ABC):
         return f"host {link.name}: cannot be reached or has no agent ({why}) — try `ssh {link.address} true`"
 
 
-def choose(request: Request, others: int) -> Way:
-    """Return how the hosts of a job are reached, ``others`` of which are not this machine.
+def choose(request: Request, addresses: Sequence[str]) -> Way:
+    """Return how the hosts of a job are reached.
 
     Raises:
         LaunchError: the program is not there, or there are others and they may not be reached.
     """
+    others = sum(not network.is_here(address) for address in addresses)
     if others and request.launcher == "local":
         raise LaunchError(f"--launcher local: {others} hosts of the hostfile are other machines — use ssh or pdsh")
     needed = {"ssh": ("ssh",), "pdsh": ("pdsh", "openssl")}

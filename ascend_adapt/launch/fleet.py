@@ -54,6 +54,8 @@ class Fleet:
         self._mission, self._plan = mission, mission.plan
         self._parts = mission.plan.by_host()
         self._job = Job.here(Identity.own(), Identity.own())
+        self._name = f"{self._job.boot[:8]}-{self._job.launcher.pid}-{self._job.launcher.start}"
+        self._attempts = 0
         self._links: list[Link] = []
         self._stop: int | None = None
         self._ending_since: float | None = None
@@ -84,7 +86,7 @@ class Fleet:
     def _attempt(self, attempt: int) -> int:
         console = Console(whole_lines=True)
         self._ending_since, self._differ, self._facts = None, "", {}
-        self._links = []
+        self._links, self._attempts = [], attempt
         try:
             self._links = self._mission.way.links(list(self._parts))
             for link in self._links:
@@ -129,7 +131,6 @@ class Fleet:
             # Held there since before it was told.
             self._plan = self._plan.at_port(first["port"])
             self._parts = self._plan.by_host()
-        name = f"{self._job.boot[:8]}-{self._job.launcher.pid}-{self._job.launcher.start}.{attempt}"
         for index, link in enumerate(self._links):
             peer = self._links[0 if index else min(1, len(self._links) - 1)].name
             link.order(
@@ -137,7 +138,7 @@ class Fleet:
                     "folder": os.getcwd(),
                     "run_dir": str(self._mission.run_dir.path),
                     "job": {**asdict(self._job), "hosts": list(self._parts)},
-                    "name": name,
+                    "name": self._name,
                     "attempt": attempt,
                     "forwarded": dict(self._mission.forwarded),
                     "device": self._mission.device,
@@ -170,10 +171,12 @@ class Fleet:
                 link.heard = now
         for link in self._links:
             link.flush()
-            if link.has_begun and not link.is_over and now - link.heard > LOST_S:
+            # An agent that has its order may have to make folders on a slow disk first.
+            patience_s = LOST_S if link.has_begun else _BEGIN_S
+            if link.hello is not None and not link.is_over and now - link.heard > patience_s:
                 self._selector.unregister(link.source)
                 link.is_closed = True
-                link.lost = f"no word from it for {LOST_S:.0f} s"
+                link.lost = f"no word from it for {patience_s:.0f} s"
 
     def _read_rest(self, console: Console) -> None:
         """Pass on what is still on its way; an agent that has ended closes its end."""
@@ -183,10 +186,7 @@ class Fleet:
 
     def _judge(self) -> None:
         """End all hosts when one has failed."""
-        failed = any(
-            link.lost or (link.ended or {}).get("code") or (link.ended or {}).get("error") for link in self._links
-        )
-        if (failed or self._differ) and self._ending_since is None:
+        if (self._differ or any(link.has_failed for link in self._links)) and self._ending_since is None:
             self._end(signal.SIGTERM)
         if self._ending_since is not None and time.monotonic() - self._ending_since > _END_S:
             for link in self._links:
@@ -237,6 +237,8 @@ class Fleet:
     def _keep_status(self, told: Mapping[str, Any]) -> None:
         """Keep what a rank said of itself where `ascend-adapt status` looks, and compare it with the others."""
         data = json.loads(told["text"])
+        if data["job"] != f"{self._name}.{self._attempts}":
+            return  # of an earlier attempt
         path = self._mission.run_dir.rank_status(told["rank"])
         with contextlib.suppress(OSError):
             if not path.exists() or path.read_text() != told["text"]:
@@ -249,20 +251,21 @@ class Fleet:
     def _listen(self) -> None:
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in HEEDED:
+        for number in (*HEEDED, signal.SIGTSTP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)  # the wakeup pipe tells which it was
-        signal.signal(signal.SIGTSTP, self._pause)
         self._selector.register(reader, selectors.EVENT_READ, None)
 
     def _asked_to_stop(self, number: int) -> None:
+        if number == signal.SIGTSTP:
+            self._pause()
         if number not in HEEDED:
             return
         self._end(number)
         if self._stop is None:
             self._stop = number
 
-    def _pause(self, *_: Any) -> None:
+    def _pause(self) -> None:
         """Stop as Ctrl-Z wants it; the ranks go on."""
         for link in self._links:
             link.say(Kind.PAUSE)
@@ -296,7 +299,7 @@ def compare(links: Sequence[Link], parts: Mapping[str, Plan], device: str) -> No
         ahead_s = (hello["time_ns"] - time.time_ns()) / 1e9
         if abs(ahead_s) > _BEGIN_S:
             say(f"host {link.name}: its clock is {ahead_s:+.0f} s from this one's — times in its logs are so too")
-        for job in hello["jobs"]:
+        for job in hello["jobs"] if device != "cpu" else ():
             say(f"host {link.name}: another job runs there, {described(job)}")
 
 

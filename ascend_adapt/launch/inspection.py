@@ -18,7 +18,6 @@ from ascend_adapt.launch.connecting import Way
 from ascend_adapt.launch.fleet import described
 from ascend_adapt.launch.hostfile import Host
 from ascend_adapt.launch.link import Link
-from ascend_adapt.launch.network import is_here
 from ascend_adapt.launch.output import Console
 
 _LOOK_S = 0.2
@@ -51,7 +50,7 @@ def examine(path: Path, launcher: str, ssh_port: int | None, device: str) -> tup
     for warning in warnings:
         print(f"ascend-adapt doctor: {warning}", file=sys.stderr)
     request = requests.Request(target="", arguments=(), launcher=launcher, ssh_port=ssh_port)
-    way = connecting.choose(request, sum(not is_here(host.address) for host in hosts))
+    way = connecting.choose(request, [host.address for host in hosts])
     # A file that only the hosts see which share this folder.
     with tempfile.NamedTemporaryFile(prefix=".ascend-adapt-doctor-", dir=os.getcwd()) as mark:
         return look(hosts, way, mark.name, device)

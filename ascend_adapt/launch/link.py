@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from ascend_adapt.launch.failures import Failure
 from ascend_adapt.launch.output import STDERR, STDOUT, Console
 
 _AT_ONCE = 1 << 16
+_END_S = 5.0
 
 
 class Link:
@@ -120,7 +120,12 @@ class Link:
                 os.close(descriptor)
             except OSError:
                 continue
-        if self.process is not None and self.process.poll() is None and self.lost:
-            self.process.send_signal(signal.SIGKILL)
-        if self.process is not None:
+        if self.process is None:
+            return
+        if self.lost or self.ended is None:
+            self.process.kill()  # an ssh that is still looking for its host, or has lost it
+        try:
+            self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
             self.process.wait()

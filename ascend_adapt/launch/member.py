@@ -40,6 +40,9 @@ def join() -> bool:
 
 def _take_part(run_dir: RunDirectory, rank: int) -> None:
     pid = os.getpid()
+    # On another host, where a launcher that is not ours has started this rank, nobody has made it yet.
+    with contextlib.suppress(OSError):
+        run_dir.path.mkdir(parents=True, exist_ok=True)
 
     def report_and_compare() -> None:
         _report(run_dir, rank)

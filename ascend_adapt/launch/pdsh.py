@@ -29,6 +29,7 @@ class OverPdsh(Way):
         self._said: dict[str, list[str]] = {}
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, socket.socket] = {}
+        self._names: tuple[str, ...] = ()
         self._told = threading.Condition()
 
     def links(self, addresses: Sequence[str]) -> list[Link]:
@@ -47,6 +48,7 @@ class OverPdsh(Way):
             links.append(link)
             others.append(address)
             self._waiting[link.name] = theirs
+        self._names = tuple(self._waiting)
         ways = {
             network.address_towards(link.name) or socket.gethostname() for link in links if link.name in self._waiting
         }
@@ -79,7 +81,8 @@ class OverPdsh(Way):
         """Take the tokens out of what pdsh prints, and show the rest."""
         for line in stream:  # type: ignore[attr-defined]
             text = line.decode(errors="replace").rstrip()
-            name, _, said = text.removeprefix(f"pdsh@{socket.gethostname().partition('.')[0]}: ").partition(": ")
+            label, _, said = text.removeprefix(f"pdsh@{socket.gethostname().partition('.')[0]}: ").partition(": ")
+            name = named(label, self._names)
             with self._told:
                 if said.startswith(callback.TOLD):
                     self._tokens[said.removeprefix(callback.TOLD)] = name
@@ -134,3 +137,12 @@ class OverPdsh(Way):
             for one in below:
                 one.send(signal.SIGKILL)
             self._pdsh.wait()
+
+
+def named(label: str, names: Sequence[str]) -> str:
+    """Return which host a label of pdsh means: it may leave out the domain, or the user not."""
+    name = label.rpartition("@")[2]
+    if name in names:
+        return name
+    short = [one for one in names if one.partition(".")[0] == name]
+    return short[0] if len(short) == 1 else name

@@ -23,7 +23,12 @@ ascend-run [options] script.py [script arguments ...]
 LAUNCHERS = ("auto", "local", "ssh", "pdsh")
 
 # Promised, not built: said in one line rather than ignored.
-NOT_BUILT = ("--numerics", "--deterministic", "--npu-compile-mode", "--container", "--image", "--fallback")
+NOT_BUILT = ("--numerics", "--deterministic", "--npu-compile-mode", "--fallback")
+# What is said to the launcher outside of a container only; true for those that take a value.
+_OUTSIDE = {
+    **dict.fromkeys(("--container", "--image", "--src", "--py", "--wheel", "--cmd", "--export", "--log-dir"), True),
+    "--dry-run": False,
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,12 @@ class Request:
     nodes: int | None = None
     node: int | None = None
     node_ips: tuple[str, ...] = ()
+    container: str | None = None
+    source: str | None = None
+    python: str | None = None
+    wheel: str | None = None
+    line: str | None = None
+    inner: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
     allow_drift: tuple[str, ...] = ()
     strict: bool = False
@@ -74,13 +85,18 @@ def parse(argv: Sequence[str]) -> Request:
     parser = _parser()
     options, command = _split(parser, list(argv))
     known = parser.parse_args(options)
+    if known.line is not None and known.container is None:
+        parser.error("--cmd: is for a container — give --container IMAGE too")
+    if known.line is not None and not command:
+        command = ["bash"]
+    inner = (*_inside(options), *command)
     if known.native:
         if known.module or known.once:
             parser.error("--native: takes neither -m nor --once — leave them out")
         # The one option of ours that may stand among a dialect's arguments.
-        dry_run = known.dry_run or "--dry-run" in command
-        command = [NATIVE, *(word for word in command if word != "--dry-run")]
-        known.module, known.dry_run = True, dry_run
+        words = [word for word in command if word != "--dry-run"]
+        inner = (*_inside(options), *words)
+        known.dry_run, known.module, command = known.dry_run or words != command, True, [NATIVE, *words]
     if not command:
         parser.error("no script: expected script.py, -m package.module or a command after the options")
     target, arguments = command[0], tuple(command[1:])
@@ -107,6 +123,12 @@ def parse(argv: Sequence[str]) -> Request:
         nodes=known.nnodes,
         node=known.node_rank,
         node_ips=known.node_ips,
+        container=known.container,
+        source=known.source,
+        python=known.python,
+        wheel=known.wheel,
+        line=known.line,
+        inner=inner,
         disable=tuple(known.disable),
         allow_drift=tuple(known.allow_drift),
         strict=known.strict,
@@ -178,6 +200,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--pass-local-rank", action="store_true", help="add --local_rank=N to the script's arguments")
     add("--max-restarts", type=_at_least_zero, default=0, metavar="N", help="restart all ranks up to N times")
     add("--log-dir", metavar="DIR", help="the run directory (default: runs/<script>-<time>-<pid>)")
+    add("--container", "--image", metavar="IMAGE", help="run the job in a container (docker or podman)")
+    add("--src", dest="source", metavar="DIR", help="with it: a source folder for the container's PYTHONPATH")
+    add("--py", dest="python", metavar="PYTHON", help="with it: the container's interpreter (default: python3)")
+    add("--wheel", metavar="FILE", help="with it: a wheel to install there first")
+    add("--cmd", dest="line", metavar="LINE", help="with it: a shell line to run instead of a script")
     add("--dry-run", action="store_true", help="print the plan as JSON and start nothing")
     add("--debug", action="store_true", help="show tracebacks of ascend-run's own errors")
     add("--version", action="version", version=f"ascend_adapt {__version__}")
@@ -212,6 +239,19 @@ def _split(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str],
         if name == "--native":
             return options, argv[index + 1 :]
     return options, []
+
+
+def _inside(options: Sequence[str]) -> list[str]:
+    """Return the options that are for the ascend-run inside of a container."""
+    left: list[str] = []
+    rest = iter(options)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in _OUTSIDE:
+            left.append(word)
+        elif _OUTSIDE[name] and not equals:
+            next(rest, None)
+    return left
 
 
 def _device(text: str) -> str:

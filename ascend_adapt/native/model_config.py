@@ -62,7 +62,6 @@ class Model:
     mlp_bias: bool = True
     hidden_dropout: float = 0.1
     attention_dropout: float = 0.1
-    softmax_in_fp32: bool = True
     embedding_init: Init = field(default_factory=Init)
     init: Init = field(default_factory=Init)
     output_init: Init = field(default_factory=Init)

@@ -17,24 +17,28 @@ SIZES = (
 )
 
 
-@pytest.fixture
-def corpus(tmp_path):
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
     """Real text, preprocessed as a user does it, with a vocabulary of bytes."""
-    from ascend_adapt import cli
-
-    text = "".join(path.read_text() for path in sorted(Path(__file__).parent.glob("test_*.py")))
-    documents = [text[start : start + 2000] for start in range(0, 60000, 2000)]
-    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": one}) + "\n" for one in documents))
     from tokenizers.pre_tokenizers import ByteLevel
 
-    alphabet = sorted(ByteLevel.alphabet())
-    vocabulary = {token: number for number, token in enumerate([*alphabet, "<|endoftext|>"])}
-    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
-    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    words = f"--input {tmp_path}/text.jsonl --output-prefix {tmp_path}/text --vocab {tmp_path}/vocab.json"
-    words += f" --merge-file {tmp_path}/merges.txt --tokenizer-type GPT2BPETokenizer --append-eod --workers 1"
+    from ascend_adapt import cli
+
+    folder = tmp_path_factory.mktemp("corpus")
+    text = "".join(path.read_text() for path in sorted(Path(__file__).parent.glob("test_*.py")))
+    documents = [text[start : start + 2000] for start in range(0, 60000, 2000)]
+    (folder / "text.jsonl").write_text("".join(json.dumps({"text": one}) + "\n" for one in documents))
+    letters = [*sorted(ByteLevel.alphabet()), "<|endoftext|>"]
+    (folder / "vocab.json").write_text(json.dumps({letter: number for number, letter in enumerate(letters)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    words = f"--input {folder}/text.jsonl --output-prefix {folder}/text --vocab {folder}/vocab.json"
+    words += f" --merge-file {folder}/merges.txt --tokenizer-type GPT2BPETokenizer --append-eod --workers 1"
     assert cli.main(["preprocess", *words.split()]) == 0
-    return f"--data-path {tmp_path}/text_text_document --vocab-file {tmp_path}/vocab.json"
+    return {"--data-path": f"{folder}/text_text_document", "--vocab-file": f"{folder}/vocab.json"}
+
+
+def words_of(corpus):
+    return [word for pair in corpus.items() for word in pair]
 
 
 def test_a_dry_run_adds_configuration_layout_and_memory(ascend_run):
@@ -93,7 +97,7 @@ def test_the_dialects_own_hosts(ascend_run, tmp_path):
 )
 def test_what_cannot_be_meant_is_refused_before_anything_starts(ascend_run, corpus, tmp_path, more, told, code):
     argv = ["--nproc", "2", "--device", "cpu", "--log-dir", "run", "--native", "megatron", *SIZES.split()]
-    done = ascend_run(*argv, *corpus.split(), *more.split())
+    done = ascend_run(*argv, *words_of(corpus), *more.split())
     assert done.returncode == code
     assert told in done.stderr
     assert "Traceback" not in done.stderr
@@ -103,7 +107,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_starts(ascend_run, corp
 
 def test_two_ranks_train_on_real_text(ascend_run, corpus, tmp_path):
     argv = ["--nproc", "2", "--device", "cpu", "--log-dir", "run", "--native", "megatron", *SIZES.split()]
-    done = ascend_run(*argv, *corpus.split(), "--tensor-model-parallel-size", "2", OMP_NUM_THREADS="1")
+    done = ascend_run(*argv, *words_of(corpus), "--tensor-model-parallel-size", "2", OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith(" iteration")]
     assert [line.split("|")[0].split()[1] for line in lines] == ["2/", "4/", "6/"]
@@ -121,14 +125,13 @@ def test_two_ranks_train_on_real_text(ascend_run, corpus, tmp_path):
 
 
 def test_the_neox_example_made_small_trains_as_two_stages(ascend_run, corpus, tmp_path):
-    paths = dict(zip(*[iter(corpus.split())] * 2, strict=True))
     small = (
         "--num_gpus 2 --global_num_gpus 2 --pipe-parallel-size 2 --model-parallel-size 1 --num-layers 4 --eval-iters 1 "
         "--hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 --split 90,5,5 "
         "--train_micro_batch_size_per_gpu 2 --gradient_accumulation_steps 2 --train-iters 4 --lr-decay-iters 4 "
         "--checkpoint-factor 100 --load null --tokenizer_type GPT2BPETokenizer"
     )
-    keys = ["--fp16", "{enabled: false}", "--data-path", paths["--data-path"], "--vocab-file", paths["--vocab-file"]]
+    keys = ["--fp16", "{enabled: false}", *words_of(corpus)]
     argv = ["--device", "cpu", "--native", "neox", "-d", str(EXAMPLES / "gpt_neox"), "20B.yml"]
     done = ascend_run(*argv, *small.split(), *keys, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
@@ -140,11 +143,11 @@ def test_the_neox_example_made_small_trains_as_two_stages(ascend_run, corpus, tm
     assert yaml.safe_load((run_dir / "config.yaml").read_text())["parallel"]["stages"] == [2, 2]
 
 
-def test_oneflows_line_of_one_rank(ascend_run, corpus, tmp_path):
+def test_oneflows_line_of_one_rank(ascend_run, corpus):
     sizes = (
         "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --micro-batch-size 2 --num-accumulation-steps 2 "
         "--seq-length 32 --train-iters 4 --learning-rate 0.003 --lr-decay-style cosine --lr-decay-iters 10 "
-        f"--lr-warmup-iters 1 --vocab-size 257 --log-interval 2 --dataset {tmp_path}/text_text_document"
+        "--lr-warmup-iters 1 --vocab-size 257 --log-interval 2 --dataset " + corpus["--data-path"]
     )
     done = ascend_run("--device", "cpu", "--log-dir", "run", "--native", "oneflow", *sizes.split(), OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr

@@ -105,6 +105,12 @@ def test_a_native_dry_run_is_asked_for_before_or_after(argv):
     assert (request.dry_run, request.native, request.arguments) == (True, "neox", ("a.yml",))
 
 
+def test_a_native_run_in_a_container_is_asked_for_again_inside():
+    request = parse(["--container", "image", "--nproc", "2", "--native", "neox", "a.yml", "--dry-run"])
+    assert request.inner == ("--nproc", "2", "--native", "neox", "a.yml")
+    assert request.dry_run
+
+
 def test_native_is_no_module(capsys):
     with pytest.raises(SystemExit):
         parse(["-m", "--native", "neox", "a.yml"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -100,6 +101,23 @@ def test_the_earliest_error_and_its_code(ascend_run, stub, tmp_path):
     assert job.returncode == 9
     assert "rank 1 on 10.255.0.2 failed first: sys.exit(9) (exit code 9)" in job.stderr
     assert time.monotonic() - began < 20
+
+
+def test_ctrl_z_stops_the_launcher_only(background, stub, tmp_path):
+    (tmp_path / "ticks.py").write_text(
+        "import os\nopen('go' + os.environ['RANK']).read()\nopen('done' + os.environ['RANK'], 'w').close()\n"
+    )
+    for name in ("go0", "go1"):
+        os.mkfifo(tmp_path / name)
+    job = background(*JOB, "ticks.py", env=stub)
+    with (tmp_path / "go0").open("w"), (tmp_path / "go1").open("w"):  # both ranks are there
+        os.kill(job.pid, signal.SIGTSTP)
+        while Path(f"/proc/{job.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.01)
+    while not all((tmp_path / name).exists() for name in ("done0", "done1")):
+        time.sleep(0.01)
+    os.kill(job.pid, signal.SIGCONT)
+    assert job.code() == 0
 
 
 def test_a_restart_begins_anew_everywhere(ascend_run, stub, tmp_path):
@@ -196,11 +214,11 @@ def test_ten_thousand_hosts_are_planned_in_less_than_a_second():
     text = "".join(f"worker-{number} slots=8\n" for number in range(10_000))
     request, env = parse(["train.py", "--lr", "1"]), {f"HCCL_{number}": "x" for number in range(20)}
     took = []
-    for _ in range(3):  # the least of them: other work may be going on
-        began = time.perf_counter()
+    for _ in range(5):  # the least of them, of this process alone: other work may be going on
+        began = time.process_time()
         hosts = hostfile.select(hostfile.parse(text, "hosts", print), None, "worker-7:0")
         plan = of_ranks(request, device="npu", hosts=hosts, env=env, environ={}, free_port=1)
-        took.append(time.perf_counter() - began)
+        took.append(time.process_time() - began)
     assert len(plan.ranks) == 79_999
     assert min(took) < 1
 

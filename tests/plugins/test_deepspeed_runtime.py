@@ -271,6 +271,29 @@ assert (pdsh.exports, mpi.exports) == ({"HCCL_A": "'a $b'"}, {"HCCL_A": "a $b"})
     assert job.returncode == 0, job.stderr
 
 
+def test_a_hostfile_of_the_guides(tmp_path):
+    (tmp_path / "hosts").write_bytes(b"# c\r\n\r\nw-1 slot=2  # head\r\nu@10.0.0.2 slots=4\r\n")
+    (tmp_path / "bad").write_text("w-1 lots=2\n")
+    code = f"""
+import ascend_adapt
+from deepspeed.launcher import runner
+try:
+    runner.fetch_hostfile({str(tmp_path / "hosts")!r})
+except ValueError:
+    pass
+else:
+    raise SystemExit("fixed upstream: the patch has outlived its until")
+ascend_adapt.enable(strict=True)
+found = runner.fetch_hostfile({str(tmp_path / "hosts")!r})
+assert list(found.items()) == [("w-1", 2), ("u@10.0.0.2", 4)], found
+assert runner.fetch_hostfile(hostfile_path="/nowhere") is None  # DeepSpeed's own: this machine
+runner.fetch_hostfile({str(tmp_path / "bad")!r})
+"""
+    job = run(code, tmp_path)
+    assert job.returncode == 1
+    assert "line 1 is 'w-1 lots=2', expected `name slots=N`" in job.stderr.splitlines()[-1], job.stderr
+
+
 def test_no_cann_is_no_key_error(tmp_path):
     code = """
 import os, ascend_adapt

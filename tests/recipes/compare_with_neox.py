@@ -1,10 +1,10 @@
 """Compare what GPT-NeoX itself derives from its configuration files with what the recipe does.
 
-    python tests/recipes/compare_with_neox.py CHECKOUT
+    python tests/recipes/compare_with_neox.py LINE CHECKOUT
 
-of gpt-neox@ea7aefd8. Every file under configs that the recipe takes is given to upstream's NeoXArgs, as if for 32
-devices. Packages that are not there are stand-ins, and so is the tokenizer. (The commit of v2.0 cannot be asked: a
-docstring in its deepspeed_args.py is not closed, and the file is no Python.) Exit code 1 where any value differs.
+LINE newest with gpt-neox@ea7aefd8, LINE v2.0 with @6edf2418, which closes the docstring that keeps the tag itself from
+being Python. Every file under configs that the recipe takes is given to upstream's NeoXArgs, as if for 32 devices.
+Packages that are not there are stand-ins, and so is the tokenizer. Exit code 1 where any value differs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def upstreams(args) -> dict[str, object]:
         "lr": (args.lr, args.min_lr, args.lr_decay_style, args.warmup * (args.lr_decay_iters or args.train_iters)),
         "weight_decay": args.weight_decay,
         "dropout": (args.hidden_dropout, args.attention_dropout),
-        "model": (args.num_layers, args.hidden_size, args.num_kv_heads or args.num_attention_heads),
+        "model": (args.num_layers, args.hidden_size, getattr(args, "num_kv_heads", None) or args.num_attention_heads),
         "tied": not args.no_weight_tying,
         "positions": (args.pos_emb, args.rotary_pct, args.max_position_embeddings, args.gpt_j_residual),
         "iterations": (args.train_iters, args.eval_interval, args.eval_iters, args.seed, args.split),
@@ -77,7 +77,7 @@ def ours(config: TrainConfig) -> dict[str, object]:
     }
 
 
-def main(checkout: Path) -> int:
+def main(line: str, checkout: Path) -> int:
     sys.path.insert(0, str(checkout))
     sys.meta_path.append(StandIns())
     sys.modules["megatron.tokenizer"] = mock.MagicMock()
@@ -93,7 +93,7 @@ def main(checkout: Path) -> int:
         has_data = "data-path" in text or "data_path" in text
         files = [str(path), *([] if has_data else [str(checkout / "configs" / "local_setup.yml")])]
         try:
-            config, _ = neox.read([*files, "--vocab-size", "50257", "--upstream-line", "newest"]).build(DEVICES)
+            config, _ = neox.read([*files, "--vocab-size", "50257", "--upstream-line", line]).build(DEVICES)
         except ConfigError as error:
             refused += 1
             print(f"{path.name}: {error}")
@@ -110,4 +110,4 @@ def main(checkout: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -50,6 +51,13 @@ def cluster():
             yield hosts
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def slow():
+    """What takes half a minute is for `make hosts`."""
+    if not os.environ.get("ASCEND_ADAPT_HOSTS"):
+        pytest.skip("not checked: several hosts: takes long, make hosts does it")
 
 
 @pytest.fixture(params=["ssh", "pdsh"])

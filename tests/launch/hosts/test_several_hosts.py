@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 TOLD = """
 import json, os, socket, sys
@@ -42,6 +45,57 @@ def test_ranks_on_their_hosts_each_with_its_own_storage(cluster, launcher):
         f"adapt-status.{rank}.json" for rank in range(8)
     ]
     assert not cluster.left()
+
+
+def encodable(text):
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+WORDS = st.text(st.sampled_from("ab$ '\"\\{}*?;&|<>~`#!\n\r\t=%hnu-\udcff\udc80é")).filter(encodable)
+EXACT = """
+import json, os, sys
+with open("exact", "w") as told:
+    json.dump([sys.argv[1:], {name: os.environ[name] for name in os.environ if name.startswith("HCCL_")}], told)
+"""
+
+
+@given(arguments=st.lists(WORDS, max_size=30), values=st.lists(WORDS, min_size=1, max_size=30))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+def test_arguments_and_variables_byte_for_byte(cluster, launcher, arguments, values):
+    cluster.write("exact.py", EXACT)
+    cluster.write("one", "root@w-2 slots=1\n")
+    variables = {f"HCCL_{number}": value for number, value in enumerate(values)}
+    job = cluster.ascend_run("-H", "one", "exact.py", *arguments, launcher=launcher, **variables)
+    assert job.returncode == 0, last_lines(job)
+    told, found = json.loads((cluster.folder("w-2") / "exact").read_text())
+    assert (told, found) == (arguments, variables)
+
+
+def test_addresses_and_another_port(cluster, launcher):
+    cluster.write("told.py", TOLD)
+    cluster.write("two", "10.213.77.4 slots=1\nroot@10.213.77.3 slots=1\n")
+    job = cluster.ascend_run("-H", "two", "--ssh-port", "2222", "told.py", launcher=launcher)
+    assert job.returncode == 0, last_lines(job)
+    assert json.loads((cluster.folder("w-4") / "told.0").read_text())[0] == "w-4"
+    assert json.loads((cluster.folder("w-3") / "told.1").read_text())[0] == "w-3"
+
+
+def test_doctor_looks_at_all_of_them(cluster, launcher):
+    given = ["doctor", "--hostfile", "hostfile", "--launcher", launcher, "--json"]
+    job = cluster.run("w-1", sys.executable, "-m", "ascend_adapt.cli", *given)
+    hosts = json.loads(job.stdout)["hosts"]
+    assert [one["host"] for one in hosts] == cluster.names
+    assert [one["sees_this_folder"] for one in hosts] == [True, False, False, False]
+    assert all(one["free_port"] and one["versions"]["torch"] and abs(one["clock_ahead_s"]) < 5 for one in hosts)
+    assert job.returncode == 0, job.stderr
+    (cluster.base / "hostfile.missing").write_text("w-1 slots=1\nw-9 slots=1\n")
+    given[2] = str(cluster.base / "hostfile.missing")
+    job = cluster.run("w-1", sys.executable, "-m", "ascend_adapt.cli", *given)
+    assert job.returncode == 1
+    assert "cannot be reached" in json.loads(job.stdout)["hosts"][1]["problems"][0]
 
 
 def test_the_exit_code_and_the_earliest_error(cluster, launcher):
@@ -79,7 +133,10 @@ def launcher_pid(cluster):
     return int(next(line for line in cluster.processes("w-1") if "--launcher" in line).partition(":")[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+# What is left out of all these is in torture.py.
+@pytest.mark.parametrize(
+    ("launcher", "number"), [("ssh", signal.SIGINT), ("pdsh", signal.SIGTERM)], indirect=["launcher"]
+)
 def test_a_signal_ends_it_everywhere(cluster, up, number):
     job = up("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
     os.kill(launcher_pid(cluster), number)
@@ -88,7 +145,8 @@ def test_a_signal_ends_it_everywhere(cluster, up, number):
     assert not cluster.left()
 
 
-def test_a_killed_launcher_takes_every_host_with_it(cluster, up):
+@pytest.mark.parametrize("launcher", ["pdsh"], indirect=True)
+def test_a_killed_launcher_takes_every_host_with_it(slow, cluster, up):
     job = up(
         "import os, signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "subprocess.Popen(['sleep', '61'], start_new_session=True)\nprint('up', flush=True)\ntime.sleep(60)\n"
@@ -98,7 +156,8 @@ def test_a_killed_launcher_takes_every_host_with_it(cluster, up):
     assert not cluster.left(patience_s=25)
 
 
-def test_a_host_cut_off_ends_the_job(cluster, up):
+@pytest.mark.parametrize("launcher", ["ssh"], indirect=True)
+def test_a_host_cut_off_ends_the_job(slow, cluster, up):
     job = up("import time\nprint('up', flush=True)\ntime.sleep(90)\n")
     began = time.monotonic()
     cluster.link("w-3", "down")

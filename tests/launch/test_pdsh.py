@@ -1,0 +1,96 @@
+"""What pdsh prints, and the private connection back; jobs by pdsh are in tests/launch/hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import socket
+import ssl
+import threading
+import time
+
+import pytest
+
+from ascend_adapt.launch import callback
+from ascend_adapt.launch.pdsh import named
+
+
+@pytest.mark.parametrize(
+    ("label", "wanted"),
+    [("w-1", "w-1.example.com"), ("w-2", "w-2"), ("u@w-2", "w-2"), ("10.0.0.1", "10.0.0.1"), ("w-9", "w-9")],
+)
+def test_whom_a_label_means(label, wanted):
+    assert named(label, ["w-1.example.com", "w-2", "10.0.0.1"]) == wanted
+
+
+@pytest.fixture
+def server():
+    """A launcher's end: a port, its certificate's fingerprint, and the callers it has accepted."""
+    if shutil.which("openssl") is None:
+        pytest.skip("not checked: openssl: is not installed")
+    context, fingerprint = callback.server_context()
+    accepted = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                accepted.append(callback.accept(connection, context))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1], fingerprint, accepted
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+    for one in accepted:
+        if one is not None:
+            one[0].close()
+
+
+def test_the_launcher_is_known_by_its_certificate(server):
+    port, fingerprint, accepted = server
+    with callback._connect(["127.0.0.1"], port, fingerprint) as tls:
+        tls.sendall(b"a" * callback.TOKEN_BYTES)
+        assert tls.version() in ("TLSv1.2", "TLSv1.3")
+    another = hashlib.sha256(b"another").hexdigest()
+    with pytest.raises(OSError, match="another certificate"):
+        callback._connect(["127.0.0.1"], port, another)
+
+
+def test_who_does_not_speak_the_protocol_is_left(server):
+    port, _, accepted = server
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) in (b"", b"\x15")  # closed, or a TLS alert
+    while not accepted:
+        time.sleep(0.01)
+    assert accepted == [None]
+
+
+def test_bytes_both_ways_and_the_end(server):
+    port, fingerprint, accepted = server
+    tls = callback._connect(["127.0.0.1"], port, fingerprint)
+    tls.sendall(b"t" * callback.TOKEN_BYTES)
+    while not accepted:
+        time.sleep(0.01)
+    there, token = accepted[0]
+    assert token == "t" * callback.TOKEN_BYTES
+    ends = []
+    for side in (tls, there):
+        ours, theirs = socket.socketpair()
+        threading.Thread(target=callback.relay, args=(side, theirs), daemon=True).start()
+        ends.append(ours)
+    sent = bytes(range(256)) * 4096
+    threading.Thread(target=lambda: (ends[0].sendall(sent), ends[0].shutdown(socket.SHUT_WR)), daemon=True).start()
+    got = b""
+    while data := ends[1].recv(1 << 16):
+        got += data
+    assert got == sent
+    for end in ends:
+        end.close()
+    assert isinstance(tls, ssl.SSLSocket)
