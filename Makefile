@@ -9,7 +9,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture hosts bench-startup npu-operators install clean
+.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture hosts bench-startup npu-operators native-matrix install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -91,5 +91,12 @@ bench-startup: install
 npu-operators: install
 	$(BIN)/python tests/upstream/torch_npu_schemas.py
 
+# Every axis of the native trainer's parallelism and what they make together, on 2, 4 and 8 ranks, beside one process;
+# and its model beside those of Megatron-core and, from ASCEND_ADAPT_UPSTREAMS, GPT-NeoX.
+MEGATRON_CORE ?= 0.12.1
+native-matrix: install
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .megatron-core megatron-core==$(MEGATRON_CORE)
+	$(BIN)/python -m pytest --timeout 1200 tests/native/every_mesh.py tests/native/equal_to_upstream.py
+
 clean:
-	rm -rf $(VENV) .nox .triton build dist *.egg-info data runs
+	rm -rf $(VENV) .nox .triton .megatron-core build dist *.egg-info data runs

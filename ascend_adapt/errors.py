@@ -2,7 +2,8 @@
 
     AdaptError
     ├── SettingsError            an option or ASCEND_ADAPT_* value that cannot be meant
-    │   └── EnableConflict       two callers of enable() want different things
+    │   ├── EnableConflict       two callers of enable() want different things
+    │   └── ConfigError          a training configuration that cannot be meant
     ├── PluginError              a plugin that cannot be loaded, or registers something else than it may
     ├── PatchError
     │   ├── PatchSpecError       a patch declared wrongly
@@ -15,6 +16,7 @@
     │   └── BackendUnavailable   a backend was asked for that is not there, or cannot serve the call
     ├── LaunchError              a job that cannot be planned or started
     │   └── EmulationError       an emulated NPU that cannot be had on this machine
+    ├── TrainingError            a run that cannot go on
     └── DataError                text or token files that are not what the format, or the request, asks for
         └── BadLine              one line of input that is not a document
 
@@ -45,6 +47,10 @@ class SettingsError(AdaptError):
 
 class EnableConflict(SettingsError):
     """Two callers of enable() want different things."""
+
+
+class ConfigError(SettingsError):
+    """A training configuration cannot be meant as given."""
 
 
 class PluginError(AdaptError):
@@ -93,6 +99,10 @@ class LaunchError(AdaptError):
 
 class EmulationError(LaunchError):
     """An emulated NPU cannot be had on this machine."""
+
+
+class TrainingError(AdaptError):
+    """A run of the native trainer cannot go on."""
 
 
 class DataError(AdaptError):

@@ -72,6 +72,15 @@ MAY_IMPORT = {
         "ascend_adapt.runtime",
         "ascend_adapt.settings",
     },
+    "ascend_adapt.native": {
+        "ascend_adapt.checkpoint",
+        "ascend_adapt.data",
+        "ascend_adapt.kernels",
+        "ascend_adapt.probe",
+    },
+    "ascend_adapt.recipes": {
+        f"ascend_adapt.native.{name}" for name in ("batches", "config", "model_config", "partition")
+    },
     "ascend_adapt.evidence": set(),
     "ascend_adapt.testing": {
         "ascend_adapt",
@@ -98,6 +107,17 @@ MAY_IMPORT.update(
     {name: {"ascend_adapt.emulation", "ascend_adapt.probe", *BEFORE_THE_RANKS} for name in BEFORE_THE_RANKS}
 )
 MAY_IMPORT["ascend_adapt.launch"] |= {"ascend_adapt.emulation.environment"}
+# What of the trainer is arithmetic on a configuration; the rest is loaded in ranks, with torch.
+WITHOUT_TORCH = [
+    f"ascend_adapt.native.{name}"
+    for name in (
+        *("batches", "config", "config_checks", "config_file", "flops", "log_lines", "metrics", "model_config"),
+        *("partition", "readiness", "schedules", "sizes"),
+    )
+]
+MAY_IMPORT["ascend_adapt.native"] |= set(WITHOUT_TORCH)
+MAY_IMPORT.update({name: {"ascend_adapt.data", *WITHOUT_TORCH} for name in WITHOUT_TORCH})
+MAY_IMPORT["ascend_adapt.launch"] |= {"ascend_adapt.recipes", *WITHOUT_TORCH}
 TARGETS = {"accelerate", "apex", "deepspeed", "megatron", "mpu", "peft", "torch", "torch_npu", "transformers"}
 
 
@@ -183,6 +203,8 @@ def may_import_at_once(module: str) -> set[str]:
     """
     if layer_of(module) in ("ascend_adapt.emulation", "ascend_adapt.emulation.operators"):
         return {"torch", "torch_npu"}
+    if layer_of(module) == "ascend_adapt.native":
+        return {"torch"}
     is_late = module.startswith(("ascend_adapt.kernels.", "ascend_adapt_plugins."))
     is_backend = is_late and module.rpartition(".")[2].startswith("_")
     at_once = (
@@ -224,6 +246,12 @@ def test_imports_only_what_its_layer_may(path):
         ("ascend_adapt.kernels.attention", "import torch"),
         ("ascend_adapt.kernels.attention._npu", "import torch_npu"),
         ("ascend_adapt.kernels.attention._npu", "from ascend_adapt.patches import gate"),
+        ("ascend_adapt.native.config", "def f():\n    import torch"),
+        ("ascend_adapt.native.trainer", "import deepspeed"),
+        ("ascend_adapt.native.trainer", "from ascend_adapt import runtime"),
+        ("ascend_adapt.recipes.neox", "import torch"),
+        ("ascend_adapt.recipes.neox", "from ascend_adapt.native.trainer import Trainer"),
+        ("ascend_adapt.launch.native", "from ascend_adapt.native import trainer"),
     ],
 )
 def test_a_planted_import_is_found(module, line, tmp_path):

@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascend_adapt import hosts, probe, settings
 from ascend_adapt.errors import AdaptError, LaunchError, SettingsError
-from ascend_adapt.launch import connecting, environment, launchers, machines, network
+from ascend_adapt.launch import connecting, environment, launchers, machines, native, network
 from ascend_adapt.launch import plan as planning
 from ascend_adapt.launch import request as requests
 from ascend_adapt.launch import share as shares
@@ -50,6 +51,9 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     if request.container is not None:
         return _run_in_container(request, environ)
     _check_target(request)
+    native_run = native.prepare(request) if request.native else None
+    if native_run is not None:
+        request = native_run.request
     started_once = request.form == "command" or request.once or _is_launcher(request)
     emulation = _emulation(request, environ)
     device, found = ("npu", _visible(emulation, environ)) if emulation else _devices(request, environ)
@@ -64,7 +68,8 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
             raise LaunchError(f"--device {request.device}: rehearses on one machine — leave --hostfile out")
         environ = {**environ, **environment.of_deepspeed_env(environ, Path.cwd())}
     share = None if started_once or hosts is not None else shares.of_this_machine(request, environ, network.addresses)
-    folder = request.log_dir or _default_run_dir(request.target)
+    saves_to = native_run.recipe.save if native_run is not None else None
+    folder = request.log_dir or saves_to or _default_run_dir(request.native or request.target)
     run_dir = RunDirectory(Path(os.path.abspath(folder)))
     nodes = len(hosts) if hosts is not None else share.nodes if share is not None else 1
     for warning in environment.warnings(device, environ, nodes):
@@ -97,14 +102,21 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
             plan = planning.of_ranks(
                 request, device=label, hosts=hosts, env=env, environ=environ, free_port=free_port, share=share
             )
+        trained = native_run.configured(plan.world_size or 1) if native_run is not None else None
+        if trained is not None:
+            plan = plan.also_set(trained.env)
         if request.dry_run:
-            print(json.dumps(plan.to_json(), indent=1))
+            print(json.dumps({**plan.to_json(), **(trained.to_json() if trained is not None else {})}, indent=1))
             return 0
         if share is not None and request.max_restarts:
             raise _Usage("--max-restarts: the other machines have launchers of their own — give a --hostfile instead")
         if several:
             forwarded = environment.forwarded(environ, request.export)
             way = connecting.choose(request, [host.address for host in hosts or ()])
+        if trained is not None:
+            trained.check_data()
+            for note in trained.notes:
+                _say(note)
         run_dir.create()
         print(f"ascend-run: run directory {folder}", file=sys.stderr, flush=True)
         if several:
@@ -203,7 +215,8 @@ def _check_script(path: Path) -> None:
 def _check_module(name: str) -> None:
     # python -m puts the current folder first; the console script has its own there.
     root = name.partition(".")[0]
-    if PathFinder.find_spec(root, [os.getcwd(), *sys.path]) is None:
+    # A package that is installed to be edited is on no path: a finder of its own has it.
+    if PathFinder.find_spec(root, [os.getcwd(), *sys.path]) is None and find_spec(root) is None:
         raise _Usage(
             f"module {name!r}: no {root!r} in {os.getcwd()} or on sys.path — give a module that can be imported"
         )

@@ -57,6 +57,10 @@ class Plan:
         ranks = (rank._replace(env={**rank.env, "MASTER_PORT": str(port)}) for rank in self.ranks)
         return replace(self, master_port=port, ranks=tuple(ranks))
 
+    def also_set(self, env: Mapping[str, str]) -> Plan:
+        """Return the plan with more variables for every process."""
+        return replace(self, ranks=tuple(rank._replace(env={**rank.env, **env}) for rank in self.ranks))
+
 
 def without_secrets(env: Mapping[str, str]) -> dict[str, str]:
     """Return variables with the values of those hidden whose name looks secret."""

@@ -12,16 +12,18 @@ from ascend_adapt.errors import LaunchError
 
 DEVICES = ("auto", "npu", "cuda", "cpu", "npu-emulated")
 FORMS = ("script", "module", "command")
+NATIVE = "ascend_adapt.native"
 
 USAGE = """\
 ascend-run [options] script.py [script arguments ...]
        ascend-run [options] -m package.module [arguments ...]
-       ascend-run [options] COMMAND [arguments ...]"""
+       ascend-run [options] COMMAND [arguments ...]
+       ascend-run [options] --native neox|megatron|oneflow [that dialect's own arguments ...]"""
 
 LAUNCHERS = ("auto", "local", "ssh", "pdsh")
 
 # Promised, not built: said in one line rather than ignored.
-NOT_BUILT = ("--native", "--numerics", "--deterministic", "--npu-compile-mode", "--fallback")
+NOT_BUILT = ("--numerics", "--deterministic", "--npu-compile-mode", "--fallback")
 # What is said to the launcher outside of a container only; true for those that take a value.
 _OUTSIDE = {
     **dict.fromkeys(("--container", "--image", "--src", "--py", "--wheel", "--cmd", "--export", "--log-dir"), True),
@@ -33,12 +35,14 @@ _OUTSIDE = {
 class Request:
     """One job as asked for; None is left to the plan.
 
-    ``form`` says what ``target`` is: a Python script, a module, or a command that is started once, unchanged.
+    ``form`` says what ``target`` is: a Python script, a module, or a command that is started once, unchanged. With
+    ``native`` the arguments are a dialect's, and the target is this package's own trainer.
     """
 
     target: str
     arguments: tuple[str, ...]
     form: str = "script"
+    native: str | None = None
     once: bool = False
     nproc: int | None = None
     device: str = "auto"
@@ -85,6 +89,14 @@ def parse(argv: Sequence[str]) -> Request:
         parser.error("--cmd: is for a container — give --container IMAGE too")
     if known.line is not None and not command:
         command = ["bash"]
+    inner = (*_inside(options), *command)
+    if known.native:
+        if known.module or known.once:
+            parser.error("--native: takes neither -m nor --once — leave them out")
+        # The one option of ours that may stand among a dialect's arguments.
+        words = [word for word in command if word != "--dry-run"]
+        inner = (*_inside(options), *words)
+        known.dry_run, known.module, command = known.dry_run or words != command, True, [NATIVE, *words]
     if not command:
         parser.error("no script: expected script.py, -m package.module or a command after the options")
     target, arguments = command[0], tuple(command[1:])
@@ -95,6 +107,7 @@ def parse(argv: Sequence[str]) -> Request:
         target=target,
         arguments=arguments,
         form=form,
+        native=known.native,
         once=known.once,
         nproc=known.nproc,
         device=known.device.partition(":")[0],
@@ -115,7 +128,7 @@ def parse(argv: Sequence[str]) -> Request:
         python=known.python,
         wheel=known.wheel,
         line=known.line,
-        inner=(*_inside(options), *command),
+        inner=inner,
         disable=tuple(known.disable),
         allow_drift=tuple(known.allow_drift),
         strict=known.strict,
@@ -158,6 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     add("-m", dest="module", action="store_true", help="the script is a module, as in python -m")
     names = ("--nproc", "--nproc-per-node", "--num-gpus", "--num-gpus-per-node")
     add(*names, dest="nproc", type=_at_least_one, metavar="N", help=_NPROC)
+    add("--native", metavar="DIALECT", help="train with this package's own trainer, from a dialect's own arguments")
     add("--once", action="store_true", help="start the script once, without ranks: it is a launcher itself")
     add(
         "--device",
@@ -221,6 +235,9 @@ def _split(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str],
             follower = next(rest, None)
             if follower is not None:
                 options.append(argv[follower])
+                index = follower
+        if name == "--native":
+            return options, argv[index + 1 :]
     return options, []
 
 

@@ -66,7 +66,7 @@ def test_a_usage_error_is_one_line_and_exit_code_2(argv, text, capsys):
 
 @pytest.mark.parametrize(
     "argv",
-    [["--native", "neox"], ["--dry_run", "--numerics", "exact", "t.py"]],
+    [["--fallback", "native", "t.py"], ["--dry_run", "--numerics", "exact", "t.py"]],
 )
 def test_what_is_promised_and_not_built_says_so(argv):
     with pytest.raises(LaunchError, match=r"^--?[a-zH]+: is not built yet"):
@@ -87,3 +87,31 @@ def test_what_is_promised_and_not_built_says_so(argv):
 def test_what_the_first_word_is(argv, form, once):
     request = parse(argv)
     assert (request.form, request.once) == (form, once)
+
+
+def test_what_follows_native_is_the_dialects():
+    request = parse(["--nproc", "2", "--native", "megatron", "--nproc", "3", "--strict", "-m", "x"])
+    assert (request.native, request.nproc, request.strict) == ("megatron", 2, False)
+    assert (request.form, request.target) == ("module", "ascend_adapt.native")
+    assert request.arguments == ("--nproc", "3", "--strict", "-m", "x")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["--native", "neox", "a.yml", "--dry-run"], ["--dry-run", "--native=neox", "a.yml"]],
+)
+def test_a_native_dry_run_is_asked_for_before_or_after(argv):
+    request = parse(argv)
+    assert (request.dry_run, request.native, request.arguments) == (True, "neox", ("a.yml",))
+
+
+def test_a_native_run_in_a_container_is_asked_for_again_inside():
+    request = parse(["--container", "image", "--nproc", "2", "--native", "neox", "a.yml", "--dry-run"])
+    assert request.inner == ("--nproc", "2", "--native", "neox", "a.yml")
+    assert request.dry_run
+
+
+def test_native_is_no_module(capsys):
+    with pytest.raises(SystemExit):
+        parse(["-m", "--native", "neox", "a.yml"])
+    assert "--native: takes neither -m nor --once" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Train GPT-like models from a TrainConfig, on any number of devices."""

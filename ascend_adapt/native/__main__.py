@@ -1,0 +1,64 @@
+"""What each rank of a native run runs: `python -m ascend_adapt.native [config.yaml]`.
+
+`ascend-run --native` hands the configuration over in ASCEND_ADAPT_NATIVE_CONFIG; a file of an earlier run, its
+config.yaml, does as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from ascend_adapt.errors import ConfigError, one_line
+from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.native.config_file import from_dict, to_dict
+
+VARIABLE = "ASCEND_ADAPT_NATIVE_CONFIG"
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Train as configured, and keep the configuration in the run directory.
+
+    Raises:
+        ConfigError: no configuration, or one that cannot be meant.
+    """
+    config = _configuration(argv, environ)
+    run_dir = Path(environ.get("ASCEND_ADAPT_RUN_DIR", config.checkpoint.save or "runs/native"))
+    rank = int(environ.get("RANK", "0"))
+    if rank == 0:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
+    # torch takes its time, and a configuration that cannot be meant should not.
+    from ascend_adapt.native import device, loop
+    from ascend_adapt.native.run_log import RunLog
+
+    log = RunLog(config, run_dir, rank=rank, device_name=device.name(device.of_this_rank()))
+    try:
+        loop.train(config, run_dir, log)
+    finally:
+        log.close()
+
+
+def _configuration(argv: Sequence[str], environ: Mapping[str, str]) -> TrainConfig:
+    if argv:
+        try:
+            content = yaml.safe_load(Path(argv[0]).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{argv[0]}: {error.strerror} — give the config.yaml of a native run") from error
+        except (yaml.YAMLError, ValueError) as error:
+            raise ConfigError(
+                f"{argv[0]}: is no YAML ({one_line(error)}) — give the config.yaml of a native run"
+            ) from error
+        return from_dict(content)
+    if VARIABLE not in environ:
+        raise ConfigError("python -m ascend_adapt.native: no configuration — start it by ascend-run --native DIALECT")
+    return from_dict(json.loads(environ[VARIABLE]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], os.environ)

@@ -1,0 +1,58 @@
+"""A configuration as plain data, as config.yaml has it, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native import config as parts
+from ascend_adapt.native.config import TrainConfig
+
+_PARTS = {
+    name: getattr(parts, name)
+    for name in (
+        *("Batch", "Checkpoint", "Data", "Init", "Logging", "LossScale", "Model", "Optimizer", "Parallel", "Precision"),
+        "Schedule",
+    )
+}
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Return the configuration as plain data."""
+    plain: dict[str, Any] = _plain(dataclasses.asdict(config))
+    return plain
+
+
+def from_dict(data: dict[str, Any]) -> TrainConfig:
+    """Return the configuration that ``to_dict`` gave.
+
+    Raises:
+        ConfigError: a name that is unknown or missing, or a value that does not fit.
+    """
+    config: TrainConfig = _built(TrainConfig, data, "config")
+    return config
+
+
+def _built(kind: type, data: Any, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where}: {data!r}, expected names and values — write it as config.yaml has it")
+    fields = {one.name: str(one.type) for one in dataclasses.fields(kind)}
+    unknown = sorted(set(data) - set(fields))
+    if unknown:
+        raise ConfigError(f"{where}: unknown {', '.join(unknown)}, expected {', '.join(fields)} — correct the names")
+    values = {}
+    for name, value in data.items():
+        if fields[name] in _PARTS:
+            value = _built(_PARTS[fields[name]], value, f"{where}.{name}")
+        values[name] = tuple(value) if isinstance(value, list) else value
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}, expected every name without a default — add it") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (tuple, list)) else value

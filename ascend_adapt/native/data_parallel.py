@@ -1,0 +1,62 @@
+"""ZeRO by FSDP2: masters of the parameters in fp32, cut over data-parallel ranks or whole on each, gathered to compute.
+
+| ZeRO | parameters | between micro batches |
+|---|---|---|
+| 0 | whole on each rank | gradients stay on the rank; the last micro batch sums them |
+| 1 | cut, gathered once a pass | the same |
+| 2 | cut, gathered once a pass | every micro batch sums gradients, and each rank keeps its piece |
+| 3 | cut, gathered for each block, forward and backward | the same |
+
+FSDP cuts what tensor parallelism left: its mesh has one axis, and knows nothing of tensor-parallel ranks. Seen on 2 x 2
+gloo ranks, ZeRO-3: losses and norms of one process, and what distributed.checkpoint saved is read on 1 and 4 tensor
+ranks and 2 data ranks (``native.state`` says how a piece lies in the whole).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from ascend_adapt.native.config import Parallel, Precision
+from ascend_adapt.native.mesh import Mesh
+from ascend_adapt.native.model import Decoder
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
+    """Let FSDP hold the parameters; one data-parallel rank in fp32 has nothing to gain, and keeps its own.
+
+    What is not fp32 is computed from fp32 masters, and its gradients are summed in ``precision.reduce``.
+    """
+    parallel = mesh.parallel
+    if parallel.data == 1 and precision.dtype == "fp32" and not is_offloaded(mesh):
+        return
+    if mesh.device_mesh is None:
+        raise RuntimeError("shard: the mesh has no process groups, expected one that native.mesh.build made")
+    options: dict[str, Any] = {
+        "mesh": mesh.device_mesh["shard"] if parallel.zero_stage else mesh.device_mesh["replicate", "shard"],
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=None if precision.dtype == "fp32" else DTYPES[precision.dtype],
+            reduce_dtype=DTYPES[precision.reduce],
+        ),
+    }
+    if is_offloaded(mesh):
+        options["offload_policy"] = CPUOffloadPolicy()
+    for block in decoder.layers.values():
+        fully_shard(block, reshard_after_forward=parallel.zero_stage == 3, **options)
+    fully_shard(decoder, reshard_after_forward=False, **options)
+
+
+def is_offloaded(mesh: Mesh) -> bool:
+    """Return whether masters and optimizer states wait in host memory; those of a CPU are there in any case."""
+    return (mesh.parallel.offload_optimizer or mesh.parallel.offload_parameters) and mesh.device.type != "cpu"
+
+
+def before_backward(decoder: Decoder, parallel: Parallel, *, is_last: bool) -> None:
+    """Say whether the backward pass that begins is the step's last of this decoder."""
+    if isinstance(decoder, FSDPModule):
+        decoder.set_requires_gradient_sync(is_last or parallel.zero_stage >= 2)
+        decoder.set_reshard_after_backward(is_last or parallel.zero_stage == 3)

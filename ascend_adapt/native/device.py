@@ -1,0 +1,71 @@
+"""All that the trainer asks of a device, so that nothing else in it names one."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+import torch
+
+from ascend_adapt import probe
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
+"""The collectives of each kind of device."""
+
+
+def of_this_rank() -> torch.device:
+    """Return the device of this rank, by LOCAL_RANK, and make it the current one.
+
+    Its kind is the one that ``ascend-run --device`` chose (ASCEND_ADAPT_DEVICE), else what this machine has.
+    """
+    kind = os.environ.get("ASCEND_ADAPT_DEVICE", "").removesuffix("auto") or probe.detect_device(os.environ)[0]
+    if kind == "cpu":
+        return torch.device("cpu")
+    if kind == "npu":
+        importlib.import_module("torch_npu")
+    device = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
+    _module(device).set_device(device)
+    return device
+
+
+def backend(device: torch.device) -> str:
+    """Return the backend of torch.distributed; beside an accelerator's also one for host memory, for offloading."""
+    own = BACKENDS[device.type]
+    return own if device.type == "cpu" else f"cpu:gloo,{device.type}:{own}"
+
+
+def name(device: torch.device) -> str:
+    """Return what the device calls itself, such as "NVIDIA H100 80GB HBM3"; "cpu" of a CPU."""
+    return "cpu" if device.type == "cpu" else str(_module(device).get_device_name(device))
+
+
+def of_counters(device: torch.device) -> torch.device:
+    """Return where step counters of parameters on ``device`` belong: beside them, but an NPU's operator reads them."""
+    return torch.device("cpu") if device.type == "npu" else device
+
+
+def rng_state(device: torch.device) -> torch.Tensor:
+    """Return the state of the device's default generator."""
+    state: torch.Tensor = torch.get_rng_state() if device.type == "cpu" else _module(device).get_rng_state(device)
+    return state
+
+
+def set_rng_state(device: torch.device, state: torch.Tensor) -> None:
+    """Put the device's default generator into that state."""
+    if device.type == "cpu":
+        torch.set_rng_state(state)
+    else:
+        _module(device).set_rng_state(state, device)
+
+
+def seed(device: torch.device, number: int) -> None:
+    """Start the device's default generator anew, and no other."""
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(number)
+    else:
+        _module(device).manual_seed(number)
+
+
+def _module(device: torch.device) -> Any:
+    return getattr(torch, device.type)

@@ -1,0 +1,92 @@
+"""What becomes of gradients between the backward passes and the optimizer, over every axis of the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ascend_adapt.native.mesh import Mesh
+from ascend_adapt.native.parameters import WORDS, Placed
+
+EPSILON = 1e-6
+"""Added to the norm before it divides, as Megatron-LM and DeepSpeed do."""
+
+
+@torch.no_grad()
+def complete(parameters: Sequence[Placed], mesh: Mesh, *, tied: bool) -> None:
+    """Sum the gradients of which ranks have parts: over tensor-parallel ranks, and those of a ``tied`` embedding.
+
+    Under sequence parallelism a norm, a bias after a row-parallel layer and positions see a piece of the sequence on
+    each rank. Data-parallel ranks are FSDP's.
+    """
+    if mesh.parallel.sequence:
+        _all_reduce([one.gradient for one in parameters if one.layout.partial], mesh.group("tensor"))
+    if tied:
+        _all_reduce([one.gradient for one in parameters if one.name == WORDS], mesh.embedding_group)
+
+
+@torch.no_grad()
+def norm_and_loss(parameters: Sequence[Placed], loss: torch.Tensor, mesh: Mesh) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the norm of all gradients, each number counted once, and the loss of all data-parallel ranks.
+
+    Both are the same on every rank, after one collective; a norm that is not finite says that some gradient is not.
+    """
+    squares = [
+        torch.linalg.vector_norm(one.gradient, dtype=torch.float32).square()
+        for one in parameters
+        if one.gradient is not None and counts(one, mesh)
+    ]
+    total = torch.stack([each.to(mesh.device) for each in squares]).sum() if squares else loss.new_zeros(())
+    share = loss / mesh.parallel.data if mesh.tensor_rank == 0 else torch.zeros_like(loss)
+    sums = mesh.sum_over_all(torch.stack([total, share.float()]))
+    return sums[0].sqrt(), sums[1]
+
+
+@torch.no_grad()
+def norm_and_zeros(parameters: Sequence[Placed], mesh: Mesh) -> tuple[float, float]:
+    """Return the norm of all parameters, and how many numbers of their gradients are 0."""
+    mine = [one for one in parameters if counts(one, mesh)]
+    squares = [torch.linalg.vector_norm(one.local, dtype=torch.float32).square() for one in mine]
+    zeros = [(one.gradient == 0).sum().float() for one in mine if one.gradient is not None]
+    sums = torch.zeros(2, device=mesh.device)
+    for place, numbers in enumerate((squares, zeros)):
+        for number in numbers:
+            sums[place] += number.to(mesh.device)
+    mesh.sum_over_all(sums)
+    return float(sums[0].sqrt()), float(sums[1])
+
+
+def counts(one: Placed, mesh: Mesh) -> bool:
+    """Return whether what this rank holds of a parameter is counted here, rather than on another that holds it too."""
+    if one.layout.copy_of is not None:
+        return False
+    if one.layout.cut is None and mesh.tensor_rank != 0:
+        return False
+    return mesh.parallel.zero_stage > 0 or mesh.data_rank == 0
+
+
+@torch.no_grad()
+def scale(parameters: Sequence[Placed], factor: torch.Tensor | float) -> None:
+    """Multiply every gradient."""
+    for one in parameters:
+        if one.gradient is not None:
+            one.gradient.mul_(factor if isinstance(factor, float) else factor.to(one.gradient.device))
+
+
+def clip(parameters: Sequence[Placed], norm: torch.Tensor, limit: float) -> None:
+    """Bring the gradients to a norm of at most ``limit``; 0 leaves them. The device is not waited for."""
+    if limit > 0:
+        scale(parameters, (limit / (norm + EPSILON)).clamp(max=1.0))
+
+
+def _all_reduce(gradients: Sequence[torch.Tensor | None], group: Any) -> None:
+    """Sum some gradients over a group in one collective, in place."""
+    there = [each for each in gradients if each is not None]
+    if there and group is not None:
+        flat = torch.cat([each.reshape(-1) for each in there])
+        dist.all_reduce(flat, group=group)
+        for each, summed in zip(there, flat.split([each.numel() for each in there]), strict=True):
+            each.copy_(summed.view_as(each))

@@ -1,0 +1,156 @@
+"""A run from its configuration to its end: steps, evaluations, checkpoints."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from ascend_adapt.native import device as devices
+from ascend_adapt.native import mesh as meshes
+from ascend_adapt.native import state
+from ascend_adapt.native.batches import batch_at
+from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.native.metrics import StepMetrics
+from ascend_adapt.native.samples import Samples, is_evaluated
+from ascend_adapt.native.schedules import learning_rate, weight_decay
+from ascend_adapt.native.state import Progress
+from ascend_adapt.native.trainer import Trainer
+
+
+class Log(Protocol):
+    """Who is told of a run. Every rank tells the same."""
+
+    def say(self, text: str) -> None:
+        """Take note of a line."""
+
+    def step(self, metrics: StepMetrics) -> None:
+        """Take note of an iteration."""
+
+    def evaluation(self, iteration: int, part: str, loss: float) -> None:
+        """Take note of an evaluation."""
+
+
+def train(config: TrainConfig, run_dir: str | Path, log: Log) -> None:
+    """Train on this rank, one of as many as the configuration's axes make; RANK and WORLD_SIZE say which.
+
+    Raises:
+        ConfigError: there are more or fewer ranks; before any process group is made.
+        TrainingError: a checkpoint that cannot be loaded, or a run that cannot go on.
+        DataError: token files that cannot be read, or are too short.
+    """
+    meshes.check_world(config.parallel, int(os.environ.get("WORLD_SIZE", "1")))
+    device = devices.of_this_rank()
+    started_here = not dist.is_initialized()
+    if started_here:
+        _start(device)
+    try:
+        run = Run(config, meshes.build(config.parallel, device), log)
+        run.to_the_end()
+    finally:
+        if started_here:
+            dist.destroy_process_group()
+
+
+def _start(device: torch.device) -> None:
+    if "MASTER_ADDR" in os.environ:
+        dist.init_process_group(devices.backend(device))
+    else:
+        dist.init_process_group(devices.backend(device), store=dist.HashStore(), rank=0, world_size=1)
+
+
+class Run:
+    """One run on this rank, where it is, and its data."""
+
+    def __init__(self, config: TrainConfig, mesh: meshes.Mesh, log: Log) -> None:
+        self.config, self.mesh, self.log = config, mesh, log
+        self.trainer = Trainer(config, mesh)
+        self.progress, told = state.load(self.trainer)
+        log.say(told)
+        self.train = Samples(config, mesh, "train", self.progress.consumed_samples)
+        self.valid: Samples | None = None
+        if is_evaluated(config, "valid"):
+            evaluations = self.progress.iteration // config.eval_interval
+            self.valid = Samples(config, mesh, "valid", evaluations * config.eval_iterations * config.batch.total)
+        self.began = time.monotonic()
+
+    def to_the_end(self) -> None:
+        """Train until the last iteration, or until the configuration says to stop."""
+        config, saved = self.config, -1
+        if self.progress.iteration == 0 and state.due(config, 0):
+            self.save()
+        while self.progress.iteration < config.iterations:
+            self.step()
+            iteration = self.progress.iteration
+            if self.valid is not None and iteration % config.eval_interval == 0:
+                self.log.evaluation(iteration, "valid", self.evaluate(self.valid))
+            if state.due(config, iteration):
+                self.save()
+                saved = iteration
+            if self._is_to_stop(iteration):
+                if config.checkpoint.save is not None and saved != iteration:
+                    self.save()
+                self.log.say(f"stopping after iteration {iteration}, as asked")
+                return
+        if is_evaluated(config, "test"):
+            test = Samples(config, self.mesh, "test")
+            self.log.evaluation(self.progress.iteration, "test", self.evaluate(test))
+
+    def step(self) -> None:
+        """Train on the next global batch."""
+        config, before, began = self.config, self.progress, time.perf_counter()
+        total, micro_batches = batch_at(config.batch, config.parallel.data, before.consumed_samples)
+        batch = self.train.next(micro_batches)
+        rate = learning_rate(config.schedule, before.scheduled)
+        decay = weight_decay(config.schedule, config.optimizer.weight_decay, before.scheduled)
+        done = self.trainer.step(batch, micro_batches, rate, decay)
+        advance = 0 if done.skipped else total if config.schedule.unit == "samples" else 1
+        self.progress = after = Progress(
+            before.iteration + 1, before.consumed_samples + total, before.scheduled + advance
+        )
+        self.log.step(
+            StepMetrics(
+                iteration=after.iteration,
+                consumed_samples=after.consumed_samples,
+                samples=total,
+                tokens=total * config.data.seq_length,
+                lm_loss=done.loss,
+                learning_rate=learning_rate(config.schedule, after.scheduled),
+                grad_norm=done.grad_norm,
+                loss_scale=done.loss_scale,
+                skipped=done.skipped,
+                nan=math.isnan(done.loss),
+                seconds=time.perf_counter() - began,
+                params_norm=done.params_norm,
+                num_zeros=done.num_zeros,
+            )
+        )
+
+    def evaluate(self, samples: Samples) -> float:
+        """Return the mean loss of the next ``eval_iterations`` global batches."""
+        config = self.config
+        losses = [
+            self.trainer.evaluate(samples.next(config.batch.accumulation), config.batch.accumulation)
+            for _ in range(config.eval_iterations)
+        ]
+        return sum(losses) / len(losses)
+
+    def save(self) -> None:
+        """Save a checkpoint."""
+        folder = state.save(self.trainer, self.progress, Path(str(self.config.checkpoint.save)))
+        self.log.say(f"saved {folder}")
+
+    def _is_to_stop(self, iteration: int) -> bool:
+        config = self.config
+        if config.exit_interval and iteration % config.exit_interval == 0:
+            return True
+        if config.exit_duration_minutes is None:
+            return False
+        # Clocks differ: rank 0's is everyone's.
+        late = self.mesh.rank == 0 and time.monotonic() - self.began > config.exit_duration_minutes * 60
+        return bool(self.mesh.sum_over_all(torch.tensor(float(late), device=self.mesh.device)) > 0)

@@ -1,0 +1,28 @@
+"""What is told of one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """One iteration, the same on every rank. ``iteration`` and ``consumed_samples`` are those after it.
+
+    ``learning_rate`` is that of the next step, as every upstream prints it. A skipped step is one whose gradients were
+    not finite under a moving loss scale; ``nan`` says that the loss was not a number.
+    """
+
+    iteration: int
+    consumed_samples: int
+    samples: int
+    tokens: int
+    lm_loss: float
+    learning_rate: float
+    grad_norm: float
+    loss_scale: float
+    skipped: bool
+    nan: bool
+    seconds: float
+    params_norm: float | None = None
+    num_zeros: float | None = None

@@ -1,0 +1,78 @@
+"""Whether the token files can feed a run, asked before any process is started."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ascend_adapt.data import IndexedDataset
+from ascend_adapt.data.blending import parse_blend
+from ascend_adapt.data.sample_order import split_sequences
+from ascend_adapt.errors import DataError
+from ascend_adapt.native.config import TrainConfig
+
+# As many ids at the front of each file are looked at; all of them would take as long as reading a corpus.
+_IDS_LOOKED_AT = 1 << 20
+
+
+def check_data(config: TrainConfig) -> None:
+    """Check that every part that the run reads has a sample, and that its ids fit the table.
+
+    Raises:
+        DataError: no token files, a part without sequences or shorter than one sample, or an id beyond the table.
+    """
+    data = config.data
+    if data.valid or data.test:
+        for part, words in (("train", data.train), ("valid", data.valid), ("test", data.test)):
+            for prefix in _prefixes(words):
+                tokens = _opened(prefix, config)
+                _check_part(config, part, prefix, tokens, range(len(tokens.sizes)))
+        return
+    for prefix in _prefixes(data.train):
+        tokens = _opened(prefix, config)
+        cuts = split_sequences(data.split, len(tokens.sizes), data.order)
+        shares = _shares(data.split)
+        for part, cut, share in zip(("train", "valid", "test"), cuts, shares, strict=False):
+            is_read = part == "train" or (config.eval_interval and config.eval_iterations)
+            if share > 0 and is_read:
+                _check_part(config, part, prefix, tokens, cut)
+
+
+def _check_part(config: TrainConfig, part: str, prefix: str, tokens: IndexedDataset, cut: range) -> None:
+    if not len(cut):
+        raise DataError(
+            f"{prefix}: none of its {len(tokens.sizes)} sequences falls to {part} by split {config.data.split}, "
+            "expected at least one — change it, or evaluate never (eval-iters 0)"
+        )
+    found = int(tokens.sizes[cut.start : cut.stop].sum(dtype=np.int64))
+    if found < config.data.seq_length + 1:
+        raise DataError(
+            f"{prefix}: {found} tokens for {part}, expected at least {config.data.seq_length + 1} for a sample — "
+            "add text, change the split, or shorten the samples"
+        )
+
+
+def _opened(prefix: str, config: TrainConfig) -> IndexedDataset:
+    tokens = IndexedDataset(prefix)
+    largest, looked_at = 0, 0
+    for number in range(len(tokens.sizes)):
+        ids = tokens[number]
+        largest = max(largest, int(ids.max(initial=0)))
+        looked_at += len(ids)
+        if looked_at >= _IDS_LOOKED_AT:
+            break
+    rows = config.model.padded_vocab_size
+    if largest >= rows:
+        raise DataError(
+            f"{prefix}: has the id {largest}, expected ids below the table's {rows} rows — name the vocabulary "
+            "that the text was tokenized with"
+        )
+    return tokens
+
+
+def _prefixes(words: tuple[str, ...]) -> list[str]:
+    return [words[0]] if len(words) == 1 else list(parse_blend(words)[1])
+
+
+def _shares(split: str) -> list[float]:
+    shares = [float(word) for word in split.replace("/", ",").split(",") if word.strip()]
+    return [*shares, 0.0, 0.0][:3]

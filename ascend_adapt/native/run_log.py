@@ -1,0 +1,176 @@
+"""Tell of a run: lines on the terminal, metrics.jsonl and evaluations.jsonl, TensorBoard, Weights & Biases."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TextIO
+
+from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.native.config_file import to_dict
+from ascend_adapt.native.flops import dialect_flops, model_flops, peak_flops
+from ascend_adapt.native.log_lines import Interval, evaluation_lines, step_lines
+from ascend_adapt.native.metrics import StepMetrics
+
+
+class RunLog:
+    """What one rank tells of a run; rank 0 does, the others are silent.
+
+    ``step`` is called after every iteration, ``evaluation`` after every evaluation, ``close`` at the end. A run that
+    goes on from a checkpoint goes on in the same files, without what an earlier one wrote past that checkpoint.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run_dir: str | Path,
+        *,
+        rank: int,
+        device_name: str = "",
+        output: TextIO | None = None,
+    ):
+        self._config = config
+        self._output = output or sys.stdout
+        self._peak = peak_flops(device_name)
+        self._steps: list[StepMetrics] = []
+        self._told = 0
+        self._tells = rank == 0
+        self._folder = Path(run_dir)
+        self._files: dict[str, TextIO] = {}
+        self._scalars: list[Callable[[str, float, int], None]] = []
+        self._closing: list[Callable[[], Any]] = []
+        if self._tells:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._open_tensorboard(self._folder)
+            self._open_wandb()
+
+    def say(self, text: str) -> None:
+        """Print one line, once for all ranks."""
+        if self._tells:
+            print(text, file=self._output, flush=True)
+
+    def step(self, metrics: StepMetrics) -> None:
+        """Take note of one iteration, and tell of it where the interval is full."""
+        if not self._tells:
+            return
+        if not self._files:
+            self._open_files(metrics.iteration)
+        self._steps.append(metrics)
+        if metrics.iteration % self._config.logging.tensorboard_interval == 0:
+            self._write_scalars(metrics)
+        if metrics.iteration % self._config.logging.interval:
+            return
+        told = self._interval()
+        for line in step_lines(self._config, told, first=not self._told):
+            self.say(line)
+        self._keep("metrics", told.to_json())
+        for name in ("samples_per_s", "tokens_per_s", "tflops", "model_tflops"):
+            self._scalar(f"runtime/{name}", getattr(told, name), told.iteration)
+        self._told += 1
+        self._steps = []
+
+    def evaluation(self, iteration: int, part: str, loss: float) -> None:
+        """Tell of an evaluation: ``part`` is "valid", or "test" at the end of training."""
+        if not self._tells:
+            return
+        if not self._files:
+            self._open_files(iteration)
+        for line in evaluation_lines(self._config, iteration, part, loss):
+            self.say(line)
+        self._keep("evaluations", {"iteration": iteration, "part": part, "lm_loss": loss})
+        self._scalar(f"{part}/lm_loss", loss, iteration)
+
+    def close(self) -> None:
+        """Write out what is left."""
+        for close in (*(file.close for file in self._files.values()), *self._closing):
+            close()
+
+    def _interval(self) -> Interval:
+        steps, config = self._steps, self._config
+        last = steps[-1]
+        good = [one.lm_loss for one in steps if not one.skipped]
+        seconds = sum(one.seconds for one in steps)
+        samples = sum(one.samples for one in steps)
+        devices = max(seconds, 1e-9) * config.parallel.world_size
+        model = model_flops(config, samples) / devices
+        return Interval(
+            iteration=last.iteration,
+            consumed_samples=last.consumed_samples,
+            steps=len(steps),
+            seconds=seconds / len(steps),
+            samples=last.samples,
+            learning_rate=last.learning_rate,
+            lm_loss=sum(good) / len(good) if good else None,
+            grad_norm=last.grad_norm,
+            loss_scale=last.loss_scale,
+            skipped=sum(one.skipped for one in steps),
+            nan=sum(one.nan for one in steps),
+            samples_per_s=samples / max(seconds, 1e-9),
+            tokens_per_s=sum(one.tokens for one in steps) / max(seconds, 1e-9),
+            tflops=dialect_flops(config, samples) / devices / 1e12,
+            model_tflops=model / 1e12,
+            mfu=model / self._peak if self._peak else None,
+            num_zeros=last.num_zeros,
+            params_norm=last.params_norm,
+        )
+
+    def _keep(self, file: str, values: dict[str, Any]) -> None:
+        # JSON has no word for what is not a number.
+        known = {name: None if _is_nothing(value) else value for name, value in values.items()}
+        self._files[file].write(json.dumps(known, allow_nan=False) + "\n")
+
+    def _write_scalars(self, metrics: StepMetrics) -> None:
+        for name in ("lm_loss", "learning_rate", "grad_norm", "loss_scale"):
+            self._scalar(f"train/{name}", getattr(metrics, name), metrics.iteration)
+
+    def _scalar(self, name: str, value: float, iteration: int) -> None:
+        for write in self._scalars:
+            write(name, value, iteration)
+
+    def _open_files(self, iteration: int) -> None:
+        """Open what this run adds rows to, without rows of ``iteration`` and later."""
+        for name in ("metrics", "evaluations"):
+            path = self._folder / f"{name}.jsonl"
+            before = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            kept = [row for row in before if json.loads(row)["iteration"] < iteration]
+            if kept != before:
+                aside = path.with_suffix(".part")
+                aside.write_text("".join(f"{row}\n" for row in kept), encoding="utf-8")
+                aside.replace(path)
+            self._files[name] = path.open("a", encoding="utf-8", buffering=1)
+
+    def _open_tensorboard(self, folder: Path) -> None:
+        asked = self._config.logging.tensorboard
+        if find_spec("tensorboard") is None:
+            if asked:
+                self.say(f"tensorboard: nothing is written to {asked}, tensorboard is not installed — install it")
+            return
+        writer = import_module("torch.utils.tensorboard").SummaryWriter(log_dir=str(asked or folder / "tensorboard"))
+        self._scalars.append(writer.add_scalar)
+        self._closing.append(writer.close)
+
+    def _open_wandb(self) -> None:
+        logging = self._config.logging
+        if not logging.wandb_project:
+            return
+        if find_spec("wandb") is None:
+            self.say(f"wandb: nothing is told to {logging.wandb_project}, wandb is not installed — install it")
+            return
+        run = import_module("wandb").init(
+            project=logging.wandb_project,
+            name=logging.wandb_name,
+            group=logging.wandb_group,
+            entity=logging.wandb_entity,
+            config=to_dict(self._config),
+        )
+        self._scalars.append(lambda name, value, iteration: run.log({name: value}, step=iteration))
+        self._closing.append(run.finish)
+
+
+def _is_nothing(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

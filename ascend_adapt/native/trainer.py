@@ -1,0 +1,135 @@
+"""A model and its optimizer on this rank, and one step of both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ascend_adapt.native import device as devices
+from ascend_adapt.native import gradients
+from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.native.data_parallel import is_offloaded, shard
+from ascend_adapt.native.initialisation import generator, initialise
+from ascend_adapt.native.loss_scale import Scaler
+from ascend_adapt.native.mesh import Mesh
+from ascend_adapt.native.model import Decoder, stage_layers
+from ascend_adapt.native.optimizer import Optimizer
+from ascend_adapt.native.parameters import Placed, placed
+from ascend_adapt.native.passes import Batch, Passes, passes, stages_of
+from ascend_adapt.native.tensor_parallel import TensorParallel
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step gave, the same on every rank. A skipped step left the weights as they were."""
+
+    loss: float
+    grad_norm: float
+    loss_scale: float
+    skipped: bool
+    params_norm: float | None = None
+    num_zeros: float | None = None
+
+
+class Trainer:
+    """This rank's part of a run: its stages, the passes through them, the optimizer and the loss scale."""
+
+    decoders: list[Decoder]
+    parameters: list[Placed]
+    passes: Passes
+
+    def __init__(self, config: TrainConfig, mesh: Mesh) -> None:
+        self.config, self.mesh = config, mesh
+        self.decoders = build(config, mesh)
+        self.parameters = placed(self.decoders)
+        self.passes = passes(config, mesh, self.decoders)
+        self.optimizer = Optimizer(self.parameters, config.optimizer)
+        self.scaler = Scaler(config.precision)
+        seed_dropout(config.seed, mesh)
+
+    def step(self, batch: Batch, micro_batches: int, lr: float, weight_decay: float) -> Step:
+        """Train on this data-parallel rank's part of one global batch.
+
+        Raises:
+            TrainingError: an overflow at the smallest loss scale, by DeepSpeed's rule.
+        """
+        for decoder in self.decoders:
+            decoder.train()
+        scale = self.scaler.scale
+        loss = self.passes.train(batch, micro_batches, scale)
+        gradients.complete(self.parameters, self.mesh, tied=self.config.model.tied_embeddings)
+        if scale != 1.0:
+            gradients.scale(self.parameters, 1.0 / scale)
+        norm, mean = gradients.norm_and_loss(self.parameters, loss, self.mesh)
+        logging = self.config.logging
+        params_norm = num_zeros = None
+        if logging.log_params_norm or logging.log_num_zeros:
+            params_norm, num_zeros = gradients.norm_and_zeros(self.parameters, self.mesh)
+        gradients.clip(self.parameters, norm, self.config.optimizer.clip_grad)
+        # Without a loss scale the host need not know the norm before it hands the device the optimizer's work.
+        skipped = self.scaler.rule is not None and not math.isfinite(float(norm))
+        if not skipped:
+            self.optimizer.step(lr, weight_decay)
+        self.optimizer.clear_gradients()
+        self.scaler.update(skipped)
+        loss_told, norm_told = torch.stack([mean, norm]).tolist()
+        return Step(
+            loss_told,
+            norm_told,
+            scale,
+            skipped,
+            params_norm=params_norm if logging.log_params_norm else None,
+            num_zeros=num_zeros if logging.log_num_zeros else None,
+        )
+
+    def evaluate(self, batch: Batch, micro_batches: int) -> float:
+        """Return the mean loss of all data-parallel ranks on their parts of one global batch."""
+        for decoder in self.decoders:
+            decoder.eval()
+        loss = self.passes.evaluate(batch, micro_batches)
+        share = loss.float() / self.mesh.parallel.data
+        return float(self.mesh.sum_over_all(share if self.mesh.tensor_rank == 0 else torch.zeros_like(share)))
+
+
+def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
+    """Return this rank's stages in their order, sharded and filled: no rank ever holds more of the model than its part.
+
+    While they are filled one whole parameter at a time is in host memory.
+    """
+    tp, parallel = TensorParallel.of(mesh), config.parallel
+    decoders = []
+    for stage in stages_of(config, mesh):
+        with torch.device("meta"):
+            decoder = Decoder(
+                config.model,
+                tp,
+                stage_layers(parallel, stage),
+                first=stage == 0,
+                last=stage == len(parallel.stages) - 1,
+                recompute=parallel.recompute,
+                recompute_layers=parallel.recompute_layers,
+            )
+        shard(decoder, mesh, config.precision)
+        decoder.to_empty(device="cpu" if is_offloaded(mesh) else mesh.device)
+        decoders.append(decoder)
+    initialise(decoders, mesh, config.seed)
+    return decoders
+
+
+def seed_dropout(seed: int, mesh: Mesh) -> None:
+    """Start the default generators: alike on tensor-parallel ranks, apart on all others."""
+    number = generator(seed, "dropout", mesh.pipeline_rank, mesh.data_rank).initial_seed()
+    torch.default_generator.manual_seed(number)
+    devices.seed(mesh.device, number)
+
+
+def parameter_count(parameters: Sequence[Placed], mesh: Mesh) -> int:
+    """Return how many numbers the whole model has, each counted once; every rank must call it."""
+    here = sum(one.local.numel() for one in parameters if gradients.counts(one, mesh))
+    # In two halves: fp32 sums are exact to 2**24, and an NPU reduces no int64.
+    halves = torch.tensor([here >> 20, here & 0xFFFFF], dtype=torch.float32, device=mesh.device)
+    high, low = mesh.sum_over_all(halves).tolist()
+    return (int(high) << 20) + int(low)

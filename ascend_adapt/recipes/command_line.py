@@ -1,0 +1,83 @@
+"""Parse a dialect's command line with the recorded options of one of its lines."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.config import LOG_FORMATS
+from ascend_adapt.recipes.options import Line, choose_line
+
+_TYPES = {"int": int, "float": float}
+
+
+@dataclass(frozen=True)
+class OwnOptions:
+    """What every dialect can be asked for beside its own options."""
+
+    upstream_line: str | None
+    log_format: str | None
+    vocab_size: int | None
+    exit_interval: int | None
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} — correct the command line")
+
+
+def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
+    """Return the options that are this package's, and the dialect's own words that are left."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--upstream-line")
+    parser.add_argument("--log-format", choices=LOG_FORMATS)
+    parser.add_argument("--vocab-size", "--vocab_size", type=int)
+    parser.add_argument("--exit-interval", "--exit_interval", type=int)
+    known, rest = parser.parse_known_args(list(argv))
+    return OwnOptions(known.upstream_line, known.log_format, known.vocab_size, known.exit_interval), rest
+
+
+def parse(dialect: str, argv: Sequence[str], lines: Sequence[str], asked: str | None) -> tuple[Line, dict[str, Any]]:
+    """Return the line that ``argv`` is written for, and what it gives, by the name a value is kept under.
+
+    Dashes and underscores are equal in the names of options.
+
+    Raises:
+        ConfigError: an option that is unknown, or a value that is not of its kind.
+    """
+    names = [word.partition("=")[0] for word in argv if word.startswith("--")]
+    spelled = {_plain(name): name for one in lines for name in choose_line(dialect, (), [one], None).options}
+    of = choose_line(dialect, [spelled.get(_plain(name), name) for name in names], lines, asked)
+    parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    for name, facts in of.options.items():
+        _add(parser, name, facts)
+    known, rest = parser.parse_known_args([_spelled(word, spelled) for word in argv])
+    if rest:
+        raise ConfigError(f"{rest[0]!r}: belongs to no option, expected --name value — correct the command line")
+    return of, vars(known)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "-").lower()
+
+
+def _spelled(word: str, spelled: Mapping[str, str]) -> str:
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return spelled.get(_plain(name), name) + equals + value
+
+
+def _add(parser: argparse.ArgumentParser, name: str, facts: Mapping[str, Any]) -> None:
+    names = [name, *facts.get("also", ())]
+    if facts["action"] in ("true", "false"):
+        parser.add_argument(*names, dest=facts["dest"], action=f"store_{facts['action']}")
+        return
+    choices = facts.get("choices")
+    kind = _TYPES.get(facts.get("type", "str"), str)
+    if choices and not all(isinstance(choice, kind) for choice in choices):
+        choices = None  # upstream's own objects, recorded by their names
+    parser.add_argument(*names, dest=facts["dest"], type=kind, nargs=facts.get("nargs"), choices=choices)

@@ -1,0 +1,352 @@
+"""Megatron's command line, of Megatron-LM and of the Megatron-DeepSpeed forks, into a TrainConfig.
+
+Sources of the derivations: Megatron-LM@v2.5 and bigscience Megatron-DeepSpeed@8387ae17 megatron/arguments.py,
+Megatron-LM@core_v0.9.0 megatron/training/arguments.py (validate_args, core_transformer_config_from_args).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.batches import check_rampup, iterations_for, resolve_batch
+from ascend_adapt.native.config import (
+    Batch,
+    Checkpoint,
+    Data,
+    Logging,
+    LossScale,
+    Optimizer,
+    Parallel,
+    Precision,
+    Schedule,
+    TrainConfig,
+)
+from ascend_adapt.native.partition import balanced_stages, even_stages
+from ascend_adapt.recipes import deepspeed_json
+from ascend_adapt.recipes.command_line import OwnOptions, parse, take_own_options
+from ascend_adapt.recipes.megatron_ignored import IGNORED
+from ascend_adapt.recipes.megatron_model import read_model, read_seq_length
+from ascend_adapt.recipes.options import Options
+from ascend_adapt.recipes.recipe import Recipe
+from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
+
+# The first that knows every option is meant; the guides' own fork stands first.
+LINES = ("bigscience", "v2.5", "core_v0.9.0", "newest", "deepspeed")
+
+_ORDER = {"bigscience": "bigscience", "v2.5": "megatron-v2", "deepspeed": "megatron-v2"}
+_LOG_FORMAT = {"bigscience": "bigscience", "v2.5": "megatron", "deepspeed": "deepspeed"}
+
+
+def read(argv: Sequence[str]) -> Recipe:
+    """Return the recipe of Megatron's arguments.
+
+    Raises:
+        ConfigError: an argument that is unknown, or cannot be meant.
+    """
+    own, rest = take_own_options(argv)
+    line, given = parse("megatron", rest, LINES, own.upstream_line)
+    if own.exit_interval is not None:
+        given["exit_interval"] = own.exit_interval
+
+    def build(world_size: int) -> tuple[TrainConfig, list[str]]:
+        options = Options(line, given, IGNORED)
+        notes = [] if own.upstream_line else [f"read as {line.source}; --upstream-line chooses another"]
+        config = _config(options, own, world_size, notes)
+        options.refuse_the_rest()
+        return config, notes + options.notes()
+
+    return Recipe("megatron", line.source, build, save=given.get("save"))
+
+
+def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]) -> TrainConfig:
+    deepspeed = _deepspeed(options, notes)
+    parallel = _parallel(options, world_size, deepspeed)
+    batch = _batch(options, parallel, deepspeed)
+    iterations, samples = _length(options, batch, parallel)
+    vocabulary = _vocabulary(options, own)
+    data = _data(options, vocabulary)
+    return TrainConfig(
+        dialect="megatron",
+        model=read_model(options, vocabulary, parallel),
+        parallel=parallel,
+        batch=batch,
+        optimizer=_optimizer(options, deepspeed),
+        schedule=_schedule(options, batch, iterations, samples),
+        precision=_precision(options, deepspeed),
+        data=data,
+        logging=_logging(options, own),
+        checkpoint=_checkpoint(options),
+        iterations=iterations,
+        train_samples=samples,
+        eval_interval=options("eval_interval", 0),
+        eval_iterations=options("eval_iters", 100),
+        exit_interval=options("exit_interval"),
+        exit_duration_minutes=options("exit_duration_in_mins"),
+        seed=options("seed"),
+    )
+
+
+def _deepspeed(options: Options, notes: list[str]) -> dict[str, Any]:
+    """Return DeepSpeed's file as far as upstream, or this trainer, heeds it."""
+    path, switched_on = options("deepspeed_config"), options("deepspeed", False)
+    stage = options("zero_stage")
+    if path is None:
+        if switched_on:
+            raise ConfigError("--deepspeed: without --deepspeed_config, expected both — name the file")
+        return {"zero_optimization": {"stage": stage}} if options.given.get("zero_stage") else {}
+    content = deepspeed_json.read_file(path)
+    if switched_on:
+        return {**content, "switched_on": True}
+    notes.append(
+        "--deepspeed_config without --deepspeed: upstream does not read the file; its zero_optimization is heeded, "
+        "which changes no number, and the rest is not"
+    )
+    return {"zero_optimization": content.get("zero_optimization", {})}
+
+
+def _parallel(options: Options, world_size: int, deepspeed: dict[str, Any]) -> Parallel:
+    tensor, pipeline = options("tensor_model_parallel_size"), options("pipeline_model_parallel_size")
+    for name, value in (("--tensor-model-parallel-size", tensor), ("--pipeline-model-parallel-size", pipeline)):
+        if value < 1:
+            raise ConfigError(f"{name}: {value}, expected at least 1 — correct it")
+    if world_size % (tensor * pipeline):
+        raise ConfigError(
+            f"ranks: {world_size}, expected a multiple of tensor {tensor} x pipeline {pipeline} = {tensor * pipeline} "
+            "— change --nproc or one of the sizes"
+        )
+    layers = options.required("num_layers")
+    virtual = _virtual_stages(options, layers, pipeline)
+    uneven = bool(deepspeed.get("switched_on")) and virtual == 1
+    stage, offload, offload_parameters = deepspeed_json.zero_stage(deepspeed.get("zero_optimization"))
+    if options("use_distributed_optimizer", False):
+        stage = max(stage, 1)
+    if options("use_torch_fsdp2", False):
+        stage = 3
+    if options("use_megatron_fsdp", False):
+        sharded = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+        stage = sharded.index(options("data_parallel_sharding_strategy"))
+    recompute, layers_kept = _recompute(options)
+    return Parallel(
+        tensor=tensor,
+        pipeline=pipeline,
+        data=world_size // tensor // pipeline,
+        virtual_stages=virtual,
+        stages=balanced_stages(layers, pipeline) if uneven else even_stages(layers, pipeline, virtual),
+        sequence=options("sequence_parallel", False) and tensor > 1,
+        zero_stage=stage,
+        offload_optimizer=offload,
+        offload_parameters=offload_parameters,
+        recompute=recompute,
+        recompute_layers=layers_kept,
+    )
+
+
+def _virtual_stages(options: Options, layers: int, pipeline: int) -> int:
+    stages = options("num_virtual_stages_per_pipeline_rank")
+    if stages is not None:
+        return int(stages)
+    each = options("num_layers_per_virtual_pipeline_stage")
+    if each is None:
+        return 1
+    if each < 1 or layers % (pipeline * each):
+        raise ConfigError(
+            f"--num-layers-per-virtual-pipeline-stage: {each}, expected one that {layers} layers on {pipeline} stages "
+            "can be cut into — change one of them"
+        )
+    return int(layers // pipeline // each)
+
+
+def _recompute(options: Options) -> tuple[str, int]:
+    if options("checkpoint_activations", False):
+        return "full", options("checkpoint_num_layers", 1)
+    granularity = options("recompute_granularity")
+    if options("recompute_activations", False):
+        granularity = "selective"
+    # "block" recomputes only some of the layers, which changes memory and time alone.
+    method, layers = options("recompute_method"), options("recompute_num_layers", 1)
+    return granularity or "none", layers if method == "uniform" else 1
+
+
+def _batch(options: Options, parallel: Parallel, deepspeed: dict[str, Any]) -> Batch:
+    micro = options.required("micro_batch_size")
+    total = options("global_batch_size")
+    batch = resolve_batch(parallel.data, total, micro, 1 if total is None else None)
+    for name, ours in (
+        ("train_batch_size", batch.total),
+        ("train_micro_batch_size_per_gpu", batch.micro),
+        ("gradient_accumulation_steps", batch.accumulation),
+    ):
+        theirs = deepspeed.get(name, ours)
+        if theirs not in (ours, "auto"):
+            raise ConfigError(
+                f"deepspeed_config: {name} {theirs}, expected {ours} as the command line has it — change one of them"
+            )
+    rampup = options("rampup_batch_size")
+    if rampup is not None:
+        if len(rampup) != 3:
+            raise ConfigError(f"--rampup-batch-size: {rampup}, expected first size, increment, samples — give three")
+        batch = replace(batch, rampup=(int(rampup[0]), int(rampup[1]), int(rampup[2])))
+        check_rampup(batch, parallel.data)
+    return batch
+
+
+def _length(options: Options, batch: Batch, parallel: Parallel) -> tuple[int, int | None]:
+    iterations, samples = options("train_iters"), options("train_samples")
+    if (iterations is None) == (samples is None):
+        raise ConfigError("--train-iters, --train-samples: expected one of the two — give one")
+    if iterations is not None and batch.rampup is not None:
+        raise ConfigError("--rampup-batch-size: with --train-iters, expected --train-samples — count in samples")
+    return (iterations, None) if samples is None else (iterations_for(batch, parallel.data, samples), samples)
+
+
+def _vocabulary(options: Options, own: OwnOptions) -> Vocabulary:
+    kind = options("tokenizer_type", "GPT2BPETokenizer")
+    file = options("vocab_file") or options("tokenizer_model") or options("tokenizer_name_or_path")
+    return read_vocabulary(kind, file, own.vocab_size)
+
+
+def _optimizer(options: Options, deepspeed: dict[str, Any]) -> Optimizer:
+    # DeepSpeed's engine clips by its own file, and not at all where that says nothing.
+    clip = deepspeed.get("gradient_clipping", 0.0) if deepspeed.get("switched_on") else options("clip_grad")
+    options("clip_grad")
+    kind = options("optimizer")
+    if kind not in ("adam", "sgd"):
+        raise ConfigError(f"--optimizer: {kind!r}, expected adam or sgd — the native trainer has no other")
+    return Optimizer(
+        kind=kind,
+        betas=(options("adam_beta1"), options("adam_beta2")),
+        eps=options("adam_eps"),
+        momentum=options("sgd_momentum"),
+        weight_decay=options("weight_decay"),
+        decoupled=kind == "adam",
+        clip_grad=clip,
+    )
+
+
+def _schedule(options: Options, batch: Batch, iterations: int, samples: int | None) -> Schedule:
+    if samples is None:
+        decay = (options("lr_decay_iters") or iterations) * batch.total
+        warmup = options("lr_warmup_iters", 0) * batch.total
+        wsd = (options("lr_wsd_decay_iters") or 0) * batch.total
+        misplaced = ("lr_decay_samples", "lr_warmup_samples", "lr_wsd_decay_samples")
+    else:
+        decay = options("lr_decay_samples") or samples
+        warmup = options("lr_warmup_samples", 0)
+        wsd = options("lr_wsd_decay_samples") or 0
+        misplaced = ("lr_decay_iters", "lr_warmup_iters", "lr_wsd_decay_iters")
+    for name in misplaced:
+        if options(name):
+            counted = "iterations" if samples is None else "samples"
+            raise ConfigError(f"{name}: {options(name)}, in a run that counts {counted} — give it in {counted}")
+    fraction = options("lr_warmup_fraction")
+    if fraction is not None:
+        if warmup:
+            raise ConfigError("--lr-warmup-fraction: given beside a warm-up of its own length — give one of them")
+        warmup = fraction * decay
+    style = options("weight_decay_incr_style", "constant")
+    return Schedule(
+        dialect="megatron",
+        lr=options.required("lr"),
+        min_lr=options("min_lr"),
+        style=options("lr_decay_style"),
+        unit="samples",
+        warmup=warmup,
+        decay=decay,
+        init_lr=options("lr_warmup_init", 0.0),
+        wsd_style=options("lr_wsd_decay_style", "exponential"),
+        wsd_decay=wsd,
+        start_weight_decay=options("start_weight_decay"),
+        end_weight_decay=options("end_weight_decay"),
+        weight_decay_style=style,
+        weight_decay_over=float(samples or iterations * batch.total),
+    )
+
+
+def _precision(options: Options, deepspeed: dict[str, Any]) -> Precision:
+    fp16, bf16 = options("fp16"), options("bf16")
+    if fp16 and bf16:
+        raise ConfigError("--fp16, --bf16: both are given, expected one — choose one")
+    scale = LossScale(
+        fixed=options("loss_scale"),
+        initial=float(options("initial_loss_scale")),
+        minimum=options("min_loss_scale"),
+        window=int(options("loss_scale_window")),
+        hysteresis=options("hysteresis"),
+    )
+    if deepspeed.get("switched_on"):
+        section = deepspeed.get("fp16", {})
+        for name, ours in (("fp16", fp16), ("bf16", bf16)):
+            theirs = deepspeed_json.is_on(deepspeed.get(name, {"enabled": False}))
+            if theirs != ours:
+                raise ConfigError(
+                    f"deepspeed_config: {name} is {'on' if theirs else 'off'}, expected the command line to agree — "
+                    f"{'add' if theirs else 'leave out'} --{name}, or change the file"
+                )
+        scale = deepspeed_json.loss_scale(section)
+    return Precision(dtype="fp16" if fp16 else "bf16" if bf16 else "fp32", loss_scale=scale)
+
+
+def _data(options: Options, vocabulary: Vocabulary) -> Data:
+    paths = {name: tuple(_words(options(f"{name}_data_path"))) for name in ("train", "valid", "test")}
+    together = tuple(_words(options("data_path")))
+    if bool(together) == bool(paths["train"]):
+        raise ConfigError("--data-path: expected it, or --train-data-path and its like, not both — give one of them")
+    name = options.line.name
+    return Data(
+        train=together or paths["train"],
+        valid=paths["valid"],
+        test=paths["test"],
+        seq_length=read_seq_length(options),
+        split=options("split", "969, 30, 1"),
+        order=_ORDER.get(name, "mcore"),
+        sampler=options("dataloader_type", "single"),
+        seed=options("seed"),
+        num_workers=options("num_workers"),
+        eod=vocabulary.end_of_document,
+        reset_position_ids=options("reset_position_ids", False),
+        reset_attention_mask=options("reset_attention_mask", False),
+        eod_mask_loss=options("eod_mask_loss", False),
+        tokenizer_type=options("tokenizer_type", "GPT2BPETokenizer"),
+        vocab_file=options("vocab_file") or options("tokenizer_model") or options("tokenizer_name_or_path"),
+        merge_file=options("merge_file"),
+        cache=options("data_cache_path"),
+    )
+
+
+def _words(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
+
+
+def _logging(options: Options, own: OwnOptions) -> Logging:
+    name = options.line.name
+    return Logging(
+        format=own.log_format or _LOG_FORMAT.get(name, "mcore"),
+        interval=options("log_interval"),
+        flops="mcore" if name in ("core_v0.9.0", "newest") else "paper",
+        tensorboard=options("tensorboard_dir"),
+        tensorboard_interval=options("tensorboard_log_interval", 1),
+        wandb_project=options("wandb_project") or None,
+        wandb_name=options("wandb_exp_name") or None,
+        wandb_entity=options("wandb_entity") or None,
+        log_params_norm=options("log_params_norm", False),
+        log_num_zeros=options("log_num_zeros_in_grad", False),
+    )
+
+
+def _checkpoint(options: Options) -> Checkpoint:
+    save, interval = options("save"), options("save_interval")
+    if save is not None and interval is None:
+        raise ConfigError("--save: without --save-interval, expected both — add the interval")
+    return Checkpoint(
+        save=save,
+        load=options("load"),
+        interval=interval or 0,
+        finetune=options("finetune"),
+        load_optimizer=not options("no_load_optim", False),
+        load_rng=not options("no_load_rng", False),
+        save_optimizer=not options("no_save_optim", False),
+        save_rng=not options("no_save_rng", False),
+    )

@@ -1,0 +1,341 @@
+"""GPT-NeoX's configuration files, of v2.0 and of the newest, into a TrainConfig.
+
+Sources of the derivations: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/neox_arguments/arguments.py
+(calculate_derived), megatron/training.py (optimizer, schedule).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import yaml
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.batches import resolve_batch
+from ascend_adapt.native.config import (
+    Checkpoint,
+    Data,
+    Logging,
+    Optimizer,
+    Parallel,
+    Precision,
+    Schedule,
+    TrainConfig,
+)
+from ascend_adapt.native.partition import balanced_stages
+from ascend_adapt.recipes import deepspeed_json
+from ascend_adapt.recipes.command_line import OwnOptions, take_own_options
+from ascend_adapt.recipes.neox_files import converted, read_files
+from ascend_adapt.recipes.neox_ignored import IGNORED
+from ascend_adapt.recipes.neox_model import read_model
+from ascend_adapt.recipes.options import Line, Options, choose_line
+from ascend_adapt.recipes.recipe import Recipe
+from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
+
+# The first that knows every key is meant; the guides' own version stands first.
+LINES = ("v2.0", "newest")
+
+# Switches that the guides' Ascend fork adds to v2.0.
+_OF_A_FORK = ("async_tensor_model_parallel_allreduce", "use_triangle_attn")
+
+# "optimizer" without one: OPT_PARAMS_DEFAULTS of upstream.
+_DEFAULT_OPTIMIZER: dict[str, Any] = {"type": "Adam", "params": {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8}}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} — give one or more YAML files, as deepy.py takes them")
+
+
+def read(argv: Sequence[str]) -> Recipe:
+    """Return the recipe of deepy.py's arguments: [train.py] [-d FOLDER] FILE ... [--key value ...].
+
+    Raises:
+        ConfigError: a file or a key that is unknown, or cannot be meant.
+    """
+    own, rest = take_own_options(argv)
+    files, folder, overrides = _command_line(rest)
+    values = {**read_files(files, folder), **overrides}
+    if own.exit_interval is not None:
+        values["exit_interval"] = own.exit_interval
+    line = choose_line("neox", [name for name in values if name not in _OF_A_FORK], LINES, own.upstream_line)
+    notes = [] if own.upstream_line else [f"read as {line.source}; --upstream-line chooses another"]
+    given = {
+        name: converted(name, value, line.options[name]["type"] if name in line.options else "bool", notes)
+        for name, value in values.items()
+    }
+    options = Options(line, given, IGNORED)
+    nodes = options("num_nodes")
+    nodes = nodes if nodes and nodes > 0 else None
+    total, each = options("global_num_gpus"), options("num_gpus")
+    if each is None and total is not None:
+        if total % (nodes or 1):
+            raise ConfigError(f"global_num_gpus: {total}, expected a multiple of {nodes} num_nodes — change one")
+        each = total // (nodes or 1)
+
+    def build(world_size: int) -> tuple[TrainConfig, list[str]]:
+        config = _config(options, own, line, world_size)
+        options.refuse_the_rest()
+        differs = total not in (None, world_size)
+        said = [f"global_num_gpus: {total} gives way to the job's {world_size} ranks"] if differs else []
+        return config, notes + said + options.notes()
+
+    hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
+    # Of a hostfile the first num_nodes are meant; without one it says nothing.
+    return Recipe(
+        "neox",
+        line.source,
+        build,
+        save=options("save"),
+        ranks_per_node=each,
+        nodes=nodes if hosts["hostfile"] else None,
+        **hosts,
+    )
+
+
+def _command_line(argv: Sequence[str]) -> tuple[list[str], str | None, dict[str, Any]]:
+    """Return the files, their folder, and the keys that are set on the command line."""
+    parser = _Parser(prog="neox", add_help=False, allow_abbrev=False)
+    parser.add_argument("-d", "--conf_dir", "--conf-dir")
+    parser.add_argument("-H", "--hostfile")
+    known, rest = parser.parse_known_args(list(argv))
+    overrides: dict[str, Any] = {"hostfile": known.hostfile} if known.hostfile else {}
+    files: list[str] = []
+    words = iter(rest)
+    for word in words:
+        if not word.startswith("--"):
+            files.append(word)
+            continue
+        name, equals, value = word[2:].partition("=")
+        overrides[name.replace("-", "_")] = yaml.safe_load(value if equals else next(words, "true"))
+    if files and files[0].endswith(".py"):
+        files = files[1:]
+    if not files:
+        raise ConfigError("--native neox: no configuration file — give one or more YAML files, as deepy.py takes them")
+    return files, known.conf_dir, overrides
+
+
+def _config(options: Options, own: OwnOptions, line: Line, world_size: int) -> TrainConfig:
+    _check_extra(options)
+    parallel = _parallel(options, world_size)
+    # 1 is only upstream's default where a batch size says otherwise.
+    accumulation = options("gradient_accumulation_steps") if options.is_given("gradient_accumulation_steps") else None
+    batch = resolve_batch(
+        parallel.data, options("train_batch_size"), options("train_micro_batch_size_per_gpu"), accumulation
+    )
+    vocabulary = read_vocabulary(options("tokenizer_type"), options("vocab_file"), own.vocab_size)
+    iterations = options.required("train_iters")
+    lr, optimizer = _optimizer(options)
+    return TrainConfig(
+        dialect="neox",
+        model=read_model(options, vocabulary, parallel),
+        parallel=parallel,
+        batch=batch,
+        optimizer=optimizer,
+        schedule=_schedule(options, line, lr, iterations),
+        precision=_precision(options),
+        data=_data(options, vocabulary),
+        logging=_logging(options, own, line),
+        checkpoint=_checkpoint(options, iterations),
+        iterations=iterations,
+        eval_interval=options("eval_interval"),
+        eval_iterations=options("eval_iters"),
+        exit_interval=options("exit_interval"),
+        seed=options("seed"),
+    )
+
+
+def _check_extra(options: Options) -> None:
+    """Check what goes to DeepSpeed beside the keys of its own."""
+    extra = options("deepspeed_extra_args", {})
+    deepspeed_json.check(extra, "deepspeed_extra_args")
+    meant = sorted(set(extra) - set(deepspeed_json.without_effect()))
+    if meant:
+        raise ConfigError(f"deepspeed_extra_args: {', '.join(meant)}, expected as keys of their own — move them")
+
+
+def _parallel(options: Options, world_size: int) -> Parallel:
+    tensor, pipeline = max(options("model_parallel_size"), 1), max(options("pipe_parallel_size"), 1)
+    if world_size % (tensor * pipeline):
+        raise ConfigError(
+            f"ranks: {world_size}, expected a multiple of pipe-parallel-size {pipeline} x model-parallel-size {tensor} "
+            f"= {tensor * pipeline} — change the ranks or one of the sizes"
+        )
+    method = options("pipe_partition_method")
+    if pipeline > 1 and not method.startswith("type:transformer"):
+        raise ConfigError(
+            f"pipe_partition_method: {method!r}, expected 'type:transformer|mlp' — stages are cut by layers here"
+        )
+    stage, offload, offload_parameters = deepspeed_json.zero_stage(options("zero_optimization"))
+    return Parallel(
+        tensor=tensor,
+        pipeline=pipeline,
+        data=world_size // tensor // pipeline,
+        stages=balanced_stages(options.required("num_layers"), pipeline),
+        sequence=options("sequence_parallel", False) and tensor > 1,
+        zero_stage=stage,
+        offload_optimizer=offload,
+        offload_parameters=offload_parameters,
+        recompute="full" if options("checkpoint_activations") else "none",
+        recompute_layers=options("checkpoint_num_layers"),
+    )
+
+
+def _optimizer(options: Options) -> tuple[float, Optimizer]:
+    section: dict[str, Any] = options("optimizer") or _DEFAULT_OPTIMIZER
+    kind, parameters = str(section.get("type", "Adam")), section.get("params") or {}
+    if not isinstance(parameters, dict):
+        raise ConfigError(f"optimizer.params: {parameters!r}, expected names and values — correct it")
+    parameters = dict(parameters)
+    if kind.lower() not in ("adam", "adamw"):
+        raise ConfigError(f"optimizer.type: {kind!r}, expected Adam — the native trainer has no other here")
+    lr = converted("optimizer.params.lr", parameters.pop("lr", 0.001), "float", [])
+    betas = parameters.pop("betas", [0.9, 0.999])
+    if not isinstance(betas, list) or len(betas) != 2 or not all(isinstance(beta, (int, float)) for beta in betas):
+        raise ConfigError(f"optimizer.params.betas: {betas!r}, expected two numbers — correct them")
+    eps = converted("optimizer.params.eps", parameters.pop("eps", 1e-8), "float", [])
+    decay = options("weight_decay")
+    stated = parameters.pop("weight_decay", decay)
+    if stated != decay:
+        raise ConfigError(
+            f"optimizer.params.weight_decay: {stated}, expected weight-decay's {decay} — leave it out there"
+        )
+    # Defaults that upstream writes out for optimizers it does not use.
+    for name in ("freeze_step", "momentum", "cuda_aware", "adam_w_mode", "bias_correction"):
+        if parameters.pop(name, None) is False and name in ("adam_w_mode", "bias_correction"):
+            raise ConfigError(f"optimizer.params.{name}: false, expected true — the native trainer has no other")
+    if parameters:
+        raise ConfigError(f"optimizer.params: {', '.join(parameters)} unknown — correct or leave out")
+    clip = float(options("gradient_clipping"))
+    return lr, Optimizer(
+        kind="adam",
+        betas=(float(betas[0]), float(betas[1])),
+        eps=eps,
+        weight_decay=decay,
+        decayed="not_bias_or_norm",
+        clip_grad=clip,
+    )
+
+
+def _schedule(options: Options, line: Line, lr: float, iterations: int) -> Schedule:
+    fraction = options("lr_decay_fraction")
+    decay = options("lr_decay_iters") or (math.floor(iterations * fraction) if fraction is not None else iterations)
+    decay = max(1, decay)
+    return Schedule(
+        dialect="neox-v2" if line.name == "v2.0" else "neox",
+        lr=lr,
+        min_lr=options("min_lr"),
+        style=options("lr_decay_style"),
+        unit="iterations",
+        warmup=options("warmup") * decay,
+        decay=decay,
+    )
+
+
+def _precision(options: Options) -> Precision:
+    fp16, bf16, stated = options("fp16", {}), options("bf16", {}), options("precision")
+    if options.line.name == "v2.0":
+        dtype = _dtype_of_v2(fp16, stated)
+    else:
+        switched_on = [name for name, section in (("fp16", fp16), ("bfloat16", bf16)) if section.get("enabled")]
+        asked = sorted({*switched_on, stated or "fp32"} - ({"fp32"} if stated is None and switched_on else set()))
+        if len(asked) > 1:
+            raise ConfigError(f"precision: {' and '.join(asked)} are asked for, expected one — leave one out")
+        dtype = {"bfloat16": "bf16"}.get(asked[0], asked[0])
+    if options("fp16_lm_cross_entropy"):
+        raise ConfigError("fp16_lm_cross_entropy: True, expected False — the loss is always computed in fp32")
+    return Precision(dtype=dtype, loss_scale=deepspeed_json.loss_scale(fp16))
+
+
+def _dtype_of_v2(fp16: dict[str, Any], stated: str | None) -> str:
+    if fp16.get("type", stated) == "bfloat16":
+        return "bf16"
+    if stated == "fp16" and not fp16.get("enabled"):
+        raise ConfigError("precision: 'fp16' without fp16.enabled, with which v2.0 trains in fp32 — say which is meant")
+    return "fp16" if fp16.get("enabled") else "fp32"
+
+
+def _data(options: Options, vocabulary: Vocabulary) -> Data:
+    parts = {name: _weighted(options, name) for name in ("train", "valid", "test")}
+    together = options("data_path")
+    if (together is None) == (not parts["train"]):
+        raise ConfigError("data-path: expected it, or train-data-paths and its like, and not both — give one of them")
+    missing = [name for name, paths in parts.items() if not paths]
+    if together is None and missing:
+        raise ConfigError(f"{missing[0]}-data-paths: is not given beside the others — give all three")
+    return Data(
+        train=(together,) if together is not None else parts["train"],
+        valid=parts["valid"],
+        test=parts["test"],
+        seq_length=options.required("seq_length"),
+        split=options("split"),
+        order="neox",
+        seed=options("seed"),
+        num_workers=options("num_workers"),
+        eod=vocabulary.end_of_document,
+        eod_mask_loss=options("eod_mask_loss"),
+        weight_by_documents=options("weighted_sampler_alpha") if options("weight_by_num_documents") else None,
+        tokenizer_type=options("tokenizer_type"),
+        vocab_file=options("vocab_file"),
+        merge_file=options("merge_file"),
+    )
+
+
+def _weighted(options: Options, name: str) -> tuple[str, ...]:
+    paths, weights = options(f"{name}_data_paths") or [], options(f"{name}_data_weights")
+    if weights is not None and len(weights) != len(paths):
+        raise ConfigError(
+            f"{name}-data-weights: {len(weights)}, expected one for each of {len(paths)} paths — correct them"
+        )
+    if options("weight_by_num_documents"):
+        return tuple(paths)
+    weights = weights or [1.0] * len(paths)
+    return tuple(word for path, weight in zip(paths, weights, strict=True) for word in (str(weight), path))
+
+
+def _logging(options: Options, own: OwnOptions, line: Line) -> Logging:
+    wandb = {name: options(f"wandb_{name}") for name in ("project", "run_name", "group", "team")}
+    if not options("use_wandb", False):
+        wandb = dict.fromkeys(wandb)
+    return Logging(
+        format=own.log_format or "neox",
+        interval=options("log_interval", 100),
+        flops="neox-v2" if line.name == "v2.0" else "paper",
+        tensorboard=options("tensorboard_dir"),
+        wandb_project=wandb["project"],
+        wandb_name=wandb["run_name"],
+        wandb_group=wandb["group"],
+        wandb_entity=wandb["team"],
+    )
+
+
+def _checkpoint(options: Options, iterations: int) -> Checkpoint:
+    save, factor, extra = options("save"), options("checkpoint_factor"), options("extra_save_iters", [])
+    if save is not None and factor is None and not extra:
+        raise ConfigError("save: without checkpoint-factor or extra_save_iters, expected one of them — add it")
+    if factor is not None and factor < 1:
+        raise ConfigError(f"checkpoint-factor: {factor}, expected at least 1 — correct it")
+    steps = set(extra)
+    is_log = options("checkpoint_scale") == "log"
+    if is_log and factor is not None:
+        if factor < 2:
+            raise ConfigError(f"checkpoint-factor: {factor} on a log scale, expected at least 2 — raise it")
+        step = factor
+        while step < iterations:
+            steps.add(int(step))
+            step *= factor
+    return Checkpoint(
+        save=save,
+        load=options("load"),
+        interval=0 if is_log or factor is None else int(factor),
+        steps=tuple(sorted(steps)),
+        finetune=options("finetune"),
+        load_optimizer=not options("no_load_optim"),
+        load_rng=not options("no_load_rng"),
+        save_optimizer=not options("no_save_optim"),
+        save_rng=not options("no_save_rng"),
+        keep_last=options("keep_last_n_checkpoints"),
+    )

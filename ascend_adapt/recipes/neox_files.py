@@ -1,0 +1,117 @@
+"""Read GPT-NeoX's YAML files: overlays, dashes or underscores in keys, values of each key's own type.
+
+Sources: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/neox_arguments/arguments.py from_ymls, validate_types.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ascend_adapt.errors import ConfigError, one_line
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader that does not let the second of two equal keys win."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    loader.flatten_mapping(node)
+    seen: set[Any] = set()
+    for key, _ in node.value:
+        name = loader.construct_object(key)
+        name = name.replace("-", "_") if isinstance(name, str) else name
+        if name in seen:
+            raise ConfigError(f"{name}: stands twice, again in line {key.start_mark.line + 1} — leave one of them")
+        seen.add(name)
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def read_files(paths: Sequence[str], folder: str | None) -> dict[str, Any]:
+    """Return the keys of all files, with underscores; ``.yml`` may be left out of a name.
+
+    Raises:
+        ConfigError: a file that cannot be read or is no mapping, or a key that two of them have.
+    """
+    values: dict[str, Any] = {}
+    home: dict[str, str] = {}
+    for name in paths:
+        path = Path(folder or "") / (name if name.endswith((".yml", ".yaml", ".json")) else f"{name}.yml")
+        for key, value in _read(path).items():
+            plain = str(key).replace("-", "_")
+            if plain in home:
+                raise ConfigError(f"{path}: {key} stands in {home[plain]} too — leave it in one of them")
+            home[plain] = str(path)
+            values[plain] = value
+    return values
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506, a SafeLoader
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror} — give a readable YAML file, and its folder by -d") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{path}: is no YAML ({one_line(error)}) — correct it") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: is a {type(content).__name__}, expected keys and values — correct it")
+    return content
+
+
+def converted(name: str, value: Any, kind: str, notes: list[str]) -> Any:
+    """Return ``value`` as the recorded type ``kind`` has it; what had to be read with goodwill is noted.
+
+    "True" and "False" in quotes are truth values, whole numbers are fine for fractions, choices are of any case.
+
+    Raises:
+        ConfigError: a value of another type, or none of the choices.
+    """
+    if value is None or kind == "Any":
+        return value
+    literal = re.search(r"Literal\[(.*)\]$", kind)
+    if literal and not kind.startswith("Union"):
+        return _choice(name, value, list(ast.literal_eval(f"[{literal.group(1)}]")))
+    kinds = set(re.findall(r"\b(int|float|bool|str|list|List|dict)\b", kind))
+    if "bool" in kinds and isinstance(value, str) and value.lower() in ("true", "false"):
+        notes.append(f'{name}: "{value}" in quotes is read as {value.lower()}; upstream stops at it')
+        return value.lower() == "true"
+    if isinstance(value, bool) and "bool" in kinds:
+        return value
+    if isinstance(value, str) and kinds & {"int", "float"}:
+        value = _number(name, value, kind)  # YAML 1.1 reads 1e-5 as text
+    fits = {
+        "int": isinstance(value, int) or (isinstance(value, float) and value.is_integer()),
+        "float": isinstance(value, (int, float)),
+        "str": isinstance(value, str),
+        "list": isinstance(value, list),
+        "List": isinstance(value, list),
+        "dict": isinstance(value, Mapping),
+    }
+    matching = [one for one in ("int", "float", "str", "list", "List", "dict") if one in kinds and fits[one]]
+    if not matching or isinstance(value, bool):
+        raise ConfigError(f"{name}: {value!r}, expected {kind} — correct it")
+    return {"int": int, "float": float}.get(matching[0], lambda same: same)(value)
+
+
+def _number(name: str, text: str, kind: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{name}: {text!r}, expected {kind} — correct it") from None
+
+
+def _choice(name: str, value: Any, choices: list[Any]) -> Any:
+    for choice in choices:
+        if value == choice or (isinstance(value, str) and str(choice).lower() == value.lower()):
+            return choice
+    raise ConfigError(f"{name}: {value!r}, expected one of {', '.join(map(str, choices))} — choose one")

@@ -1,0 +1,124 @@
+"""The model that GPT-NeoX's keys ask for.
+
+Sources: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/model (gpt2_model.py, transformer.py, init_functions.py).
+"""
+
+from __future__ import annotations
+
+import math
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.config import Init, Model, Parallel
+from ascend_adapt.native.partition import padded
+from ascend_adapt.recipes.options import Options
+from ascend_adapt.recipes.vocabulary import Vocabulary
+
+
+def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> Model:
+    """Return the model that the keys ask for.
+
+    Raises:
+        ConfigError: sizes that do not fit each other, or a kind that is not built.
+    """
+    hidden, heads, layers = (options.required(name) for name in ("hidden_size", "num_attention_heads", "num_layers"))
+    if hidden % heads:
+        raise ConfigError(f"hidden_size: {hidden}, expected a multiple of {heads} heads — change one of them")
+    positions = options("pos_emb")
+    if positions not in ("learned", "rotary", "none"):
+        raise ConfigError(f"pos_emb: {positions!r}, expected learned, rotary or none — the native trainer has no other")
+    norm = options("norm")
+    if norm not in ("layernorm", "rmsnorm"):
+        raise ConfigError(f"norm: {norm!r}, expected layernorm or rmsnorm — the native trainer has no other")
+    if norm == "rmsnorm":
+        options("use_bias_in_norms")  # which it has not got
+    epsilons = {"layernorm": options("layernorm_epsilon"), "rmsnorm": options("rms_norm_epsilon")}
+    _check_attention(options, layers)
+    activation, ffn = _activation(options, hidden)
+    attention_bias, mlp_bias = options("use_bias_in_attn_linear", True), options("use_bias_in_mlp", True)
+    weights, outputs = (
+        read_init(options, name, hidden, layers) for name in ("init_method", "output_layer_init_method")
+    )
+    shared = options("gpt_j_tied")
+    return Model(
+        vocab_size=vocabulary.size,
+        padded_vocab_size=padded(vocabulary.size, options("make_vocab_size_divisible_by"), parallel.tensor),
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=heads,
+        num_query_groups=options("num_kv_heads") or heads,
+        head_dim=hidden // heads,
+        ffn_hidden_size=ffn,
+        max_positions=options.required("max_position_embeddings"),
+        positions=positions,
+        rotary_fraction=options("rotary_pct"),
+        rotary_base=float(options("rotary_emb_base")),
+        parallel_residual=options("gpt_j_residual"),
+        shared_norm=shared and options("gpt_j_residual"),
+        norm=norm,
+        norm_eps=epsilons[norm],
+        activation=activation,
+        tied_embeddings=not options("no_weight_tying"),
+        attention_bias=attention_bias,
+        output_bias=attention_bias,
+        mlp_bias=mlp_bias,
+        hidden_dropout=options("hidden_dropout"),
+        attention_dropout=options("attention_dropout"),
+        embedding_init=weights,
+        init=weights,
+        output_init=outputs,
+        head_init=weights,
+    )
+
+
+def _check_attention(options: Options, layers: int) -> None:
+    """Check that every layer's attention is one whose numbers are those of plain attention."""
+    stated = options("attention_config", [[["global"], layers]])
+    try:
+        kinds = {str(kind) for types, _ in stated for kind in types}
+    except (TypeError, ValueError):
+        # Upstream takes one name a layer as well.
+        kinds = {str(kind) for kind in stated}
+    if kinds - {"global", "flash"}:
+        raise ConfigError(
+            f"attention_config: {', '.join(sorted(kinds - {'global', 'flash'}))}, expected global or flash — the "
+            "native trainer has no other"
+        )
+
+
+def _activation(options: Options, hidden: int) -> tuple[str, int]:
+    """Return the activation, and the width between the two layers of an MLP.
+
+    A gate takes two thirds of the width, up to a multiple: ParallelMLP of gpt-neox@ea7aefd8
+    megatron/model/transformer.py.
+    """
+    kind, tanh = options("activation"), options("bias_gelu_fusion")
+    width = options("intermediate_size") or int((options("expansion_factor") or 4) * hidden)
+    multiple = options("mlp_multiple_of", 1)
+    known = {"gelu": "gelu_tanh" if tanh else "gelu", "relu": "relu", "silu": "silu", "swiglu": "swiglu"}
+    if kind not in known:
+        raise ConfigError(f"activation: {kind!r}, expected one of {', '.join(known)} — the native trainer has no other")
+    if tanh and options("onnx_safe"):
+        raise ConfigError("onnx_safe: given beside bias_gelu_fusion, expected one of them — leave one out")
+    if kind == "swiglu":
+        return known[kind], math.ceil(int(width * 2 / 3) // 2 / multiple) * multiple
+    return known[kind], math.ceil(width / (2 * multiple)) * 2 * multiple if multiple > 1 else width
+
+
+def read_init(options: Options, name: str, hidden: int, layers: int) -> Init:
+    """Return one of upstream's rules (gpt-neox@9610391a and @ea7aefd8 megatron/model/init_functions.py)."""
+    kind, sigma = options(name), options("init_method_std")
+    normal = {
+        "normal": sigma,
+        "scaled_normal": sigma / math.sqrt(2.0 * layers),
+        "single_residual_scaled_normal": sigma / math.sqrt(layers),
+        "small_init": math.sqrt(2 / (5 * hidden)),
+        "wang_init": 2 / layers / math.sqrt(hidden),
+    }
+    if kind in normal:
+        return Init("normal", normal[kind])
+    if kind == "scaled_orthogonal":
+        return Init("orthogonal", gain=math.sqrt(2 / layers))
+    if kind == "orthogonal":
+        # Upstream passes its flag use_mup for the number of layers, and divides by it.
+        raise ConfigError(f"{name}: 'orthogonal' divides by zero upstream, expected another — use scaled_orthogonal")
+    return Init(kind)

@@ -1,0 +1,212 @@
+"""OneFlow-GPT's command line into a TrainConfig.
+
+Source of the derivations: Oneflow-Inc/OneFlow-Benchmark@de4698a7 LanguageModeling/GPT/oneflow_gpt (config.py, model.py,
+optimizer.py, training.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.batches import resolve_batch
+from ascend_adapt.native.config import (
+    Batch,
+    Checkpoint,
+    Data,
+    Init,
+    Logging,
+    LossScale,
+    Model,
+    Optimizer,
+    Parallel,
+    Precision,
+    Schedule,
+    TrainConfig,
+)
+from ascend_adapt.native.partition import even_stages, padded
+from ascend_adapt.recipes.command_line import OwnOptions, parse, take_own_options
+from ascend_adapt.recipes.options import Options
+from ascend_adapt.recipes.recipe import Recipe
+
+LINES = ("gpt",)
+
+IGNORED = {
+    "where and how fast numbers are computed is the kernels' own choice": """
+        bias_dropout_fusion bias_gelu_fusion multihead_attention_fusion scale_tril_softmax_dropout_fusion""",
+    "softmax is always computed in fp32, which needs no scaling by layer": "apply_query_key_layer_scaling",
+    "the launcher starts the ranks": "ctrl_port",
+    "it says how upstream tells of itself": "log profile_transformer_layer",
+}
+
+
+def read(argv: Sequence[str]) -> Recipe:
+    """Return the recipe of oneflow_gpt.training's arguments.
+
+    Raises:
+        ConfigError: an argument that is unknown, or cannot be meant.
+    """
+    own, rest = take_own_options(argv)
+    # The guide's text names it; upstream's parser has no such option.
+    rest = [word for word in rest if word != "--use-rdma"]
+    line, given = parse("oneflow", rest, LINES, own.upstream_line)
+    options = Options(line, given, IGNORED)
+    per_node, nodes, ips = options("num_gpus_per_node"), options("num_nodes"), options("node_ips", [])
+    ips = ips.split(",") if isinstance(ips, str) else ips
+    if nodes > 1 and len(ips) < nodes:
+        raise ConfigError(f"--node-ips: {len(ips)} addresses, expected one for each of {nodes} nodes — add them")
+
+    def build(world_size: int) -> tuple[TrainConfig, list[str]]:
+        config = _config(options, own, world_size)
+        options.refuse_the_rest()
+        notes = []
+        if not options("use_external_dataset"):
+            notes.append(
+                "samples come in Megatron's order, by the same seed: OneFlow's own comes of a generator numpy has not"
+            )
+        return config, notes + options.notes()
+
+    several = {"nodes": nodes, "node_ips": tuple(ips[:nodes])} if nodes > 1 else {}
+    return Recipe("oneflow", line.source, build, save=options("save"), ranks_per_node=per_node, **several)
+
+
+def _config(options: Options, own: OwnOptions, world_size: int) -> TrainConfig:
+    parallel = _parallel(options, world_size)
+    batch = resolve_batch(
+        parallel.data,
+        options("global_batch_size"),
+        options("micro_batch_size"),
+        options("num_accumulation_steps"),
+    )
+    iterations = _iterations(options, batch)
+    vocabulary = own.vocab_size or options("vocab_size")
+    return TrainConfig(
+        dialect="oneflow",
+        model=_model(options, vocabulary, parallel),
+        parallel=parallel,
+        batch=batch,
+        optimizer=_optimizer(options),
+        schedule=_schedule(options, iterations),
+        precision=Precision(
+            dtype="fp16" if options("fp16") else "fp32",
+            loss_scale=LossScale(
+                fixed=options("loss_scale"),
+                initial=float(options("initial_loss_scale")),
+                window=int(options("loss_scale_window")),
+                hysteresis=1,
+            ),
+        ),
+        data=Data(
+            train=(options.required("dataset"),),
+            seq_length=options("seq_length"),
+            split=str(options("split")) if isinstance(options("split"), str) else ",".join(map(str, options("split"))),
+            order="megatron-v2",
+            seed=options("seed"),
+        ),
+        logging=Logging(
+            format=own.log_format or "oneflow",
+            interval=options("log_interval"),
+            table=options("metric_print_format") == "table",
+        ),
+        checkpoint=Checkpoint(
+            save=options("save"),
+            load=options("load"),
+            interval=options("save_interval", 0),
+            steps=(0,) if options("save_init") else (),
+            at_end=options("save_last"),
+        ),
+        iterations=iterations,
+        eval_interval=0,
+        exit_interval=own.exit_interval,
+        seed=options("seed"),
+    )
+
+
+def _parallel(options: Options, world_size: int) -> Parallel:
+    tensor, pipeline = options("tensor_model_parallel_size"), options("pipeline_model_parallel_size")
+    for name, value in (("--tensor-model-parallel-size", tensor), ("--pipeline-model-parallel-size", pipeline)):
+        if value < 1:
+            raise ConfigError(f"{name}: {value}, expected at least 1 — correct it")
+    if world_size % (tensor * pipeline):
+        raise ConfigError(
+            f"ranks: {world_size}, expected a multiple of tensor {tensor} x pipeline {pipeline} = {tensor * pipeline} "
+            "— change --num-gpus-per-node, --num-nodes or one of the sizes"
+        )
+    return Parallel(
+        tensor=tensor,
+        pipeline=pipeline,
+        data=world_size // tensor // pipeline,
+        stages=even_stages(options.required("num_layers"), pipeline),
+        recompute="full" if options("checkpoint_activations") else "none",
+    )
+
+
+def _iterations(options: Options, batch: Batch) -> int:
+    iterations, samples = options("train_iters"), options("train_samples")
+    if iterations is None and samples is None:
+        raise ConfigError("--train-iters: neither it nor --train-samples is given, expected one — add it")
+    if samples is not None and samples % batch.total:
+        raise ConfigError(f"--train-samples: {samples}, expected a multiple of the batch {batch.total} — change one")
+    return int(iterations if iterations is not None else samples // batch.total)
+
+
+def _model(options: Options, vocabulary: int, parallel: Parallel) -> Model:
+    hidden, heads, layers = (options.required(name) for name in ("hidden_size", "num_attention_heads", "num_layers"))
+    if hidden % heads:
+        raise ConfigError(f"hidden_size: {hidden}, expected a multiple of {heads} heads — change one of them")
+    std, multiple = options("init_method_std"), options("make_vocab_size_divisible_by")
+    weights = Init(std=std)
+    return Model(
+        vocab_size=vocabulary,
+        padded_vocab_size=padded(vocabulary, multiple, parallel.tensor) if multiple else vocabulary,
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=heads,
+        num_query_groups=heads,
+        head_dim=hidden // heads,
+        ffn_hidden_size=4 * hidden,
+        max_positions=options("seq_length"),
+        # OneFlow's GELU is the exact one, fused with its bias or not.
+        activation="gelu",
+        hidden_dropout=options("hidden_dropout"),
+        attention_dropout=options("attention_dropout"),
+        embedding_init=weights,
+        init=weights,
+        output_init=Init(std=std / math.sqrt(2.0 * layers)),
+        head_init=weights,
+    )
+
+
+def _optimizer(options: Options) -> Optimizer:
+    if options("optimizer") != "adamw":
+        raise ConfigError(f"--optimizer: {options('optimizer')!r}, expected adamw — upstream has no other either")
+    return Optimizer(
+        kind="adamw",
+        betas=(options("adam_beta1"), options("adam_beta2")),
+        eps=options("adam_eps"),
+        weight_decay=options("weight_decay"),
+        decayed="not_bias_or_norm",
+        clip_grad=options("clip_grad"),
+    )
+
+
+def _schedule(options: Options, iterations: int) -> Schedule:
+    style, decay = options("lr_decay_style"), options("lr_decay_iters")
+    if style != "cosine":
+        raise ConfigError(f"--lr-decay-style: {style!r}, expected cosine — upstream has no other either")
+    if decay is None:
+        raise ConfigError("--lr-decay-iters: is not given, and the cosine needs it — add it")
+    warmup = options("lr_warmup_iters")
+    fraction = options("lr_warmup_fraction")
+    if warmup is None and fraction is not None:
+        warmup = int(fraction * decay)
+    return Schedule(
+        dialect="oneflow",
+        lr=options("lr"),
+        min_lr=options("min_lr"),
+        style="cosine",
+        unit="iterations",
+        warmup=warmup or 0,
+        decay=decay,
+    )

@@ -1,0 +1,143 @@
+"""What each upstream line of a dialect can be asked for, and the options of one run as such a line knows them.
+
+``upstream/*.json`` are recorded facts: names, kinds, defaults and choices, read off upstream's own parsers by
+tests/recipes/record_upstream_options.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt.errors import ConfigError
+
+_RECORDED = Path(__file__).with_name("upstream")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of an upstream: its name, the commit that was read, and the facts of each option by its name."""
+
+    dialect: str
+    name: str
+    source: str
+    options: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The default of each option, by the name its value is kept under."""
+        return {facts.get("dest", name): facts.get("default") for name, facts in self.options.items()}
+
+
+@cache
+def line(dialect: str, name: str) -> Line:
+    """Return one recorded line."""
+    recorded = json.loads((_RECORDED / f"{dialect}-{name}.json").read_text())
+    return Line(dialect, name, recorded["source"], recorded["options"])
+
+
+def choose_line(dialect: str, names: Collection[str], lines: Iterable[str], asked: str | None) -> Line:
+    """Return the line that is asked for, else the first of ``lines`` that knows every one of ``names``.
+
+    Raises:
+        ConfigError: there is no such line, or an option that none of them (or not the one asked for) has.
+    """
+    known = [line(dialect, one) for one in lines]
+    if asked is not None:
+        matching = [one for one in known if one.name == asked]
+        if not matching:
+            raise ConfigError(
+                f"--upstream-line: {asked!r}, expected one of {', '.join(one.name for one in known)} — choose one"
+            )
+        known = matching
+    for one in known:
+        if set(names) <= set(one.options):
+            return one
+    nearest = max(known, key=lambda one: len(set(names) & set(one.options)))
+    raise _unknown(dialect, sorted(set(names) - set(nearest.options)), nearest, is_asked=asked is not None)
+
+
+def _unknown(dialect: str, names: list[str], nearest: Line, *, is_asked: bool) -> ConfigError:
+    first = names[0]
+    close = difflib.get_close_matches(first, nearest.options, 1)
+    elsewhere = [one.stem.partition("-")[2] for one in sorted(_RECORDED.glob(f"{dialect}-*.json"))]
+    has_it = [one for one in elsewhere if one != nearest.name and first in line(dialect, one).options]
+    if has_it:
+        step = f"{', '.join(has_it)} {'has' if len(has_it) == 1 else 'have'} it"
+        more = f"not all of the others: leave out what only {nearest.name} has"
+        step += ": choose by --upstream-line" if is_asked else f", and {more}"
+    elif close:
+        step = f"did you mean {close[0]}?"
+    else:
+        step = "correct it or leave it out"
+    return ConfigError(f"{', '.join(names)}: unknown to {dialect} ({nearest.source}) — {step}")
+
+
+class Options:
+    """The options of one run: what was given, else the line's default. What is read is noted.
+
+    An option that was given, is not read by the recipe, is not in ``ignored`` and is not at its default would change
+    the run without anybody's noticing: ``refuse_the_rest`` makes it an error.
+    """
+
+    def __init__(self, of: Line, given: Mapping[str, Any], ignored: Mapping[str, str]):
+        self.line = of
+        self.given = dict(given)
+        self._defaults = of.defaults
+        self._ignored = {name: reason for reason, names in ignored.items() for name in names.split()}
+        self._read: set[str] = set()
+
+    def __call__(self, name: str, absent: Any = None) -> Any:
+        """Return the value of ``name``; ``absent`` where the line has no such option, or None for its value."""
+        self._read.add(name)
+        value = self.given.get(name, self._defaults.get(name))
+        return absent if value is None else value
+
+    def required(self, name: str) -> Any:
+        """Return the value of ``name``.
+
+        Raises:
+            ConfigError: it is not given.
+        """
+        value = self(name)
+        if value is None:
+            raise ConfigError(f"{name}: is not given, and has no default — add it")
+        return value
+
+    def is_given(self, name: str) -> bool:
+        """Return whether the run says something about ``name``."""
+        self._read.add(name)
+        return self.given.get(name) is not None
+
+    @property
+    def read(self) -> frozenset[str]:
+        """Names that the recipe has asked for."""
+        return frozenset(self._read)
+
+    def notes(self) -> list[str]:
+        """Return one sentence for each reason why given options have no effect."""
+        ignored: dict[str, list[str]] = {}
+        for name, value in sorted(self.given.items()):
+            if name in self._ignored and name not in self._read and value != self._defaults.get(name):
+                ignored.setdefault(self._ignored[name], []).append(name)
+        return [f"without effect, for {reason}: {', '.join(names)}" for reason, names in ignored.items()]
+
+    def refuse_the_rest(self) -> None:
+        """Check that nothing was given that the native trainer has not got.
+
+        Raises:
+            ConfigError: such an option, with its value and the default that is possible.
+        """
+        for name, value in sorted(self.given.items()):
+            default = self._defaults.get(name)
+            if name in self._read or name in self._ignored or value == default or value is None:
+                continue
+            raise ConfigError(
+                f"{name}: {value!r}, expected {default!r} — the native trainer has nothing of the kind; leave it out, "
+                "or run upstream's own code"
+            )

@@ -1,0 +1,63 @@
+"""How many ids a tokenizer has, read off its files without the libraries that tokenize."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt.errors import ConfigError
+
+_END_OF_DOCUMENT = "<|endoftext|>"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Ids of a tokenizer, and the one that ends a document, None if it is not known."""
+
+    size: int
+    end_of_document: int | None
+
+
+def read_vocabulary(tokenizer_type: str, path: str | None, stated: int | None) -> Vocabulary:
+    """Return the vocabulary of ``path``: GPT-2's vocab.json, or a tokenizer.json (or a folder with one).
+
+    Where a size is stated, by --vocab-size, that is taken and no file is needed.
+
+    Raises:
+        ConfigError: no file and no size, or a file that is neither.
+    """
+    if stated is not None:
+        if stated < 1:
+            raise ConfigError(f"vocab_size: {stated}, expected at least 1 — correct it")
+        known = _read(tokenizer_type, path) if path is not None and Path(path).exists() else None
+        return Vocabulary(stated, known.end_of_document if known else None)
+    if path is None:
+        raise ConfigError(f"{tokenizer_type}: no vocabulary file is named — name it, or give --vocab-size")
+    return _read(tokenizer_type, path)
+
+
+def _read(tokenizer_type: str, path: str) -> Vocabulary:
+    file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        ids = _ids(content)
+    except OSError as error:
+        raise ConfigError(f"vocabulary file {path!r}: {error.strerror} — correct it, or give --vocab-size") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"vocabulary file {path!r} of {tokenizer_type}: is neither a vocab.json nor a tokenizer.json — give its "
+            "size by --vocab-size"
+        ) from error
+    return Vocabulary(len(set(ids.values())), ids.get(_END_OF_DOCUMENT))
+
+
+def _ids(content: dict[str, Any]) -> dict[str, int]:
+    if "model" not in content or not isinstance(content["model"], dict):
+        return {str(token): int(number) for token, number in content.items()}
+    vocabulary = content["model"]["vocab"]
+    if isinstance(vocabulary, list):  # a unigram model: pairs of token and score, in the order of ids
+        vocabulary = {pair[0]: number for number, pair in enumerate(vocabulary)}
+    added = {one["content"]: int(one["id"]) for one in content.get("added_tokens", ())}
+    return {**vocabulary, **added}

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# What the sizes share. Options of ascend-run go before, e.g.: bash 345M.sh --dry-run --device cpu
+set -euo pipefail
+
+ascend-run "$@" --native oneflow "${SIZE[@]}" \
+    --dataset "${DATASET:-gpt_sample_dataset_text_document}" \
+    --split 949,50,1 \
+    --vocab-size 50257 \
+    --train-iters "${TRAIN_ITERS:-500000}" \
+    --learning-rate 0.00015 \
+    --min-lr 1.0e-5 \
+    --lr-decay-style cosine \
+    --lr-decay-iters 320000 \
+    --lr-warmup-fraction 0.01 \
+    --optimizer adamw \
+    --weight-decay 1e-2 \
+    --clip-grad 1.0 \
+    --initial-loss-scale 4294967296 \
+    --checkpoint-activations \
+    --fp16 \
+    --load "${CHECKPOINT:-checkpoint}" \
+    --save "${CHECKPOINT:-checkpoint}" \
+    --save-interval 10000 \
+    --log-interval "${LOG_INTERVAL:-100}"

@@ -1,0 +1,56 @@
+"""Jobs that train small models on several ranks, and the same on one process."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from native.small_models import Case, Told, train
+
+from ascend_adapt.native import mesh as meshes
+
+HERE = Path(__file__).parent
+
+
+@functools.cache
+def one_process(model: str, steps: int = 20, micro: int = 1) -> Told:
+    """Return what training a model of small_models on one process gives."""
+    return train(Case(model, model, {"micro": micro}, steps=steps), meshes.single(torch.device("cpu")))
+
+
+def assert_equal_to_one_process(told: Told, case: Case) -> None:
+    """Losses to 1e-5, gradient norms to 1e-4, relative."""
+    alone = one_process(case.model, micro=case.sizes.get("micro", 1))
+    assert alone.losses[-1] < 0.9 * alone.losses[0], "this model learns nothing, so nothing would be compared"
+    assert told.losses == pytest.approx(alone.losses, rel=1e-5)
+    assert told.norms == pytest.approx(alone.norms, rel=1e-4)
+    assert told.evaluated == pytest.approx(alone.evaluated, rel=1e-5)
+
+
+@pytest.fixture
+def train_on(tmp_path):
+    """train_on(ranks, cases): train them on the ranks of one job; return what each told, by name."""
+
+    def run(ranks: int, cases: list[Case], device: str = "cpu") -> dict[str, Told]:
+        output = tmp_path / "told.json"
+        command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", str(ranks), "--device", device]
+        command += ["--log-dir", str(tmp_path / "run"), str(HERE / "train_small.py"), str(output)]
+        ended = subprocess.run(
+            [*command, json.dumps([asdict(case) for case in cases])],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-6000:]
+        told = json.loads(output.read_text())
+        assert told["device"] == device.partition("-")[0]
+        return {name: Told(**values) for name, values in told["cases"].items()}
+
+    return run

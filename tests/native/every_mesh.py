@@ -1,0 +1,110 @@
+"""Every axis, and every two of them, beside one process; 2, 4 and 8 ranks, and 2 on an emulated NPU.
+
+make native-matrix
+"""
+
+from __future__ import annotations
+
+import pytest
+from native.conftest import assert_equal_to_one_process, one_process
+from native.small_models import Case
+
+KINDS = ("gpt2", "neox", "gated", "gpt_j_tied")
+ON_2 = [
+    *(Case(f"tensor {model}", model, {"tensor": 2}) for model in KINDS),
+    *(Case(f"sequence {model}", model, {"tensor": 2, "sequence": True}) for model in KINDS),
+    *(Case(f"pipeline {model}", model, {"pipeline": 2}) for model in KINDS),
+    *(Case(f"zero-{stage}", "gpt2", {"data": 2, "zero_stage": stage}) for stage in (0, 1, 2, 3)),
+    Case("interleaved", "gpt2", {"pipeline": 2, "virtual_stages": 2}),
+    Case("interleaved neox", "neox", {"pipeline": 2, "virtual_stages": 2, "recompute": "full"}),
+    Case("recompute by twos", "gated", {"tensor": 2, "recompute": "full", "recompute_layers": 2}),
+    Case("selective", "gpt2", {"tensor": 2, "sequence": True, "recompute": "selective"}),
+    Case("zero-3, recompute by twos", "gpt2", {"data": 2, "zero_stage": 3, "recompute": "full", "recompute_layers": 2}),
+    Case("uneven stages", "gpt2", {"pipeline": 2, "stages": [1, 3]}),
+    Case("fewer micro batches than stages", "gpt2", {"pipeline": 2, "micro": 8}),
+]
+ON_4 = [
+    Case("tensor x pipeline", "gpt2", {"tensor": 2, "pipeline": 2}),
+    Case("pipeline x data", "gpt2", {"pipeline": 2, "data": 2}),
+    Case("tensor x data", "gpt2", {"tensor": 2, "data": 2}),
+    Case("tensor x zero-3", "gpt2", {"tensor": 2, "data": 2, "zero_stage": 3}),
+    Case("sequence x zero-1", "gated", {"tensor": 2, "sequence": True, "data": 2, "zero_stage": 1}),
+    Case("sequence x interleaved", "neox", {"tensor": 2, "sequence": True, "pipeline": 2, "virtual_stages": 2}),
+    Case("interleaved x zero-1", "gpt2", {"pipeline": 2, "virtual_stages": 2, "data": 2, "zero_stage": 1}),
+    Case("four stages", "gpt2", {"pipeline": 4}),
+    Case("four tensor ranks", "gated", {"tensor": 4, "sequence": True}),
+    Case("zero-3 on four", "neox", {"data": 4, "zero_stage": 3}),
+]
+ON_8 = [
+    Case("tensor x pipeline x data", "gpt2", {"tensor": 2, "pipeline": 2, "data": 2}),
+    Case(
+        "all at once",
+        "neox",
+        {
+            "tensor": 2,
+            "sequence": True,
+            "pipeline": 2,
+            "virtual_stages": 2,
+            "data": 2,
+            "zero_stage": 1,
+            "recompute": "full",
+        },
+    ),
+    Case("four stages x data, two micro batches", "neox", {"pipeline": 4, "data": 2, "micro": 2}),
+]
+
+
+@pytest.mark.parametrize(("ranks", "cases"), [(2, ON_2[:9]), (2, ON_2[9:]), (4, ON_4[:5]), (4, ON_4[5:]), (8, ON_8)])
+def test_equal_to_one_process(train_on, ranks, cases):
+    told = train_on(ranks, cases)
+    for case in cases:
+        assert_equal_to_one_process(told[case.name], case)
+
+
+def test_bf16(train_on):
+    """Masters are fp32, so that rounding does not add up: beside one process in fp32."""
+    cases = [
+        Case("one", "neox", {"data": 2}, steps=10, dtype="bf16"),
+        Case("pipeline", "gpt2", {"pipeline": 2}, steps=10, dtype="bf16"),
+        Case("sequence", "gated", {"tensor": 2, "sequence": True}, steps=10, dtype="bf16"),
+        Case("zero-3", "gpt2", {"data": 2, "zero_stage": 3, "recompute": "full"}, steps=10, dtype="bf16"),
+    ]
+    told = train_on(2, cases)
+    for case in cases:
+        alone = one_process(case.model)
+        assert told[case.name].losses == pytest.approx(alone.losses[:10], rel=5e-3), case.name
+        assert told[case.name].norms == pytest.approx(alone.norms[:10], rel=5e-2), case.name
+        assert told[case.name].losses != pytest.approx(alone.losses[:10], rel=1e-6), case.name
+
+
+def test_on_an_emulated_npu(train_on):
+    cases = [
+        Case("tensor", "gpt2", {"tensor": 2}),
+        Case("zero-3", "gpt2", {"data": 2, "zero_stage": 3}),
+    ]
+    told = train_on(2, cases, device="npu-emulated")
+    for case in cases:
+        assert_equal_to_one_process(told[case.name], case)
+
+
+def test_what_four_ranks_saved_is_read_on_one_and_on_four_others(train_on, tmp_path):
+    folder = str(tmp_path / "saved")
+    first = Case("first", "gpt2", {"tensor": 2, "data": 2, "zero_stage": 3}, steps=10, save=folder)
+    then = {
+        1: [Case("one", "gpt2", {}, steps=10, load=folder)],
+        2: [
+            Case("stages", "gpt2", {"pipeline": 2}, steps=10, load=folder),
+            Case("data", "gpt2", {"data": 2, "zero_stage": 2}, steps=10, load=folder),
+        ],
+        4: [Case("tensor", "gpt2", {"tensor": 4}, steps=10, load=folder)],
+    }
+    begun = train_on(4, [first])["first"]
+    for ranks, cases in then.items():
+        for name, told in train_on(ranks, cases).items():
+            assert told.evaluated[0] == pytest.approx(begun.evaluated[1], rel=1e-5), name
+            together = type(told)(
+                [*begun.losses, *told.losses],
+                [*begun.norms, *told.norms],
+                [begun.evaluated[0], told.evaluated[1]],
+            )
+            assert_equal_to_one_process(together, first)

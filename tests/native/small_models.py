@@ -1,0 +1,159 @@
+"""Small models that a test can train in seconds, on batches that do not depend on the mesh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from ascend_adapt.native import state
+from ascend_adapt.native.config import (
+    Batch,
+    Checkpoint,
+    Data,
+    Init,
+    Logging,
+    Model,
+    Optimizer,
+    Parallel,
+    Precision,
+    Schedule,
+    TrainConfig,
+)
+from ascend_adapt.native.state import Progress
+from ascend_adapt.native.trainer import Trainer
+
+SAMPLES, LENGTH, VOCABULARY = 8, 16, 96
+
+GPT2 = Model(
+    vocab_size=91,
+    padded_vocab_size=VOCABULARY,
+    hidden_size=32,
+    num_layers=4,
+    num_heads=4,
+    num_query_groups=4,
+    head_dim=8,
+    ffn_hidden_size=64,
+    max_positions=LENGTH,
+    activation="gelu_tanh",
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+    embedding_init=Init(std=0.1),
+    init=Init(std=0.1),
+    output_init=Init(std=0.1 / 8**0.5),
+    head_init=Init(std=0.1),
+)
+NEOX = replace(
+    GPT2, positions="rotary", rotary_fraction=0.25, parallel_residual=True, activation="gelu", tied_embeddings=False
+)
+GATED = replace(
+    NEOX,
+    parallel_residual=False,
+    rotary_fraction=1.0,
+    norm="rmsnorm",
+    activation="swiglu",
+    num_query_groups=4,
+    num_heads=8,
+    head_dim=4,
+    attention_bias=False,
+    output_bias=False,
+    mlp_bias=False,
+)
+MODELS = {
+    "gpt2": GPT2,
+    "neox": NEOX,
+    "gated": GATED,
+    "gpt_j_tied": replace(NEOX, shared_norm=True),
+    "neox_4h": replace(NEOX, ffn_hidden_size=128),
+}
+
+
+def config(model=GPT2, *, micro=1, **parallel):
+    """Return a run of SAMPLES samples a step on a mesh."""
+    shape = Parallel(**parallel)
+    if not shape.stages:
+        stages = shape.pipeline * shape.virtual_stages
+        shape = replace(shape, stages=(model.num_layers // stages,) * stages)
+    return TrainConfig(
+        dialect="megatron",
+        model=model,
+        parallel=shape,
+        batch=Batch(micro=micro, accumulation=SAMPLES // micro // shape.data, total=SAMPLES),
+        optimizer=Optimizer(kind="adamw", weight_decay=0.1, clip_grad=1.0),
+        schedule=Schedule(dialect="megatron", lr=3e-3, style="constant", decay=20.0),
+        precision=Precision(),
+        data=Data(train=("none",), seq_length=LENGTH),
+        logging=Logging(),
+        checkpoint=Checkpoint(),
+        iterations=20,
+    )
+
+
+def batch(step, settings, data_rank=0):
+    """Return a data-parallel rank's part of a step's global batch: micro batches in the order that samplers have."""
+    numbers = torch.Generator().manual_seed(step)
+    text = torch.randint(0, settings.model.vocab_size, (SAMPLES, LENGTH + 1), generator=numbers)
+    # Something to learn: each id tells the next.
+    text[:, 1::2] = (text[:, :-1:2] * 7 + 3) % settings.model.vocab_size
+    counted = torch.rand(SAMPLES, LENGTH, generator=numbers) > 0.1
+    micro, ranks = settings.batch.micro, settings.parallel.data
+    mine = torch.arange(SAMPLES).view(-1, ranks, micro)[:, data_rank].flatten()
+    return {
+        "tokens": text[mine, :-1],
+        "labels": text[mine, 1:],
+        "loss_mask": counted[mine].float(),
+    }
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training: ``sizes`` are those of Parallel, and micro; a run that loads goes on where the other was."""
+
+    name: str
+    model: str
+    sizes: dict = field(default_factory=dict)
+    steps: int = 20
+    dtype: str = "fp32"
+    load: str | None = None
+    save: str | None = None
+
+    @property
+    def settings(self):
+        """The configuration."""
+        made = config(MODELS[self.model], **self.sizes)
+        checkpoint = Checkpoint(load=self.load, save=self.save)
+        return replace(made, precision=Precision(dtype=self.dtype), checkpoint=checkpoint)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the steps gave, and the losses of an evaluation before and after them."""
+
+    losses: list[float]
+    norms: list[float]
+    evaluated: list[float]
+
+
+def train(case, mesh):
+    """Train on this rank."""
+    settings, told = case.settings, Told([], [], [])
+    trainer = Trainer(settings, mesh)
+    progress, _ = state.load(trainer)
+
+    def mine(step):
+        return {name: tensor.to(mesh.device) for name, tensor in batch(step, settings, mesh.data_rank).items()}
+
+    def evaluate():
+        told.evaluated.append(trainer.evaluate(mine(1000), settings.batch.accumulation))
+
+    evaluate()
+    for number in range(progress.iteration, progress.iteration + case.steps):
+        step = trainer.step(mine(number), settings.batch.accumulation, lr=3e-3, weight_decay=0.1)
+        told.losses.append(step.loss)
+        told.norms.append(step.grad_norm)
+    evaluate()
+    if case.save:
+        done = progress.iteration + case.steps
+        state.save(trainer, Progress(done, done * SAMPLES, done), Path(case.save))
+    return told

@@ -1,0 +1,197 @@
+"""A run from token files to its end, on one process: what is told, saved, and taken up again."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from native.small_models import GPT2, LENGTH, config
+
+from ascend_adapt.data.token_index import write_index
+from ascend_adapt.errors import ConfigError, DataError, TrainingError
+from ascend_adapt.native import loop
+from ascend_adapt.native.config import Batch, Checkpoint, Data
+
+
+class Told:
+    """A log that keeps all it is told."""
+
+    def __init__(self):
+        self.said, self.steps, self.evaluations = [], [], []
+
+    def say(self, text):
+        self.said.append(text)
+
+    def step(self, metrics):
+        self.steps.append(metrics)
+
+    def evaluation(self, iteration, part, loss):
+        self.evaluations.append((iteration, part, loss))
+
+    @property
+    def losses(self):
+        return [step.lm_loss for step in self.steps]
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Token files of 60 documents; each id tells the next."""
+    dice = np.random.default_rng(0)
+    ids = [(dice.integers(90) * 7 + 3 * np.arange(dice.integers(20, 60))) % 91 for _ in range(60)]
+    np.concatenate(ids).astype(np.uint16).tofile(tmp_path / "text.bin")
+    with open(tmp_path / "text.idx", "wb") as stream:
+        write_index(stream, np.dtype(np.uint16), np.array([len(one) for one in ids], np.int32))
+    return str(tmp_path / "text")
+
+
+@pytest.fixture
+def settings(text):
+    made = config(GPT2)
+    return replace(
+        made,
+        data=Data(train=(text,), seq_length=LENGTH, num_workers=0, split="8,1,1"),
+        schedule=replace(made.schedule, style="linear", unit="samples", decay=80.0, warmup=16.0),
+        iterations=8,
+        eval_interval=4,
+        eval_iterations=2,
+    )
+
+
+def run(settings):
+    told = Told()
+    loop.train(settings, "unused", told)
+    return told
+
+
+def test_a_run(settings):
+    told = run(settings)
+    assert [step.iteration for step in told.steps] == list(range(1, 9))
+    assert [step.consumed_samples for step in told.steps] == [8 * number for number in range(1, 9)]
+    assert {(step.samples, step.tokens, step.skipped, step.nan) for step in told.steps} == {
+        (8, 8 * LENGTH, False, False)
+    }
+    # The rate of the step to come: warm-up over two steps, then down to nothing at the tenth.
+    rates = [3e-3 * factor for factor in (1 / 2, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8)]
+    assert [step.learning_rate for step in told.steps] == pytest.approx(rates)
+    assert told.losses[-1] < told.losses[0] - 0.2
+    assert [(iteration, part) for iteration, part, _ in told.evaluations] == [(4, "valid"), (8, "valid"), (8, "test")]
+    assert told.evaluations[1][2] < told.evaluations[0][2]
+    assert told.said == ["starting from random weights: no checkpoint was named"]
+
+
+def test_a_run_that_is_taken_up_goes_on_as_if_it_had_not_stopped(settings, tmp_path):
+    model = replace(GPT2, hidden_dropout=0.1, attention_dropout=0.1)
+    settings = replace(settings, model=model)
+    folder = tmp_path / "saved"
+    whole = run(settings)
+    checkpoint = Checkpoint(save=str(folder), load=str(folder), interval=4)
+    first = run(replace(settings, checkpoint=checkpoint, exit_interval=4))
+    assert first.said == [
+        f"starting from random weights: {folder} is empty, and the run will be saved there",
+        f"saved {folder / 'iter_0000004'}",
+        "stopping after iteration 4, as asked",
+    ]
+    assert (folder / "latest_checkpointed_iteration.txt").read_text() == "4"
+    then = run(replace(settings, checkpoint=checkpoint))
+    assert then.said[0] == f"going on from {folder / 'iter_0000004'}, iteration 4"
+    assert first.losses + then.losses == whole.losses
+    assert first.evaluations + then.evaluations == whole.evaluations
+    told = [step.learning_rate for step in (*first.steps, *then.steps)]
+    assert told == [step.learning_rate for step in whole.steps]
+    # At its end there is nothing left but the last evaluation.
+    again = run(replace(settings, checkpoint=checkpoint))
+    assert (again.losses, again.evaluations) == ([], whole.evaluations[-1:])
+
+
+def test_finetuning_takes_weights_only(settings, tmp_path):
+    folder = tmp_path / "saved"
+    run(replace(settings, checkpoint=Checkpoint(save=str(folder), save_optimizer=False, keep_last=1, interval=4)))
+    assert sorted(path.name for path in folder.glob("iter_*")) == ["iter_0000008"]
+    told = run(replace(settings, checkpoint=Checkpoint(load=str(folder), finetune=True)))
+    assert told.said[0] == f"weights of {folder / 'iter_0000008'}, from iteration 0"
+    assert told.steps[0].iteration == 1
+    assert told.losses[0] < 4.4
+    with pytest.raises(
+        TrainingError, match=r"has no optimizer\.embedding.*nor \d+ other optimizer states, expected all"
+    ):
+        run(replace(settings, checkpoint=Checkpoint(load=str(folder))))
+    larger = replace(GPT2, ffn_hidden_size=128)
+    with pytest.raises(TrainingError, match=r"dense_h_to_4h.weight is \[64, 32\], expected \[128, 32\] — train"):
+        run(replace(settings, model=larger, checkpoint=Checkpoint(load=str(folder), finetune=True)))
+
+
+@pytest.mark.parametrize(
+    "checkpoint", [Checkpoint(load="nowhere"), Checkpoint(load="here", save="here", finetune=True)]
+)
+def test_nothing_to_load_is_never_a_random_start(settings, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrainingError, match="no latest_checkpointed_iteration.txt, expected a checkpoint .* — correct"):
+        run(replace(settings, checkpoint=checkpoint))
+
+
+@pytest.mark.parametrize("latest", ["100", "release"])
+def test_another_trainers_checkpoint(settings, latest, tmp_path):
+    """Megatron's own has the same tracker and folders."""
+    for folder in ("iter_0000100", "release"):
+        (tmp_path / folder / "mp_rank_00").mkdir(parents=True)
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text(latest)
+    checkpoint = Checkpoint(load=str(tmp_path), save=str(tmp_path))
+    with pytest.raises(TrainingError, match=r"(iter_0000100|release): has no progress.json, expected .* — convert it"):
+        run(replace(settings, checkpoint=checkpoint))
+
+
+def test_a_checkpoint_before_the_first_step(settings, tmp_path):
+    saved = Checkpoint(save=str(tmp_path / "saved"), steps=(0, 2), at_end=False)
+    run(replace(settings, checkpoint=saved, iterations=3, eval_interval=0))
+    assert sorted(path.name for path in (tmp_path / "saved").glob("iter_*")) == ["iter_0000000", "iter_0000002"]
+    progress = json.loads((tmp_path / "saved" / "iter_0000002" / "progress.json").read_text())
+    assert (progress["iteration"], progress["consumed_samples"], progress["scheduled"]) == (2, 16, 16)
+
+
+def test_a_batch_that_grows(settings):
+    told = run(replace(settings, batch=Batch(1, 8, 8, rampup=(2, 2, 12)), eval_interval=0))
+    sizes = [step.samples for step in told.steps]
+    assert sizes[0] == 2
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == 8
+    assert told.steps[-1].consumed_samples == sum(sizes)
+
+
+def test_parts_without_a_share_are_not_evaluated(settings):
+    assert run(replace(settings, data=replace(settings.data, split="1,0,0"), iterations=4)).evaluations == []
+
+
+def test_a_wrong_number_of_ranks_and_too_little_text(settings, monkeypatch):
+    data = replace(settings.data, seq_length=LENGTH, train=("missing",))
+    with pytest.raises(DataError):
+        run(replace(settings, data=data))
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ConfigError, match="ranks: 3, expected tensor 1 x pipeline 1 x data 1 = 1"):
+        run(settings)
+
+
+def test_the_time_limit(settings, tmp_path):
+    checkpoint = Checkpoint(save=str(tmp_path / "saved"))
+    told = run(replace(settings, exit_duration_minutes=0.0, checkpoint=checkpoint))
+    assert len(told.steps) == 1
+    assert told.said[-2:] == [f"saved {tmp_path / 'saved' / 'iter_0000001'}", "stopping after iteration 1, as asked"]
+
+
+def test_a_loss_that_is_no_number_is_told(settings, monkeypatch):
+    from ascend_adapt.native.trainer import Trainer
+
+    step = Trainer.step
+
+    def spoiled(self, *given):
+        self.parameters[0].local.fill_(math.nan)
+        return step(self, *given)
+
+    monkeypatch.setattr(Trainer, "step", spoiled)
+    told = run(replace(settings, iterations=1, eval_interval=0))
+    assert told.steps[0].nan
+    assert not told.steps[0].skipped
+    assert not torch.distributed.is_initialized()

@@ -1,0 +1,50 @@
+"""Give every option another value than upstream's default, and see that none of them passes in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.recipes.options import Options
+
+
+def other_values(facts: Mapping[str, Any]) -> list[Any]:
+    """Return values that the option can have, none of them its default."""
+    default, kind = facts.get("default"), str(facts.get("type", "str"))
+    if facts.get("action") in ("true", "false") or kind == "bool":
+        return [not default]
+    if facts.get("choices"):
+        return [choice for choice in facts["choices"] if choice != default]
+    if "Literal" in kind:
+        words = kind.replace('"', "'").split("'")[1::2]
+        return [word for word in words if word != default][:3]
+    if "dict" in kind:
+        return [{"enabled": True, "type": "x", "stage": 2}]
+    if facts.get("nargs") or "list" in kind.lower():
+        return [["7", "8"]]
+    if "int" in kind or "float" in kind:
+        return [value for value in (2, 3) if value != default]
+    return ["something"]
+
+
+def unheeded(
+    build: Callable[[dict[str, Any]], tuple[TrainConfig, Options]], base: Mapping[str, Any], options: Mapping[str, Any]
+) -> list[str]:
+    """Return the options of which some value changes nothing, is not noted, and is no error."""
+    plain, _ = build(dict(base))
+    silent = []
+    for name, facts in options.items():
+        key = facts.get("dest", name)
+        if key in base:
+            continue
+        for value in other_values(facts):
+            try:
+                config, asked = build({**base, key: value})
+            except ConfigError:
+                continue
+            if config == plain and not any(key in note for note in asked.notes()):
+                silent.append(key)
+                break
+    return silent

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.config import Init
+from ascend_adapt.recipes import megatron
+
+GUIDE = (
+    "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 "
+    "--micro-batch-size 4 --global-batch-size 8 --train-iters 5000 --lr-decay-iters 320000 --lr 0.00015 "
+    "--lr-decay-style cosine --min-lr 1.0e-5 --weight-decay 1e-2 --clip-grad 1.0 --lr-warmup-fraction .01 "
+    "--data-path d --data-impl mmap --split 949,50,1 --fp16 --checkpoint-activations --vocab-size 50257"
+)
+
+
+def read(more="", world=2, base=GUIDE):
+    return megatron.read([*base.split(), *more.split()]).build(world)
+
+
+def test_the_guides_run():
+    config, notes = read()
+    assert (config.parallel.data, config.batch.accumulation, config.parallel.recompute) == (2, 1, "full")
+    assert config.schedule.decay == 320000 * 8
+    assert config.schedule.warmup == pytest.approx(0.01 * 320000 * 8)
+    assert config.model.activation == "gelu_tanh"  # the fused GELU, which is on unless switched off
+    assert config.model.output_init == Init(std=0.02 / math.sqrt(48))
+    assert (config.data.order, config.logging.format) == ("bigscience", "bigscience")
+    assert notes[0].startswith("read as bigscience-workshop/Megatron-DeepSpeed@8387ae17")
+    assert any("data_impl" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("more", "line", "order", "style"),
+    [
+        ("", "bigscience", "bigscience", "bigscience"),
+        ("--upstream-line v2.5", "Megatron-LM@v2.5", "megatron-v2", "megatron"),
+        ("--upstream-line deepspeed", "deepspeedai", "megatron-v2", "deepspeed"),
+    ],
+)
+def test_each_line_has_its_order_and_its_lines(more, line, order, style):
+    config, _ = read(more)
+    assert (config.data.order, config.logging.format) == (order, style)
+    assert line in megatron.read([*GUIDE.split(), *more.split()]).source
+
+
+def test_what_only_core_has():
+    base = GUIDE.replace("--checkpoint-activations", "--recompute-granularity full --recompute-method uniform")
+    base = base.replace("--data-impl mmap", "")
+    config, _ = read(
+        "--recompute-num-layers 4 --swiglu --group-query-attention --num-query-groups 4 --normalization RMSNorm "
+        "--position-embedding-type rope --rotary-percent 0.5 --untie-embeddings-and-output-weights "
+        "--disable-bias-linear --add-qkv-bias --use-distributed-optimizer --data-cache-path c",
+        base=base,
+    )
+    model = config.model
+    assert (model.activation, model.ffn_hidden_size) == ("swiglu", int(4 * 1024 * 2 / 3 / 64) * 64)
+    assert (model.num_query_groups, model.norm, model.positions, model.rotary_dim) == (4, "rmsnorm", "rotary", 32)
+    assert (model.tied_embeddings, model.attention_bias, model.output_bias, model.mlp_bias) == (
+        False,
+        True,
+        False,
+        False,
+    )
+    assert (config.parallel.recompute_layers, config.parallel.zero_stage, config.data.order) == (4, 1, "mcore")
+
+
+def test_the_fused_gelu_decides_on_the_formula():
+    assert read("--no-bias-gelu-fusion")[0].model.activation == "gelu"
+    assert read("--no-bias-gelu-fusion --openai-gelu")[0].model.activation == "gelu_tanh"
+
+
+def test_dashes_and_underscores_are_equal():
+    assert read("--tensor_model_parallel_size=2") == read("--tensor-model-parallel-size 2")
+
+
+def test_a_run_that_counts_samples():
+    base = GUIDE.replace("--train-iters 5000", "--train-samples 4000 --rampup-batch-size 4 4 100")
+    base = base.replace("--lr-decay-iters 320000", "--lr-decay-samples 3000").replace("--global-batch-size 8", "")
+    base = base.replace("--micro-batch-size 4", "--micro-batch-size 2 --global-batch-size 8")
+    config, _ = read(base=base)
+    assert (config.train_samples, config.schedule.decay, config.batch.rampup) == (4000, 3000, (4, 4, 100))
+    # 25 steps of 4 samples to the ramp's end, then steps of 8.
+    assert config.iterations == 25 + (4000 - 100) // 8
+
+
+@pytest.mark.parametrize(
+    ("content", "switch", "expected"),
+    [
+        ({"zero_optimization": {"stage": 3, "cpu_offload": True}, "fp16": {"enabled": True}}, "", (3, True, 1.0)),
+        (
+            {"zero_optimization": {"stage": 1}, "fp16": {"enabled": True}, "gradient_clipping": 0.5},
+            "--deepspeed",
+            (1, False, 0.5),
+        ),
+        ({"zero_optimization": {"stage": 2}, "fp16": {"enabled": True}}, "--deepspeed", (2, False, 0.0)),
+    ],
+)
+def test_deepspeeds_file(tmp_path, content, switch, expected):
+    """With --deepspeed clipping is the file's, and none where it says nothing, as DeepSpeed's engine has it."""
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(content))
+    config, notes = read(f"{switch} --deepspeed_config {path}")
+    found = (config.parallel.zero_stage, config.parallel.offload_optimizer, config.optimizer.clip_grad)
+    assert found == expected
+    assert config.precision.loss_scale.rule == ("deepspeed" if switch else "megatron")
+    assert any("without --deepspeed" in note for note in notes) == (not switch)
+
+
+def test_a_pipeline_of_deepspeed_may_be_uneven(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"fp16": {"enabled": True}}))
+    base = GUIDE.replace("--num-layers 24", "--num-layers 22")
+    config, _ = read(f"--deepspeed --deepspeed_config {path} --pipeline-model-parallel-size 4", 4, base)
+    assert config.parallel.stages == (6, 6, 5, 5)
+    with pytest.raises(ConfigError, match="num_layers: 22, expected a multiple of pipeline stages 4"):
+        read("--pipeline-model-parallel-size 4", 4, base)
+
+
+def test_interleaved_stages():
+    more = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3"
+    config, _ = read(more, 4, GUIDE.replace("--global-batch-size 8", "--global-batch-size 16"))
+    assert (config.parallel.virtual_stages, config.parallel.stages) == (2, (3,) * 8)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("--num-layrs 3", r"--num-layrs: unknown to megatron .* did you mean --num-layers\?"),
+        ("--min-lr 0.01", "min_lr: 0.01, expected at most lr = 0.00015"),
+        ("--tensor-model-parallel-size 3", "ranks: 2, expected a multiple of tensor 3 x pipeline 1 = 3"),
+        ("--num-attention-heads 15", "hidden_size: 1024, expected a multiple of 15 heads"),
+        ("--global-batch-size 9", r"train batch: 9, expected a multiple of micro batch 4 x data ranks 2 = 8"),
+        ("--bf16", "--fp16, --bf16: both are given"),
+        ("--seq-length 2048", "seq_length: 2048, expected at most max_positions = 1024"),
+        ("--pad-vocab-size-to 50000", "vocabulary: 50257 ids, expected at most the table's 50000 rows"),
+        ("--embed-layernorm", "embed_layernorm: True, expected False — the native trainer has nothing of the kind"),
+        ("--position-embedding-type alibi", "--position-embedding-type: 'alibi', expected learned, rotary or none"),
+        ("--save c", "--save: without --save-interval"),
+        ("--train-samples 5", "--train-iters, --train-samples: expected one of the two"),
+        ("--lr-warmup-iters 5", "given beside a warm-up of its own length"),
+        ("--seed x", "argument --seed: invalid int value: 'x'"),
+        ("stray", "'stray': belongs to no option"),
+        ("--lr-decay-samples 5", "lr_decay_samples: 5, in a run that counts iterations"),
+        ("--deepspeed", "--deepspeed: without --deepspeed_config"),
+        ("--deepspeed_config missing.json", "deepspeed_config 'missing.json': No such file or directory"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(more, told):
+    with pytest.raises(ConfigError, match=told):
+        read(more)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "is a list, expected an object"),
+        ('{"zero_optimisation": {}}', r"zero_optimisation is unknown — did you mean zero_optimization\?"),
+        ('{"amp": {"enabled": true}}', "amp is switched on"),
+        ('{"fp16": {"enabled": true}, "train_batch_size": 64}', "train_batch_size 64, expected 8 as the command line"),
+        ('{"fp16": {"enabled": false}}', "fp16 is off, expected the command line to agree"),
+        ('{"fp16": {"enabled": true}, "zero_optimization": {"stage": 4}}', "stage: 4, expected 0, 1, 2 or 3"),
+        (
+            '{"fp16": {"enabled": true}, "zero_optimization": {"offload_optimizer": {"device": "nvme"}}}',
+            "offload_optimizer.device: 'nvme', expected 'cpu' or 'none'",
+        ),
+    ],
+)
+def test_a_deepspeed_file_that_cannot_be_meant(tmp_path, content, told):
+    path = tmp_path / "ds.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=told):
+        read(f"--deepspeed --deepspeed_config {path}")

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.recipes import neox
+from ascend_adapt.recipes.vocabulary import read_vocabulary
+
+SMALL = """
+# JSON with comments, trailing commas, and both ways to write a truth value
+{
+  "num-layers": 4, "hidden_size": 64, "num-attention-heads": 4,   # dashes and underscores
+  "seq-length": 32, "max-position-embeddings": 64,
+  "train_micro_batch_size_per_gpu": 2, "train-iters": 100,
+  "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": [0.9, 0.95], }, },
+  "pos-emb": "rotary", "rotary_pct": 0.25, "no-weight-tying": True, "gpt_j_residual": true,
+  "data-path": "data/text_document", "vocab-file": "v.json",
+}
+"""
+
+
+def read(tmp_path, *more, world=2, **files):
+    for name, text in {"small": SMALL, **files}.items():
+        (tmp_path / f"{name}.yml").write_text(text)
+    names = dict.fromkeys([*files, "small"])
+    return neox.read(["-d", str(tmp_path), *names, "--vocab-size", "1000", *more]).build(world)
+
+
+def test_a_file_in_json_with_what_json_has_not(tmp_path):
+    config, _ = read(tmp_path)
+    model = config.model
+    assert (model.positions, model.rotary_dim, model.tied_embeddings, model.parallel_residual) == (
+        "rotary",
+        4,
+        False,
+        True,
+    )
+    assert (config.schedule.lr, config.optimizer.betas, config.batch.total) == (1e-3, (0.9, 0.95), 4)
+    assert (config.data.order, config.optimizer.decayed, config.schedule.unit) == (
+        "neox",
+        "not_bias_or_norm",
+        "iterations",
+    )
+
+
+def test_several_files_and_keys_of_the_command_line(tmp_path):
+    paths = '{"save": "s", "load": "s", "checkpoint-factor": 5, "extra_save_iters": [7]}'
+    config, _ = read(tmp_path, "--num-layers", "8", "--hidden-dropout=0.25", paths=paths)
+    assert (config.model.num_layers, config.model.hidden_dropout) == (8, 0.25)
+    assert (config.checkpoint.interval, config.checkpoint.steps, config.checkpoint.save) == (5, (7,), "s")
+
+
+def test_deepys_own_words_are_taken(tmp_path):
+    (tmp_path / "small.yml").write_text(SMALL)
+    argv = ["train.py", "--conf_dir", str(tmp_path), "small.yml", "--vocab-size", "1000", "--wandb_group", "g"]
+    assert neox.read(argv).build(1)[0].model.num_layers == 4
+
+
+def test_the_version_is_the_first_that_knows_every_key(tmp_path):
+    old, notes = read(tmp_path)
+    assert (old.schedule.dialect, old.logging.flops) == ("neox-v2", "neox-v2")
+    assert notes[0].startswith("read as EleutherAI/gpt-neox@9610391a")
+    new, notes = read(tmp_path, "--num_kv_heads", "2")
+    assert (new.schedule.dialect, new.model.num_query_groups) == ("neox", 2)
+    assert notes[0].startswith("read as EleutherAI/gpt-neox@ea7aefd8")
+    # Defaults moved too.
+    assert (old.optimizer.weight_decay, new.optimizer.weight_decay) == (0.01, 0.1)
+    assert (old.model.hidden_dropout, new.model.hidden_dropout) == (0.1, 0.0)
+    assert (old.optimizer.clip_grad, new.optimizer.clip_grad) == (0.0, 1.0)
+
+
+def test_a_truth_value_in_quotes_is_taken_and_told(tmp_path):
+    config, notes = read(tmp_path, more='{"finetune": "True"}')
+    assert config.checkpoint.finetune
+    assert 'finetune: "True" in quotes is read as true; upstream stops at it' in notes
+
+
+def test_what_the_guides_fork_adds_is_noted(tmp_path):
+    _, notes = read(tmp_path, "--use_triangle_attn", "True", "--async-tensor-model-parallel-allreduce", "true")
+    assert any("use_triangle_attn" in note and "async_tensor" in note for note in notes)
+
+
+@pytest.mark.parametrize(("fused", "formula"), [("true", "gelu_tanh"), ("false", "gelu")])
+def test_the_fused_gelu_decides_on_the_formula(tmp_path, fused, formula):
+    assert read(tmp_path, "--bias-gelu-fusion", fused)[0].model.activation == formula
+
+
+def test_the_gate_of_swiglu_takes_two_thirds(tmp_path):
+    """ParallelMLP of the newest: of 3 x 5504 a gate keeps 5504, in multiples of 256 rounded up to 5632."""
+    more = ["--activation", "swiglu", "--intermediate_size", "16512", "--num_kv_heads", "4"]
+    assert read(tmp_path, *more)[0].model.ffn_hidden_size == 5504
+    assert read(tmp_path, *more, "--mlp_multiple_of", "256")[0].model.ffn_hidden_size == 5632
+
+
+@pytest.mark.parametrize(
+    ("keys", "dtype"),
+    [
+        ('{"fp16": {"enabled": true}}', "fp16"),
+        ('{"fp16": {"enabled": true, "type": "bfloat16"}}', "bf16"),
+        ('{"precision": "bfloat16"}', "bf16"),
+        ('{"fp16": {"enabled": false}}', "fp32"),
+    ],
+)
+def test_precision(tmp_path, keys, dtype):
+    assert read(tmp_path, more=keys)[0].precision.dtype == dtype
+
+
+@pytest.mark.parametrize(("stage", "pipeline", "tensor"), list(product((0, 1), (1, 2), (1, 2))))
+def test_the_layout(tmp_path, stage, pipeline, tensor):
+    zero, pipe = f'"zero_optimization": {{"stage": {stage}}}', f'"pipe-parallel-size": {pipeline}'
+    keys = f'{{{zero}, {pipe}, "model_parallel_size": {tensor}}}'
+    parallel = read(tmp_path, world=8, more=keys)[0].parallel
+    assert (parallel.data, parallel.zero_stage) == (8 // pipeline // tensor, stage)
+    assert parallel.stages == (4 // pipeline,) * pipeline
+
+
+def test_log_scaled_checkpoints(tmp_path):
+    keys = '{"save": "s", "checkpoint-factor": 3, "checkpoint-scale": "log"}'
+    assert read(tmp_path, more=keys)[0].checkpoint.steps == (3, 9, 27, 81)
+
+
+def test_data_in_three_parts_with_weights(tmp_path):
+    keys = """{"train-data-paths": ["a", "b"], "train-data-weights": [1, 2],
+               "valid-data-paths": ["c"], "test-data-paths": ["d"]}"""
+    (tmp_path / "small.yml").write_text(SMALL.replace('"data-path": "data/text_document",', ""))
+    (tmp_path / "more.yml").write_text(keys)
+    data = neox.read(["-d", str(tmp_path), "small", "more", "--vocab-size", "9"]).build(1)[0].data
+    assert (data.train, data.valid, data.test) == (("1", "a", "2", "b"), ("1.0", "c"), ("1.0", "d"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ('{"num_layrs": 4}', r"num_layrs: unknown to neox .* did you mean num_layers\?"),
+        ('{"num_layers": 4}', r"small.yml: num-layers stands in .*more.yml too"),
+        ('{"min_lr": 0.1}', "min_lr: 0.1, expected at most lr = 0.001"),
+        ('{"pos_emb": "alibi"}', "pos-emb|pos_emb"),
+        ('{"norm": "scalenorm"}', "norm: 'scalenorm', expected layernorm or rmsnorm"),
+        ('{"attention_config": [[["sparse_fixed"], 4]]}', "attention_config: sparse_fixed, expected global or flash"),
+        ('{"save": "s"}', "save: without checkpoint-factor"),
+        ('{"train_batch_size": 7}', "train batch: 7, expected a multiple of micro batch 2 x data ranks 2 = 4"),
+        ('{"model-parallel-size": 3}', "pipe-parallel-size 1 x model-parallel-size 3 = 3"),
+        ('{"use_mup": true}', "use_mup: True, expected False — the native trainer has nothing of the kind"),
+        ('{"init_method": "orthogonal"}', "init_method: 'orthogonal' divides by zero upstream"),
+        ('{"init_method": "nonsense"}', "init_method: 'nonsense', expected one of normal"),
+        ('{"rotary_emb_base": "ten"}', "rotary_emb_base: 'ten', expected int"),
+        ('{"seed": 1.5}', "seed: 1.5, expected int"),
+        ('{"seed": 1, "seed": 2}', "seed: stands twice, again in line 1"),
+        ('{"global_num_gpus": 3, "num_nodes": 2}', "global_num_gpus: 3, expected a multiple of 2 num_nodes"),
+        ("[1, 2]", "more.yml: is a list, expected keys and values"),
+        ("{", "more.yml: is no YAML"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(tmp_path, keys, told):
+    small = SMALL.replace('"pos-emb": "rotary",', "") if "pos_emb" in keys else SMALL
+    with pytest.raises(ConfigError, match=told):
+        read(tmp_path, more=keys, small=small)
+
+
+def test_no_file_and_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="no configuration file"):
+        neox.read([])
+    with pytest.raises(ConfigError, match=r"missing\.yml: No such file or directory"):
+        neox.read(["-d", str(tmp_path), "missing"])
+
+
+@pytest.mark.parametrize(
+    ("content", "size", "end"),
+    [
+        ('{"a": 0, "b": 1, "<|endoftext|>": 2}', 3, 2),
+        (
+            '{"model": {"vocab": {"a": 0, "<|endoftext|>": 1}}, "added_tokens": '
+            '[{"id": 1, "content": "<|endoftext|>"}, {"id": 2, "content": "  "}]}',
+            3,
+            1,
+        ),
+        ('{"model": {"vocab": [["a", -1.0], ["b", -2.0]]}}', 2, None),
+    ],
+)
+def test_a_vocabulary_is_read_off_its_file(tmp_path, content, size, end):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content)
+    for where in (path, tmp_path):
+        vocabulary = read_vocabulary("HFTokenizer", str(where), None)
+        assert (vocabulary.size, vocabulary.end_of_document) == (size, end)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [("[]", "is neither a vocab.json nor a tokenizer.json"), ("\x00", "is neither"), (None, "No such file")],
+)
+def test_a_vocabulary_that_cannot_be_read(tmp_path, content, told):
+    path = tmp_path / "v.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=told):
+        read_vocabulary("HFTokenizer", str(path), None)
+
+
+@pytest.mark.parametrize(("tensor", "rows"), [(1, 50304), (2, 50432), (4, 50688), (8, 51200)])
+def test_ckpt_2(tmp_path, tensor, rows):
+    keys = f'{{"model_parallel_size": {tensor}, "num-attention-heads": 8}}'
+    (tmp_path / "small.yml").write_text(SMALL.replace('"num-attention-heads": 4,', ""))
+    (tmp_path / "more.yml").write_text(keys)
+    argv = ["-d", str(tmp_path), "small", "more", "--vocab-size", "50257"]
+    assert neox.read(argv).build(tensor)[0].model.padded_vocab_size == rows
+
+
+def test_deviations_are_upstreams_own(tmp_path):
+    import json
+    from pathlib import Path
+
+    from ascend_adapt.recipes.neox_model import read_init
+    from ascend_adapt.recipes.options import Options, line
+
+    recorded = Path(__file__).parents[1] / "native" / "upstream_schedules.json"
+    rows = [row for row in json.loads(recorded.read_text())["deviations"] if "neox" in row["source"]]
+    assert {row["rule"] for row in rows} >= {"normal", "scaled_normal", "small_init", "wang_init"}
+    for row in rows:
+        options = Options(line("neox", "newest"), {"init_method": row["rule"]}, {})
+        init = read_init(options, "init_method", row["hidden"], row["layers"])
+        assert math.isclose(init.std, row["std"], rel_tol=1e-15)

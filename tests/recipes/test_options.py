@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from recipes.probing import unheeded
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.recipes import megatron, neox, oneflow
+from ascend_adapt.recipes.command_line import OwnOptions
+from ascend_adapt.recipes.options import Options, choose_line, line
+
+OWN = OwnOptions(None, None, 1000, None)
+SIZES = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "train_iters": 10}
+MEGATRON = {**SIZES, "seq_length": 32, "max_position_embeddings": 64, "micro_batch_size": 2, "lr": 1e-3}
+NEOX = {**SIZES, "seq_length": 32, "max_position_embeddings": 64, "train_micro_batch_size_per_gpu": 2}
+ONEFLOW = {**SIZES, "micro_batch_size": 2, "dataset": "x", "lr_decay_style": "cosine", "lr_decay_iters": 10}
+
+# A value of these may change nothing alone, and does beside others.
+BESIDE_OTHERS = {
+    "dataloader_type": "single is what None comes to",
+    "openai_gelu": "the fused GELU is the same formula",
+    "recompute_method": "of recompute_granularity full",
+    "recompute_num_layers": "of recompute_method uniform",
+    "sequence_parallel": "of more than one tensor rank",
+    "tokenizer_type": "GPT2BPETokenizer is what None comes to",
+    "checkpoint_scale": "of a checkpoint_factor",
+    "gpt_j_tied": "of gpt_j_residual",
+    "mlp_multiple_of": "the width is such a multiple",
+    "pipe_partition_method": "of more than one stage",
+    "precision": "fp32 is what None comes to",
+    "rms_norm_epsilon": "of norm rmsnorm",
+    **dict.fromkeys(("wandb_group", "wandb_project", "wandb_run_name", "wandb_team"), "of use_wandb"),
+}
+
+
+def build_megatron(name):
+    of = line("megatron", name)
+
+    def build(given):
+        options = Options(of, given, megatron.IGNORED)
+        config = megatron._config(options, OWN, 8, [])
+        options.refuse_the_rest()
+        return config, options
+
+    return of, build
+
+
+def build_neox(name):
+    of = line("neox", name)
+
+    def build(given):
+        options = Options(of, given, neox.IGNORED)
+        config = neox._config(options, OWN, of, 8)
+        options.refuse_the_rest()
+        return config, options
+
+    return of, build
+
+
+def build_oneflow(name):
+    of = line("oneflow", name)
+
+    def build(given):
+        options = Options(of, given, oneflow.IGNORED)
+        config = oneflow._config(options, OWN, 8)
+        options.refuse_the_rest()
+        return config, options
+
+    return of, build
+
+
+@pytest.mark.parametrize(
+    ("of", "build", "base", "fewest"),
+    [
+        *((*build_megatron(name), {**MEGATRON, "data_path": ["x"]}, 130) for name in megatron.LINES),
+        *((*build_neox(name), {**NEOX, "data_path": "x"}, 200) for name in neox.LINES),
+        (*build_oneflow("gpt"), ONEFLOW, 50),
+    ],
+    ids=lambda value: f"{value.dialect}-{value.name}" if hasattr(value, "dialect") else "",
+)
+def test_every_option_of_upstream_is_used_or_noted_or_refused(of, build, base, fewest):
+    assert len(of.options) >= fewest
+    assert set(unheeded(build, base, of.options)) <= set(BESIDE_OTHERS)
+
+
+@pytest.mark.parametrize("module", [megatron, neox, oneflow])
+def test_what_is_ignored_is_upstreams_and_stands_once(module):
+    dialect = module.__name__.rpartition(".")[2]
+    known = set().union(*(line(dialect, name).defaults for name in module.LINES))
+    names = [name for names in module.IGNORED.values() for name in names.split()]
+    assert sorted(names) == sorted(set(names))
+    # What forks of the guides add to upstream's own keys.
+    assert set(names) - known <= {"use_triangle_attn", "async_tensor_model_parallel_allreduce"}
+
+
+def test_facts_are_of_the_commits_that_the_guides_name():
+    assert line("neox", "v2.0").source == "EleutherAI/gpt-neox@9610391a"
+    assert {line("megatron", name).source for name in megatron.LINES} >= {"NVIDIA/Megatron-LM@v2.5"}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "names", "told"),
+    [
+        (
+            "neox",
+            ["num_layrs"],
+            r"num_layrs: unknown to neox \(EleutherAI/gpt-neox@9610391a\) — did you mean num_layers\?",
+        ),
+        (
+            "neox",
+            ["zero_allow_untested_optimizer", "num_kv_heads"],
+            "num_kv_heads: unknown .*newest has it, and not all of the others",
+        ),
+        ("megatron", ["--bogus-option-of-nobody"], "correct it or leave it out"),
+    ],
+)
+def test_an_unknown_option_is_named_with_what_may_be_meant(dialect, names, told):
+    lines = {"neox": neox.LINES, "megatron": megatron.LINES}[dialect]
+    with pytest.raises(ConfigError, match=told):
+        choose_line(dialect, names, lines, None)
+
+
+def test_the_first_line_that_knows_every_option_is_meant():
+    assert choose_line("neox", ["num_layers"], neox.LINES, None).name == "v2.0"
+    assert choose_line("neox", ["num_layers", "num_kv_heads"], neox.LINES, None).name == "newest"
+    assert choose_line("megatron", ["--num-layers", "--deepspeed"], megatron.LINES, None).name == "bigscience"
+    assert choose_line("megatron", ["--num-layers", "--swiglu"], megatron.LINES, None).name == "core_v0.9.0"
+    assert choose_line("megatron", ["--num-layers"], megatron.LINES, "v2.5").name == "v2.5"
+    with pytest.raises(ConfigError, match="--upstream-line: 'v9', expected one of bigscience, v2.5"):
+        choose_line("megatron", [], megatron.LINES, "v9")
+
+
+def test_recorded_defaults_are_plain_data():
+    for module in (megatron, neox, oneflow):
+        for name in module.LINES:
+            json.dumps(line(module.__name__.rpartition(".")[2], name).defaults)
