@@ -174,7 +174,7 @@ def _parallel(options: Options, world_size: int) -> Parallel:
         tensor=tensor,
         pipeline=pipeline,
         data=world_size // tensor // pipeline,
-        stages=balanced_stages(options.required("num_layers"), pipeline),
+        stages=balanced_stages(options.size("num_layers"), pipeline),
         sequence=options("sequence_parallel", False) and tensor > 1,
         zero_stage=stage,
         offload_optimizer=offload,
@@ -222,8 +222,8 @@ def _optimizer(options: Options) -> tuple[float, Optimizer]:
 
 def _schedule(options: Options, line: Line, lr: float, iterations: int) -> Schedule:
     fraction = options("lr_decay_fraction")
-    decay = options("lr_decay_iters") or (math.floor(iterations * fraction) if fraction is not None else iterations)
-    decay = max(1, decay)
+    # 0 is 1, as upstream has it.
+    decay = max(1, options("lr_decay_iters", math.floor(iterations * fraction) if fraction is not None else iterations))
     return Schedule(
         dialect="neox-v2" if line.name == "v2.0" else "neox",
         lr=lr,
@@ -270,7 +270,7 @@ def _data(options: Options, vocabulary: Vocabulary) -> Data:
         train=(together,) if together is not None else parts["train"],
         valid=parts["valid"],
         test=parts["test"],
-        seq_length=options.required("seq_length"),
+        seq_length=options.size("seq_length"),
         split=options("split"),
         order="neox",
         seed=options("seed"),
@@ -318,6 +318,8 @@ def _checkpoint(options: Options, iterations: int) -> Checkpoint:
         raise ConfigError("save: without checkpoint-factor or extra_save_iters, expected one of them — add it")
     if factor is not None and factor < 1:
         raise ConfigError(f"checkpoint-factor: {factor}, expected at least 1 — correct it")
+    if not all(isinstance(step, int) for step in extra):
+        raise ConfigError(f"extra_save_iters: {extra}, expected whole numbers — correct them")
     steps = set(extra)
     is_log = options("checkpoint_scale") == "log"
     if is_log and factor is not None:
