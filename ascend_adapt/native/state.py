@@ -114,7 +114,7 @@ def load(trainer: Trainer) -> tuple[Progress, str]:
             f"{folder}: no {LATEST}, expected a checkpoint of the native trainer to load — correct --load, or leave it "
             "out to start from random weights"
         )
-    source = folder / f"iter_{int(latest.read_text()):07d}"
+    source = _latest(folder)
     told = json.loads((source / PROGRESS).read_text())
     state = model_state(trainer)
     resumes = not config.finetune
@@ -137,6 +137,17 @@ def load(trainer: Trainer) -> tuple[Progress, str]:
         trainer.scaler.load_state_dict(told["loss_scale"])
     progress = Progress(told["iteration"], told["consumed_samples"], told["scheduled"])
     return progress, f"going on from {source}, iteration {progress.iteration}"
+
+
+def _latest(folder: Path) -> Path:
+    """Return the folder of the last whole checkpoint; other trainers write a file of the same name."""
+    number = (folder / LATEST).read_text().strip()
+    source = folder / (f"iter_{int(number):07d}" if number.isdecimal() else number)
+    if not (source / PROGRESS).exists():
+        raise TrainingError(
+            f"{source}: has no {PROGRESS}, expected a checkpoint of the native trainer — convert it, or correct --load"
+        )
+    return source
 
 
 def _check(state: dict[str, torch.Tensor], saved: dict[str, Any], source: Path) -> None:

@@ -6,7 +6,7 @@ make native-matrix
 from __future__ import annotations
 
 import pytest
-from native.conftest import assert_equal_to_one_process
+from native.conftest import assert_equal_to_one_process, one_process
 from native.small_models import Case
 
 KINDS = ("gpt2", "neox", "gated", "gpt_j_tied")
@@ -59,6 +59,22 @@ def test_equal_to_one_process(train_on, ranks, cases):
     told = train_on(ranks, cases)
     for case in cases:
         assert_equal_to_one_process(told[case.name], case)
+
+
+def test_bf16(train_on):
+    """Masters are fp32, so that rounding does not add up: beside one process in fp32."""
+    cases = [
+        Case("one", "neox", {"data": 2}, steps=10, dtype="bf16"),
+        Case("pipeline", "gpt2", {"pipeline": 2}, steps=10, dtype="bf16"),
+        Case("sequence", "gated", {"tensor": 2, "sequence": True}, steps=10, dtype="bf16"),
+        Case("zero-3", "gpt2", {"data": 2, "zero_stage": 3, "recompute": "full"}, steps=10, dtype="bf16"),
+    ]
+    told = train_on(2, cases)
+    for case in cases:
+        alone = one_process(case.model)
+        assert told[case.name].losses == pytest.approx(alone.losses[:10], rel=5e-3), case.name
+        assert told[case.name].norms == pytest.approx(alone.norms[:10], rel=5e-2), case.name
+        assert told[case.name].losses != pytest.approx(alone.losses[:10], rel=1e-6), case.name
 
 
 def test_on_an_emulated_npu(train_on):

@@ -133,6 +133,17 @@ def test_nothing_to_load_is_never_a_random_start(settings, checkpoint, tmp_path,
         run(replace(settings, checkpoint=checkpoint))
 
 
+@pytest.mark.parametrize("latest", ["100", "release"])
+def test_another_trainers_checkpoint(settings, latest, tmp_path):
+    """Megatron's own has the same tracker and folders."""
+    for folder in ("iter_0000100", "release"):
+        (tmp_path / folder / "mp_rank_00").mkdir(parents=True)
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text(latest)
+    checkpoint = Checkpoint(load=str(tmp_path), save=str(tmp_path))
+    with pytest.raises(TrainingError, match=r"(iter_0000100|release): has no progress.json, expected .* — convert it"):
+        run(replace(settings, checkpoint=checkpoint))
+
+
 def test_a_checkpoint_before_the_first_step(settings, tmp_path):
     saved = Checkpoint(save=str(tmp_path / "saved"), steps=(0, 2), at_end=False)
     run(replace(settings, checkpoint=saved, iterations=3, eval_interval=0))
