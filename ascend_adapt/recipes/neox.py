@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from ascend_adapt.errors import ConfigError
+from ascend_adapt.errors import ConfigError, one_line
 from ascend_adapt.native.batches import resolve_batch
 from ascend_adapt.native.config import (
     Checkpoint,
@@ -70,8 +70,10 @@ def read(argv: Sequence[str]) -> Recipe:
     options = Options(line, given, IGNORED)
     nodes = options("num_nodes")
     nodes = nodes if nodes and nodes > 0 else None
+    hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
     total, each = options("global_num_gpus"), options("num_gpus")
-    if each is None and total is not None:
+    # Beside a hostfile its slots are meant.
+    if each is None and total is not None and not hosts["hostfile"]:
         if total % (nodes or 1):
             raise ConfigError(f"global_num_gpus: {total}, expected a multiple of {nodes} num_nodes — change one")
         each = total // (nodes or 1)
@@ -83,7 +85,6 @@ def read(argv: Sequence[str]) -> Recipe:
         said = [f"global_num_gpus: {total} gives way to the job's {world_size} ranks"] if differs else []
         return config, notes + said + options.notes()
 
-    hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
     # Of a hostfile the first num_nodes are meant; without one it says nothing.
     return Recipe(
         "neox",
@@ -110,7 +111,11 @@ def _command_line(argv: Sequence[str]) -> tuple[list[str], str | None, dict[str,
             files.append(word)
             continue
         name, equals, value = word[2:].partition("=")
-        overrides[name.replace("-", "_")] = yaml.safe_load(value if equals else next(words, "true"))
+        value = value if equals else next(words, "true")
+        try:
+            overrides[name.replace("-", "_")] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--{name}: {value!r} is no YAML ({one_line(error)}) — correct it") from error
     if files and files[0].endswith(".py"):
         files = files[1:]
     if not files:
