@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 from ascend_adapt.errors import ConfigError
@@ -44,12 +45,23 @@ def _built(kind: type, data: Any, where: str) -> Any:
     values = {}
     for name, value in data.items():
         if fields[name] in _PARTS:
-            value = _built(_PARTS[fields[name]], value, f"{where}.{name}")
+            values[name] = _built(_PARTS[fields[name]], value, f"{where}.{name}")
+            continue
         values[name] = tuple(value) if isinstance(value, list) else value
+        _check_type(f"{where}.{name}", values[name], fields[name])
     try:
         return kind(**values)
     except TypeError as error:
         raise ConfigError(f"{where}: {error}, expected every name without a default — add it") from error
+
+
+def _check_type(where: str, value: Any, stated: str) -> None:
+    kinds = {word for word in ("bool", "int", "float", "str", "tuple", "None") if re.search(rf"\b{word}\b", stated)}
+    if stated.startswith("tuple"):
+        kinds = {"tuple"} | (kinds & {"None"})
+    found = "None" if value is None else type(value).__name__
+    if found not in kinds and not (found == "int" and "float" in kinds):
+        raise ConfigError(f"{where}: {value!r}, expected {stated} — correct it")
 
 
 def _plain(value: Any) -> Any:

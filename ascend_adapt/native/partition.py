@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config_checks import divides
+from ascend_adapt.native.config_checks import at_least, divides
 
 
 def even_stages(num_layers: int, pipeline: int, virtual_stages: int = 1) -> tuple[int, ...]:
@@ -12,6 +12,7 @@ def even_stages(num_layers: int, pipeline: int, virtual_stages: int = 1) -> tupl
     Raises:
         ConfigError: the layers cannot be divided so.
     """
+    at_least("virtual stages", virtual_stages, 1)
     stages = pipeline * virtual_stages
     divides("num_layers", num_layers, "pipeline stages", stages)
     return (num_layers // stages,) * stages
@@ -32,6 +33,11 @@ def balanced_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
 
 
 def padded(vocab_size: int, multiple: int, tensor: int) -> int:
-    """Return the rows of an embedding table: the vocabulary, up to a multiple of ``multiple`` * ``tensor``."""
+    """Return the rows of an embedding table: the vocabulary, up to a multiple of ``multiple`` * ``tensor``.
+
+    Raises:
+        ConfigError: a multiple below 1.
+    """
+    at_least("multiple of the padded vocabulary", multiple, 1)
     step = multiple * tensor
     return -(-vocab_size // step) * step

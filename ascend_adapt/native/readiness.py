@@ -8,7 +8,7 @@ from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data.blending import parse_blend
 from ascend_adapt.data.sample_order import split_sequences
 from ascend_adapt.errors import DataError
-from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.native.config import Data, TrainConfig
 
 # As many ids at the front of each file are looked at; all of them would take as long as reading a corpus.
 _IDS_LOOKED_AT = 1 << 20
@@ -23,11 +23,11 @@ def check_data(config: TrainConfig) -> None:
     data = config.data
     if data.valid or data.test:
         for part, words in (("train", data.train), ("valid", data.valid), ("test", data.test)):
-            for prefix in _prefixes(words):
+            for prefix in _prefixes(words, data):
                 tokens = _opened(prefix, config)
                 _check_part(config, part, prefix, tokens, range(len(tokens.sizes)))
         return
-    for prefix in _prefixes(data.train):
+    for prefix in _prefixes(data.train, data):
         tokens = _opened(prefix, config)
         cuts = split_sequences(data.split, len(tokens.sizes), data.order)
         shares = _shares(data.split)
@@ -69,8 +69,11 @@ def _opened(prefix: str, config: TrainConfig) -> IndexedDataset:
     return tokens
 
 
-def _prefixes(words: tuple[str, ...]) -> list[str]:
-    return [words[0]] if len(words) == 1 else list(parse_blend(words)[1])
+def _prefixes(words: tuple[str, ...], data: Data) -> list[str]:
+    """Return the prefixes among weights and prefixes; their weights may be left to the number of documents."""
+    if len(words) == 1 or data.weight_by_documents is not None:
+        return list(words)
+    return list(parse_blend(words)[1])
 
 
 def _shares(split: str) -> list[float]:

@@ -117,7 +117,7 @@ def _parallel(options: Options, world_size: int, deepspeed: dict[str, Any]) -> P
             f"ranks: {world_size}, expected a multiple of tensor {tensor} x pipeline {pipeline} = {tensor * pipeline} "
             "— change --nproc or one of the sizes"
         )
-    layers = options.required("num_layers")
+    layers = options.size("num_layers")
     virtual = _virtual_stages(options, layers, pipeline)
     uneven = bool(deepspeed.get("switched_on")) and virtual == 1
     stage, offload, offload_parameters = deepspeed_json.zero_stage(deepspeed.get("zero_optimization"))
@@ -212,6 +212,8 @@ def _optimizer(options: Options, deepspeed: dict[str, Any]) -> Optimizer:
     # DeepSpeed's engine clips by its own file, and not at all where that says nothing.
     clip = deepspeed.get("gradient_clipping", 0.0) if deepspeed.get("switched_on") else options("clip_grad")
     options("clip_grad")
+    if isinstance(clip, bool) or not isinstance(clip, (int, float)):
+        raise ConfigError(f"deepspeed_config: gradient_clipping {clip!r}, expected a number — correct it")
     kind = options("optimizer")
     if kind not in ("adam", "sgd"):
         raise ConfigError(f"--optimizer: {kind!r}, expected adam or sgd — the native trainer has no other")
@@ -228,14 +230,14 @@ def _optimizer(options: Options, deepspeed: dict[str, Any]) -> Optimizer:
 
 def _schedule(options: Options, batch: Batch, iterations: int, samples: int | None) -> Schedule:
     if samples is None:
-        decay = (options("lr_decay_iters") or iterations) * batch.total
+        decay = options("lr_decay_iters", iterations) * batch.total
         warmup = options("lr_warmup_iters", 0) * batch.total
-        wsd = (options("lr_wsd_decay_iters") or 0) * batch.total
+        wsd = options("lr_wsd_decay_iters", 0) * batch.total
         misplaced = ("lr_decay_samples", "lr_warmup_samples", "lr_wsd_decay_samples")
     else:
-        decay = options("lr_decay_samples") or samples
+        decay = options("lr_decay_samples", samples)
         warmup = options("lr_warmup_samples", 0)
-        wsd = options("lr_wsd_decay_samples") or 0
+        wsd = options("lr_wsd_decay_samples", 0)
         misplaced = ("lr_decay_iters", "lr_warmup_iters", "lr_wsd_decay_iters")
     for name in misplaced:
         if options(name):

@@ -21,7 +21,7 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
     Raises:
         ConfigError: sizes that do not fit each other, or a kind that is not built.
     """
-    hidden, heads, layers = (options.required(name) for name in ("hidden_size", "num_attention_heads", "num_layers"))
+    hidden, heads, layers = (options.size(name) for name in ("hidden_size", "num_attention_heads", "num_layers"))
     if options("kv_channels") is None and hidden % heads:
         raise ConfigError(f"hidden_size: {hidden}, expected a multiple of {heads} heads — change one of them")
     size = options("pad_vocab_size_to")
@@ -30,12 +30,15 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
             f"vocabulary: {vocabulary.size} ids, expected at most the table's {size} rows of --pad-vocab-size-to — "
             "enlarge it"
         )
+    multiple = padded(vocabulary.size, options("make_vocab_size_divisible_by"), parallel.tensor)
     gated = options("swiglu", False)
     ffn = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     bias = options("add_bias_linear", True)
     fused = options("bias_gelu_fusion") and bias
     tanh = options("openai_gelu", False) or (fused and not options("onnx_safe", False))
-    groups = options("num_query_groups") if options("group_query_attention", False) else None
+    groups = options("num_key_value_heads", heads)
+    if options("group_query_attention", False):
+        groups = options("num_query_groups")
     std = options("init_method_std")
     # Only vision models read it in the older lines; in the newer ones the name it is passed under stops upstream.
     if options.line.name not in ("bigscience", "v2.5") and options("init_method_xavier_uniform", False):
@@ -44,14 +47,14 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
     normalization = options("normalization", "LayerNorm").lower()
     return Model(
         vocab_size=vocabulary.size,
-        padded_vocab_size=size or padded(vocabulary.size, options("make_vocab_size_divisible_by"), parallel.tensor),
+        padded_vocab_size=multiple if size is None else size,
         hidden_size=hidden,
         num_layers=layers,
         num_heads=heads,
-        num_query_groups=groups or options("num_key_value_heads") or heads,
-        head_dim=options("kv_channels") or hidden // heads,
-        ffn_hidden_size=options("ffn_hidden_size") or ffn,
-        max_positions=options("max_position_embeddings") or read_seq_length(options),
+        num_query_groups=groups,
+        head_dim=options("kv_channels", hidden // heads),
+        ffn_hidden_size=options("ffn_hidden_size", ffn),
+        max_positions=options("max_position_embeddings", read_seq_length(options)),
         positions=_positions(options),
         rotary_fraction=options("rotary_percent", 1.0),
         rotary_base=float(options("rotary_base", options("rope_theta", 10000.0))),
@@ -92,7 +95,9 @@ def _positions(options: Options) -> str:
 
 def read_seq_length(options: Options) -> int:
     """Return the tokens of a sample."""
-    length = options("seq_length") or options("encoder_seq_length")
-    if length is None:
+    length, other = options("seq_length"), options("encoder_seq_length")
+    if length is not None and other is not None:
+        raise ConfigError("--encoder-seq-length: given beside --seq-length, expected one of them — leave it out")
+    if length is None and other is None:
         raise ConfigError("--seq-length: is not given, and has no default — add it")
-    return int(length)
+    return int(other if length is None else length)

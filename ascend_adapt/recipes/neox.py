@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from ascend_adapt.errors import ConfigError
+from ascend_adapt.errors import ConfigError, one_line
 from ascend_adapt.native.batches import resolve_batch
 from ascend_adapt.native.config import (
     Checkpoint,
@@ -70,8 +70,10 @@ def read(argv: Sequence[str]) -> Recipe:
     options = Options(line, given, IGNORED)
     nodes = options("num_nodes")
     nodes = nodes if nodes and nodes > 0 else None
+    hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
     total, each = options("global_num_gpus"), options("num_gpus")
-    if each is None and total is not None:
+    # Beside a hostfile its slots are meant.
+    if each is None and total is not None and not hosts["hostfile"]:
         if total % (nodes or 1):
             raise ConfigError(f"global_num_gpus: {total}, expected a multiple of {nodes} num_nodes — change one")
         each = total // (nodes or 1)
@@ -83,7 +85,6 @@ def read(argv: Sequence[str]) -> Recipe:
         said = [f"global_num_gpus: {total} gives way to the job's {world_size} ranks"] if differs else []
         return config, notes + said + options.notes()
 
-    hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
     # Of a hostfile the first num_nodes are meant; without one it says nothing.
     return Recipe(
         "neox",
@@ -110,7 +111,11 @@ def _command_line(argv: Sequence[str]) -> tuple[list[str], str | None, dict[str,
             files.append(word)
             continue
         name, equals, value = word[2:].partition("=")
-        overrides[name.replace("-", "_")] = yaml.safe_load(value if equals else next(words, "true"))
+        value = value if equals else next(words, "true")
+        try:
+            overrides[name.replace("-", "_")] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--{name}: {value!r} is no YAML ({one_line(error)}) — correct it") from error
     if files and files[0].endswith(".py"):
         files = files[1:]
     if not files:
@@ -174,7 +179,7 @@ def _parallel(options: Options, world_size: int) -> Parallel:
         tensor=tensor,
         pipeline=pipeline,
         data=world_size // tensor // pipeline,
-        stages=balanced_stages(options.required("num_layers"), pipeline),
+        stages=balanced_stages(options.size("num_layers"), pipeline),
         sequence=options("sequence_parallel", False) and tensor > 1,
         zero_stage=stage,
         offload_optimizer=offload,
@@ -222,8 +227,8 @@ def _optimizer(options: Options) -> tuple[float, Optimizer]:
 
 def _schedule(options: Options, line: Line, lr: float, iterations: int) -> Schedule:
     fraction = options("lr_decay_fraction")
-    decay = options("lr_decay_iters") or (math.floor(iterations * fraction) if fraction is not None else iterations)
-    decay = max(1, decay)
+    # 0 is 1, as upstream has it.
+    decay = max(1, options("lr_decay_iters", math.floor(iterations * fraction) if fraction is not None else iterations))
     return Schedule(
         dialect="neox-v2" if line.name == "v2.0" else "neox",
         lr=lr,
@@ -270,7 +275,7 @@ def _data(options: Options, vocabulary: Vocabulary) -> Data:
         train=(together,) if together is not None else parts["train"],
         valid=parts["valid"],
         test=parts["test"],
-        seq_length=options.required("seq_length"),
+        seq_length=options.size("seq_length"),
         split=options("split"),
         order="neox",
         seed=options("seed"),
@@ -318,6 +323,8 @@ def _checkpoint(options: Options, iterations: int) -> Checkpoint:
         raise ConfigError("save: without checkpoint-factor or extra_save_iters, expected one of them — add it")
     if factor is not None and factor < 1:
         raise ConfigError(f"checkpoint-factor: {factor}, expected at least 1 — correct it")
+    if not all(isinstance(step, int) for step in extra):
+        raise ConfigError(f"extra_save_iters: {extra}, expected whole numbers — correct them")
     steps = set(extra)
     is_log = options("checkpoint_scale") == "log"
     if is_log and factor is not None:

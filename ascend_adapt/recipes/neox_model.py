@@ -20,7 +20,7 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
     Raises:
         ConfigError: sizes that do not fit each other, or a kind that is not built.
     """
-    hidden, heads, layers = (options.required(name) for name in ("hidden_size", "num_attention_heads", "num_layers"))
+    hidden, heads, layers = (options.size(name) for name in ("hidden_size", "num_attention_heads", "num_layers"))
     if hidden % heads:
         raise ConfigError(f"hidden_size: {hidden}, expected a multiple of {heads} heads — change one of them")
     positions = options("pos_emb")
@@ -45,10 +45,10 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
         hidden_size=hidden,
         num_layers=layers,
         num_heads=heads,
-        num_query_groups=options("num_kv_heads") or heads,
+        num_query_groups=options("num_kv_heads", heads),
         head_dim=hidden // heads,
         ffn_hidden_size=ffn,
-        max_positions=options.required("max_position_embeddings"),
+        max_positions=options.size("max_position_embeddings"),
         positions=positions,
         rotary_fraction=options("rotary_pct"),
         rotary_base=float(options("rotary_emb_base")),
@@ -92,7 +92,7 @@ def _activation(options: Options, hidden: int) -> tuple[str, int]:
     megatron/model/transformer.py.
     """
     kind, tanh = options("activation"), options("bias_gelu_fusion")
-    width = options("intermediate_size") or int((options("expansion_factor") or 4) * hidden)
+    width = options("intermediate_size", int(options("expansion_factor", 4) * hidden))
     multiple = options("mlp_multiple_of", 1)
     known = {"gelu": "gelu_tanh" if tanh else "gelu", "relu": "relu", "silu": "silu", "swiglu": "swiglu"}
     if kind not in known:

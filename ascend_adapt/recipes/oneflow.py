@@ -137,7 +137,7 @@ def _parallel(options: Options, world_size: int) -> Parallel:
         tensor=tensor,
         pipeline=pipeline,
         data=world_size // tensor // pipeline,
-        stages=even_stages(options.required("num_layers"), pipeline),
+        stages=even_stages(options.size("num_layers"), pipeline),
         recompute="full" if options("checkpoint_activations") else "none",
     )
 
@@ -152,7 +152,7 @@ def _iterations(options: Options, batch: Batch) -> int:
 
 
 def _model(options: Options, vocabulary: int, parallel: Parallel) -> Model:
-    hidden, heads, layers = (options.required(name) for name in ("hidden_size", "num_attention_heads", "num_layers"))
+    hidden, heads, layers = (options.size(name) for name in ("hidden_size", "num_attention_heads", "num_layers"))
     if hidden % heads:
         raise ConfigError(f"hidden_size: {hidden}, expected a multiple of {heads} heads — change one of them")
     std, multiple = options("init_method_std"), options("make_vocab_size_divisible_by")

@@ -109,6 +109,17 @@ class Options:
             raise ConfigError(f"{name}: is not given, and has no default — add it")
         return value
 
+    def size(self, name: str) -> int:
+        """Return the value of ``name``, a number of things there must be.
+
+        Raises:
+            ConfigError: it is not given, or below 1.
+        """
+        value = int(self.required(name))
+        if value < 1:
+            raise ConfigError(f"{name}: {value}, expected at least 1 — correct it")
+        return value
+
     def is_given(self, name: str) -> bool:
         """Return whether the run says something about ``name``."""
         self._read.add(name)

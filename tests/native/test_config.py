@@ -24,6 +24,10 @@ def test_what_was_kept_is_what_was_meant():
         (lambda kept: kept["model"].update(layers=3), "config.model: unknown layers, expected vocab_size"),
         (lambda kept: kept["model"].pop("hidden_size"), "config.model: .*hidden_size"),
         (lambda kept: kept.update(parallel=3), "config.parallel: 3, expected names and values"),
+        (lambda kept: kept["model"].update(hidden_size="wide"), "config.model.hidden_size: 'wide', expected int"),
+        (lambda kept: kept["model"].update(parallel_residual=1), "config.model.parallel_residual: 1, expected bool"),
+        (lambda kept: kept["data"].update(train="text"), "config.data.train: 'text', expected tuple"),
+        (lambda kept: kept["optimizer"].update(eps=None), "config.optimizer.eps: None, expected float"),
         (lambda kept: kept["parallel"].update(tensor=3), "num_heads: 4, expected a multiple of tensor parallel size 3"),
     ],
 )

@@ -58,6 +58,11 @@ def test_every_dataset_of_a_blend_is_looked_at(tokens):
         check_data(run("0.9", tokens(*[40] * 10), "0.1", tokens(*[1] * 10, name="short"), split="8,1,1"))
 
 
+def test_weights_may_be_left_to_the_number_of_documents(tokens):
+    prefixes = [tokens(*[40] * 10), tokens(*[40] * 20, name="more")]
+    check_data(run(*prefixes, data={"weight_by_documents": 0.3}))
+
+
 def test_parts_with_files_of_their_own(tokens):
     data = {"valid": (tokens(40, name="valid"),), "test": (tokens(4, name="test"),)}
     with pytest.raises(DataError, match="test: 4 tokens for test"):

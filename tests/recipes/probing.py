@@ -29,6 +29,33 @@ def other_values(facts: Mapping[str, Any]) -> list[Any]:
     return ["something"]
 
 
+def odd_values(facts: Mapping[str, Any]) -> list[Any]:
+    """Return values of the option's type that nobody means."""
+    kind = str(facts.get("type", "str"))
+    if "dict" in kind:
+        return [{}, {"stage": "x"}, {"stage": -1}, {"type": 3}, {"params": 3}, {"params": {"betas": 1, "lr": "x"}}]
+    if facts.get("nargs") or "list" in kind.lower():
+        return [[], ["x"], [1], [["global"]], [[["global"], 4]]]
+    return [0, -1, 1, 10**9] if "int" in kind or "float" in kind else []
+
+
+def tripping(
+    build: Callable[[dict[str, Any]], tuple[TrainConfig, Options]], base: Mapping[str, Any], options: Mapping[str, Any]
+) -> list[str]:
+    """Return the options of which an odd value raises something else than a ConfigError."""
+    found = []
+    for name, facts in options.items():
+        key = facts.get("dest", name)
+        for value in odd_values(facts):
+            try:
+                build({**base, key: value})
+            except ConfigError:
+                continue
+            except Exception as error:
+                found.append(f"{key}={value!r}: {error!r}")
+    return found
+
+
 def unheeded(
     build: Callable[[dict[str, Any]], tuple[TrainConfig, Options]], base: Mapping[str, Any], options: Mapping[str, Any]
 ) -> list[str]:

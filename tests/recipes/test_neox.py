@@ -160,7 +160,25 @@ def test_what_cannot_be_meant_is_one_sentence(tmp_path, keys, told):
         read(tmp_path, more=keys, small=small)
 
 
+def test_ranks_and_machines(tmp_path):
+    (tmp_path / "small.yml").write_text(SMALL)
+
+    def machines(*more):
+        recipe = neox.read(["-d", str(tmp_path), "small", "--vocab-size", "9", *more])
+        return recipe.ranks_per_node, recipe.nodes, recipe.hostfile
+
+    assert machines() == (None, None, None)
+    assert machines("--num_gpus", "4", "--global_num_gpus", "4") == (4, None, None)
+    assert machines("--global_num_gpus", "8") == (8, None, None)
+    # Beside a hostfile its slots are meant, and as many of its hosts.
+    assert machines("--global_num_gpus", "96", "-H", "hosts") == (None, None, "hosts")
+    assert machines("--num_nodes", "3", "--hostfile", "hosts", "--num_gpus", "2") == (2, 3, "hosts")
+
+
 def test_no_file_and_a_file_that_is_not_there(tmp_path):
+    (tmp_path / "small.yml").write_text(SMALL)
+    with pytest.raises(ConfigError, match=r"--fp16: '\{' is no YAML"):
+        neox.read(["-d", str(tmp_path), "small", "--fp16", "{"])
     with pytest.raises(ConfigError, match="no configuration file"):
         neox.read([])
     with pytest.raises(ConfigError, match=r"missing\.yml: No such file or directory"):

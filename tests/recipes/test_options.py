@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from recipes.probing import unheeded
+from recipes.probing import tripping, unheeded
 
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.recipes import megatron, neox, oneflow
@@ -70,7 +70,7 @@ def build_oneflow(name):
     return of, build
 
 
-@pytest.mark.parametrize(
+EVERY_LINE = pytest.mark.parametrize(
     ("of", "build", "base", "fewest"),
     [
         *((*build_megatron(name), {**MEGATRON, "data_path": ["x"]}, 130) for name in megatron.LINES),
@@ -79,9 +79,17 @@ def build_oneflow(name):
     ],
     ids=lambda value: f"{value.dialect}-{value.name}" if hasattr(value, "dialect") else "",
 )
+
+
+@EVERY_LINE
 def test_every_option_of_upstream_is_used_or_noted_or_refused(of, build, base, fewest):
     assert len(of.options) >= fewest
     assert set(unheeded(build, base, of.options)) <= set(BESIDE_OTHERS)
+
+
+@EVERY_LINE
+def test_no_value_is_answered_with_a_traceback(of, build, base, fewest):
+    assert tripping(build, base, of.options) == []
 
 
 @pytest.mark.parametrize("module", [megatron, neox, oneflow])
