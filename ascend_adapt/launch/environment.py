@@ -43,6 +43,16 @@ def of_patches(request: Request, device: str, targets: Iterable[str], environ: M
         **joined("ASCEND_ADAPT_ALLOW_DRIFT", request.allow_drift),
         **({"ASCEND_ADAPT_STRICT": "1"} if request.strict else {}),
         **({"ASCEND_ADAPT_DEBUG": "1"} if request.debug else {}),
+        **({"ASCEND_ADAPT_NUMERICS": request.numerics} if request.numerics else {}),
+        **(_repeatable(environ) if request.deterministic else {}),
+    }
+
+
+def _repeatable(environ: Mapping[str, str]) -> dict[str, str]:
+    """What makes kernels repeat; without a fixed workspace cuBLAS may not, whatever torch is told."""
+    return {
+        "ASCEND_ADAPT_DETERMINISTIC": "1",
+        "CUBLAS_WORKSPACE_CONFIG": environ.get("CUBLAS_WORKSPACE_CONFIG") or ":4096:8",
     }
 
 

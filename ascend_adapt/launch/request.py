@@ -23,7 +23,8 @@ ascend-run [options] script.py [script arguments ...]
 LAUNCHERS = ("auto", "local", "ssh", "pdsh")
 
 # Promised, not built: said in one line rather than ignored.
-NOT_BUILT = ("--numerics", "--deterministic", "--npu-compile-mode", "--fallback")
+NOT_BUILT = ("--npu-compile-mode", "--fallback")
+NUMERICS = ("upstream", "exact")
 # What is said to the launcher outside of a container only; true for those that take a value.
 _OUTSIDE = {
     **dict.fromkeys(("--container", "--image", "--src", "--py", "--wheel", "--cmd", "--export", "--log-dir"), True),
@@ -67,6 +68,8 @@ class Request:
     disable: tuple[str, ...] = ()
     allow_drift: tuple[str, ...] = ()
     strict: bool = False
+    numerics: str | None = None
+    deterministic: bool = False
     adapt: bool = True
     pass_local_rank: bool = False
     max_restarts: int = 0
@@ -132,6 +135,8 @@ def parse(argv: Sequence[str]) -> Request:
         disable=tuple(known.disable),
         allow_drift=tuple(known.allow_drift),
         strict=known.strict,
+        numerics=known.numerics,
+        deterministic=known.deterministic,
         adapt=not known.no_adapt,
         pass_local_rank=known.pass_local_rank,
         max_restarts=known.max_restarts,
@@ -196,6 +201,8 @@ def _parser() -> argparse.ArgumentParser:
         "--allow-drift", action="append", default=[], metavar="NAME", help="go on although this patch drifted or failed"
     )
     add("--strict", action="store_true", help="stop on every patch that drifted, failed or was lost")
+    add("--numerics", choices=NUMERICS, help="masks of Megatron's softmax extensions: upstream's own fill, or exact")
+    add("--deterministic", action="store_true", help="kernels that repeat bit for bit; none is chosen by measuring")
     add("--no-adapt", action="store_true", help="start the job without any patch")
     add("--pass-local-rank", action="store_true", help="add --local_rank=N to the script's arguments")
     add("--max-restarts", type=_at_least_zero, default=0, metavar="N", help="restart all ranks up to N times")

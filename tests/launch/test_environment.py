@@ -19,6 +19,19 @@ def test_patch_options_become_variables():
     }
 
 
+def test_options_of_numbers_become_variables():
+    request = parse(["--numerics", "exact", "--deterministic", "train.py"])
+    env = environment.of_patches(request, "cuda", (), {"ASCEND_ADAPT_NUMERICS": "upstream"})
+    assert env["ASCEND_ADAPT_NUMERICS"] == "exact"
+    assert env["ASCEND_ADAPT_DETERMINISTIC"] == "1"
+    assert env["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert environment.of_patches(request, "cuda", (), {"CUBLAS_WORKSPACE_CONFIG": ":16:8"})[
+        "CUBLAS_WORKSPACE_CONFIG"
+    ] == (":16:8")
+    plain = environment.of_patches(parse(["train.py"]), "cuda", (), {})
+    assert not {"ASCEND_ADAPT_NUMERICS", "ASCEND_ADAPT_DETERMINISTIC", "CUBLAS_WORKSPACE_CONFIG"} & set(plain)
+
+
 @pytest.mark.parametrize("users", ["", "/x", ":/x", "/x::/y:", f"{environment.BOOTSTRAP}:/x", "/a b:/ü"])
 def test_the_bootstrap_is_first_and_no_element_is_empty(users):
     elements = environment.python_path(users).split(":")
