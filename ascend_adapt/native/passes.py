@@ -139,8 +139,9 @@ def stages_of(config: TrainConfig, mesh: Mesh) -> range:
 class _Stage(nn.Module):
     """A decoder as a schedule sees it.
 
-    Not an FSDP module: torch's schedules sum the gradients of those, each release in its own way and 2.13's interleaved
-    one not at all. Here the backward pass of the step's last micro batch does it, as without a pipeline.
+    Not an FSDP module: torch's schedules sum the gradients of those, each release in its own way, and 2.13's interleaved
+    one, as its source reads, not at all. Here the backward pass of the step's last micro batch does it, as without a
+    pipeline.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -167,7 +168,7 @@ class _Stage(nn.Module):
 
 
 def _unscaled(kind: Any) -> dict[str, Any]:
-    """Say that the loss is already a mean over micro batches; before torch 2.7 no schedule divided gradients."""
+    """Say that the loss is already a mean over micro batches; torch 2.6 has no such switch, and divides nothing."""
     return {"scale_grads": False} if "scale_grads" in inspect.signature(kind.__init__).parameters else {}
 
 
