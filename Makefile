@@ -9,11 +9,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-<<<<<<< HEAD
-.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture hosts bench-startup npu-operators install clean
-=======
-.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture bench-startup npu-operators native-matrix install clean
->>>>>>> 848b2d96549b05e8913b6d5f11df381ec480682d
+.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture hosts bench-startup npu-operators native-matrix install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)

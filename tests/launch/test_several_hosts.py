@@ -61,7 +61,7 @@ def test_env_1(ascend_run, stub, tmp_path):
     called = (tmp_path / "called").read_text()
     assert "64(x2)" not in called
     assert "$HOME" not in called
-    assert [line.split(" -c ")[0].split()[-2] for line in called.splitlines()] == ["w-1", "u@10.255.0.2"]
+    assert {line.split(" -c ")[0].split()[-2] for line in called.splitlines()} == {"w-1", "u@10.255.0.2"}
 
 
 def encodable(text):
@@ -261,6 +261,41 @@ def test_what_is_forwarded():
     assert set(environment.forwarded(environ, ["MINE"])) == wanted
     with pytest.raises(LaunchError, match="--export OTHER: is not set here"):
         environment.forwarded(environ, ["OTHER"])
+
+
+@pytest.mark.parametrize(
+    ("device", "users", "wanted"),
+    [
+        ("cpu", {}, {"GLOO_SOCKET_IFNAME": "bond0", "TP_SOCKET_IFNAME": "bond0", "OMP_NUM_THREADS": "1"}),
+        ("cuda", {"OMP_NUM_THREADS": "3", "GLOO_SOCKET_IFNAME": "x"}, {"NCCL_SOCKET_IFNAME": "=bond0"}),
+        ("npu", {}, {"HCCL_IF_IP": "10.0.0.7", "HCCL_IF_BASE_PORT": "61000"}),
+        ("npu", {"HCCL_SOCKET_IFNAME": "y"}, {"HCCL_IF_BASE_PORT": "61000", "HCCL_IF_IP": None}),
+    ],
+)
+def test_what_a_host_adds_of_its_own(device, users, wanted, monkeypatch):
+    monkeypatch.setattr(environment.network, "address_towards", {"w-1": "10.0.0.7"}.get)
+    monkeypatch.setattr(environment.network, "interface_of", {"10.0.0.7": "bond0"}.get)
+    own = environment.of_host(device, "w-1", 61000, 1000, users)
+    assert {name: own.get(name) for name in wanted} == wanted
+    assert not users.keys() & own.keys()
+
+
+def test_a_host_without_a_way_to_the_others_adds_no_interface(monkeypatch):
+    monkeypatch.setattr(environment.network, "address_towards", lambda name: None)
+    assert set(environment.of_host("npu", "w-1", 61000, 1, {})) == {"OMP_NUM_THREADS", "HCCL_IF_BASE_PORT"}
+
+
+def test_which_names_are_this_machine():
+    import socket
+
+    from ascend_adapt.launch import network
+
+    for name in ("localhost", "127.0.0.1", socket.gethostname()):
+        assert network.is_here(name)
+    for name in ("somebody-else@localhost", "10.255.255.1", "no-such-host.invalid"):
+        assert not network.is_here(name)
+    assert {network.interface_of("127.0.0.1"), network.interface_of("10.255.255.1")} == {"lo", None}
+    assert network.address_towards("127.0.0.1") is None
 
 
 def test_deepspeed_env(tmp_path):
