@@ -139,8 +139,8 @@ def stages_of(config: TrainConfig, mesh: Mesh) -> range:
 class _Stage(nn.Module):
     """A decoder as a schedule sees it.
 
-    Not an FSDP module: torch's schedules sum the gradients of those, each release in its own way, and 2.13's interleaved
-    one, as its source reads, not at all. Here the backward pass of the step's last micro batch does it, as without a
+    Not an FSDP module: torch's schedules sum the gradients of those, each release in its own way (2.13's interleaved
+    one, as its source reads, not at all). Here the backward pass of the step's last micro batch does it, as without a
     pipeline.
     """
 

@@ -21,19 +21,18 @@ def check_data(config: TrainConfig) -> None:
         DataError: no token files, a part without sequences or shorter than one sample, or an id beyond the table.
     """
     data = config.data
+    read = {"train", "valid", "test"} if config.eval_interval and config.eval_iterations else {"train"}
     if data.valid or data.test:
         for part, words in (("train", data.train), ("valid", data.valid), ("test", data.test)):
-            for prefix in _prefixes(words, data):
+            for prefix in _prefixes(words, data) if words and part in read else ():
                 tokens = _opened(prefix, config)
                 _check_part(config, part, prefix, tokens, range(len(tokens.sizes)))
         return
     for prefix in _prefixes(data.train, data):
         tokens = _opened(prefix, config)
         cuts = split_sequences(data.split, len(tokens.sizes), data.order)
-        shares = _shares(data.split)
-        for part, cut, share in zip(("train", "valid", "test"), cuts, shares, strict=False):
-            is_read = part == "train" or (config.eval_interval and config.eval_iterations)
-            if share > 0 and is_read:
+        for part, cut, share in zip(("train", "valid", "test"), cuts, _shares(data.split), strict=False):
+            if share > 0 and part in read:
                 _check_part(config, part, prefix, tokens, cut)
 
 

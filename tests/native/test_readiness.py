@@ -67,6 +67,8 @@ def test_parts_with_files_of_their_own(tokens):
     data = {"valid": (tokens(40, name="valid"),), "test": (tokens(4, name="test"),)}
     with pytest.raises(DataError, match="test: 4 tokens for test"):
         check_data(run(tokens(40), data=data))
+    check_data(run(tokens(40), data=data, eval_iterations=0))
+    check_data(run(tokens(40), data={"valid": data["valid"]}))
 
 
 def test_an_id_beyond_the_table(tokens):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +72,17 @@ def test_what_only_core_has():
 def test_the_fused_gelu_decides_on_the_formula():
     assert read("--no-bias-gelu-fusion")[0].model.activation == "gelu"
     assert read("--no-bias-gelu-fusion --openai-gelu")[0].model.activation == "gelu_tanh"
+
+
+def test_deviations_are_upstreams_own():
+    recorded = Path(__file__).parents[1] / "native" / "upstream_schedules.json"
+    rows = [row for row in json.loads(recorded.read_text())["deviations"] if row["source"] == "Megatron-LM@v2.5"]
+    assert {row["rule"] for row in rows} == {"init_method", "scaled_init_method"}
+    for row in rows:
+        sizes = f"--hidden-size {row['hidden']} --num-layers {row['layers']} --upstream-line v2.5"
+        model = read(sizes)[0].model
+        init = model.init if row["rule"] == "init_method" else model.output_init
+        assert math.isclose(init.std, row["std"], rel_tol=1e-15)
 
 
 def test_dashes_and_underscores_are_equal():
