@@ -158,14 +158,20 @@ assert outcome.state == "reverted" and "cannot be undone" in outcome.reason
 
 UPSTREAMS = os.environ.get("ASCEND_ADAPT_UPSTREAMS", "")
 # An import inside a function asks for the real torch: these are there, and take nothing from torch.cuda.
-HARMLESS = {"from torch.optim import SGD, Adam, AdamW", "from torch.optim.optimizer import _params_t"}
+HARMLESS = {
+    "from torch.optim import SGD, Adam, AdamW",
+    "from torch.optim.optimizer import _params_t",
+    "from torch.utils.tensorboard import SummaryWriter",
+}
 
 
 @pytest.mark.parametrize("folder", ["gpt-neox", "gpt-neox-v2.0", "GLM"])
 def test_no_call_of_the_code_base_escapes(folder):
     if not (Path(UPSTREAMS) / folder).is_dir() or not UPSTREAMS:
         pytest.skip(f"not checked: {folder} (ASCEND_ADAPT_UPSTREAMS)")
-    assert [one for path in (Path(UPSTREAMS) / folder).rglob("*.py") for one in escapes(path)] == []
+    own = [path for path in (Path(UPSTREAMS) / folder).rglob("*.py") if "tests" not in path.parts]
+    assert len(own) > 50
+    assert [one for path in own for one in escapes(path)] == []
 
 
 def escapes(path: Path) -> list[str]:
