@@ -224,6 +224,34 @@ def test_nothing_is_compiled_where_the_extensions_are_provided(neox: Site) -> No
         __import__("fused_rotary_positional_embedding_of_nobody")
 
 
+def test_training_v2_0_needs_no_evaluation_harness_and_evaluating_says_what_it_needs(neox: Site) -> None:
+    neox.write(
+        megatron__model__flash_attention="",
+        megatron__uses="""
+            import best_download
+            from lm_eval.models.gpt2 import GPT2LM
+            from lm_eval import tasks, evaluator, utils, base
+            class Adapter(GPT2LM):
+                pass
+            """,
+    )
+    told = neox.run(
+        """
+import ascend_adapt
+ascend_adapt.enable(device="cpu")
+from megatron import uses
+for use in (uses.Adapter, lambda: uses.base.CacheHook, uses.best_download.download_file):
+    try:
+        use()
+    except (AttributeError, ModuleNotFoundError) as error:
+        print(error)
+""",
+        ASCEND_ADAPT_PLUGINS="gpt_neox",
+    )
+    assert told.count("is not installed, expected it for eval_tasks") == 3
+    assert "lm_eval.base.CacheHook: lm_eval: is not installed" in told
+
+
 def test_deepspeed_npu_is_an_import_that_does_nothing_and_says_so(neox: Site) -> None:
     enabled = "import ascend_adapt; ascend_adapt.enable(device='cpu'); "
     code = enabled + "import deepspeed_npu; print(deepspeed_npu.__spec__.origin)"

@@ -45,7 +45,8 @@ def pretrain(ranks: int, model_parallel: int, stage: int = 0, more: str = "") ->
 
     def command(place: Place) -> Sequence[str]:
         prepare(place, "pretrain_glm.py")
-        corpus = library_text.write_documents(place.folder / "00.jsonl", length=1500)
+        # GLM writes its tokens beside it once, in whatever order a hundred processes come to.
+        corpus = library_text.write_documents(place.shared / "00.jsonl", length=1500)
         options = f"""\
             {MODEL} {TOKENIZER} {NO_DROPOUT} --bert-prob 0.5 --gap-sentence-prob 0.3 --avg-block-length 3
             --gpt-min-ratio 0.25 --block-mask-prob 0.1 --short-seq-prob 0.02 --experiment-name tiny

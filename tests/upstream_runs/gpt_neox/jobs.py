@@ -47,6 +47,10 @@ TINY = {
 }
 
 
+STAGED = {"pipe_parallel_size": 2}
+ZERO = {"zero_optimization": {"stage": 1, "reduce_scatter": True, "contiguous_gradients": True}}
+
+
 def settings(place: Place, ranks: int, changes: dict[str, Any]) -> str:
     """Return a whole configuration of GPT-NeoX, which reads it as YAML: there 1e-08 is a text, a number has a point."""
     data = library_text.write_tokens(place.shared)
@@ -69,23 +73,26 @@ def deepy(ranks: int, **changes: Any) -> Callable[[Place], Sequence[str]]:
     return command
 
 
-def in_two_parts(second: dict[str, Any]) -> Callable[[Place], Sequence[str]]:
-    """Return the command of a training of three steps that is saved, and one that begins where it is saved."""
+def in_two_parts(second: dict[str, Any], slim: bool = False) -> Callable[[Place], Sequence[str]]:
+    """Return the command of a training of three steps that is saved, and one that begins where it is saved.
+
+    ``slim``: between them optimizer states are removed, as EleutherAI publishes weights.
+    """
 
     def command(place: Place) -> Sequence[str]:
         folder = str(place.folder / "saved")
         first = {"train-iters": 3, "save": folder, "load": folder, "checkpoint-factor": 3}
         for name, changes in (("first.yml", first), ("second.yml", {"load": folder, **second})):
-            (place.folder / name).write_text(settings(place, 2, {"pipe-parallel-size": 2, **changes}))
+            (place.folder / name).write_text(settings(place, 2, {"pipe-parallel-size": 2, **ZERO, **changes}))
         deepy_py, train_py = (str(place.checkout / name) for name in ("deepy.py", "train.py"))
         start = 'python "$1" "$2" -d "$3"'
-        return ["bash", "-c", f"{start} first.yml && {start} second.yml", "-", deepy_py, train_py, str(place.folder)]
+        between = 'rm "$3"/saved/global_step3/*zero_pp_rank*' if slim else "true"
+        line = f"{start} first.yml && {between} && {start} second.yml"
+        return ["bash", "-c", line, "-", deepy_py, train_py, str(place.folder)]
 
     return command
 
 
-STAGED = {"pipe_parallel_size": 2}
-ZERO = {"zero_optimization": {"stage": 1, "reduce_scatter": True, "contiguous_gradients": True}}
 # Settings of Ascend's fork, as its configurations have them.
 OF_THE_FORK = {"async_tensor_model_parallel_allreduce": True, "use_triangle_attn": True}
 FUSED = {"scaled_masked_softmax_fusion": True, "attention_softmax_in_fp32": True}
@@ -106,7 +113,7 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
         job("zero1", deepy(2, **ZERO, checkpoint_activations=True), 2),
         job("fused", deepy(1, **FUSED, finetune="False", **OF_THE_FORK), 1),
         job("resume", in_two_parts({"train-iters": 6}), 2),
-        job("finetune", in_two_parts({"train-iters": 3, "finetune": "True"}), 2),
+        job("finetune", in_two_parts({"train-iters": 3, "finetune": "True"}, slim=True), 2),
     )
 
 
