@@ -193,9 +193,9 @@ def test_kernels_are_compiled_only_where_there_is_nvcc(monkeypatch, cuda, home, 
 def test_attention_gets_what_it_can_take_views_of() -> None:
     query, key, value = torch.randn(S, B, N, 3, 4).transpose(1, 2).unbind(-2)
 
-    def upstream(query, key, value, mask):
-        assert mask == "mask"
-        return [one.view(S, B * N, -1) for one in (query, key, value)]
+    def upstream(query_layer, key_layer, value_layer, attention_mask):
+        assert attention_mask == "mask"
+        return [one.view(S, B * N, -1) for one in (query_layer, key_layer, value_layer)]
 
     for one, given in zip(
         attention.contiguous_attention.function(upstream, None, (query, key, value, "mask"), {}),
