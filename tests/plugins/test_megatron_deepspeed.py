@@ -350,7 +350,10 @@ STAND_INS = {
 }
 
 
-@pytest.mark.parametrize("one", code_base_records.KNOWN, ids=lambda one: one.folder)
+BOTH = [one for one in code_base_records.KNOWN if one.folder.endswith("Megatron-DeepSpeed")]
+
+
+@pytest.mark.parametrize("one", BOTH, ids=lambda one: one.folder)
 def test_the_stand_ins_have_the_real_parameters(one) -> None:
     record = upstream_facts.load(code_base_records.path_of(one))
     checked = 0
