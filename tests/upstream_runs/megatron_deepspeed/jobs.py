@@ -129,7 +129,8 @@ PP2 = ("--pipeline-model-parallel-size", "2")
 RESET = ("--reset-attention-mask", "--reset-position-ids")
 JOBS = (
     job("deepspeedai-zero1", DEEPSPEEDAI, by_deepspeed(2, 1, *NO_PIPE, *SAME)),
-    job("deepspeedai-zero3", DEEPSPEEDAI, by_deepspeed(2, 3, *NO_PIPE, *SAME)),
+    # Below zero.Init even the initialization on the CPU draws its numbers on the device.
+    job("deepspeedai-zero3", DEEPSPEEDAI, by_deepspeed(2, 3, *NO_PIPE, *SAME), bound=1e-2),
     job("deepspeedai-tp2", DEEPSPEEDAI, by_deepspeed(2, 1, *NO_PIPE, *TP2, *SAME)),
     job("deepspeedai-pp2", DEEPSPEEDAI, by_deepspeed(2, 1, *PP2, *SAME)),
     job("bigscience-one", BIGSCIENCE, by_torch(1, *SAME), ranks=1),
