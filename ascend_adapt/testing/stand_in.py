@@ -19,6 +19,7 @@ from ascend_adapt.patches import static, syntax
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.installation import SourceTree
 from ascend_adapt.patches.spec import Patch
+from ascend_adapt.probe import find_root
 
 ANSWER = "as upstream has it"
 
@@ -52,6 +53,7 @@ def shape_of(patch: Patch, tree: SourceTree | None = None) -> Shape:
         NotShown: a declaration from which no module can be made.
     """
     _refuse_what_python_needs(patch)
+    _refuse_what_is_here(patch)
     declared = _declared_shape(patch)
     if declared.value or patch.kind not in ("wrap", "replace"):
         return declared
@@ -69,6 +71,12 @@ def _refuse_what_python_needs(patch: Patch) -> None:
 
 
 _NEEDED = ("ascend_adapt", "packaging", "pluggy", "wrapt", "yaml", "rich")
+
+
+def _refuse_what_is_here(patch: Patch) -> None:
+    """A provided module is shown where it is missing; a real one always wins."""
+    if patch.kind == "provide" and patch.target.root == patch.target.module and find_root(patch.target.root):
+        raise NotShown(f"a real {patch.target.module} is installed here")
 
 
 def _declared_shape(patch: Patch) -> Shape:

@@ -10,6 +10,7 @@ from ..code_bases import MEGATRON_DEEPSPEED
 from .attention_masks import is_causal
 
 TARGET = "megatron.model.transformer:CoreAttention.forward"
+ARGUMENTS = ("query_layer", "key_layer", "value_layer", "attention_mask")
 
 
 @wrap(
@@ -22,8 +23,8 @@ TARGET = "megatron.model.transformer:CoreAttention.forward"
 )
 def contiguous_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute the attention of query, key and value [S, B, N, D], each made contiguous."""
-    query, key, value, *others = args
-    return wrapped(query.contiguous(), key.contiguous(), value.contiguous(), *others, **kwargs)
+    given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
+    return wrapped(**{name: value if name == "attention_mask" else value.contiguous() for name, value in given.items()})
 
 
 @wrap(
@@ -37,8 +38,8 @@ def contiguous_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwa
 )
 def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute the attention in one operation; query, key and value are [S, B, N, D], the result is [S, B, N * D]."""
-    given = {**dict(zip(("query_layer", "key_layer", "value_layer", "attention_mask"), args, strict=False)), **kwargs}
-    query, key, value = (given[name].permute(1, 2, 0, 3) for name in ("query_layer", "key_layer", "value_layer"))
+    given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
+    query, key, value = (given[name].permute(1, 2, 0, 3) for name in ARGUMENTS[:3])
     mask, causal = given["attention_mask"], instance.attn_mask_type.name == "causal"
     if causal and mask is not None and is_causal(mask, query.shape[2], key.shape[2]):
         mask = None

@@ -193,9 +193,9 @@ def test_kernels_are_compiled_only_where_there_is_nvcc(monkeypatch, cuda, home, 
 def test_attention_gets_what_it_can_take_views_of() -> None:
     query, key, value = torch.randn(S, B, N, 3, 4).transpose(1, 2).unbind(-2)
 
-    def upstream(query, key, value, mask):
-        assert mask == "mask"
-        return [one.view(S, B * N, -1) for one in (query, key, value)]
+    def upstream(query_layer, key_layer, value_layer, attention_mask):
+        assert attention_mask == "mask"
+        return [one.view(S, B * N, -1) for one in (query_layer, key_layer, value_layer)]
 
     for one, given in zip(
         attention.contiguous_attention.function(upstream, None, (query, key, value, "mask"), {}),
@@ -350,7 +350,10 @@ STAND_INS = {
 }
 
 
-@pytest.mark.parametrize("one", code_base_records.KNOWN, ids=lambda one: one.folder)
+BOTH = [one for one in code_base_records.KNOWN if one.folder.endswith("Megatron-DeepSpeed")]
+
+
+@pytest.mark.parametrize("one", BOTH, ids=lambda one: one.folder)
 def test_the_stand_ins_have_the_real_parameters(one) -> None:
     record = upstream_facts.load(code_base_records.path_of(one))
     checked = 0
