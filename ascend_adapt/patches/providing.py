@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any
 
 from ascend_adapt import probe
 from ascend_adapt.patches.host import Host
+from ascend_adapt.patches.imports import at_end_of_import
+from ascend_adapt.patches.installation import is_complete
 from ascend_adapt.patches.spec import Registered
 
 
@@ -57,9 +60,25 @@ class ProvidingFinder:
         provided = self.provided.get(fullname)
         if provided is None or (provided.host is not None and not _asked_by(provided.host)):
             return None
+        if provided.registered.patch.importers and not self._lend(fullname, provided.registered.patch.importers):
+            return None
         is_package = any(name.startswith(f"{fullname}.") for name in self.provided)
         origin = f"provided by {provided.registered}"
         return importlib.machinery.ModuleSpec(fullname, _Loader(provided), origin=origin, is_package=is_package)
+
+    def _lend(self, name: str, importers: Sequence[str]) -> bool:
+        """Return whether one of ``importers``, while it is imported itself, asks; at its end the module goes again."""
+        module = sys.modules.get(_asking().get("__name__", ""))
+        if module is None or module.__name__ not in importers or is_complete(module):
+            return False
+        at_end_of_import(module, functools.partial(_forget, name), also_if_failed=True)
+        return True
+
+
+def _forget(name: str) -> None:
+    loader = getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)
+    if isinstance(loader, _Loader):
+        del sys.modules[name]
 
 
 class _Loader(importlib.abc.Loader):
@@ -75,16 +94,20 @@ class _Loader(importlib.abc.Loader):
 
 def _asked_by(host: Host) -> bool:
     """Whether the import comes from code of ``host``, and not from another library's availability check."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and _is_import_machinery(frame.f_globals.get("__name__", "")):
-        frame = frame.f_back
-    if frame is None:
-        return False
-    name, file = frame.f_globals.get("__name__", ""), frame.f_globals.get("__file__")
+    asking = _asking()
+    name, file = asking.get("__name__", ""), asking.get("__file__")
     if name == "__main__":
         return bool(file) and not host.owns(Path(file).resolve().parent)
     folder = probe.root_folder(name.partition(".")[0])
     return folder is not None and not host.owns(folder)
+
+
+def _asking() -> dict[str, Any]:
+    """Return the globals of the code that imports."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and _is_import_machinery(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    return {} if frame is None else frame.f_globals
 
 
 def _is_import_machinery(name: str) -> bool:

@@ -1,0 +1,12 @@
+"""Megatron-core and Megatron-LM, as the distribution ``megatron-core`` or a checkout of Megatron-LM has them."""
+
+from ascend_adapt import Patch, hookimpl
+
+from . import cuda_extensions, dataset_helpers, fused_operations, optimizer, without_triton
+
+
+@hookimpl
+def register_patches() -> list[Patch]:
+    """Return the patches of every topic."""
+    topics = (fused_operations, optimizer, dataset_helpers, cuda_extensions, without_triton)
+    return [patch for topic in topics for patch in topic.PATCHES]
