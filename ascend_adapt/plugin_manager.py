@@ -145,22 +145,23 @@ class PluginManager:
         hosts, owners = dict(known), dict.fromkeys(known, "ascend_adapt")
         order = list(self._origins)  # whoever was here first, not whose name sorts first, has declared it
         for one in sorted(patches, key=lambda one: order.index(one.plugin)):
-            host = one.patch.host
-            if not isinstance(host, Host):
-                continue
-            if hosts.setdefault(host.name, host) != host:
-                self._tell(
-                    f"host {host.name!r}: {one} declares it otherwise than {owners[host.name]} — use another name"
-                )
-            owners.setdefault(host.name, str(one))
+            for host in one.patch.hosts:
+                if not isinstance(host, Host):
+                    continue
+                if hosts.setdefault(host.name, host) != host:
+                    self._tell(
+                        f"host {host.name!r}: {one} declares it otherwise than {owners[host.name]} — use another name"
+                    )
+                owners.setdefault(host.name, str(one))
         kept = []
         for one in patches:
-            host = one.patch.host
-            if isinstance(host, str) and host not in hosts:
+            unknown = [host for host in one.patch.hosts if isinstance(host, str) and host not in hosts]
+            for host in unknown:
                 self._tell(
                     f"{one}: host {host!r} is declared by nobody — give Host(...) or one of {', '.join(sorted(hosts))}"
                 )
-            elif not isinstance(host, Host) or hosts[host.name] == host:
+            own = [host for host in one.patch.hosts if isinstance(host, Host)]
+            if not unknown and all(hosts[host.name] == host for host in own):
                 kept.append(one)
         return hosts, kept
 

@@ -57,9 +57,9 @@ class Arming:
         """Take back whatever of ``records`` is in force."""
         undo(records, self.applier, self._finder)
 
-    def host_of(self, patch: Patch) -> Host | None:
-        """Return the host that a patch is limited to, if any."""
-        return None if patch.host is None else self.hosts[str(patch.host)]
+    def hosts_of(self, patch: Patch) -> tuple[Host, ...]:
+        """Return the hosts that a patch is limited to; none: it is for all."""
+        return tuple(self.hosts[str(host)] for host in patch.hosts)
 
     def bring_up_to_date(self, record: Record) -> bool:
         """Bring one record up to date; return whether it was applied just now."""
@@ -111,13 +111,13 @@ class Arming:
 
     def _provide(self, record: Record, reason: str) -> None:
         name = record.patch.target.module
-        if name in self._finder.provided:
+        if self._finder.offers(record.registered):
             return
         if name in sys.modules or ("." not in name and probe.find_root(name) is not None):
             record.set("not_needed", f"a real {name} is there")
             return
         fill = functools.partial(self._fill, record, reason)
-        self._finder.offer(name, Provided(record.registered, self.host_of(record.patch), fill))
+        self._finder.offer(name, Provided(record.registered, self.hosts_of(record.patch), fill))
         record.set("armed", reason)
 
     def _fill(self, record: Record, reason: str, module: ModuleType) -> None:

@@ -5,7 +5,7 @@ Plugins only declare; no other code compares versions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,9 +32,9 @@ def judge(patch: Patch, device: str, hosts: Mapping[str, Host], installation: In
     if patch.devices and device not in patch.devices:
         return Verdict(False, f"is for {' or '.join(patch.devices)}, this process runs on {device}")
     verdicts = [_judge_version(requirement, patch.target, installation) for requirement in patch.requires]
-    if patch.host is not None and patch.kind != "provide" and patch.host_script is None:
+    if patch.hosts and patch.kind != "provide" and patch.host_script is None:
         # A provided module belongs to whoever imports it, a script lies where it is started from.
-        verdicts.append(_judge_host(hosts[str(patch.host)], patch.target, installation))
+        verdicts.append(_judge_hosts([hosts[str(host)] for host in patch.hosts], patch.target, installation))
     found = ", ".join(verdict.found for verdict in verdicts if verdict.found)
     answers = [verdict.admits for verdict in verdicts]
     answer = False if False in answers else None if None in answers else True
@@ -66,9 +66,28 @@ def _judge_version(requirement: Requirement, target: Target, installation: Insta
     return Verdict(False, f"requires {requirement}, found {found}{note}", found)
 
 
+def _judge_hosts(hosts: Sequence[Host], target: Target, installation: Installation) -> Verdict:
+    verdicts = [_judge_host(host, target, installation) for host in hosts]
+    answers = [verdict.admits for verdict in verdicts]
+    answer = True if True in answers else None if None in answers else False
+    telling = [verdict for verdict in verdicts if verdict.admits is answer]
+    reasons = dict.fromkeys(verdict.reason for verdict in telling if verdict.reason)
+    return Verdict(answer, "; ".join(reasons), telling[0].found)
+
+
 def _judge_host(host: Host, target: Target, installation: Installation) -> Verdict:
+    """A target that no host has, such as one in numpy, is right for a host whose packages would be found now."""
     folder = installation.folder(target.root)
-    if folder is None:
-        return Verdict(None, f"is for {host}, judged when {target.root} is imported")
-    foreign = host.owns(folder)
-    return Verdict(False, f"is for {host}: {foreign}", f"{target.root} in {folder}") if foreign else Verdict(True, "")
+    if folder is not None and not host.owns(folder):
+        return Verdict(True, "")
+    home = folder if target.root in host.roots else installation.folder(host.root)
+    if home is None:
+        if folder is None:
+            return Verdict(None, f"is for {host}, judged when {target.root} is imported")
+        return Verdict(False, f"is for {host}: {host.owns(folder)}", f"no {host.root}")
+    foreign = host.owns(home)
+    if foreign:
+        return Verdict(False, f"is for {host}: {foreign}", f"{target.root if home is folder else host.root} in {home}")
+    if any((home / name).exists() for name in (target.root, f"{target.root}.py")):
+        return Verdict(False, f"is for {host}: {target.root} is taken from {folder}", f"{target.root} in {folder}")
+    return Verdict(True, "")

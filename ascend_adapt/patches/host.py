@@ -30,5 +30,15 @@ class Host:
                 return f"{marker} is in {folder}"
         return ""
 
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The top-level packages or modules that the markers of this host lie in."""
+        return tuple(dict.fromkeys(marker.partition("/")[0].removesuffix(".py") for marker in self.present))
+
+    @property
+    def root(self) -> str:
+        """The first of ``roots``, which tells where this host is; empty if it has none."""
+        return next(iter(self.roots), "")
+
     def __str__(self) -> str:
         return self.name

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from ascend_adapt import probe
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.imports import at_end_of_import
 from ascend_adapt.patches.installation import is_complete
-from ascend_adapt.patches.spec import Registered
+from ascend_adapt.patches.spec import Patch, Registered
 
 
 @dataclass(frozen=True)
 class Provided:
-    """One module to provide: the patch that provides it, its host, and what fills it."""
+    """One module to provide: the patch that provides it, its hosts, and what fills it."""
 
     registered: Registered
-    host: Host | None
+    hosts: tuple[Host, ...]
     fill: Callable[[ModuleType], None]
 
 
@@ -32,19 +32,27 @@ class ProvidingFinder:
     """Stands at the end of sys.meta_path, so that a real module always wins."""
 
     def __init__(self) -> None:
-        self.provided: dict[str, Provided] = {}
+        self.provided: dict[str, list[Provided]] = {}
 
     def offer(self, name: str, provided: Provided) -> None:
-        """Make module ``name`` importable."""
-        self.provided[name] = provided
+        """Make module ``name`` importable; of several offers to the same code the first counts."""
+        self.provided.setdefault(name, []).append(provided)
         if self not in sys.meta_path:
             sys.meta_path.append(self)
 
-    def withdraw(self, name: str) -> None:
-        """Make module ``name`` what it was: missing."""
-        self.provided.pop(name, None)
+    def offers(self, registered: Registered) -> bool:
+        """Return whether the patch's module is on offer."""
+        return any(one.registered is registered for one in self.provided.get(registered.patch.target.module, ()))
+
+    def withdraw(self, registered: Registered) -> None:
+        """Make the patch's module what it was: missing."""
+        name = registered.patch.target.module
+        left = [one for one in self.provided.pop(name, []) if one.registered is not registered]
+        if left:
+            self.provided[name] = left
         module = sys.modules.get(name)
-        if isinstance(getattr(getattr(module, "__spec__", None), "loader", None), _Loader):
+        loader = getattr(getattr(module, "__spec__", None), "loader", None)
+        if isinstance(loader, _Loader) and loader.provided.registered is registered:
             del sys.modules[name]
             above, _, child = name.rpartition(".")
             parent = sys.modules.get(above)
@@ -57,28 +65,13 @@ class ProvidingFinder:
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Return the spec of a provided module, or None if there is none for the code that asks."""
-        provided = self.provided.get(fullname)
-        if provided is None or (provided.host is not None and not _asked_by(provided.host)):
-            return None
-        if provided.registered.patch.importers and not self._lend(fullname, provided.registered.patch.importers):
+        offers = self.provided.get(fullname, ())
+        provided = next((one for one in offers if not one.hosts or _asked_by(one.hosts)), None)
+        if provided is None or not _is_lent(provided.registered.patch):
             return None
         is_package = any(name.startswith(f"{fullname}.") for name in self.provided)
         origin = f"provided by {provided.registered}"
         return importlib.machinery.ModuleSpec(fullname, _Loader(provided), origin=origin, is_package=is_package)
-
-    def _lend(self, name: str, importers: Sequence[str]) -> bool:
-        """Return whether one of ``importers``, while it is imported itself, asks; at its end the module goes again."""
-        module = sys.modules.get(_asking().get("__name__", ""))
-        if module is None or module.__name__ not in importers or is_complete(module):
-            return False
-        at_end_of_import(module, functools.partial(_forget, name), also_if_failed=True)
-        return True
-
-
-def _forget(name: str) -> None:
-    loader = getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)
-    if isinstance(loader, _Loader):
-        del sys.modules[name]
 
 
 class _Loader(importlib.abc.Loader):
@@ -92,14 +85,32 @@ class _Loader(importlib.abc.Loader):
         self.provided.fill(module)
 
 
-def _asked_by(host: Host) -> bool:
-    """Whether the import comes from code of ``host``, and not from another library's availability check."""
+def _asked_by(hosts: tuple[Host, ...]) -> bool:
+    """Whether the import comes from code of one of ``hosts``, and not from another library's availability check."""
     asking = _asking()
     name, file = asking.get("__name__", ""), asking.get("__file__")
     if name == "__main__":
-        return bool(file) and not host.owns(Path(file).resolve().parent)
-    folder = probe.root_folder(name.partition(".")[0])
-    return folder is not None and not host.owns(folder)
+        folder = Path(file).resolve().parent if file else None
+    else:
+        folder = probe.root_folder(name.partition(".")[0])
+    return folder is not None and any(not host.owns(folder) for host in hosts)
+
+
+def _is_lent(patch: Patch) -> bool:
+    """Whether anybody may see the module, or else the one who asks, until its own import is over."""
+    if not patch.importers:
+        return True
+    importer = sys.modules.get(_asking().get("__name__", ""))
+    if importer is None or importer.__name__ not in patch.importers or is_complete(importer):
+        return False
+    at_end_of_import(importer, functools.partial(_forget, patch.target.module), also_if_failed=True)
+    return True
+
+
+def _forget(name: str) -> None:
+    loader = getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)
+    if isinstance(loader, _Loader):
+        del sys.modules[name]
 
 
 def _asking() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 from ascend_adapt.errors import AdaptError, PatchDrift
@@ -13,12 +14,12 @@ from ascend_adapt.patches.rewriting import rewrite_definition
 from ascend_adapt.patches.spec import NotNeeded
 
 
-def rewrite_script(record: Record, host: Host | None, path: str, tree: ast.Module) -> None:
+def rewrite_script(record: Record, hosts: Sequence[Host], path: str, tree: ast.Module) -> None:
     """Apply a patch to the syntax tree of the script at ``path``, and note in its record what became of it."""
     patch = record.patch
-    foreign = host.owns(Path(path).resolve().parent) if host is not None else ""
-    if foreign:
-        record.set("skipped", f"is for {host}: {foreign}")
+    foreign = [f"is for {host}: {reason}" for host in hosts if (reason := host.owns(Path(path).resolve().parent))]
+    if hosts and len(foreign) == len(hosts):
+        record.set("skipped", "; ".join(foreign))
         return
     found = syntax.find(tree, patch.target.path)
     try:

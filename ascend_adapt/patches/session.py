@@ -72,7 +72,7 @@ class Session:
                 self._disable(record for record in new if record.registered.is_named(disabled))
                 for record in new:
                     self._arming.claim(record)
-                    for name in _watched_names(record.patch):
+                    for name in _watched_names(record.patch, self._arming.hosts_of(record.patch)):
                         self._by_module.setdefault(name, []).append(record)
                 self._watch.watch(self._by_module)
                 self._consider(new)
@@ -156,7 +156,7 @@ class Session:
             named = [record for record in named if record.state == "armed"]
             tree = ast.parse(source, path)
             for record in named:
-                rewrite_script(record, self._arming.host_of(record.patch), path, tree)
+                rewrite_script(record, self._arming.hosts_of(record.patch), path, tree)
             self._raise_grave(named)
             return compile(tree, path, "exec", dont_inherit=True)
 
@@ -225,8 +225,9 @@ class Session:
             record.raise_grave(self.strict, self.allow_drift)
 
 
-def _watched_names(patch: Patch) -> tuple[str, ...]:
+def _watched_names(patch: Patch, hosts: Iterable[Host]) -> tuple[str, ...]:
     if patch.kind == "provide" or patch.target.module == "__main__":
         return ()
     # The packages above the target tell versions once their own import is complete.
-    return patch.target.packages
+    # A host of a target elsewhere may be found only later, by way of a path that its script adds.
+    return tuple(dict.fromkeys([*patch.target.packages, *(host.root for host in hosts if host.root)]))

@@ -4,8 +4,9 @@ Declaring changes nothing: a plugin returns its patches from ``register_patches(
 
 All six words share these keyword arguments. Always: ``why`` (what breaks without it), ``until`` (when to delete it),
 ``without`` (``"crash"``, ``"wrong numbers"`` or ``"slower"``: what happens if it is absent). If needed: ``requires``
-(``"deepspeed>=0.6,<0.11.2"``, all must hold), ``devices`` (of npu, cuda, cpu), ``host`` (a Host or its name), ``name``
-(else the function's or the variable's), ``symptom`` (what in upstream's source shows the fault; only tests ask).
+(``"deepspeed>=0.6,<0.11.2"``, all must hold), ``devices`` (of npu, cuda, cpu), ``host`` (a Host or its name, or
+several), ``name`` (else the function's or the variable's), ``symptom`` (what in upstream's source shows the fault; only
+tests ask).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Terms(TypedDict, total=False):
     without: Required[str]
     requires: Iterable[str]
     devices: Iterable[str]
-    host: Host | str | None
+    host: Host | str | Iterable[Host | str] | None
     name: str
     symptom: Symptom
 
@@ -60,7 +61,7 @@ class Patch:
     name: str
     requires: tuple[Requirement, ...]
     devices: tuple[str, ...]
-    host: Host | str | None
+    hosts: tuple[Host | str, ...]
     symptom: Symptom | None = None
     host_script: str | None = None
     unless: Callable[[Any], str] | None = None
@@ -80,8 +81,8 @@ class Patch:
         parts = [str(requirement) for requirement in self.requires]
         if self.devices:
             parts.append("device " + " or ".join(self.devices))
-        if self.host is not None:
-            parts.append(f"host {self.host}")
+        if self.hosts:
+            parts.append("host " + " or ".join(map(str, self.hosts)))
         return ", ".join(parts)
 
     def __str__(self) -> str:
@@ -206,7 +207,7 @@ def provide(
 ) -> Callable[[Callable[..., Any]], Patch]:
     """Return a decorator whose function ``def f(module)`` fills a module that cannot be imported otherwise.
 
-    A real module always wins. With ``host``, only that host's code sees the provided one. With ``importers``, names of
+    A real module always wins. With ``host``, only code of such a host sees the provided one. With ``importers``, names of
     modules, only these see it, and only while they are imported: nobody else can take it for the real one.
     """
     lent_to = _words(importers, f"provide {target} importers=")
@@ -253,7 +254,7 @@ def _patch(kind: str, target: str, terms: Terms, **fields: Any) -> Patch:
         name=name,
         requires=tuple(_parse_requirement(text, subject) for text in _words(terms.get("requires", ()), subject)),
         devices=_words(terms.get("devices", ()), subject),
-        host=terms.get("host"),
+        hosts=_hosts(terms),
         symptom=terms.get("symptom"),
         **fields,
     )
@@ -285,9 +286,8 @@ def _check_terms(terms: Terms, kind: str, subject: str) -> None:
         raise PatchSpecError(f"{subject}: without= is {terms.get('without')!r} — say one of {expected}")
     if not set(_words(terms.get("devices", ()), subject)) <= set(DEVICES):
         raise PatchSpecError(f"{subject}: devices= is {terms.get('devices')!r} — name some of {', '.join(DEVICES)}")
-    host = terms.get("host")
-    if host is not None and not isinstance(host, (str, Host)):
-        raise PatchSpecError(f"{subject}: host= is {host!r} — give a Host or the name of one")
+    if not all(isinstance(host, (str, Host)) for host in _hosts(terms)):
+        raise PatchSpecError(f"{subject}: host= is {terms.get('host')!r} — give a Host or the name of one, or several")
     if not isinstance(terms.get("symptom"), (Symptom, type(None))):
         raise PatchSpecError(f"{subject}: symptom= is {terms.get('symptom')!r} — give a Symptom(...)")
     name = terms.get("name", "")
@@ -327,6 +327,13 @@ def _check_arguments(kind: str, function: Any, subject: str) -> None:
             inspect.signature(function).bind(*arguments)
     except TypeError as error:
         raise PatchSpecError(f"{subject}: decorates a function without ({', '.join(arguments)}): {error}") from error
+
+
+def _hosts(terms: Terms) -> tuple[Host | str, ...]:
+    given = terms.get("host")
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
 
 
 def _words(value: Iterable[str], subject: str) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ def undo(records: Sequence[Record], applier: Applier, finder: ProvidingFinder) -
     homes: list[ModuleType] = []
     for record in reversed(records):
         patch = record.patch
-        if patch.kind == "provide" and patch.target.module in finder.provided:
-            finder.withdraw(patch.target.module)
+        if patch.kind == "provide" and finder.offers(record.registered):
+            finder.withdraw(record.registered)
             record.set("reverted", "")
         for application in reversed(record.applications):
             if not application.holds():

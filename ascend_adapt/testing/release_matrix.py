@@ -99,7 +99,7 @@ def disagreements(
     told = []
     for row, one in zip(rows, registered, strict=True):
         alone = replace(one.patch, requires=requirements_on(one.patch, distribution))
-        known = {**hosts.KNOWN, **({alone.host.name: alone.host} if isinstance(alone.host, Host) else {})}
+        known = {**hosts.KNOWN, **{host.name: host for host in alone.hosts if isinstance(host, Host)}}
         device = (alone.devices or ("cpu",))[0]
         (outcome,) = static.judge([replace(one, patch=alone)], device=device, hosts=known, tree=tree)
         if outcome.reason.endswith("is not installed"):

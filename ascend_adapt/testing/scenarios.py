@@ -113,7 +113,7 @@ def _of_the_gate(patch: Patch) -> dict[str, Scenario]:
             made[f"{requirement.name} {inside}"] = functools.partial(is_applied, name=requirement.name, version=inside)
     if patch.devices and set(patch.devices) != {"npu", "cuda", "cpu"}:
         made["another device"] = on_another_device
-    if isinstance(patch.host, Host) and patch.host.present and patch.kind != "provide":
+    if patch.hosts and patch.kind != "provide":
         made["another host"] = in_another_host
     return made
 
@@ -149,14 +149,15 @@ def on_another_device(scene: Scene) -> None:
 def in_another_host(scene: Scene) -> None:
     """In a code base without the host's marker files, the patch leaves the target alone."""
     scene.write()
-    assert isinstance(scene.patch.host, Host)
-    for marker in scene.patch.host.present:
+    host = scene.patch.hosts[0]
+    assert isinstance(host, Host)
+    for marker in host.present:
         if (scene.folder / marker).stat().st_size:
             raise NotShown(f"{marker} marks the host and is the target itself")
         (scene.folder / marker).unlink()
     scene.enable()
     scene.import_target()
-    scene.expect("skipped", scene.patch.host.name)
+    scene.expect("skipped", host.name)
     scene.expect_untouched()
 
 

@@ -63,12 +63,12 @@ def _is_loaded(one: Registered) -> bool:
 
 
 def find(name: str, plugins: list[str]) -> Registered:
-    """Return the registered patch ``plugin.patch``, its host as a Host; ``plugins`` are loaded beside the installed."""
+    """Return the registered patch ``plugin.patch``, its hosts as Hosts; ``plugins`` are loaded beside the installed."""
     manager = PluginManager([importlib.import_module(plugin) for plugin in plugins])
     for one in manager.patches():
         if f"{one.plugin}.{one.name}" == name:
-            host = hosts.KNOWN.get(str(one.patch.host), one.patch.host)
-            return replace(one, patch=replace(one.patch, host=host))
+            known = tuple(hosts.KNOWN.get(str(host), host) for host in one.patch.hosts)
+            return replace(one, patch=replace(one.patch, hosts=known))
     raise AdaptError(f"{name}: no plugin registers it — {'; '.join(manager.problems) or 'see ascend-adapt status'}")
 
 

@@ -148,10 +148,10 @@ def write(patch: Patch, shape: Shape, folder: Path, versions: Mapping[str, str],
 
 
 def write_around(patch: Patch, folder: Path, versions: Mapping[str, str]) -> None:
-    """Write the marker files of the patch's host and the distributions with their ``versions`` into ``folder``."""
+    """Write the markers of the patch's first host and the distributions with their ``versions`` into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    if isinstance(patch.host, Host):
-        for marker in patch.host.present:
+    for host in patch.hosts[:1]:
+        for marker in host.present if isinstance(host, Host) else ():
             file = folder / marker
             file.parent.mkdir(parents=True, exist_ok=True)
             if not file.exists():

@@ -6,12 +6,11 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
-from .releases import HOST, REQUIRES
+from .releases import HOST
 
 
 @wrap(
     "megatron.legacy.fused_kernels:load",
-    requires=REQUIRES,
     host=HOST,
     devices=("cpu", "npu"),
     why="it asks nvcc for its version, only to build nothing; off CUDA there is none",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -194,3 +195,68 @@ def test_hosts_are_told_by_the_files_beside_the_package(site: Site, enable: Enab
     import shared.model  # noqa: F401
 
     assert ascend_adapt.status()["ours"].state == "applied"
+
+
+def test_one_of_several_hosts_is_enough(site: Site, enable: Enable) -> None:
+    site.write(shared__model="def f(): return 1\n", mark="")
+    theirs, ours = Host("theirs", present=("elsewhere.py",)), Host("ours", present=("mark.py",))
+    other = Host("other", present=("nowhere.py",))
+    status = enable(
+        counting("shared.model:f", [], host=(theirs, ours), name="one"),
+        counting("shared.model:f", [], host=[theirs, other], name="none"),
+    )
+    assert (status["one"].state, status["one"].requires) == ("armed", "host theirs or ours")
+    assert status["none"].state == "skipped"
+    assert "is for theirs: elsewhere.py" in status["none"].reason
+    assert "is for other: nowhere.py" in status["none"].reason
+    import shared.model  # noqa: F401
+
+    assert ascend_adapt.status()["one"].state == "applied"
+
+
+def test_a_library_is_patched_for_a_host_only_where_that_host_is_found(site: Site, enable: Enable) -> None:
+    """As numpy is for a code base that uses names numpy no longer has."""
+    library = Site(site.folder / "library")
+    library.write(lib="def f(): return 1\n")
+    code = Site(site.folder / "code")
+    code.package("megabase", "")
+    code.write(megabase__arguments="", own="def f(): return 1\n")
+    stranger = Site(site.folder / "stranger")
+    stranger.write(own="def f(): return 1\n")
+    host = Host("base", present=("megabase/arguments.py",))
+    sys.path[:0] = [str(library.folder)]
+    try:
+        status = enable(
+            counting("lib:f", [], host=host, name="lib"), counting("own:f", [], host=host, name="own_module")
+        )
+        assert (status["lib"].state, status["own_module"].state) == ("skipped", "armed")
+        assert f"is for base: megabase/arguments.py is not in {library.folder}" in status["lib"].reason
+        sys.path[:0] = [str(stranger.folder), str(code.folder)]
+        import lib  # noqa: F401
+        import own  # noqa: F401
+
+        states = {name: ascend_adapt.status()[name].state for name in ("lib", "own_module")}
+        assert states == {"lib": "applied", "own_module": "skipped"}  # another own.py hides the host's
+        assert f"own is taken from {stranger.folder}" in ascend_adapt.status()["own_module"].reason
+    finally:
+        for site_ in (library, code, stranger):
+            while str(site_.folder) in sys.path:
+                sys.path.remove(str(site_.folder))
+
+
+def test_a_library_is_patched_when_its_host_is_found_late(site: Site, enable: Enable) -> None:
+    """As by a tool that adds its code base to sys.path after it imported the library."""
+    site.write(lib="def f(): return 1\n")
+    code = Site(site.folder / "code")
+    code.package("megabase", "")
+    enable(counting("lib:f", [], host=Host("base", present=("megabase/__init__.py",)), name="late"))
+    import lib  # noqa: F401
+
+    assert ascend_adapt.status()["late"].state == "skipped"
+    sys.path.insert(0, str(code.folder))
+    try:
+        import megabase  # noqa: F401
+
+        assert ascend_adapt.status()["late"].state == "applied"
+    finally:
+        sys.path.remove(str(code.folder))

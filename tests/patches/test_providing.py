@@ -155,3 +155,35 @@ def test_disabling_one_keeps_the_others(site: Site, enable: Enable) -> None:
     assert ascend_adapt.enable(disable=["one"])["one"].state == "disabled"
     assert "one" not in sys.modules
     assert importlib.import_module("two").forward(1) == ("provided", 1)
+
+
+def test_each_host_gets_its_own_module_of_one_name(site: Site, enable: Enable) -> None:
+    """As the softmax extensions, which have one name and other numbers in each Megatron."""
+    second = Site(site.folder / "second")
+    site.write(one__model="def use():\n    import ext\n    return ext.WHO\n", first="")
+    second.write(two__model="def use():\n    import ext\n    return ext.WHO\n", other="")
+
+    def who(name: str, host: Host) -> ascend_adapt.Patch:
+        @provide("ext", **{**TERMS, "name": name, "host": host})
+        def fill(module: Any) -> None:
+            module.WHO = name
+
+        return fill
+
+    sys.path.insert(0, str(second.folder))
+    try:
+        enable(who("for_one", Host("one", ("first.py",))), who("for_two", Host("two", ("other.py",))))
+        import one.model
+        import two.model
+
+        assert two.model.use() == "for_two"
+        assert {name: ascend_adapt.status()[name].state for name in ("for_one", "for_two")} == {
+            "for_one": "armed",
+            "for_two": "applied",
+        }
+        del sys.modules["ext"]
+        assert one.model.use() == "for_one"
+        assert ascend_adapt.disable()["for_one"].state == "reverted"
+        assert "ext" not in sys.modules
+    finally:
+        sys.path.remove(str(second.folder))

@@ -34,7 +34,7 @@ def wrapped(target: str = "m:f", **terms: Any) -> ascend_adapt.Patch:
         ({"devices": None}, "got None — give a text or a list of texts"),
         ({"why": "   "}, "why= is '   ', expected a sentence"),
         ({"until": 3}, "until= is 3, expected a sentence"),
-        ({"host": 3}, "host= is 3 — give a Host or the name of one"),
+        ({"host": 3}, "host= is 3 — give a Host or the name of one, or several"),
         ({"name": "a,b"}, "name= is 'a,b' — give one that fits a list with commas"),
         ({"target": "builtins:sum"}, "is never patched"),
         ({"target": "importlib.util:find_spec"}, "is never patched"),
@@ -76,7 +76,7 @@ def test_host_script_is_for_main() -> None:
 def test_what_a_declaration_holds() -> None:
     patch = wrapped("pkg.mod:Cls.attr", requires="a>=1", devices="npu", host="gpt-neox")
     assert (patch.kind, str(patch.target), patch.name) == ("wrap", "pkg.mod:Cls.attr", "function")
-    assert (patch.devices, patch.host, [str(one) for one in patch.requires]) == (("npu",), "gpt-neox", ["a>=1"])
+    assert (patch.devices, patch.hosts, [str(one) for one in patch.requires]) == (("npu",), ("gpt-neox",), ["a>=1"])
     assert (patch.target.root, patch.target.packages) == ("pkg", ("pkg.mod", "pkg"))
     assert wrapped(name="named").name == "named"
     assert wrapped(requires=["a>=1", "b<2"]).requires[1].name == "b"

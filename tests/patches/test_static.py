@@ -97,7 +97,7 @@ def test_the_static_verdict_is_what_happens(site: Site, enable: Enable, name: st
     site.package("upstream", SOURCE)
     site.write(upstream__base=BASE)
     patch = PATCHES[name]
-    hosts = {"h": patch.host} if isinstance(patch.host, Host) else {}
+    hosts = {host.name: host for host in patch.hosts if isinstance(host, Host)}
     registered = Registered(patch, "p", "stand_in")
     (of_tree,) = static.judge([registered], device="cpu", hosts=hosts, tree=SourceTree(site.folder))
     (installed,) = static.judge([registered], device="cpu", hosts=hosts)
