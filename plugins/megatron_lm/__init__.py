@@ -2,11 +2,11 @@
 
 from ascend_adapt import Patch, hookimpl
 
-from . import cuda_extensions, dataset_helpers, fused_operations, optimizer, without_triton
+from . import cuda_extensions, dataset_helpers, fused_operations, older_python, optimizer, without_triton
 
 
 @hookimpl
 def register_patches() -> list[Patch]:
     """Return the patches of every topic."""
-    topics = (fused_operations, optimizer, dataset_helpers, cuda_extensions, without_triton)
+    topics = (fused_operations, optimizer, dataset_helpers, cuda_extensions, without_triton, older_python)
     return [patch for topic in topics for patch in topic.PATCHES]

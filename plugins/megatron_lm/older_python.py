@@ -1,0 +1,29 @@
+"""A name of Python 3.12 that newer Megatron-LM imports, on the Python 3.10 and 3.11 of today's CANN images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascend_adapt import Symptom, add
+
+from .releases import HOST
+
+
+@add(
+    "typing:override",
+    host=HOST,
+    why="Megatron-LM 0.19 imports it, though nothing else in it needs Python 3.12",
+    until="Python 3.11 ends, in October 2027",
+    without="crash",
+    symptom=Symptom(reason="the source archives of megatron-core do not hold megatron.training"),
+)
+def override(method: Any) -> Any:
+    """Return the method, marked as typing.override of Python 3.12 marks it."""
+    try:
+        method.__override__ = True
+    except (AttributeError, TypeError):
+        pass  # what takes no attribute stays unmarked there too
+    return method
+
+
+PATCHES = (override,)
