@@ -173,6 +173,8 @@ def may_import_at_once(module: str) -> set[str]:
         "ascend_adapt.data.samplers",
         "ascend_adapt.data.torch_dataset",
         "ascend_adapt.kernels.megatron_extensions",
+        "ascend_adapt_plugins.without_cuda.cuda_means_cpu",
+        "ascend_adapt_plugins.without_cuda.torch_on_cpu",
     )
     if is_backend or module in at_once:
         return {"torch"}

@@ -1,0 +1,98 @@
+"""The modules of a code base, and the names in them that stand for things of torch."""
+
+from __future__ import annotations
+
+import importlib.abc
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CodeBase:
+    """The top-level modules ``roots`` that lie in ``folder`` (None: all that do), and a script there."""
+
+    folder: Path
+    roots: tuple[str, ...] | None
+
+    @classmethod
+    def around(cls, module: str, roots: tuple[str, ...] | None) -> CodeBase:
+        """Return the code base that the loaded ``module`` belongs to."""
+        file = Path(sys.modules[module].__file__ or "").resolve()
+        depth = module.count(".") + (file.name == "__init__.py")
+        return cls(file.parents[depth], roots)
+
+    def owns(self, module: ModuleType) -> bool:
+        """Return whether a loaded module is one of the code base's."""
+        name, file = module.__name__, getattr(module, "__file__", None)
+        root = name.partition(".")[0]
+        top = module if root == name else sys.modules.get(root)
+        if not file or top is None:
+            return False
+        if name != "__main__" and self.roots is not None and root not in self.roots:
+            return False
+        above = getattr(top, "__path__", None) or [getattr(top, "__file__", None) or ""]
+        return any(Path(place).resolve().parent == self.folder for place in above)
+
+    def modules(self) -> list[ModuleType]:
+        """Return the modules of the code base that are loaded."""
+        return [one for one in list(sys.modules.values()) if isinstance(one, ModuleType) and self.owns(one)]
+
+
+class Names:
+    """What names of a code base are to mean: pairs of an object of torch's and what stands for it."""
+
+    def __init__(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+        self._pairs: Mapping[int, tuple[Any, Any]] = {id(old): (old, new) for old, new in pairs}
+
+    def rebind(self, module: ModuleType) -> None:
+        """Let each global name of ``module`` that is bound to one of the objects mean what stands for it."""
+        for name, value in list(vars(module).items()):
+            if id(value) in self._pairs:
+                setattr(module, name, self._pairs[id(value)][1])
+
+
+class LateModules:
+    """Calls ``on_import(module)`` for each module that the code base imports from now on, when its code has run."""
+
+    def __init__(self, code_base: CodeBase, on_import: Callable[[ModuleType], None]) -> None:
+        self.code_base, self.on_import = code_base, on_import
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return Python's own spec of a module of the code base, with a loader that tells when it is loaded."""
+        roots = self.code_base.roots
+        if roots is not None and fullname.partition(".")[0] not in roots:
+            return None
+        if path is None and roots is None and not self._lies_in_the_folder(fullname):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None and spec.origin:
+            spec.loader = _TellingLoader(spec.loader, self)
+        return spec
+
+    def _lies_in_the_folder(self, name: str) -> bool:
+        folder = self.code_base.folder
+        return (folder / name).is_dir() or (folder / f"{name}.py").is_file()
+
+
+class _TellingLoader(importlib.abc.Loader):
+    def __init__(self, loader: Any, late: LateModules) -> None:
+        self._loader, self._late = loader, late
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)  # type: ignore[no-any-return]
+
+    def exec_module(self, module: ModuleType) -> None:
+        # What importlib, inspect and pickle ask for from now on is Python's own loader.
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        if self._late.code_base.owns(module):
+            self._late.on_import(module)

@@ -1,0 +1,87 @@
+"""Tensors that are sent to, or made on, "cuda" lie in host memory: a torch function mode, in force for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_TO_CUDA = torch.Tensor.cuda
+_TO = torch.Tensor.to
+# What has no meaning without a device, and leaves a tensor as it is.
+_NOTHING = (_TO_CUDA, torch.Tensor.pin_memory)
+_CPU = torch.device("cpu")
+
+
+def _not_overridden(function: Any) -> Any:
+    """Return torch's own function without the question whether a mode takes the call."""
+    names = {
+        **function.__globals__,
+        "has_torch_function": lambda *_: False,
+        "has_torch_function_unary": lambda _: False,
+    }
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+_backward = _not_overridden(torch.autograd.backward)
+
+
+def _backward_of_tensor(
+    tensor: torch.Tensor,
+    gradient: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    _backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+_GOING_BACKWARD = {
+    torch.Tensor.backward: _backward_of_tensor,
+    torch.autograd.backward: _backward,
+    torch.autograd.grad: _not_overridden(torch.autograd.grad),
+}
+
+
+class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
+    """Answers calls that name a CUDA device as if they had named the CPU; all other calls go their way.
+
+    ``x.cuda()`` is ``x`` itself, as it is for a tensor that lies there already. On this machine every such call would
+    fail, so code that knows what device it is on never meets it.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _GOING_BACKWARD:
+            # A checkpoint recomputes, and a hook computes, by code that says cuda: the mode must be in force there.
+            with self:
+                return _GOING_BACKWARD[func](*args, **kwargs)
+        if func in _NOTHING:
+            return args[0]
+        if func is torch.Tensor.record_stream:
+            return None
+        if func is torch.Tensor.type and len(args) > 1 and isinstance(args[1], str):
+            args = (args[0], args[1].replace("torch.cuda.", "torch."), *args[2:])
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": _on_cpu(kwargs["device"])}
+        if any(isinstance(arg, torch.device) for arg in args):
+            args = tuple(_on_cpu(arg) if isinstance(arg, torch.device) else arg for arg in args)
+        elif func is _TO and len(args) > 1:
+            args = (args[0], _on_cpu(args[1]), *args[2:])
+        return func(*args, **kwargs)
+
+
+def _on_cpu(device: Any) -> Any:
+    """Return the CPU for a CUDA device, given as torch.device, text or index, and anything else as it is."""
+    if isinstance(device, torch.device):
+        return _CPU if device.type == "cuda" else device
+    if isinstance(device, str):
+        return _CPU if device.partition(":")[0] == "cuda" else device
+    return _CPU if isinstance(device, int) and not isinstance(device, bool) else device

@@ -1,0 +1,130 @@
+"""A ``torch`` for one code base: all of the real one, but for ``cuda``, which is this machine's CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ..deepspeed_runtime.accelerators import HostEvent, HostStream
+
+
+class _Proxy(ModuleType):
+    """A module that offers ``own`` names, and for the rest is the real one."""
+
+    def __init__(self, real: ModuleType, own: dict[str, Any]) -> None:
+        super().__init__(real.__name__, real.__doc__)
+        vars(self).update(own)
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(self._real), *vars(self)})
+
+
+@functools.cache
+def torch_on_cpu() -> tuple[Any, list[tuple[Any, Any]]]:
+    """Return the proxy, and pairs of each object of torch it has another for, and that other."""
+    own = {"cuda": _cuda(), "distributed": _distributed()}
+    proxy = _Proxy(torch, {name: _Proxy(getattr(torch, name), names) for name, names in own.items()})
+    pairs = [
+        (vars(getattr(torch, module))[name], value)
+        for module, names in own.items()
+        for name, value in names.items()
+        if callable(vars(getattr(torch, module)).get(name))
+    ]
+    return proxy, pairs
+
+
+def _cuda() -> dict[str, Any]:
+    """Return the names of torch.cuda that a CPU answers; a name that is not here fails as it does without CUDA."""
+    index = [int(os.environ.get("LOCAL_RANK", "0"))]
+
+    def set_device(device: Any) -> None:
+        number = torch.device(device).index if isinstance(device, str) else getattr(device, "index", device)
+        index[0] = index[0] if number is None else int(number)
+
+    no_bytes = (
+        "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached max_memory_cached"
+    )
+    nothing = (
+        "synchronize empty_cache reset_peak_memory_stats reset_max_memory_allocated reset_max_memory_cached "
+        "_lazy_init init ipc_collect"
+    )
+    types = "Byte Char Short Int Long Half Float Double BFloat16 Bool"
+    return {
+        **{name: _returning(0) for name in no_bytes.split()},
+        **{name: _returning(None) for name in nothing.split()},
+        **{f"{name}Tensor": getattr(torch, f"{name}Tensor") for name in types.split()},
+        "is_available": _returning(True),
+        "is_initialized": _returning(True),
+        "is_bf16_supported": _returning(True),
+        "device_count": lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        "current_device": lambda: index[0],
+        "set_device": set_device,
+        "device": lambda device: contextlib.nullcontext(),
+        "get_device_name": _returning("cpu"),
+        # What decides between bf16 and not; 8.0 is the first with bf16.
+        "get_device_capability": _returning((8, 0)),
+        "manual_seed": torch.manual_seed,
+        "manual_seed_all": torch.manual_seed,
+        "seed": torch.seed,
+        "seed_all": torch.seed,
+        "initial_seed": torch.initial_seed,
+        "get_rng_state": lambda device="cuda": torch.get_rng_state(),
+        "set_rng_state": lambda new_state, device="cuda": torch.set_rng_state(new_state),
+        "default_generators": _Generators(),
+        "_lazy_call": lambda callable, **kwargs: callable(),
+        "Stream": HostStream,
+        "Event": HostEvent,
+        "stream": lambda stream: contextlib.nullcontext(),
+        "current_stream": lambda device=None: HostStream(),
+        "default_stream": lambda device=None: HostStream(),
+        "nvtx": _Proxy(torch.cuda.nvtx, _nvtx()),
+    }
+
+
+def _nvtx() -> dict[str, Any]:
+    @contextlib.contextmanager
+    def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
+        yield
+
+    return {"range_push": _returning(0), "range_pop": _returning(0), "mark": _returning(None), "range": range}
+
+
+class _Generators:
+    """The generators of all devices: tensors lie in host memory, so the CPU's draws their random numbers."""
+
+    def __getitem__(self, index: Any) -> torch.Generator:
+        return torch.default_generator
+
+    def __len__(self) -> int:
+        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _distributed() -> dict[str, Any]:
+    """Return the functions of torch.distributed that name a backend."""
+
+    def with_gloo(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            args = tuple("gloo" if isinstance(arg, str) and arg == "nccl" else arg for arg in args)
+            if kwargs.get("backend") in ("nccl", "hccl"):
+                kwargs["backend"] = "gloo"
+            return function(*args, **kwargs)
+
+        return call
+
+    names = ("init_process_group", "new_group", "new_subgroups", "new_subgroups_by_enumeration")
+    return {name: with_gloo(getattr(torch.distributed, name)) for name in names}
+
+
+def _returning(value: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: value
