@@ -2,11 +2,31 @@
 
 from ascend_adapt import Patch, hookimpl
 
-from . import cuda_extensions, dataset_helpers, fused_operations, older_python, optimizer, without_triton
+from . import (
+    collectives,
+    cuda_extensions,
+    dataset_helpers,
+    devices,
+    fused_operations,
+    older_python,
+    optimizer,
+    type_names,
+    without_triton,
+)
 
 
 @hookimpl
 def register_patches() -> list[Patch]:
     """Return the patches of every topic."""
-    topics = (fused_operations, optimizer, dataset_helpers, cuda_extensions, without_triton, older_python)
+    topics = (
+        devices,
+        type_names,
+        collectives,
+        fused_operations,
+        optimizer,
+        dataset_helpers,
+        cuda_extensions,
+        without_triton,
+        older_python,
+    )
     return [patch for topic in topics for patch in topic.PATCHES]

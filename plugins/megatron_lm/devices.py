@@ -1,0 +1,31 @@
+"""Megatron-core says ``torch.cuda`` everywhere: what that is where there is no CUDA, and what was bound before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascend_adapt import Symptom, replace
+
+from ..without_cuda import without_cuda
+from .releases import HOST
+
+# Megatron-core calls it while it is imported, before anything of it, or of the script, uses a device.
+FIRST_CALLED = "megatron.core.utils:is_torch_min_version"
+
+
+# What is used while megatron.core is imported asks for no version: a checkout tells it only when that import ends.
+@replace(
+    "megatron.core.jit:jit_fuser",
+    host=HOST,
+    devices=("cpu", "npu"),
+    why="it is torch.compile: on an NPU transfer_to_npu breaks torch_npu's inductor, on a CPU a compiler runs for minutes",
+    until="torch.compile works on an NPU beside transfer_to_npu",
+    without="crash",
+    symptom=Symptom("jit_fuser = torch.compile", at="megatron.core.jit"),
+)
+def no_compilation(model: Any = None, **options: Any) -> Any:
+    """Return the function itself; with options only, a decorator that does."""
+    return model if model is not None else lambda function: function
+
+
+PATCHES = (*without_cuda(FIRST_CALLED, host=HOST), no_compilation)
