@@ -67,8 +67,10 @@ class Kernel:
         Raises:
             AdaptError: always.
         """
-        raise AdaptError(f"{self.name}: is a Triton kernel, and Triton is not installed here — install it, or choose "
-                         "options of Megatron that do not need it")
+        raise AdaptError(
+            f"{self.name}: is a Triton kernel, and Triton is not installed here — install it, or choose "
+            "options of Megatron that do not need it"
+        )
 
     __call__ = __getitem__
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.abc
 import sys
+from _thread import get_ident
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -61,20 +62,39 @@ class LateModules:
 
     def __init__(self, code_base: CodeBase, on_import: Callable[[ModuleType], None]) -> None:
         self.code_base, self.on_import = code_base, on_import
+        self._asking: set[tuple[int, str]] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return Python's own spec of a module of the code base, with a loader that tells when it is loaded."""
+        """Return the spec that others find of a module of the code base, with a loader that tells when it is loaded."""
         roots = self.code_base.roots
         if roots is not None and fullname.partition(".")[0] not in roots:
             return None
         if path is None and roots is None and not self._lies_in_the_folder(fullname):
             return None
-        spec = PathFinder.find_spec(fullname, path, target)
+        question = get_ident(), fullname
+        if question in self._asking:
+            return None
+        self._asking.add(question)
+        try:
+            spec = self._found_by_others(fullname, path, target)
+        finally:
+            self._asking.discard(question)
         if spec is not None and spec.loader is not None and spec.origin:
             spec.loader = _TellingLoader(spec.loader, self)
         return spec
+
+    def _found_by_others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        """Return what all other finders find: patches of these modules are applied by one of them."""
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None or finder is self else find(fullname, path, target)
+            if spec is not None:
+                return spec
+        return None
 
     def _lies_in_the_folder(self, name: str) -> bool:
         folder = self.code_base.folder

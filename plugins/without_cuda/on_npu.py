@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,8 @@ def transfer(code_base: CodeBase) -> None:
     """
     import torch
 
+    # torch 2.13's broadcast, and Megatron before bf16, ask for it; torch_npu answers None unless this says otherwise.
+    os.environ.setdefault("TORCH_NPU_DEVICE_CAPABILITY", "8.0")
     before = {place: dict(vars(attrgetter(place)(torch))) for place in PLACES}
     before[""] = {name: value for name, value in vars(torch).items() if name in PLACES}
     from torch_npu.contrib import transfer_to_npu as _  # noqa: F401 importing it is asking for it
