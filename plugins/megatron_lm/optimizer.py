@@ -1,4 +1,4 @@
-"""What Megatron-core's optimizer does in many operations where neither apex nor TransformerEngine is installed."""
+"""Megatron-core's optimizer where neither apex nor TransformerEngine is installed: what fails, and what is slow."""
 
 from __future__ import annotations
 
@@ -82,4 +82,23 @@ def fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict
     return made
 
 
-PATCHES = (norm_on_the_device, scale_many, fused_adam)
+@wrap(
+    "megatron.core.fp8_utils:quantize_param_shard",
+    requires="megatron-core>=0.12,<0.13",
+    host=HOST,
+    why="without TransformerEngine the distributed optimizer's step raises, though it has no parameters in fp8",
+    until="support for Megatron-core 0.12 ends",
+    without="crash",
+    symptom=Symptom(
+        "def _quantize_param_shard_impl(*args, **kwargs):\n"
+        "    raise RuntimeError('Invalid Transformer Engine version for FP8 distributed optimizer')",
+        at="megatron.core.fp8_utils",
+    ),
+)
+def nothing_to_quantize(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Quantize parameters, if there are any."""
+    parameters = args[0] if args else kwargs["model_params"]
+    return wrapped(*args, **kwargs) if len(parameters) else None
+
+
+PATCHES = (norm_on_the_device, scale_many, fused_adam, nothing_to_quantize)

@@ -58,6 +58,15 @@ def _cuda() -> dict[str, Any]:
         "synchronize empty_cache reset_peak_memory_stats reset_max_memory_allocated reset_max_memory_cached "
         "_lazy_init init ipc_collect"
     )
+    random: dict[str, Any] = {
+        "manual_seed": torch.manual_seed,
+        "manual_seed_all": torch.manual_seed,
+        "seed": torch.seed,
+        "seed_all": torch.seed,
+        "initial_seed": torch.initial_seed,
+        "get_rng_state": lambda device="cuda": torch.get_rng_state(),
+        "set_rng_state": lambda new_state, device="cuda": torch.set_rng_state(new_state),
+    }
     types = "Byte Char Short Int Long Half Float Double BFloat16 Bool"
     return {
         **{name: _returning(0) for name in no_bytes.split()},
@@ -73,13 +82,8 @@ def _cuda() -> dict[str, Any]:
         "get_device_name": _returning("cpu"),
         # What decides between bf16 and not; 8.0 is the first with bf16.
         "get_device_capability": _returning((8, 0)),
-        "manual_seed": torch.manual_seed,
-        "manual_seed_all": torch.manual_seed,
-        "seed": torch.seed,
-        "seed_all": torch.seed,
-        "initial_seed": torch.initial_seed,
-        "get_rng_state": lambda device="cuda": torch.get_rng_state(),
-        "set_rng_state": lambda new_state, device="cuda": torch.set_rng_state(new_state),
+        **random,
+        "random": _Proxy(torch.cuda.random, random),
         "default_generators": _Generators(),
         "_lazy_call": lambda callable, **kwargs: callable(),
         "Stream": HostStream,
