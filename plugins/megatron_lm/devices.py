@@ -28,4 +28,18 @@ def no_compilation(model: Any = None, **options: Any) -> Any:
     return model if model is not None else lambda function: function
 
 
-PATCHES = (*without_cuda(FIRST_CALLED, host=HOST), no_compilation)
+@replace(
+    "megatron.training.utils:get_device_arch_version",
+    host=HOST,
+    devices="npu",
+    why="torch_npu tells None for the generation of the device, which is compared with a number",
+    until="torch_npu's device properties have a major version",
+    without="crash",
+    symptom=Symptom("get_device_properties(torch.device('cuda:0')).major"),
+)
+def generation_of_the_device() -> int:
+    """Return 8, that of the first GPU with bf16: below 10, as nothing here is a Blackwell's."""
+    return 8
+
+
+PATCHES = (*without_cuda(FIRST_CALLED, host=HOST), no_compilation, generation_of_the_device)
