@@ -173,7 +173,7 @@ def _enable(**stated: Any) -> tuple[Status, Callable[[], object]]:
 
 
 def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForce:
-    from ascend_adapt import hosts, probe
+    from ascend_adapt import hosts, other_patchers, probe
     from ascend_adapt.patches.session import Session
 
     device, reason = (wanted.device, "as asked") if wanted.device else probe.detect_device(environ)
@@ -187,7 +187,12 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
     if wanted.kernels is not None:
         _ask_for(wanted.kernels)
     session = Session(
-        device=device, hosts=known, strict=bool(wanted.strict), allow_drift=wanted.allow_drift, lock=_lock
+        device=device,
+        hosts=known,
+        strict=bool(wanted.strict),
+        allow_drift=wanted.allow_drift,
+        lock=_lock,
+        others=other_patchers.KNOWN,
     )
     try:
         session.add(usable, wanted.disable)
@@ -308,8 +313,14 @@ def _switched_off(wanted: Settings) -> Status:
 
 
 def _status_of(in_force: _InForce) -> Status:
+    from ascend_adapt import other_patchers
+
     return Status(
-        in_force.session.outcomes(), in_force.device, in_force.device_reason, tuple(in_force.manager.problems)
+        in_force.session.outcomes(),
+        in_force.device,
+        in_force.device_reason,
+        tuple(in_force.manager.problems),
+        other_patchers.active(),
     )
 
 

@@ -98,6 +98,8 @@ def of_run(run_dir: Path) -> Report:
         *_unreached(run_dir),
     ]
     subject = f"what {len(ranks)} ranks of {run_dir} did; device {first['device']} ({first['device_reason']})"
+    if first.get("beside"):
+        subject += f"; beside {', '.join(first['beside'])}"
     outcomes, damaged = _with_evidence(first["outcomes"], first.get("facts", {}))
     return Report(subject, outcomes, (*problems, *damaged))
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ascend_adapt.emulation import device_only, random, report, saturation
-from ascend_adapt.emulation.host_memory import as_cpu, as_npu
+from ascend_adapt.emulation.host_memory import as_cpu, as_npu, empty_on_cpu
 from ascend_adapt.emulation.registration import override
 from ascend_adapt.errors import OperatorMissing
 
@@ -143,7 +143,7 @@ def kernel(
         host_args = [call.to_host(value) for value in args]
         host_kwargs = {key: call.to_host(value) for key, value in kwargs.items()}
         # The CPU's kernel resizes what it writes to; that is torch_npu's to do, so it gets an empty one.
-        host_outs = {one: torch.empty(0, dtype=value.dtype) for one, value in given.items()}
+        host_outs = {one: empty_on_cpu(value.dtype) for one, value in given.items()}
         for value in given.values():
             call.see(value)
         device = call.device()

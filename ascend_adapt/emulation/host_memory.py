@@ -8,6 +8,8 @@ from ascend_adapt.emulation import library
 
 _pending = library.pending()
 _CPU = torch.device("cpu")
+# While a model is made below ZeRO-3, DeepSpeed puts constructors of the device in the place of torch's own.
+_empty = torch.empty
 
 
 def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
@@ -30,12 +32,17 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
     storage = torch._C._construct_storage_from_data_pointer(memory.data_ptr(), _CPU, memory.nbytes())
     # The storage has no deleter of its own. Its Python object lives as long as it does, and so do attributes of that.
     storage.owner = memory
-    alias = torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    alias = empty_on_cpu(tensor.dtype).set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
     if tensor.is_conj():
         alias = torch._conj(alias)
     if tensor.is_neg():
         alias = torch._neg_view(alias)
     return alias
+
+
+def empty_on_cpu(dtype: torch.dtype) -> torch.Tensor:
+    """Return an empty CPU tensor, whatever stands in the place of torch.empty."""
+    return _empty(0, dtype=dtype, device=_CPU)
 
 
 def as_npu(result: torch.Tensor, device: torch.device) -> torch.Tensor:

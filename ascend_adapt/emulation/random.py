@@ -14,8 +14,11 @@ _OFFSET = 12
 
 def advance(generator: Any) -> tuple[int, int]:
     """Return the (seed, offset) of a generator of the device, and move it on as one operator does."""
-    seed, offset = (int(word) for word in generator.get_state().view(torch.int64))
-    generator.set_state(torch.tensor([seed, offset + _OFFSET]).view(torch.uint8))
+    state = generator.get_state()
+    words = state.view(torch.int64)
+    seed, offset = (int(word) for word in words)
+    words[1] += _OFFSET
+    generator.set_state(state)
     return seed, offset
 
 

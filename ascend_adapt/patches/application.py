@@ -9,6 +9,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ascend_adapt.errors import PatchDrift
+from ascend_adapt.patches import strangers
+from ascend_adapt.patches.replacement import underlying
 from ascend_adapt.patches.rewriting import function_behind
 from ascend_adapt.patches.slot import Slot
 from ascend_adapt.patches.spec import NotNeeded, Patch
@@ -25,6 +27,8 @@ class Application(ABC):
     place: Place
     swaps: Swaps = field(default_factory=dict, init=False)
     is_borrowed: bool = field(default=False, init=False)
+    note: str = field(default="", init=False)
+    """What a user should know of how it was applied."""
     values: list[Any] = field(default_factory=list, init=False)
     """What the patch put there, and what that was swapped for when it became the target of another patch."""
 
@@ -35,6 +39,21 @@ class Application(ABC):
     @abstractmethod
     def undo(self) -> Swaps:
         """Restore the place exactly and return what aliases must follow."""
+
+    def is_below(self) -> bool:
+        """Return whether others have laid a wrapper on top since, without which it cannot be taken back."""
+        return False
+
+    def replaced_by(self) -> str:
+        """Return whose function stands where the patch put its own, or "" if nothing tells."""
+        try:
+            value = self._standing(locate(self.patch.target, self.module))
+        except PatchDrift:
+            return ""
+        return strangers.describe(value) if callable(value) and not self._is_mine(value) else ""
+
+    def _standing(self, place: Place) -> Any:
+        return place.value
 
     def follow(self, swaps: Swaps) -> None:
         """Follow other patches whose targets this one holds copies of."""
@@ -64,11 +83,17 @@ class Layer(Application):
         self.swaps, self.is_borrowed = self.slot.put(self.patch), self.slot.is_borrowed
 
     def holds(self) -> bool:
-        if not self.slot.is_ours() or not any(layer is self.patch for layer in self.slot.layers):
+        if not any(layer is self.patch for layer in self.slot.layers):
             return False
+        if not self.slot.is_ours():
+            return self.is_below()
         # A module that shares the slot of another may still have to follow its latest head.
         value = look_up(self.place.owner, self.place.name)[0]
         return any(value is head for head in self.slot.heads)
+
+    def is_below(self) -> bool:
+        value, _ = look_up(self.place.owner, self.place.name)
+        return not self.slot.is_ours() and strangers.calls(value, underlying(self.slot.head))
 
     def undo(self) -> Swaps:
         return self.slot.take(self.patch)
@@ -142,6 +167,9 @@ class Entry(Application):
 
     def holds(self) -> bool:
         return self._is_mine(self.mapping.get(self.patch.key, MISSING))
+
+    def _standing(self, place: Place) -> Any:
+        return self.mapping.get(self.patch.key)
 
     def undo(self) -> Swaps:
         if self.original is MISSING:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from ascend_adapt.errors import PatchConflict, PatchDrift
-from ascend_adapt.patches import syntax
+from ascend_adapt.patches import strangers, syntax
 from ascend_adapt.patches.application import Added, Application, Entry, Layer, Rewritten
 from ascend_adapt.patches.replacement import is_function_like
 from ascend_adapt.patches.rewriting import rewritten_code
 from ascend_adapt.patches.slot import Slot
 from ascend_adapt.patches.spec import NotNeeded, Patch
+from ascend_adapt.patches.strangers import OtherPatcher, Stranger
 from ascend_adapt.patches.swaps import Swaps, chain
 from ascend_adapt.patches.target import Place, locate, locate_present
 
 
 class Applier:
-    """Applies patches; keeps one slot an attribute, so that several patches can share it."""
+    """Applies patches; keeps one slot an attribute, so that several patches can share it.
 
-    def __init__(self) -> None:
+    ``others`` are packages that change the same code, and may have been there first.
+    """
+
+    def __init__(self, others: Sequence[OtherPatcher] = ()) -> None:
+        self._others = others
         self.slots: list[Slot] = []
         self.applied: list[Application] = []
 
@@ -69,6 +75,14 @@ class Applier:
             reason = patch.unless(slot.original)
             if reason:
                 raise NotNeeded(reason)
+        stranger = strangers.find(_changed(patch, slot.original), self._others)
+        if stranger is not None:
+            _give_way(patch, stranger)
+        application = self._put(patch, module, place, slot)
+        application.note = f"on top of {stranger}" if stranger is not None else ""
+        return application
+
+    def _put(self, patch: Patch, module: ModuleType, place: Place, slot: Slot) -> Application:
         if patch.kind == "entry":
             return Entry(patch, module, place)
         if patch.kind == "rewrite":
@@ -102,6 +116,27 @@ class Applier:
                     return slot
         self.slots.append(fresh)
         return fresh
+
+
+def _changed(patch: Patch, original: Any) -> Any:
+    """Return what a patch changes: the attribute, or the value of its key there."""
+    if patch.kind == "entry":
+        return original.get(patch.key) if isinstance(original, Mapping) else None
+    return original
+
+
+def _give_way(patch: Patch, stranger: Stranger) -> None:
+    """Refuse what would only take another patcher's place; a wrap lies on top of it.
+
+    Raises:
+        NotNeeded: the patch is for speed, and so is what is there.
+        PatchDrift: the patch replaces what is there.
+    """
+    either = f"{stranger.patcher.leave_out} to have this one"
+    if patch.without == "slower":
+        raise NotNeeded(f"{patch.target} is {stranger}, and nothing is patched twice — {either}")
+    if patch.kind in ("replace", "entry"):
+        raise PatchDrift(f"{patch.target} is {stranger}, expected upstream's own — {either}, or disable it")
 
 
 def _check_body(patch: Patch, original: Any) -> None:

@@ -17,6 +17,7 @@ from ascend_adapt.patches.providing import Provided, ProvidingFinder
 from ascend_adapt.patches.record import Record, as_reason
 from ascend_adapt.patches.rivals import Rivals
 from ascend_adapt.patches.spec import NotNeeded, Patch
+from ascend_adapt.patches.strangers import OtherPatcher
 from ascend_adapt.patches.undoing import undo
 
 
@@ -33,9 +34,10 @@ class Arming:
         hosts: Mapping[str, Host],
         is_complete: Callable[[str], bool],
         on_filled: Callable[[Record, str, str], None],
+        others: Sequence[OtherPatcher] = (),
     ) -> None:
         self.device, self.hosts = device, hosts
-        self.applier = Applier()
+        self.applier = Applier(others)
         self._rivals = Rivals()
         self._finder = ProvidingFinder()
         self._is_complete, self._on_filled = is_complete, on_filled
@@ -105,7 +107,7 @@ class Arming:
             record.set("failed", as_reason(error))
         else:
             record.applications.append(application)
-            record.set("applied", reason)
+            record.set("applied", "; ".join(filter(None, (reason, application.note))))
             return True
         return False
 

@@ -45,13 +45,15 @@ class Status:
     """The outcomes of all patches, in the order in which they apply.
 
     ``device`` is what this process is judged to run on and ``device_reason`` how that was told; ``problems`` are
-    plugins that could not be used, one paragraph each.
+    plugins that could not be used, one paragraph each; ``beside`` names the other patchers that
+    this process has loaded.
     """
 
     outcomes: tuple[Outcome, ...] = ()
     device: str = ""
     device_reason: str = ""
     problems: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [
@@ -82,4 +84,5 @@ class Status:
             "device_reason": self.device_reason,
             "outcomes": [asdict(outcome) for outcome in self.outcomes],
             "problems": list(self.problems),
+            "beside": list(self.beside),
         }

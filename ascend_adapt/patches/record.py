@@ -43,7 +43,9 @@ class Record:
     def notice_loss(self) -> None:
         """Note it if the patch was lost since it was applied."""
         if self.state == "applied" and self.is_lost():
-            self.set("lost", f"{self.patch.target} was reloaded or replaced after apply")
+            by = self.applications[-1].replaced_by()
+            told = f": it is {by} now — leave that out, or disable {self.registered.plugin}.{self.registered.name}"
+            self.set("lost", f"{self.patch.target} was reloaded or replaced after apply{told if by else ''}")
 
     def outcome(self) -> Outcome:
         """Return the state now, as a value."""

@@ -19,13 +19,15 @@ from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.record import Record
 from ascend_adapt.patches.script import rewrite_script
 from ascend_adapt.patches.spec import Patch, Registered
+from ascend_adapt.patches.strangers import OtherPatcher
 
 
 class Session:
     """All patches of this process.
 
     ``hosts`` resolves the names that patches give as ``host=``; ``allow_drift`` names patches whose drift or failure
-    never raises; ``lock`` (reentrant) guards the session where its owner has one already.
+    never raises; ``lock`` (reentrant) guards the session where its owner has one already; ``others`` are packages that
+    change the same code.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Session:
         strict: bool = False,
         allow_drift: Iterable[str] = (),
         lock: AbstractContextManager[Any] | None = None,
+        others: Sequence[OtherPatcher] = (),
     ) -> None:
         self.strict = strict
         self.allow_drift = frozenset(allow_drift)
@@ -43,7 +46,7 @@ class Session:
         self._on_apply: list[Callable[[], None]] = []
         self._by_module: dict[str, list[Record]] = {}
         self._watch = ImportWatch(self._on_import)
-        self._arming = Arming(device, hosts, self._watch.is_complete, self._on_filled)
+        self._arming = Arming(device, hosts, self._watch.is_complete, self._on_filled, others)
         self._lock = lock or threading.RLock()
 
     @property

@@ -25,6 +25,11 @@ def undo(records: Sequence[Record], applier: Applier, finder: ProvidingFinder) -
             if not application.holds():
                 record.set("lost", f"{patch.target} was changed by somebody else after apply; left alone")
                 continue
+            if application.is_below():
+                record.set(
+                    "lost", f"left alone: it stays in force below {application.replaced_by()}, which came after it"
+                )
+                continue
             chain(swaps, applier.undo(application))
             homes.append(application.module)
             record.set("reverted", "" if patch.reversible else "what it did cannot be undone")

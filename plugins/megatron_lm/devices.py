@@ -42,4 +42,4 @@ def generation_of_the_device() -> int:
     return 8
 
 
-PATCHES = (*without_cuda(FIRST_CALLED, host=HOST), no_compilation, generation_of_the_device)
+PATCHES = (*without_cuda(FIRST_CALLED, host=HOST, any_script=True), no_compilation, generation_of_the_device)

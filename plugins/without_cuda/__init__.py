@@ -21,13 +21,15 @@ UNTIL = "the code base asks torch.accelerator for its device"
 SYMPTOM = Symptom(reason="torch.cuda is in every file of the code base")
 
 
-def without_cuda(target: str, *, host: Host | str, roots: tuple[str, ...] | None = ()) -> list[Patch]:
+def without_cuda(
+    target: str, *, host: Host | str, roots: tuple[str, ...] | None = (), any_script: bool = False
+) -> list[Patch]:
     """Return the patches that let a code base say ``torch.cuda`` on a CPU and on an NPU.
 
     ``target`` is the function of the code base that is called before any other that uses a device; what the code base
     has taken from torch by then (``from torch.cuda import current_device``) follows. ``roots`` are its top-level
     modules; by default that of ``target``, and None means every one in the folder. A script in the same folder that
-    is ``__main__`` belongs to it.
+    is ``__main__`` belongs to it; with ``any_script`` one elsewhere does, too.
     """
     module = target.partition(":")[0]
     own = (module.partition(".")[0],) if roots == () else roots
@@ -44,7 +46,7 @@ def without_cuda(target: str, *, host: Host | str, roots: tuple[str, ...] | None
     )
     def cuda_on_cpu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Let "cuda" be the CPU for the code base, before it asks for a device."""
-        on_cpu.redirect(CodeBase.around(module, own))
+        on_cpu.redirect(CodeBase.around(module, own, any_script))
         return wrapped(*args, **kwargs)
 
     @wrap(
@@ -59,7 +61,7 @@ def without_cuda(target: str, *, host: Host | str, roots: tuple[str, ...] | None
     )
     def cuda_on_npu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Let torch_npu turn "cuda" into "npu", before the code base asks for a device."""
-        on_npu.transfer(CodeBase.around(module, own))
+        on_npu.transfer(CodeBase.around(module, own, any_script))
         return wrapped(*args, **kwargs)
 
     return [cuda_on_cpu, cuda_on_npu]

@@ -15,17 +15,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class CodeBase:
-    """The top-level modules ``roots`` that lie in ``folder`` (None: all that do), and a script there."""
+    """The top-level modules ``roots`` that lie in ``folder`` (None: all that do), and a script there.
+
+    ``any_script``: wherever it lies, as users of a library write their own.
+    """
 
     folder: Path
     roots: tuple[str, ...] | None
+    any_script: bool = False
 
     @classmethod
-    def around(cls, module: str, roots: tuple[str, ...] | None) -> CodeBase:
+    def around(cls, module: str, roots: tuple[str, ...] | None, any_script: bool = False) -> CodeBase:
         """Return the code base that the loaded ``module`` belongs to."""
         file = Path(sys.modules[module].__file__ or "").resolve()
         depth = module.count(".") + (file.name == "__init__.py")
-        return cls(file.parents[depth], roots)
+        return cls(file.parents[depth], roots, any_script)
 
     def owns(self, module: ModuleType) -> bool:
         """Return whether a loaded module is one of the code base's."""
@@ -34,6 +38,8 @@ class CodeBase:
         top = module if root == name else sys.modules.get(root)
         if not file or top is None:
             return False
+        if name == "__main__" and self.any_script:
+            return True
         if name != "__main__" and self.roots is not None and root not in self.roots:
             return False
         above = getattr(top, "__path__", None) or [getattr(top, "__file__", None) or ""]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ascend_adapt_plugins import hf
+from ascend_adapt_plugins.hf import kernel_swaps
 
 JOB = Path(__file__).parents[1] / "jobs" / "tiny_language_model.py"
 
@@ -50,7 +50,7 @@ def test_the_loss_is_transformers_own(items, shifted):
     labels[0, 1] = -100
     more = {"shift_labels": labels} if shifted else {}
     sides = []
-    for loss_of in (hf.causal_lm_loss, ForCausalLMLoss):
+    for loss_of in (kernel_swaps.causal_lm_loss, ForCausalLMLoss):
         leaf = logits.clone().requires_grad_()
         loss = loss_of(leaf, labels, vocab_size=11, num_items_in_batch=items, **more)
         loss.backward()
@@ -77,7 +77,7 @@ def test_attention_is_transformers_own(mask, lengths):
     masks = {"none": None, "bool": keep, "float": torch.where(keep, 0.0, float("-inf"))}
     ours, theirs = (
         attend(Layer(), q, k, v, masks[mask], scaling=0.3)[0]
-        for attend in (hf.attention_interface, sdpa_attention_forward)
+        for attend in (kernel_swaps.attention_interface, sdpa_attention_forward)
     )
     torch.testing.assert_close(ours, theirs)
 
@@ -91,13 +91,13 @@ def adapted_head() -> torch.nn.Linear:
             return self.head
 
     model = Model()
-    hf.logits_in_aligned_rows.function(lambda: None, model, (), {})
+    kernel_swaps.logits_in_aligned_rows.function(lambda: None, model, (), {})
     return model.head
 
 
 def test_an_adapted_output_layer_is_still_torchs():
     head, x = adapted_head(), torch.randn(3, 8)
-    assert head.forward.__func__ is hf.forward
+    assert head.forward.__func__ is kernel_swaps.forward
     assert type(head) is torch.nn.Linear
     torch.testing.assert_close(head(x), torch.nn.functional.linear(x, head.weight))
     twin = copy.deepcopy(head)
@@ -114,5 +114,5 @@ def test_layers_with_aligned_rows_or_a_bias_are_left_alone():
             def get_output_embeddings(self, layer=layer):
                 return layer
 
-        hf.logits_in_aligned_rows.function(lambda: None, Model(), (), {})
+        kernel_swaps.logits_in_aligned_rows.function(lambda: None, Model(), (), {})
         assert "forward" not in vars(layer)

@@ -69,3 +69,17 @@ def test_a_result_keeps_its_strides():
     moved = as_npu(result, torch.device("npu:1"))
     assert (moved.device, moved.stride()) == (torch.device("npu:1"), result.stride())
     assert moved.cpu().equal(result)
+
+
+def test_operators_work_while_torchs_constructors_are_others(monkeypatch):
+    """As below deepspeed.zero.Init, which makes every tensor on the device, of one dtype."""
+    original = torch.empty, torch.tensor
+    for name, constructor in zip(("empty", "tensor"), original, strict=True):
+
+        def on_the_device(*args, constructor=constructor, **kwargs):
+            return constructor(*args, **{"device": "npu", **kwargs}).to(torch.bfloat16)
+
+        monkeypatch.setattr(torch, name, on_the_device)
+    x = original[1]([1.0, 2.0, 3.0], device="npu")
+    assert torch.add(x, x, out=original[0](0, device="npu")).tolist() == [2, 4, 6]
+    assert x.clone().normal_().dtype == torch.float32

@@ -1,48 +1,36 @@
-"""Hugging Face transformers, accelerate and peft, as installed: Trainer scripts with DeepSpeed."""
+"""Hugging Face transformers, accelerate and peft, as installed: Trainer scripts, and a loop."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import yaml
 from upstream_job import Place, UpstreamJob
 
 HERE = Path(__file__).parent
 STEPS = 6
-LOSS = r"'loss': '?([0-9.]+)"
-# The Trainer prints four digits.
-BOUND = {"loss": LOSS, "bound": 1e-4}
+MODELS = ("gpt2", "gpt_neox", "llama")
 
 
-def deepspeed_configuration(stage: int) -> dict[str, object]:
-    """A ZeRO configuration as the documentation of transformers has it: "auto" wherever the Trainer knows the value."""
-    zero: dict[str, object] = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
-    if stage == 3:
-        zero["stage3_gather_16bit_weights_on_model_save"] = True
-    adamw = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}
-    return {
-        "bf16": {"enabled": "auto"},
-        "fp16": {"enabled": "auto"},
-        "optimizer": {"type": "AdamW", "params": adamw},
-        "scheduler": {
-            "type": "WarmupLR",
-            "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto"},
-        },
-        "zero_optimization": zero,
-        "gradient_accumulation_steps": "auto",
-        "gradient_clipping": "auto",
-        "train_batch_size": "auto",
-        "train_micro_batch_size_per_gpu": "auto",
-    }
+def model_folder(place: Place, model: str) -> str:
+    """Return the folder of a tiny model and its tokenizer, made the first time it is asked for."""
+    folder = place.shared / model
+    if not (folder / "tokenizer.json").exists():
+        subprocess.run([sys.executable, str(HERE / "make_model.py"), model, str(folder)], check=True)
+    return str(folder)
 
 
-def trainer_arguments(place: Place, model: str) -> list[str]:
-    """What a user gives train.py."""
+def trainer(place: Place, model: str, *more: str) -> list[str]:
+    """Return a Trainer script and what a user gives it."""
     flags = {
-        "model": model,
+        "model": model_folder(place, model),
         "output_dir": str(place.folder / "out"),
         "max_steps": STEPS,
+        "warmup_steps": 2,
         "per_device_train_batch_size": 4,
         "learning_rate": 3e-3,
         "logging_steps": 1,
@@ -51,22 +39,76 @@ def trainer_arguments(place: Place, model: str) -> list[str]:
         "disable_tqdm": True,
     }
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    return words + (["--bf16"] if place.dtype == "bfloat16" else [])
+    return [str(HERE / "train.py"), *words, *(["--bf16"] if place.dtype == "bfloat16" else []), *more]
 
 
-def zero(model: str, stage: int) -> Callable[[Place], Sequence[str]]:
-    """Return the command of a Trainer script with DeepSpeed."""
-
-    def command(place: Place) -> Sequence[str]:
-        path = place.folder / "ds.json"
-        path.write_text(json.dumps(deepspeed_configuration(stage), indent=1))
-        return [str(HERE / "train.py"), *trainer_arguments(place, model), "--deepspeed", str(path)]
-
-    return command
+def zero(place: Place, model: str, stage: int, *more: str) -> list[str]:
+    """Return a Trainer script with DeepSpeed."""
+    path = place.folder / "ds.json"
+    path.write_text(json.dumps(deepspeed_configuration(stage), indent=1))
+    return [*trainer(place, model), "--deepspeed", str(path), *more]
 
 
-JOBS = tuple(
-    UpstreamJob(f"{model}-zero{stage}", zero(model, stage), **BOUND)
-    for model in ("gpt2", "gpt_neox", "llama")
-    for stage in (2, 3)
+def deepspeed_configuration(stage: int) -> dict[str, object]:
+    """A ZeRO configuration as the documentation of transformers has it: "auto" wherever the Trainer knows the value."""
+    zero: dict[str, object] = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
+    if stage == 3:
+        zero["stage3_gather_16bit_weights_on_model_save"] = True
+    adamw = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}
+    warmup = {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto"}
+    return {
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+        "optimizer": {"type": "AdamW", "params": adamw},
+        "scheduler": {"type": "WarmupLR", "params": warmup},
+        "zero_optimization": zero,
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+    }
+
+
+def accelerate(place: Place, *options: str) -> list[str]:
+    """Return `accelerate launch` of a training loop; two jobs at once must not meet at its default port."""
+    script = [str(HERE / "loop.py"), "--model", model_folder(place, "llama"), "--output", str(place.folder / "out")]
+    precision = "bf16" if place.dtype == "bfloat16" else "no"
+    ours = ["--mixed_precision", precision, "--main_process_port", "0", *options]
+    return [sys.executable, "-m", "accelerate.commands.launch", *ours, *script]
+
+
+def by_configuration(place: Place) -> list[str]:
+    """Return `accelerate launch` with the file that `accelerate config` writes for two GPUs and DeepSpeed ZeRO-3."""
+    path = place.folder / "accelerate.yaml"
+    told = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "DEEPSPEED",
+        "deepspeed_config": {"zero_stage": 3, "zero3_init_flag": True, "zero3_save_16bit_model": True},
+        "num_machines": 1,
+        "num_processes": 2,
+        "machine_rank": 0,
+        "use_cpu": False,
+    }
+    path.write_text(yaml.safe_dump(told))
+    return accelerate(place, "--config_file", str(path))
+
+
+def multi_gpu(place: Place) -> Sequence[str]:
+    """Return `accelerate launch` with the flags of two GPUs."""
+    return accelerate(place, "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--dynamo_backend", "no")
+
+
+# The Trainer prints four digits, and the loop six.
+TRAINER = {"loss": r"'loss': '?([0-9.]+)", "bound": 2e-4}
+JOBS = (
+    *(
+        UpstreamJob(f"{model}-zero{stage}", lambda place, m=model, s=stage: zero(place, m, s), **TRAINER)
+        for model in MODELS
+        for stage in (2, 3)
+    ),
+    UpstreamJob("llama-ddp", lambda place: trainer(place, "llama"), **TRAINER),
+    UpstreamJob("lora-zero2", lambda place: zero(place, "llama", 2, "--lora"), **TRAINER),
+    UpstreamJob("lora-zero3", lambda place: zero(place, "llama", 3, "--lora"), **TRAINER),
+    UpstreamJob("accelerate-config-zero3", by_configuration),
+    UpstreamJob("accelerate-flags-ddp", multi_gpu),
 )

@@ -1,4 +1,4 @@
-"""Hugging Face transformers: fused operations under its models.
+"""Fused operations under the models of transformers.
 
 Read off transformers 4.57, 5.0 and 5.24. Each swap hands what it does not serve, and everything that is being
 compiled, to transformers' own code.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from ascend_adapt import Patch, Symptom, entry, hookimpl, wrap
+from ascend_adapt import Symptom, entry, wrap
 
 
 @wrap(
@@ -96,10 +96,13 @@ def causal_lm_loss(
     shift_labels: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Return the loss of the next token, fp32, from logits [B, S, V] as they are: no copy of them in fp32 is made."""
+    """Return the loss of the next token, fp32, from logits [B, S, V] as they are: no copy of them in fp32 is made.
+
+    Where somebody has put another cross entropy in torch's place, as Liger does, it is that which is used.
+    """
     import torch
 
-    if _is_traced():
+    if _is_traced() or torch.nn.functional.cross_entropy.__module__ != "torch.nn.functional":
         from transformers.loss.loss_utils import ForCausalLMLoss
 
         return ForCausalLMLoss(
@@ -176,7 +179,4 @@ def _is_traced() -> bool:
     return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
-@hookimpl
-def register_patches() -> list[Patch]:
-    """Return the swaps."""
-    return [gelu_in_one_operation, fused_attention, loss_without_a_copy, logits_in_aligned_rows]
+PATCHES = (gelu_in_one_operation, fused_attention, loss_without_a_copy, logits_in_aligned_rows)
