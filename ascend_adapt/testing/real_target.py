@@ -74,7 +74,10 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
     try:
         _import(module)
     except NotShown as error:
-        check(not any(one.patch.kind == "provide" for one in patches.values()), f"provided, but {error}")
+        for one in patches.values():
+            if one.patch.importers:
+                raise NotShown(f"only {one.patch.importers[0]} and its like may import {module}") from error
+            check(one.patch.kind != "provide", f"provided, but {error}")
         raise
     states = {name: ascend_adapt.status()[name] for name in patches}
     ascend_adapt.disable()
