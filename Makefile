@@ -57,7 +57,7 @@ conformance: install
 	$(BIN)/python -m pytest $(SUITE) --evidence ascend_adapt/evidence_records.json
 
 record-upstreams: install
-	$(BIN)/python tests/upstream/record.py
+	PYTHONPATH=tests/upstream_runs $(BIN)/python tests/upstream/record.py
 
 behaviour: install
 	$(BIN)/nox

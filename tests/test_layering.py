@@ -80,7 +80,7 @@ MAY_IMPORT = {
         "ascend_adapt.probe",
         "ascend_adapt.runtime",
     },
-    "ascend_adapt_plugins": {"ascend_adapt", "ascend_adapt.kernels", "ascend_adapt.patches.spec"},
+    "ascend_adapt_plugins": {"ascend_adapt", "ascend_adapt.data", "ascend_adapt.kernels", "ascend_adapt.patches.spec"},
 }
 # The launcher's side of the emulation; the rest is loaded in ranks, after torch_npu.
 BEFORE_THE_RANKS = [f"ascend_adapt.emulation.{name}" for name in ("build", "cache", "environment", "symbols", "wheel")]
@@ -167,10 +167,14 @@ def may_import_torch(layer: str) -> bool:
 
 
 def may_import_at_once(module: str) -> set[str]:
-    """What a module may import at its top: backends of kernels are imported when a tensor comes."""
+    """What a module may import at its top: backends of kernels are imported when a tensor comes.
+
+    In plugins a leading underscore marks what a provided module is filled with, imported when that module is.
+    """
     if layer_of(module) in ("ascend_adapt.emulation", "ascend_adapt.emulation.operators"):
         return {"torch", "torch_npu"}
-    is_backend = module.startswith("ascend_adapt.kernels.") and module.rpartition(".")[2].startswith("_")
+    is_late = module.startswith(("ascend_adapt.kernels.", "ascend_adapt_plugins."))
+    is_backend = is_late and module.rpartition(".")[2].startswith("_")
     at_once = (
         "ascend_adapt.data.samplers",
         "ascend_adapt.data.torch_dataset",

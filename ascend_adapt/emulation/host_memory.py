@@ -32,7 +32,9 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
     storage = torch._C._construct_storage_from_data_pointer(memory.data_ptr(), _CPU, memory.nbytes())
     # The storage has no deleter of its own. Its Python object lives as long as it does, and so do attributes of that.
     storage.owner = memory
-    alias = empty_on_cpu(tensor.dtype).set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    # Of the class: Megatron's parameters carry an attribute ``stride`` of their own, a number.
+    strides = torch.Tensor.stride(tensor)
+    alias = empty_on_cpu(tensor.dtype).set_(storage, tensor.storage_offset(), tensor.size(), strides)
     if tensor.is_conj():
         alias = torch._conj(alias)
     if tensor.is_neg():

@@ -82,8 +82,8 @@ def _judge_host(host: Host, target: Target, installation: Installation) -> Verdi
         return Verdict(True, "")
     home = folder if target.root in host.roots else installation.folder(host.root)
     if home is None:
-        if folder is None:
-            return Verdict(None, f"is for {host}, judged when {target.root} is imported")
+        if folder is None or installation.gains_paths:
+            return Verdict(None, f"is for {host}, judged when {host.root if folder else target.root} is imported")
         return Verdict(False, f"is for {host}: {host.owns(folder)}", f"no {host.root}")
     foreign = host.owns(home)
     if foreign:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ascend_adapt import wrap
+from ascend_adapt import Symptom, wrap
 
 
 @wrap(
@@ -19,6 +19,7 @@ from ascend_adapt import wrap
     why="without an accelerator a rank takes itself for the only process: each trains alone, with DeepSpeed it crashes",
     until="accelerate makes a gloo group where LOCAL_RANK is set and there is no accelerator",
     without="wrong numbers",
+    symptom=Symptom("distributed_type = DistributedType.NO"),
 )
 def ranks_on_cpu_are_a_group(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return gloo and MULTI_CPU where a rank would get no group at all."""

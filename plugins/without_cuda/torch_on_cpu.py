@@ -75,7 +75,7 @@ def _cuda() -> dict[str, Any]:
         "is_available": _returning(True),
         "is_initialized": _returning(True),
         "is_bf16_supported": _returning(True),
-        "device_count": lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        "device_count": _ranks_here,
         "current_device": lambda: index[0],
         "set_device": set_device,
         "device": lambda device: contextlib.nullcontext(),
@@ -115,7 +115,12 @@ class _Generators:
         return torch.default_generator
 
     def __len__(self) -> int:
-        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        return _ranks_here()
+
+
+def _ranks_here() -> int:
+    """Return how many ranks share this machine: each has a "device". DeepSpeed says it by a name of its own."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
 
 
 def _distributed() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import traceback
@@ -13,6 +14,7 @@ rank.watch()
 import torch  # noqa: E402
 import torch_npu  # noqa: E402, F401
 from kernels import test_attention  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from ascend_adapt.emulation import report  # noqa: E402
 from ascend_adapt.kernels import adamw, attention, dispatch  # noqa: E402
@@ -55,6 +57,19 @@ def late_gradient():
     return str((choice, lists)) if wrong or choice.backend != "npu" else ""
 
 
+def recomputed():
+    """The first call that wants a gradient comes within a backward pass: from a checkpoint that is recomputed."""
+    dispatch.forget()
+    query, key, value = (torch.randn(1, 2, 24, 40, device="npu", requires_grad=True) for _ in range(3))
+    for reentrant in (True, False):
+        causal = functools.partial(attention, causal=True, scale=0.3 + reentrant)
+        checkpoint(causal, query, key, value, use_reentrant=reentrant).sum().backward()
+    (again,) = torch.autograd.grad(attention(query, key, value, causal=True, scale=0.3).sum(), [query])
+    (more,) = torch.autograd.grad(attention(query, key, value, causal=True, scale=1.3).sum(), [query])
+    backends = {choice.backend for choice in dispatch.choices()}
+    return "" if torch.allclose(query.grad, again + more) and backends == {"npu"} else str(dispatch.choices())
+
+
 def parameters():
     """A parameter at its third step, and one at its first."""
     ones, halves, zeros = ([torch.full((1,), value) for _ in range(2)] for value in (1.0, 0.5, 0.0))
@@ -63,7 +78,8 @@ def parameters():
 
 def main(to: str) -> None:
     results = {}
-    for name, run in (*attention_cases(), *sample_cases(), ("adamw, a gradient that arrives late", late_gradient)):
+    late, within = ("adamw, a gradient that arrives late", late_gradient), ("attention, recomputed", recomputed)
+    for name, run in (within, *attention_cases(), *sample_cases(), late):
         try:
             results[name] = run()
         except Exception:

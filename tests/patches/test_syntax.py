@@ -100,3 +100,10 @@ def test_code_of_takes_the_last_definition() -> None:
     assert 2 in last.co_consts
     assert syntax.code_of(code, ("A", "f")) is not None
     assert syntax.code_of(code, ("A", "gone")) is None
+
+
+def test_a_source_that_only_warns_parses(tmp_path) -> None:
+    """Warnings are errors in this suite, and may be in a user's process."""
+    path = tmp_path / "escapes.py"
+    path.write_text("TEXT = '\\d'\n")
+    assert ast.unparse(syntax.parse_file(path)) == "TEXT = '\\\\d'"

@@ -1,8 +1,15 @@
-"""Record the facts of every release: `make record-upstreams`. Downloads what is not in .releases; imports nothing."""
+"""Record the facts of every release: `make record-upstreams`. Downloads what is not in .releases; imports nothing.
+
+Code bases that are no distributions are read where ASCEND_ADAPT_UPSTREAMS has them.
+"""
 
 from __future__ import annotations
 
+import os
+
+import code_base_records
 import release_table
+from code_bases import NotHere
 from upstream_releases import UPSTREAMS
 
 from ascend_adapt.testing import release_matrix, upstream_facts
@@ -19,6 +26,13 @@ def main() -> None:
             if row.problem:
                 print(f"{row}: {row.problem}")
         print(f"{upstream.distribution}: {release_matrix.summary(rows)}")
+    for one in code_base_records.KNOWN:
+        try:
+            checkout = one.checkout(os.environ)
+        except NotHere as error:
+            print(f"not recorded: {one.folder}: {error}")
+        else:
+            code_base_records.record(one, checkout).save(code_base_records.path_of(one))
     release_table.main()
 
 

@@ -14,7 +14,7 @@ import torch
 
 from ascend_adapt_plugins.hf import kernel_swaps
 
-JOB = Path(__file__).parents[1] / "jobs" / "tiny_language_model.py"
+JOB = Path(__file__).parents[2] / "jobs" / "tiny_language_model.py"
 
 # What 200 steps may differ by: a GELU in one operation rounds otherwise, and training doubles a difference again and
 # again (seen: 1.6e-3); the other two compute the same to the last bits (seen: 7e-7).
@@ -116,3 +116,16 @@ def test_layers_with_aligned_rows_or_a_bias_are_left_alone():
 
         kernel_swaps.logits_in_aligned_rows.function(lambda: None, Model(), (), {})
         assert "forward" not in vars(layer)
+
+
+def test_a_cross_entropy_of_somebody_else_is_used(monkeypatch):
+    """Liger puts its own in the place of torch's, before or after enable()."""
+    theirs = torch.nn.functional.cross_entropy
+
+    def liger_cross_entropy(*args, **kwargs):
+        return 2 * theirs(*args, **kwargs)
+
+    logits, labels = torch.randn(1, 5, 11), torch.randint(0, 11, (1, 5))
+    plain = kernel_swaps.causal_lm_loss(logits, labels, vocab_size=11)
+    monkeypatch.setattr(torch.nn.functional, "cross_entropy", liger_cross_entropy)
+    torch.testing.assert_close(kernel_swaps.causal_lm_loss(logits, labels, vocab_size=11), 2 * plain)

@@ -1,0 +1,11 @@
+"""THUDM's GLM 4f61ed72, on devices and with a torch and DeepSpeed that it does not know."""
+
+from ascend_adapt import Patch, hookimpl
+
+from . import attention, corpora, device
+
+
+@hookimpl
+def register_patches() -> list[Patch]:
+    """Return the patches of every topic."""
+    return [patch for topic in (attention, corpora, device) for patch in topic.PATCHES]

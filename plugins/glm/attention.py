@@ -1,0 +1,65 @@
+"""GLM's self-attention as one operation, under any of its masks: separator, causal, memory."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from ascend_adapt import Symptom, wrap
+
+
+@wrap(
+    "mpu.transformer:ParallelSelfAttention.forward",
+    host="glm",
+    devices=("cuda", "npu"),
+    why="it writes and reads all scores [B, N, S, S] several times, and keeps them for the gradient",
+    until="GLM has a fused attention for every device",
+    without="slower",
+    symptom=Symptom("torch.matmul(attention_probs, value_layer)"),
+)
+def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the layer's output [B, S, H]; the mask [B or 1, 1, S, M + S] is float, 1 = seen, M the memory's length.
+
+    ``attention_scale`` only guards fp16 scores against overflow, and leaves the softmax as it is.
+    """
+    names = ("hidden_states", "ltor_mask", "position_embeddings", "r_w_bias", "r_r_bias", "mem")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if instance.relative_encoding or instance.performer:
+        return wrapped(*args, **kwargs)
+    import torch
+    from mpu import transformer
+
+    from ascend_adapt.kernels import attention
+
+    hidden, memory = given["hidden_states"], given.get("mem")
+    mixed = instance.query_key_value(hidden if memory is None else torch.cat((memory, hidden), 1))
+    query, key, value = (
+        one.unflatten(-1, (instance.num_attention_heads_per_partition, -1)).transpose(1, 2)
+        for one in mixed.chunk(3, dim=-1)
+    )
+    if memory is not None:
+        query = query[:, :, -hidden.shape[1] :]
+    dropout = instance.attention_dropout.p if instance.training else 0.0
+    masked_out = _masked_out(given["ltor_mask"])
+    if dropout:
+        with transformer.get_cuda_rng_tracker().fork():
+            context = attention(query, key, value, masked_out=masked_out, dropout_p=dropout)
+    else:
+        context = attention(query, key, value, masked_out=masked_out)
+    return instance.output_dropout(instance.dense(context.transpose(1, 2).flatten(2)))
+
+
+_inverted: dict[int, tuple[Any, int, Any]] = {}
+
+
+def _masked_out(seen: Any) -> Any:
+    """Return where a mask hides, bool; computed once, as all layers of a step get the same tensor."""
+    known = _inverted.get(id(seen))
+    if known is not None and known[0]() is seen and known[1] == seen._version:
+        return known[2]
+    answer, identity = seen < 0.5, id(seen)
+    _inverted[identity] = (weakref.ref(seen, lambda _: _inverted.pop(identity, None)), seen._version, answer)
+    return answer
+
+
+PATCHES = (fused_attention,)

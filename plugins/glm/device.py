@@ -1,0 +1,7 @@
+"""Where GLM says torch.cuda: its scripts read their arguments before they ask for a device."""
+
+from __future__ import annotations
+
+from ..without_cuda import without_cuda
+
+PATCHES = without_cuda("arguments:get_args", host="glm", roots=None)

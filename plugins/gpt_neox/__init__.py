@@ -1,0 +1,16 @@
+"""GPT-NeoX v2.0 and newest (ea7aefd8), on devices and with a torch and DeepSpeed that they do not know.
+
+The tag v2.0 (9610391a) is no Python: a docstring is not closed. What is meant by v2.0 is the next commit, 6edf2418,
+which closes it and changes nothing else.
+"""
+
+from ascend_adapt import Patch, hookimpl
+
+from . import attention, configuration, device, evaluation, fused_kernels
+
+
+@hookimpl
+def register_patches() -> list[Patch]:
+    """Return the patches of every topic."""
+    topics = (attention, configuration, device, evaluation, fused_kernels)
+    return [patch for topic in topics for patch in topic.PATCHES]

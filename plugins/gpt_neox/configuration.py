@@ -1,0 +1,75 @@
+"""Configurations as the guides write them: settings of Ascend's fork, and truth values in quotes."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ascend_adapt import Symptom, wrap
+
+ARGUMENTS = "megatron.neox_arguments.arguments:NeoXArgs"
+
+# Settings that only Ascend's fork of v2.0 has, and what takes their place here.
+OF_ASCENDS_FORK = {
+    "async_tensor_model_parallel_allreduce": "the all-reduce of gradients is not overlapped",
+    "use_triangle_attn": "attention is ascend_adapt's; the fork's keeps the blocks of the first mask it sees",
+}
+_TRUTH = {"true": True, "false": False}
+
+
+@wrap(
+    f"{ARGUMENTS}.__init__",
+    host="gpt-neox",
+    why='settings of Ascend\'s fork are unknown here, and "finetune": "True", as the guide has it, is a text',
+    until="the guides' configurations name only what GPT-NeoX has, with truth values as YAML writes them",
+    without="crash",
+    symptom=Symptom("field_def.type.__origin__ == Literal", at=f"{ARGUMENTS}.validate_types"),
+)
+def guides_settings(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Leave out settings of the fork, with a note, and read "True" as True where a truth value is expected."""
+    settings = dict(kwargs)
+    fields = type(instance).__dataclass_fields__
+    for name, instead in OF_ASCENDS_FORK.items():
+        if name in settings and name not in fields:
+            logging.warning("ascend_adapt: %s is a setting of Ascend's fork, left out: %s", name, instead)
+            del settings[name]
+    for name, value in settings.items():
+        if name in fields and fields[name].type in (bool, "bool") and isinstance(value, str):
+            settings[name] = _TRUTH.get(value.lower(), value)
+    wrapped(*args, **settings)
+
+
+@wrap(
+    "megatron.checkpointing:load_checkpoint",
+    host="gpt-neox",
+    why='a finetune that finds nothing to load says "Unable to load checkpoint." and trains from random weights',
+    until="GPT-NeoX refuses to finetune nothing",
+    without="wrong numbers",
+    symptom=Symptom('print("Unable to load checkpoint.")'),
+)
+def something_to_finetune(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Refuse a finetune that loaded nothing; an empty folder to load from is a fresh start otherwise."""
+    settings = args[0] if args else kwargs["neox_args"]
+    engine = args[1] if len(args) > 1 else kwargs["model"]
+    loaded = []
+    load = engine.load_checkpoint
+
+    def noting(*given: Any, **more: Any) -> Any:
+        result = load(*given, **more)
+        loaded.append(result[0])
+        return result
+
+    engine.load_checkpoint = noting
+    try:
+        iteration = wrapped(*args, **kwargs)
+    finally:
+        del engine.load_checkpoint
+    if settings.finetune and loaded == [None]:
+        raise FileNotFoundError(
+            f"{settings.load}: there is no checkpoint to finetune, expected a folder with the file latest — give its "
+            "path as load, or leave out finetune to start afresh"
+        )
+    return iteration
+
+
+PATCHES = (guides_settings, something_to_finetune)

@@ -1,0 +1,44 @@
+"""GPT-NeoX's CUDA extensions: nothing is compiled where nvcc has no say; old_dependencies provides those of softmax."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from ascend_adapt import Symptom, provide, wrap
+
+
+@wrap(
+    "megatron.fused_kernels:load",
+    host="gpt-neox",
+    devices=("cpu", "npu"),
+    why="it asks nvcc for its version and compiles for NVIDIA GPUs",
+    until="GPT-NeoX compiles nothing where there is no CUDA",
+    without="crash",
+    symptom=Symptom("_get_cuda_bare_metal_version(cpp_extension.CUDA_HOME)", at="megatron.fused_kernels:load"),
+)
+def nothing_to_compile(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Compile nothing: the extensions are provided as modules."""
+
+
+@provide(
+    "fused_rotary_positional_embedding",
+    host="gpt-neox",
+    devices=("cpu", "npu"),
+    why="it is compiled for CUDA, and the process exits if it is missing, also where it is not used",
+    until="GPT-NeoX asks for it only where rope_fusion is set",
+    without="crash",
+)
+def rotary_extension(module: ModuleType) -> None:
+    """Fill in rotation by angles, [S, B, N, D] and freqs [S, 1, 1, R], and its gradient; R <= D dimensions are turned.
+
+    The arithmetic is that of apply_rotary_pos_emb of the same code base (ea7aefd8 megatron/model/
+    positional_embeddings.py): the second half of the turned dimensions, negated, is paired with the first.
+    """
+    from . import _rotary
+
+    for name in _rotary.NAMES:
+        setattr(module, name, getattr(_rotary, name))
+
+
+PATCHES = (nothing_to_compile, rotary_extension)

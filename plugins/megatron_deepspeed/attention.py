@@ -1,0 +1,64 @@
+"""deepspeedai's unfused attention: views that torch refuses, and one operation for it on a GPU and an NPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascend_adapt import Symptom, wrap
+
+from ..code_bases import MEGATRON_DEEPSPEED
+from .attention_masks import is_causal
+
+TARGET = "megatron.model.transformer:CoreAttention.forward"
+
+
+@wrap(
+    TARGET,
+    host=MEGATRON_DEEPSPEED,
+    why="it takes views of query, key and value that are not contiguous, and torch refuses them",
+    until="the code base reshapes them",
+    without="crash",
+    symptom=Symptom("query_layer.view(output_size[2], output_size[0] * output_size[1], -1)"),
+)
+def contiguous_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compute the attention of query, key and value [S, B, N, D], each made contiguous."""
+    query, key, value, *others = args
+    return wrapped(query.contiguous(), key.contiguous(), value.contiguous(), *others, **kwargs)
+
+
+@wrap(
+    TARGET,
+    host=MEGATRON_DEEPSPEED,
+    devices=("cuda", "npu"),
+    why="the unfused attention writes and reads all scores [B, N, S, S] several times, and keeps them for the gradient",
+    until="the code base calls a fused attention on every device",
+    without="slower",
+    symptom=Symptom("torch.bmm(attention_probs, value_layer.transpose(0, 1))"),
+)
+def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compute the attention in one operation; query, key and value are [S, B, N, D], the result is [S, B, N * D]."""
+    given = {**dict(zip(("query_layer", "key_layer", "value_layer", "attention_mask"), args, strict=False)), **kwargs}
+    query, key, value = (given[name].permute(1, 2, 0, 3) for name in ("query_layer", "key_layer", "value_layer"))
+    mask, causal = given["attention_mask"], instance.attn_mask_type.name == "causal"
+    if causal and mask is not None and is_causal(mask, query.shape[2], key.shape[2]):
+        mask = None
+    # norm_factor has the number of the layer in it where the softmax multiplies by it.
+    scale = (instance.scale_mask_softmax.scale or 1.0) / instance.norm_factor
+    dropout = instance.attention_dropout.p if instance.training else 0.0
+
+    def run() -> Any:
+        from ascend_adapt.kernels import attention
+
+        return attention(query, key, value, masked_out=mask, causal=causal, scale=scale, dropout_p=dropout)
+
+    if dropout and not instance.sequence_parallel:
+        from megatron.core import tensor_parallel
+
+        with tensor_parallel.get_cuda_rng_tracker().fork():
+            result = run()
+    else:
+        result = run()
+    return result.permute(2, 0, 1, 3).flatten(2)
+
+
+PATCHES = (contiguous_attention, fused_attention)

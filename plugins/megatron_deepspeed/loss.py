@@ -1,0 +1,71 @@
+"""The loss over a vocabulary that is split over ranks, without a copy of the softmax kept for the gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascend_adapt import Symptom, wrap
+
+from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
+
+WHY = "the loss keeps the softmax of all logits in fp32 for the gradient"
+UNTIL = "the code base computes its loss in one operation"
+
+
+@wrap(
+    "megatron.core.tensor_parallel.cross_entropy:vocab_parallel_cross_entropy",
+    host=MEGATRON_DEEPSPEED,
+    devices=("cuda", "npu"),
+    why=WHY,
+    until=UNTIL,
+    without="slower",
+    symptom=Symptom(
+        "ctx.save_for_backward(exp_logits, target_mask, masked_target_1d)",
+        at="megatron.core.tensor_parallel.cross_entropy:_VocabParallelCrossEntropy",
+    ),
+)
+def fused_loss(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the loss of each token, fp32 [S, B], from logits [S, B, V / TP]."""
+    names = ("vocab_parallel_logits", "target", "label_smoothing")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if given.get("label_smoothing"):
+        return wrapped(*args, **kwargs)
+    from megatron.core.parallel_state import get_tensor_model_parallel_group
+
+    return _loss(given["vocab_parallel_logits"], given["target"], get_tensor_model_parallel_group())
+
+
+@wrap(
+    "megatron.mpu.cross_entropy:vocab_parallel_cross_entropy",
+    host=BIGSCIENCE,
+    devices=("cuda", "npu"),
+    why=WHY,
+    until=UNTIL,
+    without="slower",
+    symptom=Symptom(
+        "ctx.save_for_backward(exp_logits, target_mask, masked_target_1d)",
+        at="megatron.mpu.cross_entropy:_VocabParallelCrossEntropy",
+    ),
+)
+def fused_loss_of_mpu(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the loss of each token, fp32 [B, S], from logits [B, S, V / TP]."""
+    given = {**dict(zip(("vocab_parallel_logits", "target"), args, strict=False)), **kwargs}
+    from megatron.mpu import get_tensor_model_parallel_group
+
+    return _loss(given["vocab_parallel_logits"], given["target"], get_tensor_model_parallel_group())
+
+
+def _loss(logits: Any, target: Any, group: Any) -> Any:
+    from ascend_adapt.kernels import cross_entropy
+
+    # A label below 0 stands where the loss is masked: there upstream's loss is finite, and must stay so.
+    return cross_entropy(
+        logits,
+        target.clamp(min=-1),
+        ignore_index=-1,
+        reduction="none",
+        group=group if group.size() > 1 else None,
+    )
+
+
+PATCHES = (fused_loss, fused_loss_of_mpu)

@@ -1,0 +1,20 @@
+"""The earliest start of all ranks, which training looks for in float64."""
+
+from __future__ import annotations
+
+from ascend_adapt import rewrite
+
+from ..code_bases import MEGATRON_DEEPSPEED
+
+start_time_in_whole_seconds = rewrite(
+    "megatron.training:pretrain",
+    old="get_accelerator().DoubleTensor([_TRAIN_START_TIME])",
+    new="get_accelerator().LongTensor([int(_TRAIN_START_TIME)])",
+    name="start_time_in_whole_seconds",
+    host=MEGATRON_DEEPSPEED,
+    devices="npu",
+    why="HCCL does not reduce float64; the time is printed, and float32 would be off by minutes",
+    until="HCCL reduces float64",
+    without="crash",
+)
+PATCHES = (start_time_in_whole_seconds,)

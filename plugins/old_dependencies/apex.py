@@ -1,0 +1,116 @@
+"""NVIDIA's apex and amp_C, as far as these code bases use them, on torch's own operators and for every device.
+
+Optimizer states have apex's layout, so that checkpoints of a run on GPUs load. GPT-NeoX and Megatron-LM try apex, and
+keep the fallback that they have.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ascend_adapt import Patch, Symptom, provide, wrap
+
+from ..code_bases import BIGSCIENCE, GLM, MEGATRON_DEEPSPEED
+
+
+def _provided(name: str) -> Callable[[Callable[[ModuleType], None]], Patch]:
+    return provide(
+        name,
+        host=(BIGSCIENCE, GLM, MEGATRON_DEEPSPEED),
+        why=f"{name} is imported without a guard; it is built for CUDA only, and no distribution on PyPI is it",
+        until="these code bases use torch's own multi-tensor operators",
+        without="crash",
+    )
+
+
+@_provided("apex")
+def apex(module: ModuleType) -> None:
+    """Fill in nothing: only what lies in it is used."""
+
+
+@_provided("apex.optimizers")
+def apex_optimizers(module: ModuleType) -> None:
+    """Fill in FusedAdam and FusedSGD."""
+    from ._apex_optimizers import FusedAdam, FusedSGD
+
+    module.FusedAdam, module.FusedSGD = FusedAdam, FusedSGD  # type: ignore[attr-defined]
+
+
+@_provided("apex.normalization")
+def apex_normalization(module: ModuleType) -> None:
+    """Fill in the norms."""
+    from . import _apex_norms
+
+    for name in _apex_norms.NAMES:
+        setattr(module, name, getattr(_apex_norms, name))
+
+
+@_provided("apex.normalization.fused_layer_norm")
+def apex_fused_layer_norm(module: ModuleType) -> None:
+    """Fill in the norms."""
+    apex_normalization.function(module)  # type: ignore[misc]
+
+
+@_provided("apex.multi_tensor_apply")
+def apex_multi_tensor_apply(module: ModuleType) -> None:
+    """Fill in multi_tensor_applier."""
+    from ._amp_c import MultiTensorApply
+
+    module.MultiTensorApply = MultiTensorApply  # type: ignore[attr-defined]
+    module.multi_tensor_applier = MultiTensorApply(2048 * 32)  # type: ignore[attr-defined]
+
+
+@_provided("amp_C")
+def amp_c(module: ModuleType) -> None:
+    """Fill in the operations over many tensors that are used: scale, 2-norm, Adam."""
+    from . import _amp_c
+
+    for name in _amp_c.NAMES:
+        setattr(module, name, getattr(_amp_c, name))
+
+
+@wrap(
+    "transformers.utils.import_utils:is_apex_available",
+    requires="transformers>=4.44,<5",
+    host=(BIGSCIENCE, GLM, MEGATRON_DEEPSPEED),
+    why="transformers' Trainer imports amp from an apex that is there; the one provided here has none",
+    until="support for transformers 4 ends",
+    without="crash",
+    symptom=Symptom(reason="the fault is in what this plugin provides"),
+)
+def provided_apex_is_not_available(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return False if the apex that was imported is the one provided here."""
+    spec = getattr(sys.modules.get("apex"), "__spec__", None)
+    return not str(getattr(spec, "origin", "")).startswith("provided by ") and bool(wrapped(*args, **kwargs))
+
+
+@wrap(
+    "deepspeed.runtime.zero.utils:is_zero_supported_optimizer",
+    requires="deepspeed>=0.6",
+    host=(BIGSCIENCE, GLM, MEGATRON_DEEPSPEED),
+    why="ZeRO takes apex's FusedAdam without being told that it is untested, and looks for it when it is imported",
+    until="these code bases use torch's own multi-tensor operators",
+    without="crash",
+    symptom=Symptom("type(optimizer) in ZERO_SUPPORTED_OPTIMIZERS"),
+)
+def zero_takes_fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether ZeRO takes an optimizer: apex's FusedAdam, too, where it is provided here."""
+    optimizer = args[0] if args else kwargs["optimizer"]
+    provided = "ascend_adapt_plugins.old_dependencies._apex_optimizers"
+    is_ours = f"{type(optimizer).__module__}.{type(optimizer).__name__}" == f"{provided}.FusedAdam"
+    return is_ours or bool(wrapped(*args, **kwargs))
+
+
+PATCHES = (
+    apex,
+    apex_optimizers,
+    apex_normalization,
+    apex_fused_layer_norm,
+    apex_multi_tensor_apply,
+    amp_c,
+    provided_apex_is_not_available,
+    zero_takes_fused_adam,
+)

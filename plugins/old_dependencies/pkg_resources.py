@@ -1,0 +1,28 @@
+"""``pkg_resources``, which setuptools dropped in 82."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from ascend_adapt import provide
+
+from ..code_bases import GPT_NEOX, MEGATRON_DEEPSPEED
+
+
+@provide(
+    "pkg_resources",
+    host=(GPT_NEOX, MEGATRON_DEEPSPEED),
+    why="packaging is imported from it, to compare versions",
+    until="these code bases import packaging itself",
+    without="crash",
+)
+def pkg_resources(module: ModuleType) -> None:
+    """Fill in what is imported from it: the package that compares versions."""
+    import packaging
+    import packaging.version
+
+    module.packaging = packaging  # type: ignore[attr-defined]
+    module.parse_version = packaging.version.parse  # type: ignore[attr-defined]
+
+
+PATCHES = (pkg_resources,)

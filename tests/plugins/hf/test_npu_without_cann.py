@@ -1,0 +1,59 @@
+"""The real torch_npu wheel on a machine without CANN, and the real transformers."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from ascend_adapt.emulation import wheel
+from ascend_adapt_plugins.hf import npu_without_cann
+
+PATCH = "hf.broken_torch_npu_is_none"
+
+
+@pytest.fixture(scope="module")
+def torch_npu() -> str:
+    """The folder of an unpacked torch_npu for the installed torch."""
+    environ = {name: value for name, value in os.environ.items() if name != "ASCEND_HOME_PATH"}
+    return str(wheel.for_installed_torch(environ, lambda text: None).site)
+
+
+def test_models_can_be_made(launch, torch_npu):
+    ended = launch("import_models.py", python_path=torch_npu)
+    assert ended.code == 0, ended.output
+    assert "devices cpu cpu" in ended.output
+    assert ended.outcome(PATCH)["state"] == "applied"
+
+
+def test_without_the_patch_nothing_can_be_imported(launch, torch_npu):
+    ended = launch("import_models.py", "--disable", PATCH, python_path=torch_npu)
+    assert ended.code == 1
+    assert "ImportError: libhccl.so" in ended.output
+
+
+def test_where_there_is_no_torch_npu_nothing_is_needed(launch):
+    ended = launch("import_models.py")
+    assert ended.code == 0, ended.output
+    outcome = ended.outcome(PATCH)
+    assert (outcome["state"], outcome["reason"]) == ("not_needed", "torch_npu is not installed")
+
+
+@pytest.mark.parametrize(
+    ("device", "environ", "is_there", "expected"),
+    [
+        ("cpu", {}, True, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
+        ("cuda", {}, True, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
+        ("cpu", {}, False, {}),
+        ("npu", {}, True, {}),
+        ("cpu", {"ASCEND_HOME_PATH": "/usr/local/Ascend"}, True, {}),
+    ],
+)
+def test_torch_does_not_load_what_has_no_cann(device, environ, is_there, expected, tmp_path, monkeypatch):
+    if is_there:
+        (tmp_path / "torch_npu").mkdir()
+        (tmp_path / "torch_npu" / "__init__.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
+    assert npu_without_cann.variables(device, environ) == expected

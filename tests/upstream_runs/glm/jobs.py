@@ -1,0 +1,71 @@
+"""GLM 4f61ed72 through its own shell scripts, as its guide starts it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import library_text
+from upstream_job import Place, UpstreamJob
+
+LOSS = r"(?i)lm loss:? ([0-9.]+E[+-][0-9]+)"
+MODEL = "--block-lm --num-layers 2 --hidden-size 32 --num-attention-heads 4 --max-position-embeddings 128"
+TOKENIZER = "--tokenizer-type GPT2BPETokenizer --tokenizer-model-type gpt2 --task-mask"
+NO_DROPOUT = "--hidden-dropout 0 --attention-dropout 0"
+
+
+def configuration(place: Place, stage: int) -> Path:
+    """Write DeepSpeed's part of the configuration."""
+    made = {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 1,
+        "steps_per_print": 100,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "weight_decay": 0.1, "betas": [0.9, 0.98], "eps": 1e-6}},
+        "zero_optimization": {"stage": stage},
+        "bf16": {"enabled": place.dtype == "bfloat16"},
+    }
+    path = place.folder / "ds.json"
+    path.write_text(json.dumps(made))
+    return path
+
+
+def prepare(place: Place, script: str) -> None:
+    """Lay the folder out as GLM's scripts expect it: the script beside the vocabulary."""
+    library_text.write_tokenizer(place.folder / ".pytorch_pretrained_bert")
+    link = place.folder / script
+    if not link.is_symlink():
+        link.symlink_to(place.checkout / script)
+
+
+def pretrain(ranks: int, model_parallel: int, stage: int = 0, more: str = "") -> Callable[[Place], Sequence[str]]:
+    """Return the command of scripts/ds_pretrain_nvidia.sh with a tiny model in the configuration that it sources."""
+
+    def command(place: Place) -> Sequence[str]:
+        prepare(place, "pretrain_glm.py")
+        corpus = library_text.write_documents(place.folder / "00.jsonl", length=1500)
+        options = f"""\
+            {MODEL} {TOKENIZER} {NO_DROPOUT} --bert-prob 0.5 --gap-sentence-prob 0.3 --avg-block-length 3
+            --gpt-min-ratio 0.25 --block-mask-prob 0.1 --short-seq-prob 0.02 --experiment-name tiny
+            --model-parallel-size {model_parallel} --seq-length 64 --train-iters 5 --log-interval 1 --eval-interval 1000
+            --eval-iters 1 --resume-dataloader --train-data {corpus} --no-lazy-loader --num-workers 0 --split 949,50,1
+            --distributed-backend nccl --lr 1e-3 --lr-decay-style cosine --lr-decay-iters 10 --warmup 0
+            --save {place.folder / "saved"} --checkpoint-activations {more}
+            --deepspeed --deepspeed_config {configuration(place, stage)}"""
+        sourced = place.folder / "tiny.sh"
+        words = " ".join(options.split())
+        sourced.write_text(f'NUM_WORKERS=1\nNUM_GPUS_PER_WORKER={ranks}\ngpt_options="{words}"\n')
+        return ["bash", str(place.checkout / "scripts" / "ds_pretrain_nvidia.sh"), str(sourced)]
+
+    return command
+
+
+JOBS = tuple(
+    UpstreamJob(name, command, "GLM", nproc, loss=LOSS, bound=1e-5)
+    for name, command, nproc in (
+        ("pretrain", pretrain(1, 1), 1),
+        ("pretrain-model-parallel", pretrain(2, 2), 2),
+        ("pretrain-zero1", pretrain(2, 1, stage=1, more="--deepspeed-activation-checkpointing"), 2),
+    )
+)

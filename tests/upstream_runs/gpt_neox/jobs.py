@@ -1,0 +1,112 @@
+"""GPT-NeoX, newest and v2.0, as its guide starts it: `deepy.py train.py -d configs tiny.yml`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import library_text
+from upstream_job import Place, UpstreamJob
+
+LOSS = r"lm_loss(?: value)?: ([0-9.]+E[+-][0-9]+)"
+TINY = {
+    "pipe-parallel-size": 1,
+    "model-parallel-size": 1,
+    "num-layers": 2,
+    "hidden-size": 32,
+    "num-attention-heads": 4,
+    "seq-length": 32,
+    "max-position-embeddings": 32,
+    "pos-emb": "rotary",
+    "rotary-pct": 0.25,
+    "no-weight-tying": True,
+    "gpt-j-residual": True,
+    "output-layer-parallelism": "column",
+    "use_cpu_initialization": True,  # the same weights on every device
+    "attention-dropout": 0,
+    "hidden-dropout": 0,
+    "optimizer": {"type": "Adam", "params": {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1.0e-8}},
+    "min_lr": 0.0001,
+    "zero_optimization": {"stage": 0},
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 2,
+    "gradient_clipping": 1.0,
+    "data-impl": "mmap",
+    "split": "90,8,2",
+    "tokenizer_type": "HFTokenizer",
+    "train-iters": 6,
+    "lr-decay-iters": 6,
+    "lr-decay-style": "cosine",
+    "distributed-backend": "nccl",
+    "eval-interval": 3,
+    "eval-iters": 1,
+    "log-interval": 1,
+    "num-workers": 0,
+}
+
+
+def settings(place: Place, ranks: int, changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a whole configuration of GPT-NeoX."""
+    data = library_text.write_tokens(place.shared)
+    precision = {"precision": "bfloat16"} if place.dtype == "bfloat16" else {"precision": "fp32"}
+    paths = {"data-path": str(data), "vocab-file": str(place.shared / "tokenizer.json")}
+    return {**TINY, **paths, **precision, "num_gpus": ranks, "global_num_gpus": ranks, **changes}
+
+
+def deepy(ranks: int, **changes: Any) -> Callable[[Place], Sequence[str]]:
+    """Return the command of one training."""
+
+    def command(place: Place) -> Sequence[str]:
+        name = {key.replace("_", "-"): value for key, value in changes.items()}
+        configuration = place.folder / "tiny.yml"
+        # As on the guide's machines: with the line ends of Windows.
+        configuration.write_text(json.dumps(settings(place, ranks, name), indent=1), newline="\r\n")
+        return [str(place.checkout / "deepy.py"), str(place.checkout / "train.py"), "-d", str(place.folder), "tiny.yml"]
+
+    return command
+
+
+def in_two_parts(second: dict[str, Any]) -> Callable[[Place], Sequence[str]]:
+    """Return the command of a training of three steps that is saved, and one that begins where it is saved."""
+
+    def command(place: Place) -> Sequence[str]:
+        folder = str(place.folder / "saved")
+        first = {"train-iters": 3, "save": folder, "load": folder, "checkpoint-factor": 3}
+        for name, changes in (("first.yml", first), ("second.yml", {"load": folder, **second})):
+            written = settings(place, 2, {"pipe-parallel-size": 2, **changes})
+            (place.folder / name).write_text(json.dumps(written, indent=1))
+        deepy_py, train_py = (str(place.checkout / name) for name in ("deepy.py", "train.py"))
+        start = 'python "$1" "$2" -d "$3"'
+        return ["bash", "-c", f"{start} first.yml && {start} second.yml", "-", deepy_py, train_py, str(place.folder)]
+
+    return command
+
+
+STAGED = {"pipe_parallel_size": 2}
+ZERO = {"zero_optimization": {"stage": 1, "reduce_scatter": True, "contiguous_gradients": True}}
+# Settings of Ascend's fork, as its configurations have them.
+OF_THE_FORK = {"async_tensor_model_parallel_allreduce": True, "use_triangle_attn": True}
+FUSED = {"scaled_masked_softmax_fusion": True, "attention_softmax_in_fp32": True}
+
+
+def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
+    """Return the jobs of one version."""
+    version = code_base.removeprefix("gpt-neox").lstrip("-") or "newest"
+
+    def job(name: str, command: Callable[[Place], Sequence[str]], nproc: int) -> UpstreamJob:
+        return UpstreamJob(f"{version}-{name}", command, code_base, nproc, loss=LOSS, bound=1e-5)
+
+    return (
+        job("one", deepy(1), 1),
+        job("no-pipeline", deepy(1, pipe_parallel_size=0), 1),
+        job("stages", deepy(2, **STAGED), 2),
+        job("stages-and-model", deepy(4, **STAGED, model_parallel_size=2), 4),
+        job("zero1", deepy(2, **ZERO, checkpoint_activations=True), 2),
+        job("fused", deepy(1, **FUSED, finetune="False", **OF_THE_FORK), 1),
+        job("resume", in_two_parts({"train-iters": 6}), 2),
+        job("finetune", in_two_parts({"train-iters": 3, "finetune": "True"}), 2),
+    )
+
+
+JOBS = (*jobs("gpt-neox"), *jobs("gpt-neox-v2.0"))

@@ -1,0 +1,146 @@
+"""Both Megatron-DeepSpeed, by the scripts of the guide "Megatron+Deepspeed-Pretrain-GPT2" with a small model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from upstream_job import Place, UpstreamJob
+
+HERE = Path(__file__).parent
+DEEPSPEEDAI, BIGSCIENCE = "Megatron-DeepSpeed", "bigscience-Megatron-DeepSpeed"
+END = "<|endoftext|>"
+LOSS = r"lm loss: ([0-9.E+-]+)"
+VOCABULARY = 1000
+
+
+def data(place: Place) -> tuple[str, str, str]:
+    """Begin anew, and return the data path, the vocabulary and the merges: Python's own library, tokenized once."""
+    # Both scripts load what they find where they save.
+    shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)
+    folder = place.shared / "data"
+    prefix, vocabulary, merges = folder / "meg-gpt2", folder / "vocab.json", folder / "merges.txt"
+    if not (folder / "done").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        library = Path(sysconfig.get_paths()["stdlib"])
+        texts = [path.read_text(encoding="utf-8", errors="replace") for path in sorted(library.glob("a*.py"))[:12]]
+        # Short documents, so that every sequence has an end of a document in it.
+        documents = [piece for text in texts for piece in text.split("\n\n") if piece.strip()]
+        (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+        _train_tokenizer(documents, folder)
+        words = ["preprocess", "--input", str(folder / "text.jsonl"), "--output-prefix", str(prefix)]
+        words += ["--vocab", str(vocabulary), "--merge-file", str(merges), "--tokenizer-type", "GPT2BPETokenizer"]
+        words += ["--append-eod", "--dataset-impl", "mmap", "--workers", "1"]
+        subprocess.run([sys.executable, "-m", "ascend_adapt.cli", *words], check=True, capture_output=True)
+        (folder / "done").touch()
+    return f"{prefix}_text_document", str(vocabulary), str(merges)
+
+
+def _train_tokenizer(texts: Sequence[str], folder: Path) -> None:
+    from tokenizers import ByteLevelBPETokenizer
+
+    trained = ByteLevelBPETokenizer()
+    trained.train_from_iterator(texts, vocab_size=VOCABULARY - 1, special_tokens=[END], show_progress=False)
+    trained.save_model(str(folder))
+
+
+def by_torch(ranks: int, *arguments: str) -> Callable[[Place], Sequence[str]]:
+    """Return the command of the guide's first script, which has torch.distributed.launch in it."""
+
+    def command(place: Place) -> Sequence[str]:
+        script = str(HERE / "pretrain_gpt2.sh")
+        words = ["bash", script, str(place.checkout), *data(place), str(ranks), _port()]
+        return [*words, *_in_the_ranks(place), *arguments, *_precision(place)]
+
+    return command
+
+
+def by_deepspeed(ranks: int, stage: int, *arguments: str, engine: bool = True) -> Callable[[Place], Sequence[str]]:
+    """Return the command of the guide's second script, which has the deepspeed launcher in it.
+
+    As the guide has it, without ``engine``, DeepSpeed starts the ranks and does not train.
+    """
+
+    def command(place: Place) -> Sequence[str]:
+        configuration = place.folder / "deepspeed_config.json"
+        content: dict[str, object] = {
+            "train_micro_batch_size_per_gpu": 2,
+            "train_batch_size": 8,
+            "steps_per_print": 100,
+            "gradient_clipping": 1.0,
+            "zero_optimization": {"stage": stage},
+        }
+        if place.dtype == "bfloat16":
+            content["bf16"] = {"enabled": True}
+        configuration.write_text(json.dumps(content))
+        script = str(HERE / "pretrain_gpt2_deepspeed.sh")
+        words = ["bash", script, str(place.checkout), *data(place), str(ranks), _port(), str(configuration)]
+        used = ["--deepspeed", "--zero-stage", str(stage)] if engine else []
+        return [*words, *used, *_in_the_ranks(place), *arguments, *_precision(place)]
+
+    return command
+
+
+def _port() -> str:
+    """A port that is free now: the scripts choose one themselves, and several jobs may run at a time."""
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return str(found.getsockname()[1])
+
+
+def _in_the_ranks(place: Place) -> list[str]:
+    """Arguments by which the ranks read data themselves: six more processes for each are slow on few cores."""
+    words = ["--num-workers", "0"]
+    return words + (["--valid-num-workers", "0"] if place.checkout.name == BIGSCIENCE else [])
+
+
+def _precision(place: Place) -> list[str]:
+    return ["--bf16"] if place.dtype == "bfloat16" else []
+
+
+def job(
+    name: str, code_base: str, command: Callable[[Place], Sequence[str]], ranks: int = 2, bound: float = 1e-4
+) -> UpstreamJob:
+    """Return one job; Megatron prints seven digits of a loss."""
+    return UpstreamJob(
+        name,
+        command,
+        code_base=code_base,
+        nproc=ranks,
+        devices=("cpu", "npu-emulated", "cuda"),
+        loss=LOSS,
+        bound=bound,
+        variables={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+    )
+
+
+# Devices draw other random numbers: what is compared between them draws none.
+SAME = ("--use-cpu-initialization", "--hidden-dropout", "0", "--attention-dropout", "0")
+# Checkpointing of activations without the pipeline needs a method, or deepspeedai raises.
+NO_PIPE = ("--no-pipeline-parallel", "--recompute-method", "uniform")
+TP2 = ("--tensor-model-parallel-size", "2")
+PP2 = ("--pipeline-model-parallel-size", "2")
+RESET = ("--reset-attention-mask", "--reset-position-ids")
+JOBS = (
+    job("deepspeedai-zero1", DEEPSPEEDAI, by_deepspeed(2, 1, *NO_PIPE, *SAME)),
+    job("deepspeedai-zero3", DEEPSPEEDAI, by_deepspeed(2, 3, *NO_PIPE, *SAME)),
+    job("deepspeedai-tp2", DEEPSPEEDAI, by_deepspeed(2, 1, *NO_PIPE, *TP2, *SAME)),
+    job("deepspeedai-pp2", DEEPSPEEDAI, by_deepspeed(2, 1, *PP2, *SAME)),
+    job("bigscience-one", BIGSCIENCE, by_torch(1, *SAME), ranks=1),
+    job("bigscience-one-zero1", BIGSCIENCE, by_deepspeed(1, 1, *SAME), ranks=1),
+    job("bigscience-tp2", BIGSCIENCE, by_torch(2, *TP2, *SAME)),
+    job("bigscience-reset", BIGSCIENCE, by_torch(1, *RESET, *SAME), ranks=1),
+    job("bigscience-reset-zero1", BIGSCIENCE, by_deepspeed(1, 1, *RESET, *SAME), ranks=1),
+    job("bigscience-second-script", BIGSCIENCE, by_deepspeed(2, 3, *TP2, *SAME, engine=False)),
+    job("bigscience-zero1-tp2", BIGSCIENCE, by_deepspeed(2, 1, *TP2, *SAME)),
+    job("bigscience-pp2", BIGSCIENCE, by_deepspeed(2, 1, *PP2, *SAME)),
+    job("bigscience-fp16", BIGSCIENCE, by_torch(2, *TP2, *SAME, "--fp16"), bound=1e-3),
+    job("bigscience-dropout", BIGSCIENCE, by_torch(2, *TP2), bound=1e-2),
+    job("deepspeedai-dropout", DEEPSPEEDAI, by_deepspeed(2, 1, *NO_PIPE, *TP2), bound=1e-2),
+)
