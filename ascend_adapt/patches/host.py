@@ -42,7 +42,7 @@ class Host:
 
     @property
     def module(self) -> str:
-        """The module that the first marker is: where ``root`` has no code of its own, the first that tells of an import."""
+        """The module that the first marker is: it tells of an import where ``root`` has no code of its own."""
         parts = next(iter(self.present), "").removesuffix(".py").split("/")
         return ".".join(part for part in parts if part != "__init__")
 

@@ -207,8 +207,8 @@ def provide(
 ) -> Callable[[Callable[..., Any]], Patch]:
     """Return a decorator whose function ``def f(module)`` fills a module that cannot be imported otherwise.
 
-    A real module always wins. With ``host``, only code of such a host sees the provided one. With ``importers``, names of
-    modules, only these see it, and only while they are imported: nobody else can take it for the real one.
+    A real module always wins. With ``host``, only code of such a host sees the provided one. With ``importers``, names
+    of modules, only these see it, and only while they are imported: nobody else can take it for the real one.
     """
     lent_to = _words(importers, f"provide {target} importers=")
 

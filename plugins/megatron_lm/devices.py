@@ -18,7 +18,7 @@ FIRST_CALLED = "megatron.core.utils:is_torch_min_version"
     "megatron.core.jit:jit_fuser",
     host=HOST,
     devices=("cpu", "npu"),
-    why="it is torch.compile: on an NPU transfer_to_npu breaks torch_npu's inductor, on a CPU a compiler runs for minutes",
+    why="it is torch.compile: on an NPU transfer_to_npu breaks torch_npu's inductor, on a CPU it compiles for minutes",
     until="torch.compile works on an NPU beside transfer_to_npu",
     without="crash",
     symptom=Symptom("jit_fuser = torch.compile", at="megatron.core.jit"),
@@ -31,9 +31,9 @@ def no_compilation(model: Any = None, **options: Any) -> Any:
 @replace(
     "megatron.training.utils:get_device_arch_version",
     host=HOST,
-    devices="npu",
-    why="torch_npu tells None for the generation of the device, which is compared with a number",
-    until="torch_npu's device properties have a major version",
+    devices=("cpu", "npu"),
+    why="it asks for the generation of a GPU, which a CPU has not, and for which torch_npu answers None",
+    until="Megatron-LM asks for it on GPUs only",
     without="crash",
     symptom=Symptom("get_device_properties(torch.device('cuda:0')).major"),
 )

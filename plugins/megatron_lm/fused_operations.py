@@ -1,6 +1,7 @@
 """Fused operations under Megatron-core's *local* layers, those that need neither TransformerEngine nor apex.
 
-Read off megatron-core 0.12.0, 0.14.0, 0.16.1 and 0.19.2. Each swap hands calls it does not serve to Megatron's own code.
+Read off megatron-core 0.12.0, 0.14.0, 0.16.1 and 0.19.2. Each swap hands calls that it does not serve to
+Megatron's own code.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from ascend_adapt import Symptom, add
@@ -19,10 +20,8 @@ from .releases import HOST
 )
 def override(method: Any) -> Any:
     """Return the method, marked as typing.override of Python 3.12 marks it."""
-    try:
+    with contextlib.suppress(AttributeError, TypeError):  # what takes no attribute stays unmarked there too
         method.__override__ = True
-    except (AttributeError, TypeError):
-        pass  # what takes no attribute stays unmarked there too
     return method
 
 

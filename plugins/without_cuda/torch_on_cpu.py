@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -82,8 +82,6 @@ def _cuda() -> dict[str, Any]:
         "get_device_name": _returning("cpu"),
         # What decides between bf16 and not; 8.0 is the first with bf16.
         "get_device_capability": _returning((8, 0)),
-        "get_device_properties": _returning(SimpleNamespace(name="cpu", major=8, minor=0, total_memory=_host_memory())),
-        **random,
         "random": _Proxy(torch.cuda.random, random),
         "default_generators": _Generators(),
         "_lazy_call": lambda callable, **kwargs: callable(),
@@ -94,10 +92,6 @@ def _cuda() -> dict[str, Any]:
         "default_stream": lambda device=None: HostStream(),
         "nvtx": _Proxy(torch.cuda.nvtx, _nvtx()),
     }
-
-
-def _host_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _nvtx() -> dict[str, Any]:

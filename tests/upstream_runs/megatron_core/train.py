@@ -1,4 +1,4 @@
-"""Train a small GPT on Megatron-core's public names, as a user would write it for GPUs: nothing here knows of an NPU."""
+"""Train a small GPT on Megatron-core's public names, written as for GPUs: nothing here knows of an NPU."""
 
 import argparse
 import os

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 
 import tokens
@@ -76,7 +77,18 @@ def resumed(place: Place, layout: str) -> Sequence[str]:
     lines = ["set -e"]
     for half in ({"exit-interval": STEPS // 2}, {}):
         script = [str(place.checkout / "pretrain_gpt.py"), *flags(place, layout, {**more, **half})]
-        lines.append(shlex.join(["torchrun", "--standalone", f"--nproc-per-node={tensor * pipeline}", *script]))
+        lines.append(
+            shlex.join(
+                [
+                    sys.executable,
+                    "-m",
+                    "torch.distributed.run",
+                    "--standalone",
+                    f"--nproc-per-node={tensor * pipeline}",
+                    *script,
+                ]
+            )
+        )
     path = place.folder / "pretrain.sh"
     path.write_text("\n".join(lines) + "\n")
     return ["bash", str(path)]
