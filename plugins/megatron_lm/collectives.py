@@ -26,20 +26,26 @@ def all_reduce_of_float64(wrapped: Any, instance: None, args: tuple[Any, ...], k
     tensor, op = given["tensor"], given.get("op", torch.distributed.ReduceOp.SUM)
     if tensor.dtype != torch.float64 or tensor.device.type == "cpu" or given.get("async_op"):
         return wrapped(*args, **kwargs)
-    reductions = {
+    if op not in (torch.distributed.ReduceOp.SUM, torch.distributed.ReduceOp.MIN, torch.distributed.ReduceOp.MAX):
+        return wrapped(*args, **kwargs)
+    reduce_by_bits(tensor, op, given.get("group"))
+    return None
+
+
+def reduce_by_bits(tensor: Any, op: Any, group: Any) -> None:
+    """Reduce float64 numbers in place, exactly as a reduction in the order of ranks does."""
+    import torch
+
+    reduction = {
         torch.distributed.ReduceOp.SUM: torch.sum,
         torch.distributed.ReduceOp.MIN: torch.amin,
         torch.distributed.ReduceOp.MAX: torch.amax,
-    }
-    if op not in reductions:
-        return wrapped(*args, **kwargs)
-    group = given.get("group")
+    }[op]
     bits = tensor.contiguous().view(torch.int64)
     of_ranks = [torch.empty_like(bits) for _ in range(torch.distributed.get_world_size(group))]
     torch.distributed.all_gather(of_ranks, bits, group=group)
     numbers = torch.stack([one.cpu().view(torch.float64) for one in of_ranks])
-    tensor.copy_(reductions[op](numbers, dim=0))
-    return None
+    tensor.copy_(reduction(numbers, dim=0))
 
 
 PATCHES = (all_reduce_of_float64,)

@@ -6,15 +6,15 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
-from .releases import HOST
+from .releases import LEGACY
 
 
 @wrap(
     "megatron.legacy.fused_kernels:load",
-    host=HOST,
+    host=LEGACY,
     devices=("cpu", "npu"),
     why="it asks nvcc for its version, only to build nothing; off CUDA there is none",
-    until="support for Megatron-LM 0.15 ends",
+    until="support for Megatron-LM 0.16 ends",
     without="crash",
     symptom=Symptom(reason="the source archives of megatron-core do not hold megatron.legacy"),
 )

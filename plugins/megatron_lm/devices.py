@@ -7,7 +7,7 @@ from typing import Any
 from ascend_adapt import Symptom, replace
 
 from ..without_cuda import without_cuda
-from .releases import HOST
+from .releases import HOST, TRAINING
 
 # Megatron-core calls it while it is imported, before anything of it, or of the script, uses a device.
 FIRST_CALLED = "megatron.core.utils:is_torch_min_version"
@@ -30,7 +30,7 @@ def no_compilation(model: Any = None, **options: Any) -> Any:
 
 @replace(
     "megatron.training.utils:get_device_arch_version",
-    host=HOST,
+    host=TRAINING,
     devices=("cpu", "npu"),
     why="it asks for the generation of a GPU, which a CPU has not, and for which torch_npu answers None",
     until="Megatron-LM asks for it on GPUs only",

@@ -82,6 +82,7 @@ def _cuda() -> dict[str, Any]:
         "get_device_name": _returning("cpu"),
         # What decides between bf16 and not; 8.0 is the first with bf16.
         "get_device_capability": _returning((8, 0)),
+        **random,
         "random": _Proxy(torch.cuda.random, random),
         "default_generators": _Generators(),
         "_lazy_call": lambda callable, **kwargs: callable(),

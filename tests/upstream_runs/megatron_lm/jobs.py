@@ -74,21 +74,12 @@ def resumed(place: Place, layout: str) -> Sequence[str]:
     tensor, pipeline = LAYOUTS[layout]
     kept = place.folder / "checkpoints"
     more = {"data-cache-path": place.folder / "index", "save": kept, "load": kept, "save-interval": STEPS // 2}
+    processes = f"--nproc-per-node={tensor * pipeline}"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", processes]
     lines = ["set -e"]
     for half in ({"exit-interval": STEPS // 2}, {}):
         script = [str(place.checkout / "pretrain_gpt.py"), *flags(place, layout, {**more, **half})]
-        lines.append(
-            shlex.join(
-                [
-                    sys.executable,
-                    "-m",
-                    "torch.distributed.run",
-                    "--standalone",
-                    f"--nproc-per-node={tensor * pipeline}",
-                    *script,
-                ]
-            )
-        )
+        lines.append(shlex.join([*torchrun, *script]))
     path = place.folder / "pretrain.sh"
     path.write_text("\n".join(lines) + "\n")
     return ["bash", str(path)]
