@@ -68,10 +68,6 @@ MEGATRON = {
         def clip_grad_by_total_norm_fp32(param):
             assert param.grad.type() == 'torch.cuda.FloatTensor'
     """,
-    "megatron__legacy__fused_kernels": """
-        def load(args):
-            raise OSError("nvcc")
-    """,
     "megatron__training__utils": """
         import torch
         def get_device_arch_version():
@@ -95,6 +91,7 @@ def state(patch):
 def run(site):
     site.package("megatron.core", "import megatron.core.utils, megatron.core.jit, megatron.core.fusions")
     site.write(**MEGATRON)
+    site.package("megatron.legacy.fused_kernels", "def load(args):\n    raise OSError('nvcc')\n")
     core = site.folder / "megatron/core/__init__.py"
     core.write_text("__version__ = '0.12.1'\nimport megatron.core.utils, megatron.core.jit, megatron.core.fusions\n")
     # As in a checkout: megatron itself has no code.
