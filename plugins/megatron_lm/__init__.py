@@ -8,7 +8,7 @@ from . import (
     dataset_helpers,
     devices,
     fused_operations,
-    older_python,
+    missing_names,
     optimizer,
     type_names,
     without_triton,
@@ -27,6 +27,6 @@ def register_patches() -> list[Patch]:
         dataset_helpers,
         cuda_extensions,
         without_triton,
-        older_python,
+        missing_names,
     )
     return [patch for topic in topics for patch in topic.PATCHES]

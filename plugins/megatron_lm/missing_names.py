@@ -1,4 +1,4 @@
-"""A name of Python 3.12 that newer Megatron-LM imports, on the Python 3.10 and 3.11 of today's CANN images."""
+"""Names that Megatron uses and this Python, or this numpy, does not have."""
 
 from __future__ import annotations
 
@@ -25,4 +25,19 @@ def override(method: Any) -> Any:
     return method
 
 
-PATCHES = (override,)
+@add(
+    "numpy:product",
+    requires="numpy>=2",
+    host=HOST,
+    why="saving a distributed checkpoint calls it in Megatron-core 0.12; numpy 2 has only prod",
+    until="support for Megatron-core 0.12 ends",
+    without="crash",
+)
+def product(*args: Any, **kwargs: Any) -> Any:
+    """Return what numpy.prod does."""
+    import numpy
+
+    return numpy.prod(*args, **kwargs)
+
+
+PATCHES = (override, product)
