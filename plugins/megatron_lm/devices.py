@@ -29,6 +29,19 @@ def no_compilation(model: Any = None, **options: Any) -> Any:
 
 
 @replace(
+    "megatron.training.initialize:_warmup_jit_function",
+    host=TRAINING,
+    devices=("cpu", "npu"),
+    why="it runs what is not compiled here; on a CPU it draws from the generator that the weights are drawn from",
+    until="torch.compile works on an NPU beside transfer_to_npu",
+    without="slower",
+    symptom=Symptom("torch.rand(args.hidden_size, dtype=dtype, device='cuda')"),
+)
+def no_warmup() -> None:
+    """Run nothing."""
+
+
+@replace(
     "megatron.training.utils:get_device_arch_version",
     host=TRAINING,
     devices=("cpu", "npu"),
@@ -42,4 +55,4 @@ def generation_of_the_device() -> int:
     return 8
 
 
-PATCHES = (*without_cuda(FIRST_CALLED, host=HOST, any_script=True), no_compilation, generation_of_the_device)
+PATCHES = (*without_cuda(FIRST_CALLED, host=HOST, any_script=True), no_compilation, no_warmup, generation_of_the_device)

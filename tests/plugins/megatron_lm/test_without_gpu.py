@@ -75,6 +75,7 @@ MEGATRON = {
             return torch.cuda.get_device_properties(torch.device("cuda:0")).major
     """,
     "megatron__training__training": "",
+    "megatron__training__initialize": "def _warmup_jit_function():\n    raise OSError('no GPU')\n",
     "megatron__training__models": "from typing import override",
 }
 BEGIN = """
@@ -172,6 +173,8 @@ assert state("nothing_to_quantize") == "applied"
 
 def test_legacy_kernels_are_not_built_and_the_generation_is_told(run):
     run("""
+from megatron.training.initialize import _warmup_jit_function
+assert _warmup_jit_function() is None
 import megatron.legacy.fused_kernels as kernels
 from megatron.training.utils import get_device_arch_version
 assert kernels.load(None) is None
