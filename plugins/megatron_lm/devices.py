@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Symptom, replace
+from ascend_adapt import Symptom, replace, wrap
 
 from ..without_cuda import without_cuda
 from .releases import HOST, TRAINING
@@ -28,7 +28,7 @@ def no_compilation(model: Any = None, **options: Any) -> Any:
     return model if model is not None else lambda function: function
 
 
-@replace(
+@wrap(
     "megatron.training.initialize:_warmup_jit_function",
     host=TRAINING,
     devices=("cpu", "npu"),
@@ -37,7 +37,7 @@ def no_compilation(model: Any = None, **options: Any) -> Any:
     without="slower",
     symptom=Symptom("torch.rand(args.hidden_size, dtype=dtype, device='cuda')"),
 )
-def no_warmup() -> None:
+def no_warmup(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Run nothing."""
 
 
