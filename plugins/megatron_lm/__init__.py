@@ -10,6 +10,7 @@ from . import (
     fused_operations,
     missing_names,
     optimizer,
+    resuming,
     type_names,
     without_triton,
 )
@@ -24,6 +25,7 @@ def register_patches() -> list[Patch]:
         collectives,
         fused_operations,
         optimizer,
+        resuming,
         dataset_helpers,
         cuda_extensions,
         without_triton,

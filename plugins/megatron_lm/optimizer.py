@@ -101,28 +101,4 @@ def nothing_to_quantize(wrapped: Any, instance: None, args: tuple[Any, ...], kwa
     return wrapped(*args, **kwargs) if len(parameters) else None
 
 
-@wrap(
-    "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer.state_dict",
-    requires=REQUIRES,
-    host=HOST,
-    why="without apex and TransformerEngine no job resumes: it asks an optimizer that has not stepped for its step",
-    until="Megatron-core counts no state as step 0",
-    without="crash",
-    symptom=Symptom("steps = list(set([s['step'].item() for s in inner_state_dict['state'].values()]))"),
-)
-def step_before_the_first(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the state; of torch's optimizer before its first step, with step 0."""
-    import torch
-
-    inner = instance.optimizer
-    if type(inner) not in (torch.optim.Adam, torch.optim.AdamW) or inner.state:
-        return wrapped(*args, **kwargs)
-    parameters = [parameter for group in inner.param_groups for parameter in group["params"]]
-    inner.state.update({parameter: {"step": torch.tensor(0.0)} for parameter in parameters[:1]})
-    try:
-        return wrapped(*args, **kwargs)
-    finally:
-        inner.state.clear()
-
-
-PATCHES = (norm_on_the_device, scale_many, fused_adam, nothing_to_quantize, step_before_the_first)
+PATCHES = (norm_on_the_device, scale_many, fused_adam, nothing_to_quantize)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -203,24 +202,6 @@ assert int(numpy.product((2, 3))) == 6 and state("product") == "applied"
 ascend_adapt.disable()
 assert not hasattr(numpy, "product")
 """)
-
-
-def test_a_job_resumes_before_the_first_step():
-    import torch
-
-    from ascend_adapt_plugins.megatron_lm.optimizer import step_before_the_first
-
-    inner = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(2))])
-    instance = SimpleNamespace(optimizer=inner)
-
-    def steps():
-        return [one["step"].item() for one in inner.state_dict()["state"].values()]
-
-    assert step_before_the_first.function(steps, instance, (), {}) == [0.0]
-    assert not inner.state
-    inner.param_groups[0]["params"][0].grad = torch.ones(2)
-    inner.step()
-    assert step_before_the_first.function(steps, instance, (), {}) == [1.0]
 
 
 def test_float64_is_reduced_by_its_bits(tmp_path):

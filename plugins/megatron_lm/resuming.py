@@ -1,0 +1,82 @@
+"""Checkpoints of Megatron-core's distributed optimizer where it is torch's Adam, not that of apex or TransformerEngine.
+
+Torch's keeps the number of its steps with each parameter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascend_adapt import Symptom, wrap
+
+from .releases import HOST, REQUIRES
+
+DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
+
+
+@wrap(
+    f"{DISTRIBUTED}.state_dict",
+    requires=REQUIRES,
+    host=HOST,
+    why="without apex and TransformerEngine no job resumes: it asks an optimizer that has not stepped for its step",
+    until="Megatron-core counts no state as step 0",
+    without="crash",
+    symptom=Symptom("steps = list(set([s['step'].item() for s in inner_state_dict['state'].values()]))"),
+)
+def step_before_the_first(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the state; of torch's optimizer before its first step, with step 0."""
+    import torch
+
+    inner = instance.optimizer
+    if type(inner) not in (torch.optim.Adam, torch.optim.AdamW) or inner.state:
+        return wrapped(*args, **kwargs)
+    parameters = [parameter for group in inner.param_groups for parameter in group["params"]]
+    inner.state.update({parameter: {"step": torch.tensor(0.0)} for parameter in parameters[:1]})
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        inner.state.clear()
+
+
+@wrap(
+    f"{DISTRIBUTED}._set_main_param_and_optimizer_states",
+    requires=REQUIRES,
+    host=HOST,
+    why="without apex and TransformerEngine no job resumes: it looks for each parameter's step, which is saved but once",
+    until="Megatron-core copies what the checkpoint has",
+    without="crash",
+    symptom=Symptom("dst_tensors[key].copy_(tensors[key])"),
+)
+def keep_the_step(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Set the state of a parameter; its step stays what has been loaded."""
+    given = {**dict(zip(("model_param", "tensors"), args, strict=False)), **kwargs}
+    parameter, tensors = given["model_param"], given["tensors"]
+    if "step" not in tensors and parameter in getattr(instance, "model_param_group_index_map", ()):
+        group, order = instance.model_param_group_index_map[parameter]
+        state = instance.optimizer.state.get(instance.optimizer.param_groups[group]["params"][order], {})
+        if "step" in state:
+            tensors = {**tensors, "step": state["step"]}
+    return wrapped(parameter, tensors)
+
+
+@wrap(
+    f"{DISTRIBUTED}.load_state_dict",
+    requires=REQUIRES,
+    host=HOST,
+    why="without apex and TransformerEngine a resumed job has one step counter for all parameters, and each counts on it",
+    until="Megatron-core gives each parameter its own",
+    without="wrong numbers",
+    symptom=Symptom("s['step'] = step"),
+)
+def a_step_for_each_parameter(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Load, and give each parameter a step counter of its own."""
+    import torch
+
+    result = wrapped(*args, **kwargs)
+    for state in getattr(instance.optimizer, "state", {}).values():
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].clone()
+    return result
+
+
+PATCHES = (step_before_the_first, keep_the_step, a_step_for_each_parameter)
