@@ -48,7 +48,8 @@ def test_the_loaded_step_is_kept(instance):
         upstream("parameter 1", saved)
     resuming.keep_the_step.function(upstream, instance, ("parameter 1", saved), {})
     state = instance.optimizer.state[instance.optimizer.param_groups[0]["params"][1]]
-    assert state["step"] == 1 and torch.equal(state["exp_avg"], torch.ones(2))
+    assert state["step"] == 1
+    assert torch.equal(state["exp_avg"], torch.ones(2))
 
 
 @pytest.mark.parametrize(("patched", "counted"), [(False, 5 + 3), (True, 5 + 1)])
