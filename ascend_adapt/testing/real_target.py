@@ -77,6 +77,8 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
         for one in patches.values():
             if one.patch.importers:
                 raise NotShown(f"only {one.patch.importers[0]} and its like may import {module}") from error
+            if "." in module and probe.find_root(root) is None:
+                raise
             check(one.patch.kind != "provide", f"provided, but {error}")
         raise
     states = {name: ascend_adapt.status()[name] for name in patches}

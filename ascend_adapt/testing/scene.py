@@ -78,15 +78,17 @@ class Scene:
         sys.path.insert(0, str(self.folder))
 
     def import_target(self) -> None:
-        """Import the target's module as code beside it does; where it is missing, its root."""
+        """Import the target's module as code beside it does; where it is missing, the nearest package above it."""
         ask = importlib.import_module(_ASKS).ask
         try:
             if self.patch.importers:
                 sys.modules.pop(_IMPORTER, None)
             ask(_IMPORTER if self.patch.importers else self.patch.target.module)
         except ModuleNotFoundError:
-            if self.patch.target.root != self.patch.target.module:
-                ask(self.patch.target.root)
+            for package in self.patch.target.packages[1:]:
+                with contextlib.suppress(ModuleNotFoundError):
+                    ask(package)
+                    break
 
     def take_alias(self, name: str) -> None:
         """Import a new module that copies the target with ``from module import name``, as users do."""

@@ -9,5 +9,5 @@ REQUIRES = "megatron-core>=0.12"
 HOST = "megatron-lm"
 _CORE, _FORK = "megatron/core/__init__.py", "megatron/arguments.py"
 # A version cannot be asked for there: these packages belong to no distribution.
-TRAINING = Host("megatron-lm-training", present=(_CORE, "megatron/training/training.py"), absent=(_FORK,))
-LEGACY = Host("megatron-lm-legacy", present=(_CORE, "megatron/legacy/fused_kernels/__init__.py"), absent=(_FORK,))
+TRAINING = Host("megatron-lm-training", present=(_CORE, "megatron/training/__init__.py"), absent=(_FORK,))
+LEGACY = Host("megatron-lm-legacy", present=(_CORE, "megatron/legacy/fused_kernels/compat.h"), absent=(_FORK,))

@@ -73,7 +73,6 @@ MEGATRON = {
         def get_device_arch_version():
             return torch.cuda.get_device_properties(torch.device("cuda:0")).major
     """,
-    "megatron__training__training": "",
     "megatron__training__initialize": "def _warmup_jit_function():\n    raise OSError('no GPU')\n",
     "megatron__training__models": "from typing import override",
 }
@@ -93,6 +92,7 @@ def run(site):
     site.package("megatron.core", "import megatron.core.utils, megatron.core.jit, megatron.core.fusions")
     site.write(**MEGATRON)
     site.package("megatron.legacy.fused_kernels", "def load(args):\n    raise OSError('nvcc')\n")
+    (site.folder / "megatron/legacy/fused_kernels/compat.h").touch()
     core = site.folder / "megatron/core/__init__.py"
     core.write_text("__version__ = '0.12.1'\nimport megatron.core.utils, megatron.core.jit, megatron.core.fusions\n")
     # As in a checkout: megatron itself has no code.
