@@ -143,7 +143,8 @@ def cann_environment(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "torch_npu is installed, but ASCEND_HOME_PATH is not set",
             "without CANN's libraries even `import torch` raises, and transformers imports torch_npu unguarded",
-            "source CANN's set_env.sh, or uninstall torch_npu on a machine without NPUs",
+            "source CANN's set_env.sh, or uninstall torch_npu on a machine without NPUs; ascend-run leaves it out "
+            "of jobs on a CPU or GPU",
             True,
         )
     elif "torch_npu" in machine.versions and not opp:

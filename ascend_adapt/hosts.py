@@ -18,6 +18,6 @@ KNOWN = {
             present=("megatron/arguments.py", "megatron/enums.py"),
             absent=("megatron/core/__init__.py",),
         ),
-        Host("glm", present=("mpu/transformer.py", "model/modeling_glm.py")),
+        Host("glm", present=("mpu/random.py", "model/modeling_glm.py", "data_utils/lazy_loader.py")),
     )
 }

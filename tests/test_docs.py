@@ -34,7 +34,8 @@ def test_the_plugin_in_the_docs_is_a_plugin():
 
 
 @pytest.mark.parametrize(
-    "path", ["README.md", "CONTRIBUTING.md", *sorted(p.name for p in (ROOT / "docs").glob("*.md"))]
+    "path",
+    ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md"))],
 )
 def test_links_lead_somewhere(path):
     file = ROOT / path if (ROOT / path).exists() else ROOT / "docs" / path

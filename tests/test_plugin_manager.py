@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import re
 from pathlib import Path
@@ -17,7 +18,11 @@ from ascend_adapt.errors import PluginError, SettingsError
 from ascend_adapt.hosts import KNOWN
 from ascend_adapt.plugin_manager import PluginManager
 
-OURS = {"deepspeed", "hf", "megatron_lm"}
+OURS = {
+    point.name
+    for point in importlib.metadata.distribution("ascend_adapt").entry_points
+    if point.group == "ascend_adapt"
+}
 """The plugins that ship."""
 
 PLUGIN = """

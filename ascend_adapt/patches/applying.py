@@ -75,7 +75,7 @@ class Applier:
             reason = patch.unless(slot.original)
             if reason:
                 raise NotNeeded(reason)
-        stranger = strangers.find(_changed(patch, slot.original), self._others)
+        stranger = strangers.find(_changed(patch, slot.original), self._others, patch.target.root)
         if stranger is not None:
             _give_way(patch, stranger)
         application = self._put(patch, module, place, slot)

@@ -34,9 +34,12 @@ class Stranger:
         return f"{self.patcher.name}'s {self.function}"
 
 
-def find(value: Any, others: Sequence[OtherPatcher]) -> Stranger | None:
-    """Return which of ``others`` has put ``value``, or what ``value`` wraps, in its place; None if nobody has."""
-    for function in _wrapped(value):
+def find(value: Any, others: Sequence[OtherPatcher], root: str) -> Stranger | None:
+    """Return which of ``others`` has put ``value``, or what ``value`` wraps, in its place; None if nobody has.
+
+    What a function of upstream's own top-level package ``root`` holds is upstream's.
+    """
+    for function in _wrapped(value, root):
         homes = _homes(function)
         for other in others:
             if any(f"{home}.".startswith(f"{module}.") for home in homes for module in other.modules):
@@ -56,8 +59,11 @@ def calls(value: Any, function: Any) -> bool:
     return any(one is function for one in _wrapped(value))
 
 
-def _wrapped(value: Any) -> Iterator[Any]:
-    """Yield the function behind ``value`` and those that it holds as wrappers do, from the outermost in."""
+def _wrapped(value: Any, but_not_in: str = "") -> Iterator[Any]:
+    """Yield the function behind ``value`` and those that it holds as wrappers do, from the outermost in.
+
+    Functions whose code is in the top-level package ``but_not_in`` are not looked into.
+    """
     waiting, seen = [(_function(value), 0)], set()
     while waiting:
         function, depth = waiting.pop(0)
@@ -65,6 +71,8 @@ def _wrapped(value: Any) -> Iterator[Any]:
             continue
         seen.add(id(function))
         yield function
+        if but_not_in and _code_home(function).partition(".")[0] == but_not_in:
+            continue
         inner = [getattr(function, "__wrapped__", None)]
         if isinstance(function, FunctionType):
             inner += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
@@ -86,5 +94,9 @@ def _is_filled(cell: Any) -> bool:
 
 def _homes(function: Any) -> list[str]:
     """Return the modules that a function says it is from; a wrapper often says what it wraps, its code does not."""
-    told = (getattr(function, "__globals__", {}).get("__name__"), getattr(function, "__module__", None))
-    return [home for home in told if isinstance(home, str)]
+    told = (_code_home(function), getattr(function, "__module__", None))
+    return [home for home in told if home and isinstance(home, str)]
+
+
+def _code_home(function: Any) -> str:
+    return str(getattr(function, "__globals__", {}).get("__name__", ""))

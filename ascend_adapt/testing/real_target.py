@@ -74,12 +74,9 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
     try:
         _import(module)
     except NotShown as error:
-        for one in patches.values():
-            if one.patch.importers:
-                raise NotShown(f"only {one.patch.importers[0]} and its like may import {module}") from error
-            if "." in module and probe.find_root(root) is None:
-                raise
-            check(one.patch.kind != "provide", f"provided, but {error}")
+        # What is provided for a host only, the host's own code alone can import.
+        for_all = [one for one in patches.values() if one.patch.kind == "provide" and not one.patch.hosts]
+        check(not for_all, f"provided, but {error}")
         raise
     states = {name: ascend_adapt.status()[name] for name in patches}
     ascend_adapt.disable()

@@ -18,25 +18,40 @@ _TRUTH = {"true": True, "false": False}
 
 
 @wrap(
-    f"{ARGUMENTS}.__init__",
+    f"{ARGUMENTS}.from_ymls",
     host="gpt-neox",
     why='settings of Ascend\'s fork are unknown here, and "finetune": "True", as the guide has it, is a text',
     until="the guides' configurations name only what GPT-NeoX has, with truth values as YAML writes them",
     without="crash",
     symptom=Symptom("field_def.type.__origin__ == Literal", at=f"{ARGUMENTS}.validate_types"),
 )
-def guides_settings(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def guides_settings(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Leave out settings of the fork, with a note, and read "True" as True where a truth value is expected."""
-    settings = dict(kwargs)
-    fields = type(instance).__dataclass_fields__
-    for name, instead in OF_ASCENDS_FORK.items():
-        if name in settings and name not in fields:
-            logging.warning("ascend_adapt: %s is a setting of Ascend's fork, left out: %s", name, instead)
-            del settings[name]
+    made = instance.__init__  # a dataclass makes its own: nothing in the source is there to be wrapped
+
+    def __init__(self: Any, **settings: Any) -> None:
+        made(self, **understood(settings, instance.__dataclass_fields__))
+
+    instance.__init__ = __init__
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        instance.__init__ = made
+
+
+def understood(settings: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that GPT-NeoX has, each of the type that it expects."""
+    result = {}
     for name, value in settings.items():
-        if name in fields and fields[name].type in (bool, "bool") and isinstance(value, str):
-            settings[name] = _TRUTH.get(value.lower(), value)
-    wrapped(*args, **settings)
+        if name in OF_ASCENDS_FORK and name not in fields:
+            logging.getLogger("ascend_adapt").warning(
+                "%s: is a setting of Ascend's fork, left out: %s", name, OF_ASCENDS_FORK[name]
+            )
+        elif name in fields and fields[name].type is bool and isinstance(value, str):
+            result[name] = _TRUTH.get(value.lower(), value)
+        else:
+            result[name] = value
+    return result
 
 
 @wrap(

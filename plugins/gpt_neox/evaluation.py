@@ -20,7 +20,7 @@ def takes_a_bare_loss(forward_step: Any) -> str:
     why="evaluate() unpacks a loss and metrics, and DeepSpeed's pipeline engine returns the loss alone",
     until="NeoX makes the pair itself",
     without="crash",
-    symptom=Symptom("loss, metric_dict = forward_step_fn(...)", at="megatron.training:evaluate"),
+    symptom=Symptom("metric_dicts[key].append(metric_dict[key])", at="megatron.training:evaluate"),
 )
 def loss_and_metrics(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return (loss, no metrics) where the engine returned a loss; a pair (loss, logits) stays one."""

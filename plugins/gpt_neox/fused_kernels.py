@@ -5,12 +5,18 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from ascend_adapt import Symptom, provide, wrap
+from ascend_adapt import Host, Symptom, provide, wrap
+
+# v2.0 looks for its extensions, and compiles nothing.
+COMPILING = Host(
+    "gpt-neox that compiles",
+    present=("megatron/neox_arguments/__init__.py", "megatron/model/fused_rope.py"),
+)
 
 
 @wrap(
     "megatron.fused_kernels:load",
-    host="gpt-neox",
+    host=COMPILING,
     devices=("cpu", "npu"),
     why="it asks nvcc for its version and compiles for NVIDIA GPUs",
     until="GPT-NeoX compiles nothing where there is no CUDA",

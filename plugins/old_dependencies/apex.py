@@ -74,7 +74,7 @@ def amp_c(module: ModuleType) -> None:
 
 @wrap(
     "transformers.utils.import_utils:is_apex_available",
-    requires="transformers>=4.44,<5",
+    requires="transformers>=4.57,<5",
     host=(BIGSCIENCE, GLM, MEGATRON_DEEPSPEED),
     why="transformers' Trainer imports amp from an apex that is there; the one provided here has none",
     until="support for transformers 4 ends",

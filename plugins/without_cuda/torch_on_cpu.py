@@ -95,6 +95,10 @@ def _cuda() -> dict[str, Any]:
     }
 
 
+def _host_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def _nvtx() -> dict[str, Any]:
     @contextlib.contextmanager
     def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:

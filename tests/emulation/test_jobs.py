@@ -74,6 +74,18 @@ def test_a_script_written_for_cuda(job):
     close(losses, job("cpu_twin.py", device="cpu").check().told[0], rtol=2e-3)  # float16
 
 
+def test_a_script_adapted_by_hand(job):
+    """It imports deepspeed_npu, which is not installed: what is provided for it does nothing."""
+    ended = job("adapted_by_hand.py").check()
+    *_, facts = ended.told[0]
+    assert facts == ["Ascend910B2", True, True, 1024.0]
+
+
+def test_a_code_base_whose_plugin_asks_for_transfer_to_npu(job):
+    """Also what it took from torch.cuda, and scripted for a fuser that knows no NPU, before."""
+    assert job("says_cuda.py").check().told[0] == [["npu", "npu"]]
+
+
 def test_a_rank_that_does_not_come_to_a_collective(job):
     told = job("one_stays_away.py", nproc=2, HCCL_EXEC_TIMEOUT="2").check().told[0][0]
     assert "rank 0 of 2: is in all_reduce, and rank 1 has not come to it within HCCL_EXEC_TIMEOUT" in told

@@ -180,3 +180,28 @@ def test_code_of_others_that_patches_nothing_is_no_patcher(site: Site, enable) -
         assert status[name].state == "applied"
         assert "on top of" not in status[name].reason
     assert (upstream.f(), upstream.g(), status.beside) == (1, 1, ())
+
+
+def test_what_upstream_itself_holds_is_upstreams(site: Site, enable) -> None:
+    """A function of its own may hold one of another patcher, such as a redirected torch function."""
+    site.write(
+        liger_kernel="def empty(): return 1\n",
+        upstream="""
+            import liger_kernel
+
+            def make(empty):
+                def f():
+                    return empty()
+                return f
+
+            f = make(liger_kernel.empty)
+        """,
+    )
+    import upstream
+
+    @wrap("upstream:f", name="wrapped", **FAST)
+    def wrapped(function, instance, args, kwargs):
+        return 2 * function()
+
+    assert enable(wrapped)["wrapped"].state == "applied"
+    assert upstream.f() == 2

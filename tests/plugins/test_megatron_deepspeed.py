@@ -42,6 +42,22 @@ PIPE = """
             pass
     """
 
+OPTIMIZER = """
+    from torch.optim import Adam
+    FUSED = []
+    def get_megatron_optimizer(model, no_weight_decay_cond=None, scale_lr_cond=None, lr_mult=1.0):
+        global Adam
+        if FUSED:
+            Adam = FUSED[0]
+        return Adam(model, lr=0.1, weight_decay=0.5)
+    """
+# Whose drift is told even where nobody asked.
+GRAVE = {
+    "megatron__model__fused_softmax": SOFTMAX,
+    "megatron__model__gpt_model": PIPE,
+    "megatron__optimizer": OPTIMIZER,
+}
+
 
 def right(scores, hidden, scale=1.0):
     return (scores.double() * scale).masked_fill(hidden, float("-inf")).softmax(-1)
@@ -54,7 +70,7 @@ def four_axes(mask, batch=1):
 @pytest.fixture(params=FORKS)
 def fork(request, site: Site, monkeypatch) -> str:
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "megatron_deepspeed")
-    site.write(**FORKS[request.param], megatron__model__fused_softmax=SOFTMAX, megatron__model__gpt_model=PIPE)
+    site.write(**FORKS[request.param], **GRAVE)
     return str(request.param)
 
 
@@ -113,7 +129,7 @@ def test_keys_that_were_seen_before_are_seen(softmax) -> None:
 def test_a_reset_mask_goes_down_the_pipe(site: Site, monkeypatch, reset, expected) -> None:
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "megatron_deepspeed")
     args = SimpleNamespace(reset_attention_mask=reset, pretrain_causal_attention=True)
-    site.write(**BIGSCIENCE, megatron__model__gpt_model=PIPE, megatron__model__fused_softmax=SOFTMAX)
+    site.write(**BIGSCIENCE, **GRAVE)
     with ascend_adapt.enabled(device="cpu"):
         import megatron
         from megatron.model.gpt_model import GPTModelPipe
@@ -135,7 +151,7 @@ def test_helpers_that_do_not_compile_are_provided(site: Site, monkeypatch, caplo
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "megatron_deepspeed")
     uses = "def build(*args):\n    from megatron.data import helpers\n    return helpers.build_sample_idx(*args)\n"
     site.write(**marked, megatron__data__dataset_utils=HELPERS, megatron__data__gpt_dataset=uses)
-    site.write(megatron__model__fused_softmax=SOFTMAX, megatron__model__gpt_model=PIPE)
+    site.write(**GRAVE)
     with ascend_adapt.enabled(device="cpu"), caplog.at_level(logging.WARNING):
         from megatron.data.dataset_utils import compile_helper
         from megatron.data.gpt_dataset import build
@@ -150,7 +166,7 @@ def test_helpers_that_do_not_compile_are_provided(site: Site, monkeypatch, caplo
 
 def test_gradient_accumulation_is_fused_only_where_it_can_be(site: Site, monkeypatch) -> None:
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "megatron_deepspeed")
-    site.write(**DEEPSPEEDAI, megatron__model__fused_softmax=SOFTMAX)
+    site.write(**DEEPSPEEDAI, **GRAVE)
     with ascend_adapt.enabled(device="cpu"):
         from megatron.arguments import validate_args
 
@@ -270,7 +286,7 @@ PRETRAIN = """
 def test_the_start_time_is_whole_seconds_on_an_npu(site: Site, monkeypatch) -> None:
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "megatron_deepspeed")
     site.write(**DEEPSPEEDAI, megatron__training=PRETRAIN)
-    site.write(megatron__model__fused_softmax=SOFTMAX, megatron__model__gpt_model=PIPE)
+    site.write(**GRAVE)
     with ascend_adapt.enabled(device="npu"):
         from megatron import training
 
@@ -299,7 +315,7 @@ PARSE = """
 def test_a_configuration_that_is_not_used_is_told(site: Site, monkeypatch, caplog, given, told) -> None:
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "megatron_deepspeed")
     site.write(megatron__enums="", megatron__arguments=PARSE)
-    site.write(megatron__model__fused_softmax=SOFTMAX, megatron__model__gpt_model=PIPE)
+    site.write(**GRAVE)
     with ascend_adapt.enabled(device="cpu"), caplog.at_level(logging.WARNING):
         from megatron import arguments
 
@@ -308,11 +324,27 @@ def test_a_configuration_that_is_not_used_is_told(site: Site, monkeypatch, caplo
     assert ("--deepspeed_config ds.json: is given without --deepspeed" in caplog.text) is told
 
 
+@pytest.mark.parametrize("device", ["cpu", "npu", "cuda"])
+def test_weight_decay_is_decoupled_as_on_a_gpu(site: Site, monkeypatch, device) -> None:
+    monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "megatron_deepspeed")
+    site.write(**DEEPSPEEDAI, **GRAVE)
+    with ascend_adapt.enabled(device=device):
+        from megatron import optimizer
+
+        made = optimizer.get_megatron_optimizer([torch.nn.Parameter(torch.ones(1))])
+        assert type(made) is (torch.optim.Adam if device == "cuda" else torch.optim.AdamW)
+        assert optimizer.Adam is torch.optim.Adam
+        optimizer.FUSED.append(torch.optim.RMSprop)  # as --ds-fused-adam does
+        assert type(optimizer.get_megatron_optimizer([torch.nn.Parameter(torch.ones(1))])) is torch.optim.RMSprop
+        assert optimizer.Adam is torch.optim.RMSprop
+
+
 STAND_INS = {
     "mask_and_causal": (SOFTMAX, "FusedScaleMaskSoftmax.forward"),
     "mask_and_causal_asserted": (SOFTMAX, "FusedScaleMaskSoftmax.forward"),
     "reset_mask_goes_down_the_pipe": (PIPE, "GPTModelPipe.__init__"),
     "compile_helper": (HELPERS, "compile_helper"),
+    "decoupled_weight_decay": (OPTIMIZER, "get_megatron_optimizer"),
     "unused_configuration_is_told": (PARSE, "parse_args"),
     "no_gradient_accumulation_fusion": (ARGUMENTS, "validate_args"),
 }

@@ -18,6 +18,8 @@ HERE = Path(__file__).parent
 HOSTS = {
     "Megatron-DeepSpeed": "megatron-deepspeed",
     "bigscience-Megatron-DeepSpeed": "bigscience-megatron-deepspeed",
+    "gpt-neox": "gpt-neox",
+    "GLM": "glm",
 }
 KNOWN = tuple(one for one in CODE_BASES if one.folder in HOSTS)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import code_base_records
 import pytest
 from code_bases import CodeBase, NotHere
 
+from ascend_adapt import hosts
 from ascend_adapt.testing import faults, upstream_facts
 
 EACH = pytest.mark.parametrize("one", code_base_records.KNOWN, ids=lambda one: one.folder)
@@ -25,10 +27,22 @@ def test_every_target_is_there_and_has_the_fault(one: CodeBase) -> None:
         assert facts.fault != faults.ABSENT, (patch, facts.reason)
 
 
-@EACH
-def test_the_record_is_what_a_checkout_holds(one: CodeBase) -> None:
+def checkout_of(one: CodeBase) -> Path:
     try:
-        checkout = one.checkout(os.environ)
+        return one.checkout(os.environ)
     except NotHere as error:
         pytest.skip(f"not checked: {error}")
+
+
+@EACH
+def test_a_checkout_is_its_host_and_no_other(one: CodeBase) -> None:
+    checkout = checkout_of(one)
+    assert [name for name, host in hosts.KNOWN.items() if not host.owns(checkout)] == [
+        code_base_records.HOSTS[one.folder]
+    ]
+
+
+@EACH
+def test_the_record_is_what_a_checkout_holds(one: CodeBase) -> None:
+    checkout = checkout_of(one)
     assert code_base_records.record(one, checkout) == upstream_facts.load(code_base_records.path_of(one))

@@ -18,9 +18,10 @@ AGAIN = {
     "deepspeed": ("0.6.0", "0.11.1", "0.19.8"),
     "megatron-core": ("0.12.0", "0.19.2"),
     "transformers": ("4.57.6", "5.24.0"),
+    "accelerate": ("1.0.1", "1.15.0"),
 }
 # Of those whose gates have a floor: the last release that must be skipped.
-TOO_OLD = {"megatron-core": "0.11.0", "transformers": "4.56.2"}
+TOO_OLD = {"megatron-core": "0.11.0", "transformers": "4.56.2", "accelerate": "0.34.2"}
 EACH = pytest.mark.parametrize("upstream", UPSTREAMS, ids=lambda upstream: upstream.distribution)
 
 

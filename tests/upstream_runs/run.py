@@ -78,8 +78,9 @@ def run_job(name: str, job: UpstreamJob, known: argparse.Namespace) -> int:
 
         ended = once("", known.disable)
         wrong |= bool(ended.problems)
-        if first and (far := upstream_job.apart(first, ended.losses)) > job.bound:
-            print(f"  losses are {far:.1e} apart from the first device's, expected at most {job.bound:.1e}", flush=True)
+        bound = job.bound_in(known.dtype)
+        if first and (far := upstream_job.apart(first, ended.losses)) > bound:
+            print(f"  losses are {far:.1e} apart from the first device's, expected at most {bound:.1e}", flush=True)
             wrong = 1
         first = first or ended.losses
         for patch in ended.applied if known.each_removed else ():

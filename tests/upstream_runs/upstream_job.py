@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import code_bases
 
 HERE = Path(__file__).parent
 DEVICES = ("cpu", "npu-emulated", "cuda")
+_BFLOAT16_BOUND = 1e-2
 BAD_STATES = ("failed", "drifted", "lost")
 # What torch, torch_npu, DeepSpeed and ascend_adapt would read; a job gets what it says itself.
 _LEFT_OUT = re.compile(r"ASCEND_|HCCL_|TORCH_TRANSFER|PYTORCH_|RANK$|LOCAL_|WORLD_SIZE$|MASTER_|DS_")
@@ -45,7 +47,7 @@ class UpstreamJob:
 
     ``command`` returns what follows ascend-run's own options, and may write files into the place first. ``loss`` finds
     the losses in what one rank prints, one group each, oldest first. ``bound`` is by how much they may differ
-    between devices, relative.
+    between devices in float32, relative. ``needs`` names packages that must be installed.
     """
 
     name: str
@@ -56,16 +58,24 @@ class UpstreamJob:
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     loss: str = r"loss: ([0-9.]+)"
     bound: float = 1e-4
+    needs: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     seconds: int = 900
+
+    def bound_in(self, dtype: str) -> float:
+        """Return the bound for a dtype: bfloat16 has three digits."""
+        return self.bound if dtype == "float32" else max(self.bound, _BFLOAT16_BOUND)
 
     def checkout(self, environ: Mapping[str, str]) -> Path | None:
         """Return the checkout that it needs, or None.
 
         Raises:
-            NotHere: it needs one that is not here.
+            NotHere: it needs one, or a package, that is not here.
         """
+        for name in self.needs:
+            if find_spec(name) is None:
+                raise code_bases.NotHere(f"{name} is not installed — pip install {name}")
         return code_bases.code_base(self.code_base).checkout(environ) if self.code_base else None
 
 

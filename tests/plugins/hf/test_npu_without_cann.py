@@ -33,11 +33,17 @@ def test_without_the_patch_nothing_can_be_imported(launch, torch_npu):
     assert "ImportError: libhccl.so" in ended.output
 
 
-def test_where_there_is_no_torch_npu_nothing_is_needed(launch):
-    ended = launch("import_models.py")
-    assert ended.code == 0, ended.output
-    outcome = ended.outcome(PATCH)
-    assert (outcome["state"], outcome["reason"]) == ("not_needed", "torch_npu is not installed")
+@pytest.mark.parametrize(
+    ("source", "is_broken"), [(None, False), ("", False), ("raise OSError('libascendcl.so')", True)]
+)
+def test_only_one_that_cannot_be_imported_is_broken(source, is_broken, tmp_path, monkeypatch, caplog):
+    if source is not None:
+        (tmp_path / "some_npu.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(npu_without_cann, "_broken", {})
+    assert npu_without_cann._is_broken("some_npu") is npu_without_cann._is_broken("some_npu") is is_broken
+    assert ("some_npu is installed and cannot be imported (libascendcl.so)" in caplog.text) is is_broken
+    sys.modules.pop("some_npu", None)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -44,7 +45,8 @@ def pretrain(ranks: int, model_parallel: int, stage: int = 0, more: str = "") ->
 
     def command(place: Place) -> Sequence[str]:
         prepare(place, "pretrain_glm.py")
-        corpus = library_text.write_documents(place.folder / "00.jsonl", length=1500)
+        # GLM writes its tokens beside it once, in whatever order a hundred processes come to.
+        corpus = library_text.write_documents(place.shared / "00.jsonl", length=1500)
         options = f"""\
             {MODEL} {TOKENIZER} {NO_DROPOUT} --bert-prob 0.5 --gap-sentence-prob 0.3 --avg-block-length 3
             --gpt-min-ratio 0.25 --block-mask-prob 0.1 --short-seq-prob 0.02 --experiment-name tiny
@@ -61,11 +63,51 @@ def pretrain(ranks: int, model_parallel: int, stage: int = 0, more: str = "") ->
     return command
 
 
+CHOICES = (
+    ("The file was empty.", "The reader returned nothing.", "The reader was slow.", "effect", 0),
+    ("The module was imported twice.", "It ran twice.", "It ran once.", "effect", 1),
+    ("The test failed.", "The value was wrong.", "The value was right.", "cause", 0),
+    ("The lock was held.", "A thread waited.", "A thread went on.", "effect", 0),
+)
+
+
+def finetune(ranks: int, model_parallel: int) -> Callable[[Place], Sequence[str]]:
+    """Return the command of a pretraining, and of a finetune for COPA of what it saved.
+
+    scripts/ds_finetune_superglue.sh sets eight ranks and fp16 behind what it sources; its command is given here.
+    """
+
+    def command(place: Place) -> Sequence[str]:
+        first = pretrain(ranks, model_parallel)(place)
+        prepare(place, "finetune_glm.py")
+        data = place.folder / "COPA"
+        data.mkdir(exist_ok=True)
+        for name in ("train", "val", "test"):
+            names = ("premise", "choice1", "choice2", "question", "label")
+            rows = [{**dict(zip(names, row, strict=True)), "idx": number} for number, row in enumerate(CHOICES)]
+            (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        options = f"""\
+            {MODEL} {TOKENIZER} {NO_DROPOUT} --cloze-eval --finetune --task COPA --data-dir {data} --seq-length 64
+            --experiment-name copa --save {place.folder / "finetuned"} --checkpoint-activations --eval-batch-size 4
+            --model-parallel-size {model_parallel} --num-workers 0 --no-load-optim --no-load-lr-scheduler
+            --lr-decay-style linear --warmup 0.1 --pattern-id 0 --epochs 2 --log-interval 1 --eval-interval 1000
+            --eval-iters 1 --save-interval 10000 --save-epoch 1000 --overwrite --distributed-backend nccl
+            --deepspeed --deepspeed_config {place.folder / "ds.json"}"""
+        second = f"deepspeed --num_gpus {ranks} finetune_glm.py {' '.join(options.split())}"
+        script = place.folder / "finetune.sh"
+        script.write_text(f'{shlex.join(first)} && {second} --load-pretrained "$(ls -d saved/tiny*)"\n')
+        return ["bash", str(script)]
+
+    return command
+
+
 JOBS = tuple(
     UpstreamJob(name, command, "GLM", nproc, loss=LOSS, bound=1e-5)
     for name, command, nproc in (
         ("pretrain", pretrain(1, 1), 1),
         ("pretrain-model-parallel", pretrain(2, 2), 2),
+        ("finetune", finetune(1, 1), 1),
+        ("finetune-model-parallel", finetune(2, 2), 2),
         ("pretrain-zero1", pretrain(2, 1, stage=1, more="--deepspeed-activation-checkpointing"), 2),
     )
 )

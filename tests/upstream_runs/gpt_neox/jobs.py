@@ -39,6 +39,7 @@ TINY = {
     "lr-decay-iters": 6,
     "lr-decay-style": "cosine",
     "distributed-backend": "nccl",
+    "checkpoint-factor": 100,  # v2.0 asks for it also where nothing is saved
     "eval-interval": 3,
     "eval-iters": 1,
     "log-interval": 1,
@@ -46,12 +47,17 @@ TINY = {
 }
 
 
-def settings(place: Place, ranks: int, changes: dict[str, Any]) -> dict[str, Any]:
-    """Return a whole configuration of GPT-NeoX."""
+STAGED = {"pipe_parallel_size": 2}
+ZERO = {"zero_optimization": {"stage": 1, "reduce_scatter": True, "contiguous_gradients": True}}
+
+
+def settings(place: Place, ranks: int, changes: dict[str, Any]) -> str:
+    """Return a whole configuration of GPT-NeoX, which reads it as YAML: there 1e-08 is a text, a number has a point."""
     data = library_text.write_tokens(place.shared)
     precision = {"precision": "bfloat16"} if place.dtype == "bfloat16" else {"precision": "fp32"}
     paths = {"data-path": str(data), "vocab-file": str(place.shared / "tokenizer.json")}
-    return {**TINY, **paths, **precision, "num_gpus": ranks, "global_num_gpus": ranks, **changes}
+    whole = {**TINY, **paths, **precision, "num_gpus": ranks, "global_num_gpus": ranks, **changes}
+    return json.dumps(whole, indent=1).replace("1e-08", "1.0e-08")
 
 
 def deepy(ranks: int, **changes: Any) -> Callable[[Place], Sequence[str]]:
@@ -61,30 +67,32 @@ def deepy(ranks: int, **changes: Any) -> Callable[[Place], Sequence[str]]:
         name = {key.replace("_", "-"): value for key, value in changes.items()}
         configuration = place.folder / "tiny.yml"
         # As on the guide's machines: with the line ends of Windows.
-        configuration.write_text(json.dumps(settings(place, ranks, name), indent=1), newline="\r\n")
+        configuration.write_text(settings(place, ranks, name), newline="\r\n")
         return [str(place.checkout / "deepy.py"), str(place.checkout / "train.py"), "-d", str(place.folder), "tiny.yml"]
 
     return command
 
 
-def in_two_parts(second: dict[str, Any]) -> Callable[[Place], Sequence[str]]:
-    """Return the command of a training of three steps that is saved, and one that begins where it is saved."""
+def in_two_parts(second: dict[str, Any], slim: bool = False) -> Callable[[Place], Sequence[str]]:
+    """Return the command of a training of three steps that is saved, and one that begins where it is saved.
+
+    ``slim``: between them optimizer states are removed, as EleutherAI publishes weights.
+    """
 
     def command(place: Place) -> Sequence[str]:
         folder = str(place.folder / "saved")
         first = {"train-iters": 3, "save": folder, "load": folder, "checkpoint-factor": 3}
         for name, changes in (("first.yml", first), ("second.yml", {"load": folder, **second})):
-            written = settings(place, 2, {"pipe-parallel-size": 2, **changes})
-            (place.folder / name).write_text(json.dumps(written, indent=1))
+            (place.folder / name).write_text(settings(place, 2, {"pipe-parallel-size": 2, **ZERO, **changes}))
         deepy_py, train_py = (str(place.checkout / name) for name in ("deepy.py", "train.py"))
         start = 'python "$1" "$2" -d "$3"'
-        return ["bash", "-c", f"{start} first.yml && {start} second.yml", "-", deepy_py, train_py, str(place.folder)]
+        between = 'rm "$3"/saved/global_step3/*zero_pp_rank*' if slim else "true"
+        line = f"{start} first.yml && {between} && {start} second.yml"
+        return ["bash", "-c", line, "-", deepy_py, train_py, str(place.folder)]
 
     return command
 
 
-STAGED = {"pipe_parallel_size": 2}
-ZERO = {"zero_optimization": {"stage": 1, "reduce_scatter": True, "contiguous_gradients": True}}
 # Settings of Ascend's fork, as its configurations have them.
 OF_THE_FORK = {"async_tensor_model_parallel_allreduce": True, "use_triangle_attn": True}
 FUSED = {"scaled_masked_softmax_fusion": True, "attention_softmax_in_fp32": True}
@@ -105,7 +113,7 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
         job("zero1", deepy(2, **ZERO, checkpoint_activations=True), 2),
         job("fused", deepy(1, **FUSED, finetune="False", **OF_THE_FORK), 1),
         job("resume", in_two_parts({"train-iters": 6}), 2),
-        job("finetune", in_two_parts({"train-iters": 3, "finetune": "True"}), 2),
+        job("finetune", in_two_parts({"train-iters": 3, "finetune": "True"}, slim=True), 2),
     )
 
 

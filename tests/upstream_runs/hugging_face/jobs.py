@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -24,7 +24,7 @@ def model_folder(place: Place, model: str) -> str:
     return str(folder)
 
 
-def trainer(place: Place, model: str, *more: str) -> list[str]:
+def trainer(place: Place, model: str) -> list[str]:
     """Return a Trainer script and what a user gives it."""
     flags = {
         "model": model_folder(place, model),
@@ -39,14 +39,32 @@ def trainer(place: Place, model: str, *more: str) -> list[str]:
         "disable_tqdm": True,
     }
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    return [str(HERE / "train.py"), *words, *(["--bf16"] if place.dtype == "bfloat16" else []), *more]
+    return [str(HERE / "train.py"), *words, *(["--bf16"] if place.dtype == "bfloat16" else [])]
 
 
-def zero(place: Place, model: str, stage: int, *more: str) -> list[str]:
-    """Return a Trainer script with DeepSpeed."""
+def zero(place: Place, model: str, stage: int) -> list[str]:
+    """Return a Trainer script with DeepSpeed and an optimizer of DeepSpeed's."""
+    adamw = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}
+    warmup = {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto"}
+    optimizer = {"type": "AdamW", "params": adamw}
+    told = {
+        **deepspeed_configuration(stage),
+        "optimizer": optimizer,
+        "scheduler": {"type": "WarmupLR", "params": warmup},
+    }
+    return [*trainer(place, model), "--deepspeed", written(place, told)]
+
+
+def lora(place: Place, stage: int) -> list[str]:
+    """Return a Trainer script that trains LoRA adapters with DeepSpeed, and an optimizer of the Trainer's."""
+    return [*trainer(place, "llama"), "--lora", "--deepspeed", written(place, deepspeed_configuration(stage))]
+
+
+def written(place: Place, configuration: Mapping[str, object]) -> str:
+    """Return the file that a configuration of DeepSpeed is in."""
     path = place.folder / "ds.json"
-    path.write_text(json.dumps(deepspeed_configuration(stage), indent=1))
-    return [*trainer(place, model), "--deepspeed", str(path), *more]
+    path.write_text(json.dumps(configuration, indent=1))
+    return str(path)
 
 
 def deepspeed_configuration(stage: int) -> dict[str, object]:
@@ -54,13 +72,9 @@ def deepspeed_configuration(stage: int) -> dict[str, object]:
     zero: dict[str, object] = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
     if stage == 3:
         zero["stage3_gather_16bit_weights_on_model_save"] = True
-    adamw = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}
-    warmup = {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto"}
     return {
         "bf16": {"enabled": "auto"},
         "fp16": {"enabled": "auto"},
-        "optimizer": {"type": "AdamW", "params": adamw},
-        "scheduler": {"type": "WarmupLR", "params": warmup},
         "zero_optimization": zero,
         "gradient_accumulation_steps": "auto",
         "gradient_clipping": "auto",
@@ -100,6 +114,7 @@ def multi_gpu(place: Place) -> Sequence[str]:
 
 # The Trainer prints four digits, and the loop six.
 TRAINER = {"loss": r"'loss': '?([0-9.]+)", "bound": 2e-4}
+LORA = {**TRAINER, "needs": ("peft",)}
 JOBS = (
     *(
         UpstreamJob(f"{model}-zero{stage}", lambda place, m=model, s=stage: zero(place, m, s), **TRAINER)
@@ -107,8 +122,8 @@ JOBS = (
         for stage in (2, 3)
     ),
     UpstreamJob("llama-ddp", lambda place: trainer(place, "llama"), **TRAINER),
-    UpstreamJob("lora-zero2", lambda place: zero(place, "llama", 2, "--lora"), **TRAINER),
-    UpstreamJob("lora-zero3", lambda place: zero(place, "llama", 3, "--lora"), **TRAINER),
+    UpstreamJob("lora-zero2", lambda place: lora(place, 2), **LORA),
+    UpstreamJob("lora-zero3", lambda place: lora(place, 3), **LORA),
     UpstreamJob("accelerate-config-zero3", by_configuration),
     UpstreamJob("accelerate-flags-ddp", multi_gpu),
 )

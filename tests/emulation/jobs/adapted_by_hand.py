@@ -1,0 +1,7 @@
+"""The script for a GPU as Ascend's ModelZoo adapts scripts by hand: these imports come first."""
+
+import deepspeed_npu  # noqa: F401
+import torch_npu  # noqa: F401
+from torch_npu.contrib import transfer_to_npu  # noqa: F401
+
+import written_for_cuda  # noqa: F401  isort: skip

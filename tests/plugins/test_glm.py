@@ -1,0 +1,160 @@
+"""The patches of GLM on stand-ins of the functions they target, which have the recorded signatures."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+import code_base_records
+import pytest
+import torch
+from code_bases import code_base
+from stand_ins import Site
+
+import ascend_adapt
+from ascend_adapt.testing import upstream_facts
+
+B, N, S, H = 2, 2, 6, 8
+# The numbers of 4f61ed72's layer: a mask that multiplies the scores and adds -65504, dropout, and a dense layer.
+TRANSFORMER = """
+    import torch
+    from contextlib import nullcontext
+    class Tracker:
+        forked = 0
+        def fork(self):
+            Tracker.forked += 1
+            return nullcontext()
+    def get_cuda_rng_tracker():
+        return Tracker()
+    class ParallelSelfAttention(torch.nn.Module):
+        def __init__(self, hidden, heads):
+            super().__init__()
+            self.performer = self.relative_encoding = False
+            self.num_attention_heads_per_partition = heads
+            self.query_key_value = torch.nn.Linear(hidden, 3 * hidden)
+            self.dense = torch.nn.Linear(hidden, hidden)
+            self.attention_dropout, self.output_dropout = torch.nn.Dropout(0.0), torch.nn.Dropout(0.0)
+        def forward(self, hidden_states, ltor_mask, position_embeddings=None, r_w_bias=None, r_r_bias=None, mem=None):
+            length = hidden_states.size(1)
+            mixed = self.query_key_value(hidden_states if mem is None else torch.cat((mem, hidden_states), 1))
+            heads = self.num_attention_heads_per_partition
+            query, key, value = (x.view(*x.shape[:2], heads, -1).transpose(1, 2) for x in mixed.chunk(3, -1))
+            scores = query[:, :, -length:] @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+            scores = scores * ltor_mask + -65504.0 * (1.0 - ltor_mask)
+            context = (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)
+            return self.output_dropout(self.dense(context))
+    """
+DATA_UTILS = """
+    from . import corpora
+    def get_dataset(name, tokenizer, pre_tokenize, data_parallel_rank, loader_scatter=None, no_lazy_loader=False,
+                    half_lazy_loader=False):
+        return corpora.NAMED_CORPORA[name]()
+    """
+CORPORA = """
+    class Pile:
+        PATH = "/mnt/train"
+        def process_line(self, data, tokenizer, tokenize):
+            return [""], [data["text"]], data["meta"]["pile_set_name"]
+    NAMED_CORPORA = {"pile": Pile}
+    """
+
+
+@pytest.fixture
+def glm(site: Site, monkeypatch) -> Site:
+    monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "glm")
+    site.write(mpu__transformer=TRANSFORMER, mpu__random="", model__modeling_glm="", data_utils__lazy_loader="")
+    site.write(data_utils__corpora=CORPORA)
+    site.package("data_utils", DATA_UTILS)
+    return site
+
+
+def separated(*lengths: int) -> torch.Tensor:
+    """GLM's mask: all see the first ``length`` tokens, and beyond them those before; 1 = seen."""
+    seen = torch.ones(len(lengths), 1, S, S, dtype=torch.float64).tril()
+    for row, length in zip(seen, lengths, strict=True):
+        row[..., :length] = 1
+    return seen
+
+
+def test_the_stand_ins_have_the_recorded_signatures(glm: Site) -> None:
+    from data_utils import get_dataset
+    from mpu.transformer import ParallelSelfAttention
+
+    one = code_base("GLM")
+    record = upstream_facts.load(code_base_records.path_of(one))
+    ours = {"fused_attention": ParallelSelfAttention.forward, "corpus_at_a_path": get_dataset}
+    known = {patch.name: patch for patch in code_base_records.patches_of(one)}
+    for name, function in ours.items():
+        (recorded,) = record.of(known[name], one.commit).signatures
+        names = [word.partition("=")[0].strip() for word in recorded.strip("()").split(",")]
+        assert list(inspect.signature(function).parameters) == names
+
+
+@pytest.mark.parametrize(
+    ("mask", "memory"),
+    [(separated(2, 5), 0), (separated(3), 0), (separated(0), 0), (separated(1, 4), 4)],
+    ids=["separators", "one separator", "causal", "memory"],
+)
+def test_the_attention_is_upstreams(glm: Site, mask, memory) -> None:
+    torch.manual_seed(0)
+    hidden = torch.randn(B, S, H, dtype=torch.float64)
+    mem = torch.randn(B, memory, H, dtype=torch.float64) if memory else None
+    if memory:
+        mask = torch.cat((torch.ones(B, 1, S, memory, dtype=torch.float64), mask), -1)
+    found = []
+    for device in ("cpu", "cuda"):
+        ascend_adapt.enable(device=device)
+        from mpu.transformer import ParallelSelfAttention
+
+        torch.manual_seed(1)
+        layer = ParallelSelfAttention(H, N).double()
+        # As recomputed activations ask for it: twice with one mask.
+        result = layer(hidden, mask, mem=mem) + layer(hidden, mask, None, None, None, mem)
+        assert ascend_adapt.status()["glm.fused_attention"].state == ("skipped" if device == "cpu" else "applied")
+        result.sin().sum().backward()
+        found.append([result.detach(), *(one.grad for one in layer.parameters())])
+        ascend_adapt.disable()
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_mask_that_changes_between_batches_counts_anew(glm: Site) -> None:
+    ascend_adapt.enable(device="cuda")
+    from mpu.transformer import ParallelSelfAttention
+
+    layer, hidden, mask = ParallelSelfAttention(H, N).double(), torch.randn(1, S, H).double(), separated(1)
+    first = layer(hidden, mask)
+    mask[..., :4] = 1
+    assert not torch.allclose(layer(hidden, mask), first)
+    torch.testing.assert_close(layer(hidden, separated(1)), first)
+
+
+def test_dropout_draws_as_upstream_does(glm: Site) -> None:
+    ascend_adapt.enable(device="cuda")
+    from mpu.transformer import ParallelSelfAttention, Tracker
+
+    layer = ParallelSelfAttention(H, N).double()
+    layer.attention_dropout.p = 0.5
+    layer(torch.randn(1, S, H).double(), separated(1))
+    assert Tracker.forked == 1
+    layer.eval()(torch.randn(1, S, H).double(), separated(1))
+    assert Tracker.forked == 1
+
+
+def test_a_corpus_is_read_from_the_path_that_is_given(glm: Site, tmp_path) -> None:
+    ascend_adapt.enable(device="cpu")
+    import data_utils
+
+    path = tmp_path / "00.jsonl"
+    path.touch()
+    corpus = data_utils.get_dataset(str(path), None, False, 0)
+    assert str(path) == corpus.PATH
+    assert corpus.process_line({"text": "a"}, None, False) == ([""], ["a"], "text")
+    assert corpus.process_line({"text": "a", "meta": {"pile_set_name": "b"}}, None, False)[2] == "b"
+    assert (
+        data_utils.get_dataset(name="pile", tokenizer=None, pre_tokenize=False, data_parallel_rank=0).PATH
+        == "/mnt/train"
+    )
+    with pytest.raises(KeyError):
+        data_utils.get_dataset("no such path", None, False, 0)
+    assert "data_utils" in sys.modules

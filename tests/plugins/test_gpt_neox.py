@@ -1,0 +1,258 @@
+"""The patches of GPT-NeoX on stand-ins of the functions they target, which have the recorded signatures."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from types import SimpleNamespace
+
+import code_base_records
+import pytest
+import torch
+from code_bases import code_base
+from stand_ins import Site
+
+import ascend_adapt
+from ascend_adapt.testing import upstream_facts
+from ascend_adapt_plugins.gpt_neox import _rotary
+
+B, N, S, D = 2, 3, 8, 4
+FUTURE = torch.ones(S, S, dtype=torch.bool).triu(1)
+ARGUMENTS = """
+    import dataclasses
+
+    @dataclasses.dataclass
+    class NeoXArgs:
+        finetune: bool = False
+        num_layers: int = 1
+        save: str = ""
+
+        def __post_init__(self):
+            pass
+
+        @classmethod
+        def from_ymls(cls, paths_to_yml_files, overwrite_values=None):
+            return cls(**paths_to_yml_files, **(overwrite_values or {}))
+    """
+TRAINING = """
+    def forward_step(
+        data_iterator, model, neox_args, timers, return_logits=False, is_train=False, reference_model=None
+    ):
+        return model(return_logits)
+    def evaluate(forward_step_fn):
+        {evaluate}
+    """
+WITH_METRICS = "loss, metric_dict = forward_step_fn; return loss"
+CHECKPOINTING = """
+    def load_checkpoint(neox_args, model, optimizer, lr_scheduler, inference=False, iteration=None):
+        name, state = model.load_checkpoint(neox_args.load)
+        return 0 if name is None else state["iteration"]
+    """
+# The numbers of ea7aefd8's attention: scores scaled when they are made, a mask that is filled in, softmax, product.
+TRANSFORMER = """
+    import torch
+    class ParallelSelfAttention:
+        def attention(self, query_layer, key_layer, value_layer, layer_past, attention_mask):
+            query, key, value = (x.permute(1, 2, 0, 3) for x in (query_layer, key_layer, value_layer))
+            scores = query @ key.transpose(-1, -2) / self.norm_factor * (self.scale_mask_softmax.scale or 1.0)
+            scores = scores.masked_fill(attention_mask, torch.finfo(scores.dtype).min)
+            return scores.softmax(-1) @ value
+    """
+
+
+@pytest.fixture
+def neox(site: Site, monkeypatch) -> Site:
+    monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "gpt_neox,adapted_by_hand")
+    site.write(
+        megatron__neox_arguments____init__="",
+        megatron__neox_arguments__arguments=ARGUMENTS,
+        megatron__training=TRAINING.format(evaluate=WITH_METRICS),
+        megatron__checkpointing=CHECKPOINTING,
+        megatron__model__transformer=TRANSFORMER,
+    )
+    return site
+
+
+def state(patch: str) -> str:
+    return str(ascend_adapt.status()[f"gpt_neox.{patch}"].state)
+
+
+def test_the_stand_ins_have_the_recorded_signatures(neox: Site) -> None:
+    import megatron.checkpointing
+    import megatron.model.transformer
+    import megatron.neox_arguments.arguments
+    import megatron.training
+
+    one = code_base("gpt-neox")
+    record = upstream_facts.load(code_base_records.path_of(one))
+    ours = {
+        "guides_settings": megatron.neox_arguments.arguments.NeoXArgs.from_ymls.__func__,
+        "loss_and_metrics": megatron.training.forward_step,
+        "something_to_finetune": megatron.checkpointing.load_checkpoint,
+        "fused_attention": megatron.model.transformer.ParallelSelfAttention.attention,
+    }
+    for patch in code_base_records.patches_of(one):
+        if patch.name in ours:
+            (recorded,) = record.of(patch, one.commit).signatures
+            names = [word.partition(":")[0].partition("=")[0].strip() for word in recorded.strip("()").split(",")]
+            assert list(inspect.signature(ours[patch.name]).parameters) == names, patch.name
+
+
+def test_a_guides_settings_are_understood(neox: Site, caplog) -> None:
+    ascend_adapt.enable(device="cuda")
+    from megatron.neox_arguments.arguments import NeoXArgs
+
+    given = {"finetune": "True", "use_triangle_attn": True, "save": "False", "num_layers": 2}
+    with caplog.at_level(logging.WARNING):
+        made = NeoXArgs.from_ymls(given)
+    assert (made.finetune, made.num_layers, made.save) == (True, 2, "False")
+    assert "use_triangle_attn: is a setting of Ascend's fork, left out" in caplog.text
+    assert NeoXArgs.from_ymls({"finetune": "maybe"}).finetune == "maybe"  # for upstream to refuse
+    for wrong in ({"no_such_setting": 1}, {"async_tensor_model_parallel": True}):
+        with pytest.raises(TypeError, match="unexpected keyword"):
+            NeoXArgs.from_ymls(wrong)
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        NeoXArgs(use_triangle_attn=True)  # only what is read from a file is a guide's
+
+
+def test_a_loss_alone_becomes_a_pair_and_a_pair_stays(neox: Site) -> None:
+    ascend_adapt.enable(device="cuda")
+    from megatron.training import forward_step
+
+    given = (None, lambda with_logits: ("loss", "logits") if with_logits else "loss", SimpleNamespace(), None)
+    assert forward_step(*given) == ("loss", {})
+    assert forward_step(*given, return_logits=True) == ("loss", "logits")
+
+
+def test_an_evaluate_without_metrics_keeps_the_loss_alone(neox: Site) -> None:
+    neox.write(megatron__training=TRAINING.format(evaluate="loss = forward_step_fn; return loss"))
+    ascend_adapt.enable(device="cuda")
+    from megatron.training import forward_step
+
+    assert state("loss_and_metrics") == "not_needed"
+    assert forward_step(None, lambda _: "loss", SimpleNamespace(), None) == "loss"
+
+
+class Engine:
+    """An engine that finds ``found``."""
+
+    def __init__(self, found: str | None) -> None:
+        self.found = found
+
+    def load_checkpoint(self, load: str) -> tuple[str | None, dict[str, int]]:
+        return self.found, {"iteration": 3}
+
+
+def test_a_finetune_of_nothing_is_refused(neox: Site) -> None:
+    ascend_adapt.enable(device="cuda")
+    from megatron.checkpointing import load_checkpoint
+
+    finetune, resume = (SimpleNamespace(load="empty", finetune=value) for value in (True, False))
+    with pytest.raises(FileNotFoundError, match="empty: there is no checkpoint to finetune"):
+        load_checkpoint(finetune, Engine(None), None, None)
+    assert load_checkpoint(resume, Engine(None), None, None) == 0  # a fresh start, as all guides begin
+    engine = Engine("global_step3")
+    assert load_checkpoint(neox_args=finetune, model=engine, optimizer=None, lr_scheduler=None) == 3
+    assert "load_checkpoint" not in vars(engine)
+
+
+@pytest.mark.parametrize("coefficient", [None, 3.0])
+@pytest.mark.parametrize("window", [None, 3])
+def test_the_attention_is_upstreams(neox: Site, coefficient, window) -> None:
+    mask = FUTURE if window is None else FUTURE | ~torch.ones(S, S, dtype=torch.bool).triu(-window)
+    torch.manual_seed(0)
+    inputs = [torch.randn(S, B, N, D, dtype=torch.float64) for _ in range(3)]
+    found = []
+    for device in ("cpu", "cuda"):
+        ascend_adapt.enable(device=device)
+        from megatron.model.transformer import ParallelSelfAttention
+
+        layer = ParallelSelfAttention()
+        vars(layer).update(use_cache=False, rpe=None, pos_emb="rotary", dropout_p=0.1, training=False)
+        vars(layer).update(norm_factor=2.0, scale_mask_softmax=SimpleNamespace(scale=coefficient))
+        leaves = [one.clone().requires_grad_() for one in inputs]
+        result = layer.attention(*leaves, None, mask.expand(1, 1, S, S))
+        assert state("fused_attention") == ("skipped" if device == "cpu" else "applied")
+        result.sin().sum().backward()
+        found.append([result.detach(), *(leaf.grad for leaf in leaves)])
+        ascend_adapt.disable()
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_calls_that_only_upstream_knows_are_left_to_it(neox: Site) -> None:
+    ascend_adapt.enable(device="cuda")
+    from megatron.model.transformer import ParallelSelfAttention
+
+    layer = ParallelSelfAttention()
+    vars(layer).update(use_cache=True, rpe=None, pos_emb="rotary")
+    with pytest.raises(AttributeError, match="norm_factor"):  # upstream's own code asks for it first
+        layer.attention(*torch.ones(3, S, B, N, D), None, None)
+
+
+def test_the_rotary_extension_turns_and_turns_back() -> None:
+    torch.manual_seed(0)
+    angles = torch.randn(5, 1, 1, 2, dtype=torch.double).repeat(1, 1, 1, 2)
+    t = torch.randn(5, B, N, 8, dtype=torch.double, requires_grad=True)
+    turned = _rotary.forward(t, angles)
+    pairs = torch.view_as_complex(torch.stack((t[..., :2], t[..., 2:4]), -1)) * torch.polar(
+        torch.ones_like(angles[..., :2]), angles[..., :2]
+    )
+    torch.testing.assert_close(turned, torch.cat((pairs.real, pairs.imag, t[..., 4:]), -1))
+    cotangent = torch.randn_like(turned)
+    turned.backward(cotangent)
+    torch.testing.assert_close(_rotary.backward(cotangent, angles), t.grad)
+    cached = _rotary.forward_cached(t, angles.cos(), angles.sin(), True)
+    assert torch.equal(cached, turned)
+    assert cached.transpose(0, 1).is_contiguous()
+    torch.testing.assert_close(_rotary.backward_cached(cotangent, angles.cos(), angles.sin()), t.grad)
+
+
+def test_nothing_is_compiled_where_the_extensions_are_provided(neox: Site) -> None:
+    neox.write(
+        megatron__model__fused_rope="",
+        megatron__fused_kernels="def load(neox_args=None):\n    raise RuntimeError('nvcc')",
+        megatron__rope="import fused_rotary_positional_embedding as extension",
+    )
+    ascend_adapt.enable(device="cpu")
+    from megatron.fused_kernels import load
+    from megatron.rope import extension
+
+    assert load() is None
+    assert extension.forward is _rotary.forward
+    with pytest.raises(ModuleNotFoundError):
+        __import__("fused_rotary_positional_embedding_of_nobody")
+
+
+def test_training_v2_0_needs_no_evaluation_harness_and_evaluating_says_what_it_needs(neox: Site) -> None:
+    neox.write(
+        megatron__model__flash_attention="",
+        megatron__uses="""
+            import best_download
+            from lm_eval.models.gpt2 import GPT2LM
+            from lm_eval import tasks, evaluator, utils, base
+            class Adapter(GPT2LM):
+                pass
+            """,
+    )
+    told = neox.run(
+        """
+import ascend_adapt
+ascend_adapt.enable(device="cpu")
+from megatron import uses
+for use in (uses.Adapter, lambda: uses.base.CacheHook, uses.best_download.download_file):
+    try:
+        use()
+    except (AttributeError, ModuleNotFoundError) as error:
+        print(error)
+""",
+        ASCEND_ADAPT_PLUGINS="gpt_neox",
+    )
+    assert told.count("is not installed, expected it for eval_tasks") == 3
+    assert "lm_eval.base.CacheHook: lm_eval: is not installed" in told
+
+
+def test_deepspeed_npu_is_an_import_that_does_nothing_and_says_so(neox: Site) -> None:
+    enabled = "import ascend_adapt; ascend_adapt.enable(device='cpu'); "
+    code = enabled + "import deepspeed_npu; print(deepspeed_npu.__spec__.origin)"
+    assert "provided by patch 'deepspeed_npu'" in neox.run(code, ASCEND_ADAPT_PLUGINS="adapted_by_hand")

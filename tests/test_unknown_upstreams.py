@@ -1,0 +1,95 @@
+"""Code bases as they are found: at a commit that nobody has looked at, and two of one package name on one path.
+
+The trees are of our own, with the marker files of the real ones.
+"""
+
+from __future__ import annotations
+
+import pytest
+from stand_ins import Site, plugin
+
+from ascend_adapt import enable, rewrite, wrap
+from ascend_adapt.errors import PatchDrift
+
+TERMS = {"why": "a test", "until": "the test ends"}
+MARKERS = {
+    "megatron-deepspeed": ("megatron/core/__init__.py", "megatron/arguments.py"),
+    "megatron-lm": ("megatron/core/__init__.py",),
+}
+
+
+def checkout(site: Site, host: str, source: str) -> str:
+    """Write a tree that is ``host`` by its files, with ``source`` as its megatron/loss.py; return its folder."""
+    folder = site.folder / host
+    for marker in ("megatron/__init__.py", "megatron/core/__init__.py", *MARKERS[host]):
+        (folder / marker).parent.mkdir(parents=True, exist_ok=True)
+        (folder / marker).touch()
+    (folder / "megatron" / "loss.py").write_text(source)
+    return str(folder)
+
+
+def patches(without: str):
+    gone = wrap("megatron.loss:scaled_loss", host="megatron-deepspeed", name="gone", without=without, **TERMS)
+    changed = rewrite(
+        "megatron.loss:loss",
+        old="total / count",
+        new="total / (count + 1)",
+        host="megatron-deepspeed",
+        name="changed",
+        without=without,
+        **TERMS,
+    )
+    other = wrap("megatron.loss:loss", host="megatron-lm", name="of_the_other", without=without, **TERMS)
+    return plugin(gone(pass_on), changed, other(pass_on))
+
+
+def pass_on(wrapped, instance, args, kwargs):
+    return wrapped(*args, **kwargs)
+
+
+def test_an_unknown_commit_says_what_drifted_and_runs(site: Site, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(
+        checkout(site, "megatron-deepspeed", "def loss(total, count): return total / count ** 2\n")
+    )
+    enable(plugins=[patches("crash")], device="cpu")
+    from megatron.loss import loss
+
+    status = enable()
+    assert {name: status[name].state for name in ("gone", "changed", "of_the_other")} == {
+        "gone": "drifted",
+        "changed": "drifted",
+        "of_the_other": "skipped",
+    }
+    assert status["gone"].reason == "megatron.loss:scaled_loss: 'scaled_loss' is not in module megatron.loss"
+    assert "megatron.loss:loss" in status["changed"].reason
+    assert loss(8, 2) == 2
+
+
+def test_an_unknown_commit_stops_where_numbers_would_be_wrong(site: Site, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(
+        checkout(site, "megatron-deepspeed", "def loss(total, count): return total / count ** 2\n")
+    )
+    enable(plugins=[patches("wrong numbers")], device="cpu")
+    with pytest.raises(PatchDrift, match="'gone'.*without it: wrong numbers .a test.; --allow-drift gone goes on"):
+        import megatron.loss  # noqa: F401
+
+
+@pytest.mark.parametrize("first", MARKERS)
+def test_of_two_megatrons_on_one_path_the_host_of_each_patch_is_named(site: Site, monkeypatch, first) -> None:
+    source = "def loss(total, count): return total / count\ndef scaled_loss(x): return x\n"
+    (second,) = set(MARKERS) - {first}
+    monkeypatch.syspath_prepend(checkout(site, second, source))
+    folder = checkout(site, first, source)
+    monkeypatch.syspath_prepend(folder)
+    enable(plugins=[patches("wrong numbers")], device="cpu")
+    import megatron.loss
+
+    status = enable()
+    for_first = {"megatron-deepspeed": {"gone", "changed"}, "megatron-lm": {"of_the_other"}}
+    assert {name for name in ("gone", "changed", "of_the_other") if status[name].state == "applied"} == for_first[first]
+    assert megatron.loss.loss(6, 2) == (2 if first == "megatron-deepspeed" else 3)
+    for name in for_first[second]:
+        assert status[name].state == "skipped"
+        assert status[name].reason.startswith(f"is for {second}: megatron/arguments.py is")
+        assert folder in status[name].reason
+        assert status[name].requires == f"host {second}"
