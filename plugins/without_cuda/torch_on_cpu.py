@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -82,6 +82,7 @@ def _cuda() -> dict[str, Any]:
         "get_device_name": _returning("cpu"),
         # What decides between bf16 and not; 8.0 is the first with bf16.
         "get_device_capability": _returning((8, 0)),
+        "get_device_properties": _returning(SimpleNamespace(name="cpu", major=8, minor=0, total_memory=_host_memory())),
         **random,
         "random": _Proxy(torch.cuda.random, random),
         "default_generators": _Generators(),
