@@ -5,6 +5,7 @@ Torch's keeps the number of its steps with each parameter.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from ascend_adapt import Symptom, wrap
@@ -48,7 +49,9 @@ def step_before_the_first(wrapped: Any, instance: Any, args: tuple[Any, ...], kw
     symptom=Symptom("dst_tensors[key].copy_(tensors[key])"),
 )
 def keep_the_step(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Set the state of a parameter; its step stays what has been loaded."""
+    """Set the state of a parameter; its step stays as loaded. 0.19 forgets that fp32 shards need no_grad."""
+    import torch
+
     given = {**dict(zip(("model_param", "tensors"), args, strict=False)), **kwargs}
     parameter, tensors = given["model_param"], given["tensors"]
     if "step" not in tensors and parameter in getattr(instance, "model_param_group_index_map", ()):
@@ -56,7 +59,8 @@ def keep_the_step(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: di
         state = instance.optimizer.state.get(instance.optimizer.param_groups[group]["params"][order], {})
         if "step" in state:
             tensors = {**tensors, "step": state["step"]}
-    return wrapped(parameter, tensors)
+    with torch.no_grad():
+        return wrapped(parameter, tensors)
 
 
 @wrap(
@@ -79,4 +83,28 @@ def a_step_for_each_parameter(wrapped: Any, instance: Any, args: tuple[Any, ...]
     return result
 
 
-PATCHES = (step_before_the_first, keep_the_step, a_step_for_each_parameter)
+@wrap(
+    "megatron.core.dist_checkpointing.strategies.filesystem_async:_write_item",
+    requires=("megatron-core>=0.12,<0.13", "torch>=2.7"),
+    host=HOST,
+    why="it is torch's own, which wants a format since torch 2.7; Megatron-core 0.12 gives none when it saves",
+    until="support for Megatron-core 0.12 ends",
+    without="crash",
+    symptom=Symptom(
+        "_write_item(*transform_list, stream, data, write_item, storage_key)",
+        at="megatron.core.dist_checkpointing.strategies.filesystem_async",
+    ),
+    unless=lambda original: (
+        "" if "serialization_format" in inspect.signature(original).parameters else "this torch asks for no format"
+    ),
+)
+def in_the_format_of_torch_save(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Write an item; where no format is given, in that of torch.save."""
+    from torch.distributed.checkpoint.filesystem import SerializationFormat
+
+    if len(args) < 6:
+        kwargs = {"serialization_format": SerializationFormat.TORCH_SAVE, **kwargs}
+    return wrapped(*args, **kwargs)
+
+
+PATCHES = (step_before_the_first, keep_the_step, a_step_for_each_parameter, in_the_format_of_torch_save)

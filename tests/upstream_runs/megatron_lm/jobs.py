@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -73,6 +74,7 @@ def resumed(place: Place, layout: str) -> Sequence[str]:
     """Return a shell script that stops after half of the steps, having saved, and goes on from there."""
     tensor, pipeline = LAYOUTS[layout]
     kept = place.folder / "checkpoints"
+    shutil.rmtree(kept, ignore_errors=True)  # of a run before: this one begins anew
     more = {"data-cache-path": place.folder / "index", "save": kept, "load": kept, "save-interval": STEPS // 2}
     processes = f"--nproc-per-node={tensor * pipeline}"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", processes]
