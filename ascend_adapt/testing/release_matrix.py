@@ -16,7 +16,7 @@ from ascend_adapt import hosts
 from ascend_adapt.errors import PatchSpecError
 from ascend_adapt.patches import static
 from ascend_adapt.patches.host import Host
-from ascend_adapt.patches.installation import SourceTree, packages_named
+from ascend_adapt.patches.installation import SourceTree
 from ascend_adapt.patches.replacement import refused_call
 from ascend_adapt.patches.spec import Patch, Registered
 from ascend_adapt.testing import faults
@@ -39,8 +39,8 @@ class Row:
 
 
 def concerns(one: Registered, distribution: str) -> bool:
-    """Return whether a patch is judged on releases of ``distribution``: it requires some of them, or is for all."""
-    return bool(requirements_on(one.patch, distribution) or packages_named(distribution, one.patch.target))
+    """Return whether a patch is judged on releases of ``distribution``: it requires some of them."""
+    return bool(requirements_on(one.patch, distribution))
 
 
 def requirements_on(patch: Patch, distribution: str) -> tuple[Requirement, ...]:

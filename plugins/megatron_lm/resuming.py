@@ -5,6 +5,7 @@ Torch's keeps the number of its steps with each parameter.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from typing import Any
 
@@ -107,4 +108,28 @@ def in_the_format_of_torch_save(wrapped: Any, instance: None, args: tuple[Any, .
     return wrapped(*args, **kwargs)
 
 
-PATCHES = (step_before_the_first, keep_the_step, a_step_for_each_parameter, in_the_format_of_torch_save)
+@wrap(
+    "megatron.core.utils:get_te_version",
+    requires="megatron-core>=0.12,<0.13",
+    host=HOST,
+    why="a checkpoint is loaded by the version of TransformerEngine, which is imported, installed or not",
+    until="support for Megatron-core 0.12 ends",
+    without="crash",
+    symptom=Symptom(reason="later releases have the same import, in a try"),
+)
+def version_of_no_transformer_engine(
+    wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Return the version; 0.0.0 where there is none, as later releases do."""
+    from packaging.version import Version
+
+    return wrapped(*args, **kwargs) if importlib.util.find_spec("transformer_engine") else Version("0.0.0")
+
+
+PATCHES = (
+    step_before_the_first,
+    keep_the_step,
+    a_step_for_each_parameter,
+    in_the_format_of_torch_save,
+    version_of_no_transformer_engine,
+)

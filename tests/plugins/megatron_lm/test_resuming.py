@@ -66,3 +66,19 @@ def test_each_parameter_counts_its_own_steps(instance, patched, counted):
         upstream()
     step(instance)
     assert {state["step"].item() for state in instance.optimizer.state.values()} == {counted}
+
+
+def test_no_transformer_engine_is_of_version_0():
+    def upstream():
+        raise ModuleNotFoundError("transformer_engine")
+
+    assert str(resuming.version_of_no_transformer_engine.function(upstream, None, (), {})) == "0.0.0"
+
+
+def test_an_item_is_written_in_the_format_of_torch_save():
+    def upstream(*args, serialization_format):
+        return len(args), serialization_format.value
+
+    write = resuming.in_the_format_of_torch_save.function
+    assert write(upstream, None, (1, 2, 3, 4, 5), {}) == (5, "torch_save")
+    assert write(lambda *args: args, None, (1, 2, 3, 4, 5, 6), {}) == (1, 2, 3, 4, 5, 6)
