@@ -117,9 +117,7 @@ def in_the_format_of_torch_save(wrapped: Any, instance: None, args: tuple[Any, .
     without="crash",
     symptom=Symptom(reason="later releases have the same import, in a try"),
 )
-def version_of_no_transformer_engine(
-    wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def te_version_or_0(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the version; 0.0.0 where there is none, as later releases do."""
     from packaging.version import Version
 
@@ -131,5 +129,5 @@ PATCHES = (
     keep_the_step,
     a_step_for_each_parameter,
     in_the_format_of_torch_save,
-    version_of_no_transformer_engine,
+    te_version_or_0,
 )

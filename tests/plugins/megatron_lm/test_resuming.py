@@ -72,7 +72,7 @@ def test_no_transformer_engine_is_of_version_0():
     def upstream():
         raise ModuleNotFoundError("transformer_engine")
 
-    assert str(resuming.version_of_no_transformer_engine.function(upstream, None, (), {})) == "0.0.0"
+    assert str(resuming.te_version_or_0.function(upstream, None, (), {})) == "0.0.0"
 
 
 def test_an_item_is_written_in_the_format_of_torch_save():
