@@ -263,7 +263,9 @@ def _plugins(request: requests.Request, environ: Mapping[str, str]) -> PluginMan
 
 def _targets(manager: PluginManager) -> set[str]:
     """Return the top-level modules at whose import a process of the job is adapted."""
-    return {one.patch.target.root for one in manager.patches()} - {"__main__"}
+    roots = {one.patch.target.root for one in manager.patches()} - {"__main__"}
+    # Every process has some of these from its start on: helpers would pay, and the script's folder is not known yet.
+    return roots - sys.stdlib_module_names
 
 
 def _default_run_dir(target: str) -> str:

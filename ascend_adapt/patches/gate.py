@@ -5,8 +5,10 @@ Plugins only declare; no other code compares versions.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascend_adapt.patches.host import Host
@@ -82,8 +84,8 @@ def _judge_host(host: Host, target: Target, installation: Installation) -> Verdi
         return Verdict(True, "")
     home = folder if target.root in host.roots else installation.folder(host.root)
     if home is None:
-        if folder is None:
-            return Verdict(None, f"is for {host}, judged when {target.root} is imported")
+        if folder is None or (installation.gains_paths and _is_of_a_library(folder)):
+            return Verdict(None, f"is for {host}, judged when {host.root if folder else target.root} is imported")
         return Verdict(False, f"is for {host}: {host.owns(folder)}", f"no {host.root}")
     foreign = host.owns(home)
     if foreign:
@@ -91,3 +93,8 @@ def _judge_host(host: Host, target: Target, installation: Installation) -> Verdi
     if any((home / name).exists() for name in (target.root, f"{target.root}.py")):
         return Verdict(False, f"is for {host}: {target.root} is taken from {folder}", f"{target.root} in {folder}")
     return Verdict(True, "")
+
+
+def _is_of_a_library(folder: Path) -> bool:
+    """Return whether what lies in ``folder`` is Python's own or was installed, and so is no host's."""
+    return folder.name in ("site-packages", "dist-packages") or folder == Path(os.__file__).parent

@@ -40,5 +40,11 @@ class Host:
         """The first of ``roots``, which tells where this host is; empty if it has none."""
         return next(iter(self.roots), "")
 
+    @property
+    def module(self) -> str:
+        """The module that the first marker is: it tells of an import where ``root`` has no code of its own."""
+        parts = next(iter(self.present), "").removesuffix(".py").split("/")
+        return ".".join(part for part in parts if part != "__init__")
+
     def __str__(self) -> str:
         return self.name

@@ -38,7 +38,7 @@ class ImportWatch:
                 continue
             self._seen.add(name)
             if not is_complete(module):
-                _at_end_of_import(module, functools.partial(self._imported, name))
+                at_end_of_import(module, functools.partial(self._imported, name))
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
@@ -72,7 +72,7 @@ class ImportWatch:
             self.on_import(name)
 
 
-def _at_end_of_import(module: ModuleType, callback: Callable[[], None]) -> None:
+def at_end_of_import(module: ModuleType, callback: Callable[[], None], *, also_if_failed: bool = False) -> None:
     """Call ``callback`` when importlib marks the module, which is being imported, as complete."""
     spec: Any = module.__spec__
     kind = type(spec)
@@ -86,7 +86,7 @@ def _at_end_of_import(module: ModuleType, callback: Callable[[], None]) -> None:
         def _initializing(self, value: bool) -> None:
             self.__class__ = kind
             self._initializing = value
-            if sys.modules.get(self.name) is None:
+            if sys.modules.get(self.name) is None and not also_if_failed:
                 return  # the import failed
             try:
                 callback()

@@ -27,7 +27,9 @@ class Version:
 
 
 class Installation(Protocol):
-    """What the gate asks."""
+    """What the gate asks; ``gains_paths``: what is not found now may be, once a script has changed sys.path."""
+
+    gains_paths: bool
 
     def version(self, name: str, target: Target) -> Version:
         """Return the version of the distribution or package ``name``, as it matters for ``target``."""
@@ -81,6 +83,8 @@ class ThisProcess:
     known and differ, the package's. ``complete`` says of a loaded module, by name, whether all of its code has run.
     """
 
+    gains_paths = True
+
     def __init__(self, complete: Callable[[str], bool]) -> None:
         self._complete = complete
 
@@ -113,6 +117,8 @@ class SourceTree:
     A version is that of PKG-INFO or version.txt, else a literal ``__version__``, else, with ``installed``, that of the
     distribution recorded beside the packages.
     """
+
+    gains_paths = False
 
     def __init__(self, root: Path, installed: bool = False) -> None:
         self.root, self.installed = root, installed

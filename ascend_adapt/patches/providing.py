@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import sys
@@ -13,7 +14,9 @@ from typing import Any
 
 from ascend_adapt import probe
 from ascend_adapt.patches.host import Host
-from ascend_adapt.patches.spec import Registered
+from ascend_adapt.patches.imports import at_end_of_import
+from ascend_adapt.patches.installation import is_complete
+from ascend_adapt.patches.spec import Patch, Registered
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class ProvidingFinder:
         """Return the spec of a provided module, or None if there is none for the code that asks."""
         offers = self.provided.get(fullname, ())
         provided = next((one for one in offers if not one.hosts or _asked_by(one.hosts)), None)
-        if provided is None:
+        if provided is None or not _is_lent(provided.registered.patch):
             return None
         is_package = any(name.startswith(f"{fullname}.") for name in self.provided)
         origin = f"provided by {provided.registered}"
@@ -84,17 +87,38 @@ class _Loader(importlib.abc.Loader):
 
 def _asked_by(hosts: tuple[Host, ...]) -> bool:
     """Whether the import comes from code of one of ``hosts``, and not from another library's availability check."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and _is_import_machinery(frame.f_globals.get("__name__", "")):
-        frame = frame.f_back
-    if frame is None:
-        return False
-    name, file = frame.f_globals.get("__name__", ""), frame.f_globals.get("__file__")
+    asking = _asking()
+    name, file = asking.get("__name__", ""), asking.get("__file__")
     if name == "__main__":
         folder = Path(file).resolve().parent if file else None
     else:
         folder = probe.root_folder(name.partition(".")[0])
     return folder is not None and any(not host.owns(folder) for host in hosts)
+
+
+def _is_lent(patch: Patch) -> bool:
+    """Whether anybody may see the module, or else the one who asks, until its own import is over."""
+    if not patch.importers:
+        return True
+    importer = sys.modules.get(_asking().get("__name__", ""))
+    if importer is None or importer.__name__ not in patch.importers or is_complete(importer):
+        return False
+    at_end_of_import(importer, functools.partial(_forget, patch.target.module), also_if_failed=True)
+    return True
+
+
+def _forget(name: str) -> None:
+    loader = getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)
+    if isinstance(loader, _Loader):
+        del sys.modules[name]
+
+
+def _asking() -> dict[str, Any]:
+    """Return the globals of the code that imports."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and _is_import_machinery(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    return {} if frame is None else frame.f_globals
 
 
 def _is_import_machinery(name: str) -> bool:

@@ -233,4 +233,5 @@ def _watched_names(patch: Patch, hosts: Iterable[Host]) -> tuple[str, ...]:
         return ()
     # The packages above the target tell versions once their own import is complete.
     # A host of a target elsewhere may be found only later, by way of a path that its script adds.
-    return tuple(dict.fromkeys([*patch.target.packages, *(host.root for host in hosts if host.root)]))
+    of_hosts = [name for host in hosts for name in (host.root, host.module) if name]
+    return tuple(dict.fromkeys([*patch.target.packages, *of_hosts]))

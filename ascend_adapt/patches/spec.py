@@ -73,6 +73,7 @@ class Patch:
     key: Any = MISSING
     present: bool = False
     bodies: tuple[str, ...] = ()
+    importers: tuple[str, ...] = ()
 
     @functools.cached_property
     def conditions(self) -> str:
@@ -201,14 +202,18 @@ def rewrite(target: str, *, old: str, new: str, host_script: str | None = None, 
     return _patch("rewrite", target, terms, old=old, new=new, host_script=host_script, reversible=reversible)
 
 
-def provide(target: str, **terms: Unpack[Terms]) -> Callable[[Callable[..., Any]], Patch]:
+def provide(
+    target: str, *, importers: Iterable[str] = (), **terms: Unpack[Terms]
+) -> Callable[[Callable[..., Any]], Patch]:
     """Return a decorator whose function ``def f(module)`` fills a module that cannot be imported otherwise.
 
-    A real module always wins. With ``host``, only code of such a host sees the provided one.
+    A real module always wins. With ``host``, only code of such a host sees the provided one. With ``importers``, names
+    of modules, only these see it, and only while they are imported: nobody else can take it for the real one.
     """
+    lent_to = _words(importers, f"provide {target} importers=")
 
     def declare(function: Callable[..., Any]) -> Patch:
-        return _patch("provide", target, terms, function=function)
+        return _patch("provide", target, terms, function=function, importers=lent_to)
 
     return declare
 

@@ -24,6 +24,7 @@ from ascend_adapt.testing.stand_in import ANSWER, NotShown, Shape
 
 PLUGIN = "conformance"
 _ASKS = "asks_for_the_target"
+_IMPORTER = "imports_the_target"
 _ASKING = "import importlib\n\ndef ask(name):\n    return importlib.import_module(name)\n"
 
 
@@ -64,6 +65,9 @@ class Scene:
         told = {**self.versions, **(versions or {})}
         stand_in.write(self.patch, shape or self.shape, self.folder, told, with_module=with_module)
         (self.folder / f"{_ASKS}.py").write_text(_ASKING)
+        (self.folder / f"{_IMPORTER}.py").write_text(
+            f"import sys\nimport {self.patch.target.module}\nheld = sys.modules[{self.patch.target.module!r}]\n"
+        )
         sys.path.insert(0, str(self.folder))
         importlib.invalidate_caches()
 
@@ -74,13 +78,17 @@ class Scene:
         sys.path.insert(0, str(self.folder))
 
     def import_target(self) -> None:
-        """Import the target's module as code beside it does; where it is missing, its root."""
+        """Import the target's module as code beside it does; where it is missing, the nearest package above it."""
         ask = importlib.import_module(_ASKS).ask
         try:
-            ask(self.patch.target.module)
+            if self.patch.importers:
+                sys.modules.pop(_IMPORTER, None)
+            ask(_IMPORTER if self.patch.importers else self.patch.target.module)
         except ModuleNotFoundError:
-            if self.patch.target.root != self.patch.target.module:
-                ask(self.patch.target.root)
+            for package in self.patch.target.packages[1:]:
+                with contextlib.suppress(ModuleNotFoundError):
+                    ask(package)
+                    break
 
     def take_alias(self, name: str) -> None:
         """Import a new module that copies the target with ``from module import name``, as users do."""
@@ -166,6 +174,10 @@ class Scene:
     def expect_in_force(self) -> None:
         """Check that the target is what the patch makes of it, through every name of it, and once only."""
         self.expect("applied")
+        if self.patch.importers:
+            check(self.patch.target.module == sys.modules[_IMPORTER].held.__name__, "the importer has another module")
+            check(self.patch.target.module not in sys.modules, "the module is left to everybody")
+            return
         if self.patch.kind == "provide":
             check(self.patch.target.module in sys.modules, "the module is not there")
             return
@@ -232,7 +244,7 @@ class Scene:
             def fill(module: ModuleType) -> None:
                 calls.append(self.registered.name)
 
-            return replace(patch, function=fill)
+            return replace(patch, function=fill, importers=(_IMPORTER,) if patch.importers else ())
         return patch
 
 

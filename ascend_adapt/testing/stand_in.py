@@ -65,8 +65,13 @@ def shape_of(patch: Patch, tree: SourceTree | None = None) -> Shape:
     return _real_shape(declared, patch, functions[0]) if functions else declared
 
 
+def is_needed_by_python(patch: Patch) -> bool:
+    """Return whether Python, or this suite, needs the module that a stand-in would take the place of."""
+    return patch.host_script is None and patch.target.root in {*sys.stdlib_module_names, *_NEEDED}
+
+
 def _refuse_what_python_needs(patch: Patch) -> None:
-    if patch.host_script is None and patch.target.root in {*sys.stdlib_module_names, *_NEEDED}:
+    if is_needed_by_python(patch):
         raise NotShown(f"a stand-in would take the place of {patch.target.root}, which this suite itself needs")
 
 

@@ -73,6 +73,26 @@ def test_submodules_come_and_go(site: Site, enable: Enable) -> None:
     assert "package" in sys.modules
 
 
+def test_a_module_for_importers_is_gone_when_they_are_imported(site: Site, enable: Enable) -> None:
+    site.write(
+        ours__kernels="import fused\nimport fused.language as language\nHELD = fused.forward, language.forward\n",
+        ours__guarded="try:\n    import fused\nexcept ImportError:\n    fused = None\n",
+        ours__broken="import fused\nraise ValueError('later')\n",
+        ours____init__="",
+    )
+    only = {"importers": ("ours.kernels", "ours.broken")}
+    enable(provided("fused", **only), provided("fused.language", **only))
+    kernels = importlib.import_module("ours.kernels")
+    assert [one(1) for one in kernels.HELD] == [("provided", 1), ("provided", 1)]
+    assert not {"fused", "fused.language"} & set(sys.modules)
+    assert importlib.util.find_spec("fused") is None
+    assert importlib.import_module("ours.guarded").fused is None
+    with pytest.raises(ValueError, match="later"):
+        importlib.import_module("ours.broken")
+    assert "fused" not in sys.modules
+    assert {ascend_adapt.status()[name].state for name in ("fused", "fused.language")} == {"applied"}
+
+
 def test_only_the_host_sees_what_is_provided_for_it(site: Site, enable: Enable) -> None:
     site.write(
         ours__model="def use():\n    import fused_for_ours\n    return fused_for_ours.forward(1)\n",

@@ -56,6 +56,9 @@ def _git(folder: Path, *arguments: str) -> str:
 CODE_BASES = (
     CodeBase("Megatron-DeepSpeed", "https://github.com/deepspeedai/Megatron-DeepSpeed", "4efb479d"),
     CodeBase("bigscience-Megatron-DeepSpeed", "https://github.com/bigscience-workshop/Megatron-DeepSpeed", "8387ae17"),
+    CodeBase("Megatron-LM-0.12.0", "https://github.com/NVIDIA/Megatron-LM", "d580efc6"),
+    CodeBase("Megatron-LM-0.14.0", "https://github.com/NVIDIA/Megatron-LM", "23e00ed0"),
+    CodeBase("Megatron-LM-0.19.0", "https://github.com/NVIDIA/Megatron-LM", "5be96267"),
     CodeBase("gpt-neox", "https://github.com/EleutherAI/gpt-neox", "ea7aefd8"),
     # The tag v2.0 is no Python: a docstring is not closed. The next commit closes it, and changes nothing else.
     CodeBase("gpt-neox-v2.0", "https://github.com/EleutherAI/gpt-neox", "6edf2418"),

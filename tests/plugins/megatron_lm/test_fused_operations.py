@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ascend_adapt_plugins import megatron_lm
+from ascend_adapt_plugins.megatron_lm import fused_operations, optimizer
 
 S, B, N, D = 7, 2, 3, 8
 
@@ -36,7 +36,7 @@ def call(instance, q, k, v, mask, **more):
     def upstream(*args, **kwargs):
         raise AssertionError("handed to Megatron's own code")
 
-    return megatron_lm.fused_attention.function(upstream, instance, (q, k, v, mask), more)
+    return fused_operations.fused_attention.function(upstream, instance, (q, k, v, mask), more)
 
 
 @pytest.fixture
@@ -102,16 +102,16 @@ def test_a_mask_that_is_written_to_is_read_again(qkv):
 def test_masks_are_not_kept_alive(qkv):
     mask = FUTURE.clone()
     call(layer(), *qkv, mask)
-    assert id(mask) in megatron_lm._causal_masks
+    assert id(mask) in fused_operations._causal_masks
     identity = id(mask)
     del mask
-    assert identity not in megatron_lm._causal_masks
+    assert identity not in fused_operations._causal_masks
 
 
 def test_the_norm_of_many_gradients_is_that_of_one():
     torch.manual_seed(0)
     tensors = [torch.randn(3), torch.randn(4, 5), torch.randn(1)]
-    norm, none = megatron_lm.norm_on_the_device.function(2048, None, [tensors], False)
+    norm, none = optimizer.norm_on_the_device.function(2048, None, [tensors], False)
     torch.testing.assert_close(norm, torch.cat([each.flatten() for each in tensors]).norm().reshape(1))
     assert none is None
 
@@ -120,11 +120,11 @@ def test_the_norm_of_many_gradients_is_that_of_one():
 def test_many_tensors_are_scaled_into_others_or_in_place(scale):
     source = [torch.randn(3), torch.randn(2, 2)]
     target = [torch.zeros(3, dtype=torch.bfloat16), torch.zeros(2, 2, dtype=torch.bfloat16)]
-    megatron_lm.scale_many.function(2048, None, [source, target], scale)
+    optimizer.scale_many.function(2048, None, [source, target], scale)
     for one, other in zip(source, target, strict=True):
         assert torch.equal(other, (one * scale).bfloat16())
     before = [each.clone() for each in source]
-    megatron_lm.scale_many.function(2048, None, [source, source], scale)
+    optimizer.scale_many.function(2048, None, [source, source], scale)
     for one, other in zip(before, source, strict=True):
         assert torch.equal(other, one * scale)
 
@@ -132,10 +132,10 @@ def test_many_tensors_are_scaled_into_others_or_in_place(scale):
 def test_the_loss_of_each_token_is_megatrons():
     group = SimpleNamespace(size=lambda: 1)
     logits, target = torch.randn(5, 2, 11), torch.randint(0, 11, (5, 2))
-    loss = megatron_lm.loss_without_a_copy.function(None, None, (logits, target), {"tp_group": group})
+    loss = fused_operations.loss_without_a_copy.function(None, None, (logits, target), {"tp_group": group})
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view(5, 2)
     torch.testing.assert_close(loss, expected)
-    handed_on = megatron_lm.loss_without_a_copy.function(lambda *a, **k: "own", None, (logits, target, 0.1), {})
+    handed_on = fused_operations.loss_without_a_copy.function(lambda *a, **k: "own", None, (logits, target, 0.1), {})
     assert handed_on == "own"
 
 
@@ -143,7 +143,7 @@ def test_the_loss_of_each_token_is_megatrons():
 def test_adam_becomes_fused_unless_a_choice_was_made(options, fused):
     inner = torch.optim.AdamW([torch.zeros(2, requires_grad=True)], **options)
     made = SimpleNamespace(chained_optimizers=[SimpleNamespace(optimizer=inner), SimpleNamespace(optimizer=None)])
-    assert megatron_lm.fused_adam.function(lambda: made, None, (), {}) is made
+    assert optimizer.fused_adam.function(lambda: made, None, (), {}) is made
     assert inner.param_groups[0]["fused"] is fused
     inner.param_groups[0]["params"][0].grad = torch.ones(2)
     inner.step()
@@ -154,7 +154,7 @@ def test_a_loss_that_is_masked_later_is_finite(label):
     group = SimpleNamespace(size=lambda: 1)
     logits, target = torch.randn(3, 2, 11, requires_grad=True), torch.randint(0, 11, (3, 2))
     target[1, 0] = label
-    loss = megatron_lm.loss_without_a_copy.function(None, None, (logits, target), {"tp_group": group})
+    loss = fused_operations.loss_without_a_copy.function(None, None, (logits, target), {"tp_group": group})
     (loss * (target >= 0)).sum().backward()
     assert loss.isfinite().all()
     assert logits.grad.isfinite().all()

@@ -1,7 +1,7 @@
-"""Megatron-core, as the ``megatron-core`` distribution or a checkout of Megatron-LM has it: fused operations under it.
+"""Fused operations under Megatron-core's *local* layers, those that need neither TransformerEngine nor apex.
 
-They stand under its *local* layers, those that need neither TransformerEngine nor apex. Read off megatron-core 0.12.0,
-0.14.0, 0.16.1 and 0.19.2. Each swap hands calls it does not serve to Megatron's own code.
+Read off megatron-core 0.12.0, 0.14.0, 0.16.1 and 0.19.2. Each swap hands calls that it does not serve to
+Megatron's own code.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import types
 import weakref
 from typing import Any
 
-from ascend_adapt import Patch, Symptom, hookimpl, replace, wrap
+from ascend_adapt import Symptom, wrap
 
-REQUIRES = "megatron-core>=0.12"
-HOST = "megatron-lm"
+from .releases import HOST, REQUIRES
 
 
 @wrap(
@@ -169,80 +168,4 @@ def rms_norm_forward(self: Any, x: Any) -> Any:
     return rms_norm(x, self.weight, eps=torch.finfo(x.dtype).eps if self.eps is None else self.eps)
 
 
-@replace(
-    "megatron.core.utils:local_multi_tensor_l2_norm",
-    bodies="5b819f1c798dcf81",
-    requires=REQUIRES,
-    host=HOST,
-    devices=("cuda", "npu"),
-    why="without apex the norm of the gradients is read off the device once for each parameter",
-    until="Megatron-core computes it on the device without apex too",
-    without="slower",
-    symptom=Symptom("torch.tensor(l2)"),
-)
-def norm_on_the_device(
-    chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], per_tensor: Any, *args: Any
-) -> tuple[Any, None]:
-    """Return the 2-norm of all tensors as one, fp32 [1], and None, as Megatron-core's does."""
-    import torch
-
-    tensors = [tensor for tensors in tensor_lists for tensor in tensors]
-    norms = torch.stack([norm.float() for norm in torch._foreach_norm(tensors)])
-    return torch.linalg.vector_norm(norms).reshape(1), None
-
-
-@replace(
-    "megatron.core.utils:local_multi_tensor_scale",
-    bodies="5f6db86c5ebf6351",
-    requires=REQUIRES,
-    host=HOST,
-    devices=("cuda", "npu"),
-    why="without apex gradients are scaled, and parameters copied, in two operations for each parameter",
-    until="Megatron-core uses torch's foreach operations there",
-    without="slower",
-    symptom=Symptom("dst.copy_(src * scale)"),
-)
-def scale_many(chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], scale: Any) -> None:
-    """Write each tensor of the first list, scaled, into its place in the second."""
-    import torch
-
-    source, target = tensor_lists
-    if all(one is other for one, other in zip(source, target, strict=True)):
-        torch._foreach_mul_(target, scale)
-    else:
-        scaled = source if scale == 1.0 else torch._foreach_mul(source, scale)
-        torch._foreach_copy_(target, scaled)
-
-
-@wrap(
-    "megatron.core.optimizer:get_megatron_optimizer",
-    requires=REQUIRES,
-    host=HOST,
-    devices="cuda",
-    why="without apex and TransformerEngine the optimizer is torch's AdamW in many operations",
-    until="Megatron-core asks torch for the fused one",
-    without="slower",
-    symptom=Symptom(
-        "from torch.optim import AdamW as Adam",
-        "from torch.optim import AdamW as Adam, SGD",
-        at="megatron.core.optimizer",
-    ),
-)
-def fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Let torch's Adam and AdamW update in one operation; a choice that was made stays."""
-    import torch
-
-    made = wrapped(*args, **kwargs)
-    for each in getattr(made, "chained_optimizers", [made]):
-        inner: Any = getattr(each, "optimizer", None)
-        if type(inner) in (torch.optim.AdamW, torch.optim.Adam):
-            for group in (inner.defaults, *inner.param_groups):
-                if group.get("fused") is None and group.get("foreach") is None and not group.get("capturable"):
-                    group["fused"] = True
-    return made
-
-
-@hookimpl
-def register_patches() -> list[Patch]:
-    """Return the swaps."""
-    return [fused_attention, fused_rms_norm, loss_without_a_copy, norm_on_the_device, scale_many, fused_adam]
+PATCHES = (fused_attention, fused_rms_norm, loss_without_a_copy)

@@ -1,0 +1,25 @@
+"""CUDA extensions of Megatron-LM's legacy models, which every training run asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascend_adapt import Symptom, wrap
+
+from .releases import LEGACY
+
+
+@wrap(
+    "megatron.legacy.fused_kernels:load",
+    host=LEGACY,
+    devices=("cpu", "npu"),
+    why="it asks nvcc for its version, only to build nothing; off CUDA there is none",
+    until="support for Megatron-LM 0.16 ends",
+    without="crash",
+    symptom=Symptom(reason="the source archives of megatron-core do not hold megatron.legacy"),
+)
+def no_cuda_extensions(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Build nothing."""
+
+
+PATCHES = (no_cuda_extensions,)

@@ -1,0 +1,104 @@
+"""Megatron-core's optimizer where neither apex nor TransformerEngine is installed: what fails, and what is slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascend_adapt import Symptom, replace, wrap
+
+from .releases import HOST, REQUIRES
+
+
+@replace(
+    "megatron.core.utils:local_multi_tensor_l2_norm",
+    bodies="5b819f1c798dcf81",
+    requires=REQUIRES,
+    host=HOST,
+    devices=("cuda", "npu"),
+    why="without apex the norm of the gradients is read off the device once for each parameter",
+    until="Megatron-core computes it on the device without apex too",
+    without="slower",
+    symptom=Symptom("torch.tensor(l2)"),
+)
+def norm_on_the_device(
+    chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], per_tensor: Any, *args: Any
+) -> tuple[Any, None]:
+    """Return the 2-norm of all tensors as one, fp32 [1], and None, as Megatron-core's does."""
+    import torch
+
+    tensors = [tensor for tensors in tensor_lists for tensor in tensors]
+    norms = torch.stack([norm.float() for norm in torch._foreach_norm(tensors)])
+    return torch.linalg.vector_norm(norms).reshape(1), None
+
+
+@replace(
+    "megatron.core.utils:local_multi_tensor_scale",
+    bodies="5f6db86c5ebf6351",
+    requires=REQUIRES,
+    host=HOST,
+    devices=("cuda", "npu"),
+    why="without apex gradients are scaled, and parameters copied, in two operations for each parameter",
+    until="Megatron-core uses torch's foreach operations there",
+    without="slower",
+    symptom=Symptom("dst.copy_(src * scale)"),
+)
+def scale_many(chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], scale: Any) -> None:
+    """Write each tensor of the first list, scaled, into its place in the second."""
+    import torch
+
+    source, target = tensor_lists
+    if all(one is other for one, other in zip(source, target, strict=True)):
+        torch._foreach_mul_(target, scale)
+    else:
+        scaled = source if scale == 1.0 else torch._foreach_mul(source, scale)
+        torch._foreach_copy_(target, scaled)
+
+
+@wrap(
+    "megatron.core.optimizer:get_megatron_optimizer",
+    requires=REQUIRES,
+    host=HOST,
+    devices="cuda",
+    why="without apex and TransformerEngine the optimizer is torch's AdamW in many operations",
+    until="Megatron-core asks torch for the fused one",
+    without="slower",
+    symptom=Symptom(
+        "from torch.optim import AdamW as Adam",
+        "from torch.optim import AdamW as Adam, SGD",
+        at="megatron.core.optimizer",
+    ),
+)
+def fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Let torch's Adam and AdamW update in one operation; a choice that was made stays."""
+    import torch
+
+    made = wrapped(*args, **kwargs)
+    for each in getattr(made, "chained_optimizers", [made]):
+        inner: Any = getattr(each, "optimizer", None)
+        if type(inner) in (torch.optim.AdamW, torch.optim.Adam):
+            for group in (inner.defaults, *inner.param_groups):
+                if group.get("fused") is None and group.get("foreach") is None and not group.get("capturable"):
+                    group["fused"] = True
+    return made
+
+
+@wrap(
+    "megatron.core.fp8_utils:quantize_param_shard",
+    requires="megatron-core>=0.12,<0.13",
+    host=HOST,
+    why="without TransformerEngine the distributed optimizer's step raises, though it has no parameters in fp8",
+    until="support for Megatron-core 0.12 ends",
+    without="crash",
+    symptom=Symptom(
+        "def _quantize_param_shard_impl(*args, **kwargs):\n"
+        "    raise RuntimeError('Invalid Transformer Engine version for FP8 distributed optimizer')",
+        at="megatron.core.fp8_utils",
+    ),
+)
+def nothing_to_quantize(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Quantize parameters, if there are any."""
+    parameters = args[0] if args else kwargs["model_params"]
+    return wrapped(*args, **kwargs) if len(parameters) else None
+
+
+PATCHES = (norm_on_the_device, scale_many, fused_adam, nothing_to_quantize)

@@ -1,0 +1,133 @@
+"""Checkpoints of Megatron-core's distributed optimizer where it is torch's Adam, not that of apex or TransformerEngine.
+
+Torch's keeps the number of its steps with each parameter.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from typing import Any
+
+from ascend_adapt import Symptom, wrap
+
+from .releases import HOST, REQUIRES
+
+DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
+
+
+@wrap(
+    f"{DISTRIBUTED}.state_dict",
+    requires=REQUIRES,
+    host=HOST,
+    why="without apex and TransformerEngine no job resumes: it asks an optimizer that has not stepped for its step",
+    until="Megatron-core counts no state as step 0",
+    without="crash",
+    symptom=Symptom("steps = list(set([s['step'].item() for s in inner_state_dict['state'].values()]))"),
+)
+def step_before_the_first(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the state; of torch's optimizer before its first step, with step 0."""
+    import torch
+
+    inner = instance.optimizer
+    if type(inner) not in (torch.optim.Adam, torch.optim.AdamW) or inner.state:
+        return wrapped(*args, **kwargs)
+    parameters = [parameter for group in inner.param_groups for parameter in group["params"]]
+    inner.state.update({parameter: {"step": torch.tensor(0.0)} for parameter in parameters[:1]})
+    try:
+        return wrapped(*args, **kwargs)
+    finally:
+        inner.state.clear()
+
+
+@wrap(
+    f"{DISTRIBUTED}._set_main_param_and_optimizer_states",
+    requires=REQUIRES,
+    host=HOST,
+    why="without apex and TransformerEngine no job resumes: it looks for a step of each parameter, but one is saved",
+    until="Megatron-core copies what the checkpoint has",
+    without="crash",
+    symptom=Symptom("dst_tensors[key].copy_(tensors[key])"),
+)
+def keep_the_step(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Set the state of a parameter; its step stays as loaded. 0.19 forgets that fp32 shards need no_grad."""
+    import torch
+
+    given = {**dict(zip(("model_param", "tensors"), args, strict=False)), **kwargs}
+    parameter, tensors = given["model_param"], given["tensors"]
+    if "step" not in tensors and parameter in getattr(instance, "model_param_group_index_map", ()):
+        group, order = instance.model_param_group_index_map[parameter]
+        state = instance.optimizer.state.get(instance.optimizer.param_groups[group]["params"][order], {})
+        if "step" in state:
+            tensors = {**tensors, "step": state["step"]}
+    with torch.no_grad():
+        return wrapped(parameter, tensors)
+
+
+@wrap(
+    f"{DISTRIBUTED}.load_state_dict",
+    requires=REQUIRES,
+    host=HOST,
+    why="without apex and TransformerEngine all parameters of a resumed job share one step counter, and each counts on",
+    until="Megatron-core gives each parameter its own",
+    without="wrong numbers",
+    symptom=Symptom("s['step'] = step"),
+)
+def a_step_for_each_parameter(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Load, and give each parameter a step counter of its own."""
+    import torch
+
+    result = wrapped(*args, **kwargs)
+    for state in getattr(instance.optimizer, "state", {}).values():
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].clone()
+    return result
+
+
+@wrap(
+    "megatron.core.dist_checkpointing.strategies.filesystem_async:_write_item",
+    requires=("megatron-core>=0.12,<0.13", "torch>=2.7"),
+    host=HOST,
+    why="it is torch's own, which wants a format since torch 2.7; Megatron-core 0.12 gives none when it saves",
+    until="support for Megatron-core 0.12 ends",
+    without="crash",
+    symptom=Symptom(
+        "_write_item(*transform_list, stream, data, write_item, storage_key)",
+        at="megatron.core.dist_checkpointing.strategies.filesystem_async",
+    ),
+    unless=lambda original: (
+        "" if "serialization_format" in inspect.signature(original).parameters else "this torch asks for no format"
+    ),
+)
+def in_the_format_of_torch_save(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Write an item; where no format is given, in that of torch.save."""
+    from torch.distributed.checkpoint.filesystem import SerializationFormat
+
+    if len(args) < 6:
+        kwargs = {"serialization_format": SerializationFormat.TORCH_SAVE, **kwargs}
+    return wrapped(*args, **kwargs)
+
+
+@wrap(
+    "megatron.core.utils:get_te_version",
+    requires="megatron-core>=0.12,<0.13",
+    host=HOST,
+    why="a checkpoint is loaded by the version of TransformerEngine, which is imported, installed or not",
+    until="support for Megatron-core 0.12 ends",
+    without="crash",
+    symptom=Symptom(reason="later releases have the same import, in a try"),
+)
+def te_version_or_0(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the version; 0.0.0 where there is none, as later releases do."""
+    from packaging.version import Version
+
+    return wrapped(*args, **kwargs) if importlib.util.find_spec("transformer_engine") else Version("0.0.0")
+
+
+PATCHES = (
+    step_before_the_first,
+    keep_the_step,
+    a_step_for_each_parameter,
+    in_the_format_of_torch_save,
+    te_version_or_0,
+)

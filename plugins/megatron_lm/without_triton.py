@@ -1,0 +1,78 @@
+"""Modules of Megatron-core that define Triton kernels, on machines without Triton.
+
+They are imported on the way to every GPT, though their kernels serve mixtures of experts and inference only. What is
+provided is seen by these modules alone, and only while they are imported, so that nobody takes Triton to be there.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NoReturn
+
+from ascend_adapt import Symptom, provide
+from ascend_adapt.errors import AdaptError
+from ascend_adapt.patches.spec import Terms
+
+from .releases import HOST
+
+# Each imports triton unguarded; found in the sources of 0.16.0 to 0.19.2.
+IMPORTERS = (
+    "megatron.core.transformer.custom_layers.batch_invariant_kernels",
+    "megatron.core.inference.contexts.fused_kv_append_kernel",
+    "megatron.core.inference.contexts.attention_context.triton.tensor_ops",
+    "megatron.core.transformer.moe.ops.paged_stash",
+)
+_TERMS: Terms = {
+    "host": HOST,
+    "why": "modules of kernels for mixtures of experts and inference import triton, and every GPT imports them",
+    "until": "Megatron-core guards these imports, as it guards its others",
+    "without": "crash",
+    "symptom": Symptom("import triton", at="megatron.core.transformer.moe.ops.paged_stash"),
+}
+
+
+@provide("triton", importers=IMPORTERS, **_TERMS)
+def triton_to_define_kernels(module: ModuleType) -> None:
+    """Fill in the decorators; a kernel that is launched raises."""
+    module.jit, module.autotune, module.heuristics = jit, decorator, decorator  # type: ignore[attr-defined]
+    module.Config = dict  # type: ignore[attr-defined]
+    module.cdiv = lambda x, y: -(-x // y)  # type: ignore[attr-defined]
+
+
+@provide("triton.language", importers=IMPORTERS, **_TERMS)
+def triton_language(module: ModuleType) -> None:
+    """Fill in types, which definitions name in annotations: any name is one."""
+    module.__getattr__ = lambda name: object  # type: ignore[method-assign]
+
+
+def jit(function: Any = None, **options: Any) -> Any:
+    """Return the kernel, or a decorator that does."""
+    return decorator if function is None else Kernel(function)
+
+
+def decorator(*options: Any, **named: Any) -> Any:
+    """Return a decorator that makes a kernel of a function."""
+    return lambda function: function if isinstance(function, Kernel) else Kernel(function)
+
+
+class Kernel:
+    """A Triton kernel that was defined, but cannot run."""
+
+    def __init__(self, function: Any) -> None:
+        self.name = f"{function.__module__}.{function.__name__}"
+
+    def __getitem__(self, grid: Any) -> NoReturn:
+        """Refuse to be launched.
+
+        Raises:
+            AdaptError: always.
+        """
+        raise AdaptError(
+            f"{self.name}: is a Triton kernel, and Triton is not installed here — install it, or choose "
+            "options of Megatron that do not need it"
+        )
+
+    __call__ = __getitem__
+
+
+PATCHES = (triton_to_define_kernels, triton_language)

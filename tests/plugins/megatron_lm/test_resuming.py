@@ -1,0 +1,84 @@
+"""What a distributed optimizer on torch's Adam saves and loads: Megatron's own methods are stood in for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ascend_adapt_plugins.megatron_lm import resuming
+
+
+@pytest.fixture
+def instance():
+    """Stands for Megatron's DistributedOptimizer: the attributes that the patches read."""
+    parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
+    inner = torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.0)
+    places = {f"parameter {order}": (0, order) for order in range(3)}
+    return SimpleNamespace(optimizer=inner, model_param_group_index_map=places)
+
+
+def step(instance):
+    for parameter in instance.optimizer.param_groups[0]["params"]:
+        parameter.grad = torch.ones(2)
+    instance.optimizer.step()
+
+
+def test_an_optimizer_that_has_not_stepped_is_at_step_0(instance):
+    def steps():
+        return [one["step"].item() for one in instance.optimizer.state_dict()["state"].values()]
+
+    assert resuming.step_before_the_first.function(steps, instance, (), {}) == [0.0]
+    assert not instance.optimizer.state
+    step(instance)
+    assert resuming.step_before_the_first.function(steps, instance, (), {}) == [1.0] * 3
+
+
+def test_the_loaded_step_is_kept(instance):
+    def upstream(parameter, tensors):
+        group, order = instance.model_param_group_index_map[parameter]
+        state = instance.optimizer.state[instance.optimizer.param_groups[group]["params"][order]]
+        for key, value in state.items():
+            value.copy_(tensors[key])
+
+    step(instance)
+    saved = {"param": torch.zeros(2), "exp_avg": torch.ones(2), "exp_avg_sq": torch.ones(2)}
+    with pytest.raises(KeyError, match="step"):
+        upstream("parameter 1", saved)
+    resuming.keep_the_step.function(upstream, instance, ("parameter 1", saved), {})
+    state = instance.optimizer.state[instance.optimizer.param_groups[0]["params"][1]]
+    assert state["step"] == 1
+    assert torch.equal(state["exp_avg"], torch.ones(2))
+
+
+@pytest.mark.parametrize(("patched", "counted"), [(False, 5 + 3), (True, 5 + 1)])
+def test_each_parameter_counts_its_own_steps(instance, patched, counted):
+    def upstream():
+        shared = torch.tensor(5.0)
+        for state in instance.optimizer.state.values():
+            state["step"] = shared
+
+    step(instance)
+    if patched:
+        resuming.a_step_for_each_parameter.function(upstream, instance, (), {})
+    else:
+        upstream()
+    step(instance)
+    assert {state["step"].item() for state in instance.optimizer.state.values()} == {counted}
+
+
+def test_no_transformer_engine_is_of_version_0():
+    def upstream():
+        raise ModuleNotFoundError("transformer_engine")
+
+    assert str(resuming.te_version_or_0.function(upstream, None, (), {})) == "0.0.0"
+
+
+def test_an_item_is_written_in_the_format_of_torch_save():
+    def upstream(*args, serialization_format):
+        return len(args), serialization_format.value
+
+    write = resuming.in_the_format_of_torch_save.function
+    assert write(upstream, None, (1, 2, 3, 4, 5), {}) == (5, "torch_save")
+    assert write(lambda *args: args, None, (1, 2, 3, 4, 5, 6), {}) == (1, 2, 3, 4, 5, 6)
