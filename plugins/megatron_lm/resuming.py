@@ -95,15 +95,12 @@ def a_step_for_each_parameter(wrapped: Any, instance: Any, args: tuple[Any, ...]
         "_write_item(*transform_list, stream, data, write_item, storage_key)",
         at="megatron.core.dist_checkpointing.strategies.filesystem_async",
     ),
-    unless=lambda original: (
-        "" if "serialization_format" in inspect.signature(original).parameters else "this torch asks for no format"
-    ),
 )
 def in_the_format_of_torch_save(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Write an item; where no format is given, in that of torch.save."""
-    from torch.distributed.checkpoint.filesystem import SerializationFormat
+    if len(args) < 6 and "serialization_format" in inspect.signature(wrapped).parameters:
+        from torch.distributed.checkpoint.filesystem import SerializationFormat
 
-    if len(args) < 6:
         kwargs = {"serialization_format": SerializationFormat.TORCH_SAVE, **kwargs}
     return wrapped(*args, **kwargs)
 
