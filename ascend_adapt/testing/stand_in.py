@@ -222,7 +222,7 @@ def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
         made["renamed"] = replace(shape, name=f"{shape.name}_v2")
     if len(patch.target.path) > 1:
         made["class gone"] = replace(shape, around=False)
-    if patch.target.module != patch.target.root and patch.kind != "provide":
+    if patch.target.module != patch.target.root and patch.kind != "provide" and not _marks_its_host(patch):
         made["module gone"] = None
     is_given_as_a_value = patch.kind == "replace" and patch.function is None
     if is_function and not is_given_as_a_value:
@@ -239,6 +239,12 @@ def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
     if patch.kind == "entry" and patch.present:
         made["no such key"] = replace(shape, value="{}")
     return made
+
+
+def _marks_its_host(patch: Patch) -> bool:
+    """Whether the host is told by the very file of the target: without it the code base is another one."""
+    file = f"{patch.target.module.replace('.', '/')}.py"
+    return any(file in host.present for host in patch.hosts if isinstance(host, Host))
 
 
 def _with_one_more(signature: str) -> str:
