@@ -10,7 +10,7 @@ from ascend_adapt import Symptom, wrap
 @wrap(
     "megatron.utils:OverflowMonitor.check",
     host="gpt-neox",
-    why="in fp32 without ZeRO the optimizer is a plain one, which cannot tell of an overflow; v2.0 asks it all the same",
+    why="in fp32 without ZeRO the optimizer is a plain one, which knows no overflow; v2.0 asks all the same",
     until="support for GPT-NeoX v2.0 ends",
     without="crash",
     symptom=Symptom("self.optimizer.overflow"),
