@@ -133,6 +133,26 @@ def test_an_evaluate_without_metrics_keeps_the_loss_alone(neox: Site) -> None:
     assert forward_step(None, lambda _: "loss", SimpleNamespace(), None) == "loss"
 
 
+def test_only_an_optimizer_that_scales_the_loss_is_asked_for_overflows(neox: Site) -> None:
+    neox.write(
+        megatron__utils="""
+            class OverflowMonitor:
+                def __init__(self, optimizer):
+                    self.optimizer, self.history = optimizer, []
+                def check(self, skipped):
+                    self.history.append(skipped)
+                    self.optimizer.overflow
+            """
+    )
+    ascend_adapt.enable(device="cpu")
+    from megatron.utils import OverflowMonitor
+
+    plain, scaling = OverflowMonitor(SimpleNamespace()), OverflowMonitor(SimpleNamespace(overflow=False))
+    for monitor in (plain, scaling):
+        monitor.check(1)
+    assert (plain.history, scaling.history) == ([], [1])
+
+
 class Engine:
     """An engine that finds ``found``."""
 
