@@ -10,6 +10,7 @@ Shapes: B batch, N heads, Q query length, K key length, D head dim.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,6 +89,25 @@ def hidden(rows: slice, columns: slice, shift: int, *, causal: bool, window: int
     if window is not None:
         return too_late | (key <= query - window)
     return too_late if causal else torch.zeros_like(too_late)
+
+
+_causal: dict[int, tuple[Any, int, bool]] = {}
+
+
+def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
+    """Return whether a bool mask hides just the future; read once, as all layers of a step get the same tensor."""
+    import torch
+
+    known = _causal.get(id(masked_out))
+    if known is not None and known[0]() is masked_out and known[1] == masked_out._version:
+        return known[2]
+    if tuple(masked_out.shape[-2:]) != (queries, keys) or masked_out.dtype != torch.bool:
+        return False
+    rows, columns = slice(0, queries), slice(0, keys)
+    future = hidden(rows, columns, keys - queries, causal=True, window=None, device=masked_out.device)
+    answer, identity = bool((masked_out == future).all()), id(masked_out)
+    _causal[identity] = (weakref.ref(masked_out, lambda _: _causal.pop(identity, None)), masked_out._version, answer)
+    return answer
 
 
 def documents(cu_seqlens: Any, length: int) -> Any:
