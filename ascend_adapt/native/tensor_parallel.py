@@ -21,10 +21,6 @@ from ascend_adapt.native.config import Init
 from ascend_adapt.native.mesh import Mesh
 from ascend_adapt.native.parameters import Declared, Layout
 
-# torch 2.13's names, and those before it, which it calls deprecated.
-_all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
 
 @dataclass(frozen=True)
 class TensorParallel:
@@ -128,7 +124,7 @@ def _all_gather(x: torch.Tensor, group: Any) -> torch.Tensor:
     """Return [B, S, H] of every rank's [B, s, H]."""
     mine = x.transpose(0, 1).contiguous()
     whole = mine.new_empty((mine.shape[0] * dist.get_world_size(group), *mine.shape[1:]))
-    _all_gather_single(whole, mine, group=group)
+    dist.all_gather_into_tensor(whole, mine, group=group)
     return whole.transpose(0, 1)
 
 
@@ -136,7 +132,7 @@ def _reduce_scatter(x: torch.Tensor, group: Any) -> torch.Tensor:
     """Return this rank's [B, s, H] of the sum of every rank's [B, S, H]."""
     whole = x.transpose(0, 1).contiguous()
     mine = whole.new_empty((whole.shape[0] // dist.get_world_size(group), *whole.shape[1:]))
-    _reduce_scatter_single(mine, whole, group=group)
+    dist.reduce_scatter_tensor(mine, whole, group=group)
     return mine.transpose(0, 1)
 
 
