@@ -35,7 +35,8 @@ def run(call: CrossEntropyCall) -> torch.Tensor:
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, call: CrossEntropyCall) -> torch.Tensor:
-        if logits.stride(1) != 1:
+        # backward writes a gradient of these strides, so rows may not share memory, as expanded ones do.
+        if logits.stride(1) != 1 or logits.stride(0) < logits.shape[1]:
             logits = logits.contiguous()
         losses, normaliser = losses_and_normaliser(logits, call)
         ctx.call = call
