@@ -237,6 +237,11 @@ def shapes(q=(2, 4, 5, 8), k=(2, 4, 7, 8), v=(2, 4, 7, 8)):
         (shapes(k=(2, 3, 7, 8), v=(2, 3, 7, 8)), {}, "4 heads are no multiple of 3 key heads"),
         (shapes(q=(4, 5, 8)), {}, "q: has shape [4, 5, 8], expected [B, N, Q, D]"),
         (shapes(), {"dropout_p": 1.0}, "dropout_p=1.0: expected at least 0 and less than 1"),
+        (shapes(), {"dropout_p": "a"}, "dropout_p: is 'a', expected a number"),
+        (shapes(), {"scale": "a"}, "scale: is 'a', expected a number"),
+        (shapes(), {"scale": torch.ones(8)}, "scale: is torch.float32 [8], expected a number"),
+        (shapes(), {"scale": torch.ones(1, requires_grad=True)}, "scale: wants a gradient"),
+        ([each.numpy() for each in shapes()], {}, "q: is ndarray, expected a float tensor [B, N, Q, D]"),
         (shapes(), {"window": 0}, "window=0: expected a number of keys"),
         (shapes(), {"cu_seqlens": torch.tensor([0, 5])}, "cu_seqlens: is torch.int64 [2], expected int32"),
         (shapes(), {"cu_seqlens": torch.tensor([0, 5]).int()}, "q has batch 2 and length 5, k has length 7"),
@@ -259,6 +264,19 @@ def test_a_backend_of_another_device_is_refused(backend):
     requests.state({"attention": backend})
     with pytest.raises(BackendUnavailable, match=f"backend '{backend}' was asked for, but it is for .*on cpu"):
         attention(*shapes())
+
+
+@pytest.mark.parametrize("wrong", [2.5, True])
+def test_a_window_is_looked_at_though_one_like_it_was_right(wrong):
+    """Calls are checked once for each kind, and True == 1."""
+    attention(*shapes(), window=1)
+    with pytest.raises(KernelArgumentError, match=f"window={wrong}: expected a number of keys"):
+        attention(*shapes(), window=wrong)
+
+
+def test_a_head_dim_of_zero_scores_nothing():
+    q, k, v = shapes((1, 1, 2, 0), (1, 1, 3, 0), (1, 1, 3, 4))
+    torch.testing.assert_close(attention(q, k, v), v.mean(2, keepdim=True).expand(1, 1, 2, 4))
 
 
 def test_a_backend_that_does_not_exist_is_refused():

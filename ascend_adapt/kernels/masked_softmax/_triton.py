@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.masked_softmax import EXACT, FINITE_ZEROED, MaskedSoftmaxCall
 from ascend_adapt.kernels.tiles import programs, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
@@ -57,6 +58,7 @@ class _MaskedSoftmax(torch.autograd.Function):
         return probabilities
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         probabilities, masked_out = ctx.saved_tensors
         return _gradient(grads[0], probabilities, ctx.scale, ctx.causal, masked_out), None
@@ -82,9 +84,7 @@ def _forward(x: torch.Tensor, masked_out: Any, scale: float, causal: bool, fill:
     y, (mask, strides) = torch.empty_like(x), _mask(masked_out, x.shape)
     count, sizes, constants, warps = _cut(x.shape, x.device.type)
     kind = _EXACT if fill == EXACT else _FINITE_ZEROED if fill == FINITE_ZEROED else _FINITE
-    _launch_forward(
-        count, x, mask, y, scale, *sizes, *strides, causal, mask is not None, kind, *constants, warps=warps
-    )
+    _launch_forward(count, x, mask, y, scale, *sizes, *strides, causal, mask is not None, kind, *constants, warps=warps)
     return y
 
 
