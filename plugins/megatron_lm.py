@@ -93,15 +93,16 @@ def _is_causal(mask: Any, queries: int, keys: int) -> bool:
     """Return whether the mask hides just the future; it is read once, as all layers of a step get the same tensor."""
     import torch
 
-    known = _causal_masks.get(id(mask))
-    if known is not None and known[0]() is mask and known[1] == mask._version:
+    known, version = _causal_masks.get(id(mask)), None if mask.is_inference() else mask._version
+    if known is not None and known[0]() is mask and known[1] == version:
         return known[2]
     if tuple(mask.shape[-2:]) != (queries, keys) or mask.dtype != torch.bool:
         return False
     future = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).triu_(keys - queries + 1)
     answer = bool((mask == future).all())
-    identity = id(mask)
-    _causal_masks[identity] = (weakref.ref(mask, lambda _: _causal_masks.pop(identity, None)), mask._version, answer)
+    if version is not None:  # whether a mask of inference_mode was written to is not told
+        identity = id(mask)
+        _causal_masks[identity] = (weakref.ref(mask, lambda _: _causal_masks.pop(identity, None)), version, answer)
     return answer
 
 

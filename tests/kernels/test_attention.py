@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import numpy as np
 import pytest
@@ -302,6 +303,48 @@ def test_only_the_chosen_kernels_of_torch_are_on_and_only_within():
         assert on() == before - {SDPBackend.MATH}
     finally:
         torch.backends.cuda.enable_math_sdp(True)
+
+
+def test_threads_with_other_kernels_wait_for_each_other():
+    """torch's switches are the process's: two threads that set them at once left them wrong for good."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ascend_adapt.kernels.attention import _sdpa
+
+    def on():
+        return {kernel for kernel, (enabled, _) in _sdpa._SWITCHES.items() if enabled()}
+
+    def many(one):
+        seen = []
+        for _ in range(200):
+            with one._selected(None):
+                first = on()
+                time.sleep(0)
+                seen.append((first, on()))
+        return all(pair == ({one.kernel}, {one.kernel}) for pair in seen)
+
+    before = on()
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(many, [_sdpa.flash, _sdpa.efficient]))
+    assert on() == before
+
+
+def test_torchs_cuda_kernels_are_given_rows_of_neighbouring_elements(monkeypatch):
+    """Strides are no part of a kind of call, and those kernels take no others: keys that are stored transposed."""
+    from ascend_adapt.kernels.attention import AttentionCall, _sdpa
+
+    strides, torchs_own = [], torch.nn.functional.scaled_dot_product_attention
+
+    def attend(q, k, v, **more):
+        strides.extend(each.stride(-1) for each in (q, k, v))
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return torchs_own(q, k, v, **more)
+
+    monkeypatch.setattr(_sdpa, "scaled_dot_product_attention", attend)
+    q, k, v = (torch.randn(1, 2, 8, 5).transpose(2, 3) for _ in range(3))
+    found = _sdpa.efficient.run(AttentionCall(q, k, v, causal=True))
+    assert strides == [1, 1, 1]
+    torch.testing.assert_close(found, attention(q, k, v, causal=True))
 
 
 def test_cuda_is_offered_torchs_kernels_in_turn():
