@@ -68,7 +68,7 @@ def attention_interface(
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         masked_out = masked_out_from_keep(attention_mask)
     elif attention_mask is not None:
-        bias = attention_mask
+        bias = attention_mask.to(dtype)
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     result = attention(
         query, key, value, masked_out=masked_out, bias=bias, causal=causal, scale=scaling, dropout_p=dropout

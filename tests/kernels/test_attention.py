@@ -182,6 +182,28 @@ def test_the_bias_gets_its_gradient_and_is_added_after_scaling(backend):
     np.testing.assert_allclose(bias.grad.numpy(), right.sum(1, keepdims=True), atol=1e-10)
 
 
+@pytest.mark.parametrize("backend", ["sdpa", "reference"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_bias_in_fp32_is_not_rounded_to_the_dtype_of_the_queries(dtype, backend):
+    """ALiBi far from the first key, where bf16 knows multiples of 8 only and fp16 ends; a small one comes first."""
+    requests.state({"attention": backend})
+    q, k, v = (torch.randn(1, 2, 9, 8, generator=torch.Generator().manual_seed(1)).to(dtype) for _ in range(3))
+    bias = torch.arange(9.0).expand(1, 1, 9, 9) / 2
+    near = attention(q, k, v, bias=bias, causal=True)
+    far = attention(q, k, v, bias=bias + 2**17, causal=True)
+    assert far.dtype == dtype
+    torch.testing.assert_close(far, near, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_negative_scale_is_a_scale(causal):
+    q, k, v = shapes((1, 2, 6, 8), (1, 2, 6, 8), (1, 2, 6, 8))
+    attention(q, k, v, causal=causal, scale=2.0)
+    torch.testing.assert_close(
+        attention(q, k, v, causal=causal, scale=-2.0), attention(-q, k, v, causal=causal, scale=2.0)
+    )
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_dropout_drops_that_share_and_scales_the_others(backend):
     requests.state({"attention": backend})

@@ -37,7 +37,7 @@ class _Torch:
         with self._selected(call):
             if _is_torchs_own(call):
                 return self._attend(call, is_causal=call.causal)
-            return _pieces.without_blind_rows(call, self._whole)
+            return _pieces.without_blind_rows(_pieces.as_wide_as_its_bias(call), self._whole).to(call.q.dtype)
 
     def _selected(self, call: AttentionCall) -> Any:
         if call.q.device.type != "cuda" or not dispatch.is_deterministic():
@@ -98,9 +98,11 @@ class _Torch:
 
     def _attend(self, call: AttentionCall, q: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
         shared = call.q.shape[1] != call.k.shape[1]
-        q = call.q if q is None else q
+        q, scale = call.q if q is None else q, call.scale
+        if scale is not None and scale < 0:  # torch's causal kernel for a CPU gives nan
+            q, scale = -q, -scale
         return scaled_dot_product_attention(
-            q, call.k, call.v, dropout_p=call.dropout_p, scale=call.scale, enable_gqa=shared, **more
+            q, call.k, call.v, dropout_p=call.dropout_p, scale=scale, enable_gqa=shared, **more
         )
 
 
@@ -129,7 +131,7 @@ class _OnCuda(_Torch):
         return self._refused(call)
 
     def _refused(self, call: AttentionCall) -> str:
-        shared = call.q.shape[1] != call.k.shape[1]
+        call, shared = _pieces.as_wide_as_its_bias(call), call.q.shape[1] != call.k.shape[1]
         if shared and not self.shares_heads:
             call = _expanded(call)
             shared = False
