@@ -186,10 +186,12 @@ def forward(self: Any, input: Any) -> Any:
 
 
 def _is_traced() -> bool:
-    """Return whether the call is compiled or exported: then transformers' own code is what the compiler should see."""
+    """Return whether the call is compiled, exported or transformed by torch.func: for transformers' own code."""
     import torch
 
-    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return True
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 @hookimpl

@@ -111,6 +111,17 @@ def test_attention_that_torch_broadcasts_or_refuses_is_left_to_transformers():
         hf.attention_interface(layer, k.bfloat16(), k, v, None)
 
 
+def test_what_torch_func_transforms_is_left_to_transformers():
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    logits, labels = torch.randn(2, 5, 11).bfloat16(), torch.randint(0, 11, (2, 5))
+    found, right = (
+        torch.func.grad(lambda x, loss_of=loss_of: loss_of(x, labels, vocab_size=11))(logits)
+        for loss_of in (hf.causal_lm_loss, ForCausalLMLoss)
+    )
+    torch.testing.assert_close(found, right)
+
+
 def test_gelu_is_given_its_input_by_name_too():
     x = torch.randn(5)
     result = hf.gelu_in_one_operation.function(lambda **_: "own", None, (), {"input": x})
