@@ -27,7 +27,7 @@ def gelu_in_one_operation(wrapped: Any, instance: Any, args: tuple[Any, ...], kw
         return wrapped(*args, **kwargs)
     from ascend_adapt.kernels import gelu
 
-    return gelu(*args, **kwargs, approximate="tanh")
+    return gelu(args[0] if args else kwargs["input"], approximate="tanh")
 
 
 def attention_interface(
@@ -56,6 +56,8 @@ def attention_interface(
         special
         or kwargs.get("output_attentions")
         or _is_traced()
+        or query.shape[0] != key.shape[0]
+        or (dtype := _dtype_of_attention(query, key, value)) is None
         or (causal and query.shape[2] != key.shape[2])
         or (attention_mask is not None and query.device.type != "npu")
     ):
@@ -66,11 +68,25 @@ def attention_interface(
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         masked_out = masked_out_from_keep(attention_mask)
     elif attention_mask is not None:
-        bias = attention_mask
+        bias = attention_mask.to(dtype)
+    query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     result = attention(
         query, key, value, masked_out=masked_out, bias=bias, causal=causal, scale=scaling, dropout_p=dropout
     )
     return result.transpose(1, 2).contiguous(), None
+
+
+def _dtype_of_attention(query: Any, key: Any, value: Any) -> Any:
+    """Return the dtype in which torch's own attention would compute; None: it refuses these tensors.
+
+    Under autocast rotated queries and keys come in fp32 beside values in 16 bits.
+    """
+    import torch
+
+    kind, dtypes = query.device.type, (query.dtype, key.dtype, value.dtype)
+    if kind in ("cuda", "npu", "cpu") and torch.is_autocast_enabled(kind) and torch.float64 not in dtypes:
+        return torch.get_autocast_dtype(kind)
+    return query.dtype if dtypes[0] == dtypes[1] == dtypes[2] else None
 
 
 fused_attention = entry(
@@ -173,10 +189,12 @@ def forward(self: Any, input: Any) -> Any:
 
 
 def _is_traced() -> bool:
-    """Return whether the call is compiled or exported: then transformers' own code is what the compiler should see."""
+    """Return whether the call is compiled, exported or transformed by torch.func: for transformers' own code."""
     import torch
 
-    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return True
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 PATCHES = (gelu_in_one_operation, fused_attention, loss_without_a_copy, logits_in_aligned_rows)

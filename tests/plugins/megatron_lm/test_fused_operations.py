@@ -99,6 +99,17 @@ def test_a_mask_that_is_written_to_is_read_again(qkv):
     torch.testing.assert_close(again.double(), right(*qkv, mask, 0.3), atol=1e-5, rtol=1e-5)
 
 
+def test_a_mask_of_inference_mode_is_read_each_time(qkv):
+    """Such tensors have no count of writes."""
+    with torch.inference_mode():
+        mask = FUTURE.clone()
+        first = call(layer(), *qkv, mask)
+        torch.testing.assert_close(first.double(), right(*qkv, mask, 0.3), atol=1e-5, rtol=1e-5)
+        mask[4:, :4] = True
+        again = call(layer(), *qkv, mask)
+        torch.testing.assert_close(again.double(), right(*qkv, mask, 0.3), atol=1e-5, rtol=1e-5)
+
+
 def test_the_norm_of_many_gradients_is_that_of_one():
     torch.manual_seed(0)
     tensors = [torch.randn(3), torch.randn(4, 5), torch.randn(1)]
