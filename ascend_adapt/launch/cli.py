@@ -97,13 +97,13 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
             plan = planning.of_ranks(
                 request, device=label, hosts=hosts, env=env, environ=environ, free_port=free_port, share=share
             )
+        forwarded = environment.forwarded(environ, request.export) if several else {}
         if request.dry_run:
-            print(json.dumps(plan.to_json(), indent=1))
+            print(json.dumps(plan.on_top_of(forwarded).to_json(), indent=1))
             return 0
         if share is not None and request.max_restarts:
             raise _Usage("--max-restarts: the other machines have launchers of their own — give a --hostfile instead")
         if several:
-            forwarded = environment.forwarded(environ, request.export)
             way = connecting.choose(request, [host.address for host in hosts or ()])
         run_dir.create()
         print(f"ascend-run: run directory {folder}", file=sys.stderr, flush=True)

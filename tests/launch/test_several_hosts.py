@@ -218,8 +218,10 @@ def test_an_agent_without_an_order_ends():
 
 def test_an_agent_whose_last_word_nobody_takes_ends(tmp_path):
     script = tmp_path / "loud.py"
-    script.write_text("print('x' * 4000000)")
-    pid, ours = serving(LOST_S=1.0, _END_S=1.0)
+    script.write_text("print('x' * 300000)")  # more than the connection takes, less than with all pipes before it
+    pid, ours = serving(LOST_S=4.0, _LAST_WORDS_S=0.1, _END_S=1.0)
+    argv, env = [sys.executable, str(script)], {"LOCAL_RANK": "0", "RANK": "1"}
+    rank = {"host": "w-1", "rank": 1, "local_rank": 0, "device": "cpu", "env": env, "argv": argv}
     order = {
         "folder": str(tmp_path),
         "run_dir": str(tmp_path / "run"),
@@ -233,11 +235,12 @@ def test_an_agent_whose_last_word_nobody_takes_ends(tmp_path):
         "world_size": 1,
         "master_addr": "127.0.0.1",
         "master_port": 1,
-        "ranks": [{"rank": 1, "argv": [sys.executable, str(script)], "env": {"LOCAL_RANK": "0", "RANK": "1"}}],
+        "ranks": [rank],
     }
     with ours:
         ours.sendall(json_frame(Kind.ORDER, order))
         assert gone(pid)
+        assert (tmp_path / "run/rank-1.log").stat().st_size == 300001
 
 
 def test_a_busy_port(ascend_run, stub):
@@ -264,13 +267,16 @@ exec sh -c "$(printf %s "$last" | sed 's#import sys;#{lines}import sys;#')"
 
 def test_the_dry_run(ascend_run, stub, tmp_path):
     (tmp_path / "hosts").write_text("w-1 slots=1\nw-2 slots=3\nw-3 slots=8\n")
-    job = ascend_run(*JOB, "--dry-run", "-i", "w-1@w-2:0,2", "--device", "npu", "told.py", MY_TOKEN="t", **stub)
+    argv = ("--dry-run", "-i", "w-1@w-2:0,2", "--device", "npu", "--export", "MY_TOKEN", "told.py")
+    job = ascend_run(*JOB, *argv, MY_TOKEN="t0ken", HCCL_ALGO="ring", **stub)
     plan = json.loads(job.stdout)
     assert (plan["world_size"], plan["master_addr"]) == (3, "w-1")
     ranks = [(rank["host"], rank["rank"], rank["local_rank"], rank["device"]) for rank in plan["ranks"]]
     assert ranks == [("w-1", 0, 0, "npu:0"), ("w-2", 1, 0, "npu:0"), ("w-2", 2, 1, "npu:1")]
     assert [rank["env"].get("ASCEND_RT_VISIBLE_DEVICES") for rank in plan["ranks"]] == [None, "0,2", "0,2"]
     assert {rank["env"]["HCCL_CONNECT_TIMEOUT"] for rank in plan["ranks"]} == {"1210"}
+    assert {(rank["env"]["HCCL_ALGO"], rank["env"]["MY_TOKEN"]) for rank in plan["ranks"]} == {("ring", "***")}
+    assert "t0ken" not in job.stdout + job.stderr
     assert not (tmp_path / "called").exists()
 
 
