@@ -40,9 +40,9 @@ def text(tmp_path_factory):
 
 def test_every_run_is_recorded():
     assert set(LOSSES) == {run.name for run in RUNS}
-    assert all(len(recorded["losses"]) == STEPS for recorded in LOSSES.values())
+    assert all(len(recorded["upstream"]) == STEPS for recorded in LOSSES.values())
     # Otherwise equal losses would say little.
-    assert all(min(recorded["losses"]) < 0.7 * recorded["losses"][0] for recorded in LOSSES.values())
+    assert all(min(recorded["upstream"]) < 0.7 * recorded["upstream"][0] for recorded in LOSSES.values())
 
 
 # On more ranks the native trainer is compared with itself on one, in test_meshes.py.
@@ -52,4 +52,4 @@ def test_50_steps(run, text, tmp_path):
     config, _ = dialects.read(run.dialect, arguments).build(1)
     losses = Losses()
     loop.train(config, tmp_path, losses)
-    assert losses == pytest.approx(LOSSES[run.name]["losses"], rel=1e-4)
+    assert losses == pytest.approx(LOSSES[run.name]["upstream"], rel=1e-4)

@@ -41,9 +41,17 @@ MEGATRON = {
 }
 # Of a machine without apex and TransformerEngine; upstream needs to be told, and the native trainer may be.
 WITHOUT_EXTENSIONS = ("transformer-impl local", "no-persist-layer-norm", "no-gradient-accumulation-fusion")
+# Each document by itself.
+APART = ("reset-position-ids", "reset-attention-mask", "eod-mask-loss")
 # As newer models have it.
 GATED = {"num-query-groups": 2, "normalization": "RMSNorm", "position-embedding-type": "rope"}
-GATED_FLAGS = ("group-query-attention", "swiglu", "untie-embeddings-and-output-weights", "disable-bias-linear")
+GATED_FLAGS = (
+    "group-query-attention",
+    "swiglu",
+    "untie-embeddings-and-output-weights",
+    "disable-bias-linear",
+    "no-rope-fusion",
+)
 NEOX = {
     "pipe-parallel-size": 1,
     "model-parallel-size": 1,
@@ -153,6 +161,7 @@ def neox(name: str, code_base: str, line: str, **changes: Any) -> WholeRun:
 BIGSCIENCE = "bigscience-Megatron-DeepSpeed"
 RUNS = (
     megatron("bigscience", BIGSCIENCE, "bigscience", vocabulary_file=True),
+    megatron("bigscience, documents apart", BIGSCIENCE, "bigscience", APART, vocabulary_file=True),
     megatron("bigscience, tensor parallel", BIGSCIENCE, "bigscience", vocabulary_file=True, ranks=2),
     megatron("Megatron-LM 0.12.0", "Megatron-LM-0.12.0", "core_v0.9.0", WITHOUT_EXTENSIONS),
     megatron("Megatron-LM 0.19.0, gated", "Megatron-LM-0.19.0", "newest", (*WITHOUT_EXTENSIONS, *GATED_FLAGS), **GATED),

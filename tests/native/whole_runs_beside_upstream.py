@@ -1,7 +1,7 @@
 """50 steps of unmodified code bases and of `ascend-run --native`, told the same, from the same weights, on the CPU.
 
     make native-equal                                           all of them that ASCEND_ADAPT_UPSTREAMS has
-    python tests/native/whole_runs_beside_upstream.py NAME      write upstream's losses to upstream_losses.json, too
+    python tests/native/whole_runs_beside_upstream.py NAME      write both columns to upstream_losses.json, too
 
 The native run comes first; the weights that it starts from are put into upstream's model before its first forward pass
 (upstream_from_weights.py). The ids of the first micro batches must be the same numbers, and then the losses of every
@@ -123,12 +123,12 @@ def test_50_steps(run: WholeRun, tmp_path: Path) -> None:
     for upstream, native in zip(told.upstream_ids, told.native_ids, strict=True):
         assert torch.equal(upstream, native)
     assert told.native == pytest.approx(told.upstream, rel=1e-4)
-    recorded = json.loads(LOSSES.read_text())[run.name]["losses"]
+    recorded = json.loads(LOSSES.read_text())[run.name]["upstream"]
     assert told.upstream == pytest.approx(recorded, rel=1e-5)
 
 
 def main() -> int:
-    """Compare what is named, tell, and record upstream's losses."""
+    """Compare what is named, tell, and record the losses of both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"default: all of {', '.join(run.name for run in RUNS)}")
     parser.add_argument("--keep", type=Path, help="leave what was run there")
@@ -149,7 +149,8 @@ def main() -> int:
                 print(f"    {step} {one:.6f} {other:.6f}")
             continue
         recorded = json.loads(LOSSES.read_text()) if LOSSES.exists() else {}
-        recorded[run.name] = {"commit": code_base(run.code_base).commit, "losses": told.upstream}
+        both = {"upstream": told.upstream, "native": [round(loss, 6) for loss in told.native]}
+        recorded[run.name] = {"commit": code_base(run.code_base).commit, **both}
         lines = [f"{json.dumps(name)}: {json.dumps(recorded[name])}" for name in sorted(recorded)]
         LOSSES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     return 0
