@@ -103,7 +103,7 @@ def _upstream(run: WholeRun, place: Place, told: list[str]) -> tuple[float, ...]
     ended = upstream_job.run(job, place)
     if ended.problems:
         raise RuntimeError(f"{run.name}: {ended.problems}\n{ended.output[-4000:]}")
-    return ended.losses
+    return run.losses(ended.losses)
 
 
 def _run(command: list[str], folder: Path) -> None:
