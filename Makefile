@@ -9,7 +9,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture hosts bench-startup npu-operators native-matrix install clean
+.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture hosts bench-startup npu-operators native-matrix native-equal install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -97,6 +97,10 @@ MEGATRON_CORE ?= 0.12.1
 native-matrix: install
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .megatron-core megatron-core==$(MEGATRON_CORE)
 	$(BIN)/python -m pytest --timeout 1200 tests/native/every_mesh.py tests/native/equal_to_upstream.py
+
+# Whole runs of unmodified code bases, from ASCEND_ADAPT_UPSTREAMS, beside the native trainer told the same.
+native-equal: install
+	$(BIN)/python -m pytest --timeout 1200 tests/native/whole_runs_beside_upstream.py
 
 clean:
 	rm -rf $(VENV) .nox .triton .megatron-core build dist *.egg-info data runs

@@ -205,7 +205,20 @@ def _length(options: Options, batch: Batch, parallel: Parallel) -> tuple[int, in
 def _vocabulary(options: Options, own: OwnOptions) -> Vocabulary:
     kind = options("tokenizer_type", "GPT2BPETokenizer")
     file = options("vocab_file") or options("tokenizer_model") or options("tokenizer_name_or_path")
+    if kind == "NullTokenizer" and own.vocab_size is not None and own.vocab_size > 0:
+        return _vocabulary_without_a_file(options, own.vocab_size)
     return read_vocabulary(kind, file, own.vocab_size)
+
+
+def _vocabulary_without_a_file(options: Options, stated: int) -> Vocabulary:
+    """Return the ids of a NullTokenizer; older lines count them without the end of a document, which comes behind.
+
+    Source: Megatron-LM@core_v0.9.0 megatron/training/tokenizer/tokenizer.py, and @d98e8a64
+    megatron/core/tokenizers/text/libraries/null_tokenizer.py.
+    """
+    if options.line.name == "newest":
+        return Vocabulary(stated, options("null_tokenizer_eod_id", stated - 1))
+    return Vocabulary(stated + 1, stated)
 
 
 def _optimizer(options: Options, deepspeed: dict[str, Any]) -> Optimizer:

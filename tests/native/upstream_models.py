@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from small_models import LENGTH
+from upstream_names import own_name
 
 MASK = torch.ones(1, 1, LENGTH, LENGTH).triu(1).bool()
 
@@ -70,25 +71,12 @@ def megatron_core(model) -> Upstream:
         rotary_percent=model.rotary_fraction,
         share_embeddings_and_output_weights=model.tied_embeddings,
     )
-    names = {
-        "embedding.word_embeddings": "embedding.words",
-        "embedding.position_embeddings": "embedding.positions",
-        "decoder.final_layernorm": "final_norm",
-        "output_layer": "head",
-        "decoder.layers": "layers",
-        "input_layernorm": "input_norm",
-        "pre_mlp_layernorm": "post_attention_norm",
-        "self_attention.linear_qkv": "attention.query_key_value",
-        "self_attention.linear_proj": "attention.dense",
-        "mlp.linear_fc1": "mlp.dense_h_to_4h",
-        "mlp.linear_fc2": "mlp.dense_4h_to_h",
-    }
 
     def loss(tokens, labels, counted):
         each = module(tokens, torch.arange(LENGTH).expand_as(tokens), MASK, labels=labels)
         return (each * counted).sum() / counted.sum()
 
-    return Upstream(version("megatron-core"), module, functools.partial(_replaced, names), loss)
+    return Upstream(version("megatron-core"), module, own_name, loss)
 
 
 def gpt_neox(model) -> Upstream:
@@ -140,24 +128,12 @@ def gpt_neox(model) -> Upstream:
     )
     told.padded_vocab_size = model.padded_vocab_size
     module = GPT2ModelPipe(told, num_tokentypes=0, parallel_output=True, topology=topology).to_sequential()
-    last = model.num_layers + 2
-    names = {
-        "sequential.0.word_embeddings": "embedding.words",
-        "sequential.0.position_embeddings": "embedding.positions",
-        f"sequential.{last + 1}.norm": "final_norm",
-        f"sequential.{last + 2}.final_linear": "head",
-        **{f"sequential.{number + 2}.": f"layers.{number}." for number in range(model.num_layers)},
-        "input_layernorm": "input_norm",
-        "post_attention_layernorm": "post_attention_norm",
-        "mlp.linear1": "mlp.dense_h_to_4h",
-        "mlp.linear2": "mlp.dense_4h_to_h",
-    }
 
     def loss(tokens, labels, counted):
         logits = module((tokens, torch.arange(LENGTH).expand_as(tokens), MASK))
         return cross_entropy(logits, (labels, counted))
 
-    return Upstream(Path(mpu.__file__).parents[2].name, module, functools.partial(_replaced, names), loss)
+    return Upstream(Path(mpu.__file__).parents[2].name, module, own_name, loss)
 
 
 UPSTREAMS = {"megatron-core": megatron_core, "gpt-neox": gpt_neox}
@@ -165,9 +141,3 @@ UPSTREAMS = {"megatron-core": megatron_core, "gpt-neox": gpt_neox}
 
 def _without_cuda() -> None:
     torch.cuda.current_device = lambda: torch.device("cpu")
-
-
-def _replaced(names: dict[str, str], name: str) -> str:
-    for theirs, ours in names.items():
-        name = name.replace(theirs, ours)
-    return name

@@ -69,6 +69,23 @@ def test_what_only_core_has():
     assert (config.parallel.recompute_layers, config.parallel.zero_stage, config.data.order) == (4, 1, "mcore")
 
 
+@pytest.mark.parametrize(
+    ("line", "stated", "size", "end"),
+    [
+        ("core_v0.9.0", "--vocab-size 256", 257, 256),
+        ("newest", "--vocab-size 257", 257, 256),
+        ("newest", "--vocab-size 257 --null-tokenizer-eod-id 0", 257, 0),
+    ],
+)
+def test_a_tokenizer_without_a_file(line, stated, size, end):
+    """Older lines count the ids without the end of a document, the newest with it."""
+    plain = (
+        GUIDE.replace("--data-impl mmap", "").replace("--checkpoint-activations", "").replace("--vocab-size 50257", "")
+    )
+    config, _ = read(f"--upstream-line {line} --tokenizer-type NullTokenizer {stated}", base=plain)
+    assert (config.model.vocab_size, config.data.eod) == (size, end)
+
+
 def test_the_fused_gelu_decides_on_the_formula():
     assert read("--no-bias-gelu-fusion")[0].model.activation == "gelu"
     assert read("--no-bias-gelu-fusion --openai-gelu")[0].model.activation == "gelu_tanh"
