@@ -44,7 +44,8 @@ def attention_interface(
     """Return the attention [B, Q, N, D] and None; ``query`` is [B, N, Q, D], keys and values [B, Nk, K, D].
 
     Torch's own is right about masks on CUDA and the CPU, and its causal is that of equal lengths; on an NPU masks of
-    both kinds are given to the kernel in the sense they have here: bool is True = seen, float is added.
+    both kinds are given to the kernel in the sense they have here: bool is True = seen, float is added. Below autocast
+    its dtype is that of the result, as it is of torch's attention.
     """
     import torch
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -67,10 +68,24 @@ def attention_interface(
         masked_out = masked_out_from_keep(attention_mask)
     elif attention_mask is not None:
         bias = attention_mask
+    query, key, value = (_of_autocast(tensor) for tensor in (query, key, value))
     result = attention(
         query, key, value, masked_out=masked_out, bias=bias, causal=causal, scale=scaling, dropout_p=dropout
     )
     return result.transpose(1, 2).contiguous(), None
+
+
+def _of_autocast(tensor: Any) -> Any:
+    """Return the tensor in autocast's dtype, where that is in force and would cast it for torch's attention.
+
+    Rotary positions leave queries and keys in fp32 and values in 16 bits: torch's attention takes that, below autocast.
+    """
+    import torch
+
+    kind = tensor.device.type
+    if tensor.dtype == torch.float64 or not torch.amp.is_autocast_available(kind):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tensor
 
 
 fused_attention = entry(

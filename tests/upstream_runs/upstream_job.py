@@ -47,7 +47,8 @@ class UpstreamJob:
 
     ``command`` returns what follows ascend-run's own options, and may write files into the place first. ``loss`` finds
     the losses in what one rank prints, one group each, oldest first. ``bound`` is by how much they may differ
-    between devices in float32, relative. ``needs`` names packages that must be installed.
+    between devices in float32, relative. ``needs`` names packages that must be installed. The code base itself takes
+    16 bits on no device of ``float32_only``.
     """
 
     name: str
@@ -56,12 +57,18 @@ class UpstreamJob:
     nproc: int = 2
     devices: tuple[str, ...] = DEVICES
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    float32_only: tuple[str, ...] = ()
     loss: str = r"loss: ([0-9.]+)"
     bound: float = 1e-4
     needs: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     seconds: int = 900
+
+    def is_for(self, device: str, dtype: str) -> bool:
+        """Return whether it runs in this dtype on this device."""
+        only = device in self.float32_only and dtype != "float32"
+        return device in self.devices and dtype in self.dtypes and not only
 
     def bound_in(self, dtype: str) -> float:
         """Return the bound for a dtype: bfloat16 has three digits."""
@@ -118,7 +125,9 @@ class Ended:
         errors = [
             line for line in lines if re.match(r"(\[?rank ?\d+\]?:? *)?[\w.]*(Error|Exception|Interrupt)\b", line)
         ]
-        return (errors or lines or ["it said nothing"])[-1][:300]
+        # What torchrun says of a rank's end tells nothing of its cause.
+        causes = [line for line in errors if "ChildFailedError" not in line]
+        return (causes or errors or lines or ["it said nothing"])[-1][:300]
 
 
 def run(

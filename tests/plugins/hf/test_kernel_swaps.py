@@ -7,6 +7,7 @@ import json
 import pickle
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,26 @@ def test_200_steps_with_and_without_the_swaps_are_the_same(model):
     swaps = {patch.name for patch in kernel_swaps.PATCHES}
     assert {name for name in swaps if adapted["states"][name] == "applied"} == on_cpu
     assert "attention: sdpa" in adapted["choices"]
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "bfloat16"), ("float32", "float32")])
+def test_below_autocast_attention_is_in_its_dtype_as_transformers_own(dtypes):
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    torch.manual_seed(0)
+    of_queries, of_values = (getattr(torch, name) for name in dtypes)
+    # As behind rotary positions: the angles are in fp32, and so are what they turn.
+    q, k = (torch.randn(2, 4, 8, 16, dtype=of_queries, requires_grad=True) for _ in range(2))
+    v = torch.randn(2, 4, 8, 16, dtype=of_values, requires_grad=True)
+    layer = types.SimpleNamespace(is_causal=True)
+    sides = []
+    for attend in (kernel_swaps.attention_interface, sdpa_attention_forward):
+        with torch.autocast("cpu", torch.bfloat16):
+            (result, _) = attend(layer, q, k, v, None)
+        assert result.dtype == torch.bfloat16
+        sides.append((result, *torch.autograd.grad(result.float().square().sum(), (q, k, v))))
+    for ours, theirs in zip(*sides, strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("items", [None, 7, torch.tensor(7)])
