@@ -62,6 +62,22 @@ def test_what_must_not_be_in_a_job(code, losses, outcomes, expected, tmp_path) -
     assert ended.problems == expected
 
 
+def test_a_job_without_bf16_on_a_device_is_not_run_there() -> None:
+    job = UpstreamJob("one", lambda place: (), float32_only=("cpu",))
+    assert job.is_for("cpu", "float32") and job.is_for("cuda", "bfloat16") and not job.is_for("cpu", "bfloat16")
+
+
+def test_the_cause_is_told_and_not_what_torchrun_says_of_it(tmp_path) -> None:
+    said = "[rank1]: KeyError: 'step'\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    assert Ended(1, (), said, {}, tmp_path).last_words == "[rank1]: KeyError: 'step'"
+
+
+def test_an_interrupted_job_names_the_whole_one() -> None:
+    names = {(name, job.name) for name, job in ALL}
+    resumed = [(name, job.resumes) for name, job in ALL if job.resumes]
+    assert len(resumed) >= 3 and set(resumed) <= names
+
+
 @pytest.mark.parametrize("one", CODE_BASES, ids=lambda one: one.folder)
 def test_a_code_base_that_is_not_here_says_how_to_get_it(one: CodeBase, tmp_path) -> None:
     for environ in ({}, {VARIABLE: str(tmp_path)}):

@@ -48,7 +48,8 @@ class UpstreamJob:
     ``command`` returns what follows ascend-run's own options, and may write files into the place first. ``loss`` finds
     the losses in what one rank prints, one group each, oldest first. ``bound`` is by how much they may differ
     between devices in float32, relative. ``needs`` names packages that must be installed. The code base itself takes
-    16 bits on no device of ``float32_only``.
+    16 bits on no device of ``float32_only``. ``resumes`` names the job that it is with an interruption: its losses are
+    the same.
     """
 
     name: str
@@ -61,6 +62,7 @@ class UpstreamJob:
     loss: str = r"loss: ([0-9.]+)"
     bound: float = 1e-4
     needs: tuple[str, ...] = ()
+    resumes: str = ""
     options: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     seconds: int = 900
