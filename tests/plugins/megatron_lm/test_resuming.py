@@ -66,7 +66,8 @@ def test_the_step_of_values_to_be_overwritten_is_not_taken(instance):
     template = {"param": torch.zeros(2), "exp_avg": torch.ones(2), "exp_avg_sq": torch.ones(2), "step": torch.ones(())}
     resuming.keep_the_step.function(upstream, instance, ("parameter 1", template), {})
     state = instance.optimizer.state[instance.optimizer.param_groups[0]["params"][1]]
-    assert state["step"] == 3 and torch.equal(state["exp_avg"], torch.ones(2))
+    assert state["step"] == 3
+    assert torch.equal(state["exp_avg"], torch.ones(2))
     assert template["step"] == 1
 
 
