@@ -211,6 +211,7 @@ def may_import_at_once(module: str) -> set[str]:
         "ascend_adapt.data.samplers",
         "ascend_adapt.data.torch_dataset",
         "ascend_adapt.kernels.megatron_extensions",
+        "ascend_adapt.kernels.first_order",
         "ascend_adapt.kernels.triton_launch",
         "ascend_adapt_plugins.without_cuda.cuda_means_cpu",
         "ascend_adapt_plugins.without_cuda.torch_on_cpu",

@@ -48,14 +48,16 @@ class Call:
         return ", ".join(f"{name} {text}" if text != "True" else name for name, text in told if text)
 
 
-_PLAIN = frozenset((type(None), bool, int, str))
+_PLAIN = frozenset((type(None), int, str))
 
 
 def _seen(value: Any) -> Any:
+    if value is True or value is False:
+        return bool, value  # a key in which True is not 1
     if hasattr(value, "requires_grad"):
         return (value.shape, value.dtype, value.device, value.requires_grad)
     if isinstance(value, float):
-        return value != 0.0
+        return float, value != 0.0
     if isinstance(value, (list, tuple)):
         return tuple([_seen(one) for one in value])
     return value if type(value) in _PLAIN else type(value)

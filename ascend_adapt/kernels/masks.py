@@ -10,10 +10,12 @@ Shapes: B batch, N heads, Q query length, K key length, D head dim.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels.arguments import is_tensor, told
 
 
 def masked_out_from_keep(keep: Any) -> Any:
@@ -38,9 +40,9 @@ def check_bias(bias: Any, scores: Sequence[int], device: Any) -> None:
     """Refuse a bias that is not float, not on ``device``, or does not broadcast to the scores [B, N, Q, K]."""
     if bias is None:
         return
-    if not _is_tensor(bias) or not bias.dtype.is_floating_point:
+    if not is_tensor(bias) or not bias.dtype.is_floating_point:
         raise KernelArgumentError(
-            f"bias: is {_kind(bias)}, expected a float tensor that is added to the scores — "
+            f"bias: is {told(bias)}, expected a float tensor that is added to the scores — "
             "give a bool mask as masked_out=, or as masked_out=masked_out_from_keep(mask) where True means seen"
         )
     _check_fits("bias", bias, scores, device)
@@ -59,9 +61,9 @@ def check_cu_seqlens(cu_seqlens: Any, batch: int, queries: int, keys: int, devic
     """
     if cu_seqlens is None:
         return
-    if not _is_tensor(cu_seqlens) or str(cu_seqlens.dtype) != "torch.int32" or cu_seqlens.dim() != 1:
+    if not is_tensor(cu_seqlens) or str(cu_seqlens.dtype) != "torch.int32" or cu_seqlens.dim() != 1:
         raise KernelArgumentError(
-            f"cu_seqlens: is {_kind(cu_seqlens)}, expected int32 [documents + 1] — convert it with .to(torch.int32)"
+            f"cu_seqlens: is {told(cu_seqlens)}, expected int32 [documents + 1] — convert it with .to(torch.int32)"
         )
     if batch != 1 or queries != keys:
         raise KernelArgumentError(
@@ -90,6 +92,26 @@ def hidden(rows: slice, columns: slice, shift: int, *, causal: bool, window: int
     return too_late if causal else torch.zeros_like(too_late)
 
 
+_causal: dict[int, tuple[Any, int, bool]] = {}
+
+
+def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
+    """Return whether a bool mask hides just the future; read once, as all layers of a step get the same tensor."""
+    import torch
+
+    known, version = _causal.get(id(masked_out)), None if masked_out.is_inference() else masked_out._version
+    if known is not None and known[0]() is masked_out and known[1] == version:
+        return known[2]
+    if tuple(masked_out.shape[-2:]) != (queries, keys) or masked_out.dtype != torch.bool:
+        return False
+    rows, columns = slice(0, queries), slice(0, keys)
+    future = hidden(rows, columns, keys - queries, causal=True, window=None, device=masked_out.device)
+    answer, identity = bool((masked_out == future).all()), id(masked_out)
+    if version is not None:  # whether a mask of inference_mode was written to is not told
+        _causal[identity] = (weakref.ref(masked_out, lambda _: _causal.pop(identity, None)), version, answer)
+    return answer
+
+
 def documents(cu_seqlens: Any, length: int) -> Any:
     """Return the number of the document that each of ``length`` packed positions belongs to, int64 [length]."""
     import torch
@@ -99,9 +121,9 @@ def documents(cu_seqlens: Any, length: int) -> Any:
 
 
 def _check_bool(name: str, mask: Any) -> None:
-    if not _is_tensor(mask) or str(mask.dtype) != "torch.bool":
+    if not is_tensor(mask) or str(mask.dtype) != "torch.bool":
         raise KernelArgumentError(
-            f"{name}: is {_kind(mask)}, expected a bool tensor — give what is added to the scores as bias=, "
+            f"{name}: is {told(mask)}, expected a bool tensor — give what is added to the scores as bias=, "
             "or compare a 0/1 mask first"
         )
 
@@ -116,11 +138,3 @@ def _check_fits(name: str, mask: Any, scores: Sequence[int], device: Any) -> Non
         )
     if mask.device != device:
         raise KernelArgumentError(f"{name}: is on {mask.device}, the scores on {device} — move it")
-
-
-def _is_tensor(value: Any) -> bool:
-    return hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "device")
-
-
-def _kind(value: Any) -> str:
-    return f"{value.dtype} {list(value.shape)}" if _is_tensor(value) else f"{type(value).__name__}"

@@ -23,6 +23,7 @@ from ascend_adapt import probe
 from ascend_adapt.errors import AdaptError, LaunchError
 from ascend_adapt.launch import environment
 from ascend_adapt.launch.channel import BEAT_S, LOST_S, Decoder, Kind, Sender, frame, json_frame
+from ascend_adapt.launch.ending import GRACE_S
 from ascend_adapt.launch.guardian import Assignment, Part
 from ascend_adapt.launch.plan import Plan, RankCommand
 from ascend_adapt.launch.ports import Ports, is_free
@@ -34,6 +35,10 @@ from ascend_adapt.launch.runner import Run
 COMPARED = ("torch", "torch_npu", "deepspeed", "transformers", "megatron-core")
 _AT_ONCE = 1 << 16
 _LAST_WORDS_S = 5.0
+# A launcher waits for all hosts, and may be held up, before it gives the first order.
+_ORDER_WAIT_S = 300.0
+# What a guardian may take to end everything below it.
+_END_S = 2 * GRACE_S + 5
 
 
 def main(source: int = 0, sink: int | None = 1, finish: Callable[[], None] | None = None) -> None:
@@ -107,6 +112,8 @@ class Agent:
     def _order(self) -> dict[str, Any] | None:
         """Return what the launcher wants; None if it has gone, or wants nothing more."""
         while not self._frames:
+            if not select.select([self._source], [], [], _ORDER_WAIT_S)[0]:
+                return None  # a launcher that is cut off now would never be missed
             data = os.read(self._source, _AT_ONCE)
             if not data:
                 return None
@@ -182,6 +189,9 @@ class Agent:
             self._frames.clear()
         self._is_lost = True
         run.send(signal.SIGKILL)
+        # The main thread may be in the middle of a last word that nobody takes, and there is no other way out of that.
+        time.sleep(_END_S)
+        os._exit(1)
 
     def _beat(self, run_dir: RunDirectory, ranks: list[int]) -> None:
         while True:
@@ -216,7 +226,14 @@ def hello(port: int) -> dict[str, Any]:
         "port": port,
         "time_ns": time.time_ns(),
         "jobs": running_jobs(),
+        "machine": machine(),
     }
+
+
+def machine() -> list[str]:
+    """Return what two agents have alike if they run on one machine, or in one container of it."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return [boot, *(os.readlink(f"/proc/self/ns/{space}") for space in ("pid", "net"))]
 
 
 def seen(mark: Path) -> dict[str, Any]:

@@ -119,6 +119,8 @@ def relay(tls: ssl.SSLSocket, plain: socket.socket) -> None:
     """Carry bytes both ways until either end closes; one thread, as a TLS connection must not be used by two."""
     tls.setblocking(False)
     plain.setblocking(False)
+    # Not select(): with a few hundred hosts the descriptors have numbers that it does not take.
+    poll = select.poll()
     out, back = bytearray(), bytearray()
     plain_ended = False
     try:
@@ -129,7 +131,14 @@ def relay(tls: ssl.SSLSocket, plain: socket.socket) -> None:
                 reads = [*reads, plain]  # type: ignore[list-item]
             writes = [*([tls] if out else []), *([plain] if back else [])]
             if not (tls.pending() and tls in reads):
-                select.select(reads, writes, [])
+                for end in (tls, plain):
+                    wanted = select.POLLIN * (end in reads) | select.POLLOUT * (end in writes)
+                    if wanted:
+                        poll.register(end, wanted)
+                    else:
+                        with contextlib.suppress(KeyError):
+                            poll.unregister(end)
+                poll.poll()
             if plain in reads:
                 with contextlib.suppress(BlockingIOError):
                     data = plain.recv(_AT_ONCE)

@@ -105,13 +105,14 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         trained = native_run.configured(plan.world_size or 1) if native_run is not None else None
         if trained is not None:
             plan = plan.also_set(trained.env)
+        forwarded = environment.forwarded(environ, request.export) if several else {}
         if request.dry_run:
-            print(json.dumps({**plan.to_json(), **(trained.to_json() if trained is not None else {})}, indent=1))
+            told = plan.on_top_of(forwarded).to_json()
+            print(json.dumps({**told, **(trained.to_json() if trained is not None else {})}, indent=1))
             return 0
         if share is not None and request.max_restarts:
             raise _Usage("--max-restarts: the other machines have launchers of their own — give a --hostfile instead")
         if several:
-            forwarded = environment.forwarded(environ, request.export)
             way = connecting.choose(request, [host.address for host in hosts or ()])
         if trained is not None:
             trained.check_data()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,9 +17,14 @@ from ascend_adapt.launch import network, ssh
 from ascend_adapt.launch.link import Link
 from ascend_adapt.launch.request import Request
 
+_LAST_WORDS_S = 5.0
+
 
 class Way(ABC):
-    """One way to reach hosts."""
+    """One way to reach hosts; ``port`` is that of their sshd, None for what ssh's configuration says."""
+
+    def __init__(self, port: int | None) -> None:
+        self._port = port
 
     @abstractmethod
     def links(self, addresses: Sequence[str]) -> list[Link]:
@@ -31,11 +38,11 @@ class Way(ABC):
     def close(self) -> None:
         """End what is not ended by the connections themselves."""
 
-    @staticmethod
-    def described(link: Link, said: Sequence[str], waited_s: float) -> str:
+    def described(self, link: Link, said: Sequence[str], waited_s: float) -> str:
         """Return why a host is not there, given what was said of it."""
         why = " ".join(said[-3:]) or link.noise or link.lost or f"no word from it for {waited_s:.0f} s"
-        return f"host {link.name}: cannot be reached or has no agent ({why}) — try `ssh {link.address} true`"
+        hint = shlex.join(["ssh", *(["-p", str(self._port)] if self._port else []), link.address, "true"])
+        return f"host {link.name}: cannot be reached or has no agent ({why}) — try `{hint}`"
 
 
 def choose(request: Request, addresses: Sequence[str]) -> Way:
@@ -50,11 +57,17 @@ def choose(request: Request, addresses: Sequence[str]) -> Way:
     needed = {"ssh": ("ssh",), "pdsh": ("pdsh", "openssl")}
     wanted = request.launcher
     if wanted == "auto":
-        wanted = "pdsh" if all(shutil.which(name) for name in needed["pdsh"]) else "ssh"
+        can = all(shutil.which(name) for name in needed["pdsh"]) and not any(":" in address for address in addresses)
+        wanted = "pdsh" if can else "ssh"
     for name in needed[wanted] if others else ():
         if shutil.which(name) is None:
             raise LaunchError(f"--launcher {wanted}: {name} is not on PATH — install it, or choose another launcher")
     if wanted == "pdsh" and others:
+        # It would read what stands before the colon as the name of a module.
+        if colon := [address for address in addresses if ":" in address]:
+            raise LaunchError(
+                f"--launcher pdsh: {colon[0]} has a colon, pdsh takes names and IPv4 — use --launcher ssh"
+            )
         from ascend_adapt.launch.pdsh import OverPdsh
 
         return OverPdsh(request.ssh_port)
@@ -65,7 +78,7 @@ class OverSsh(Way):
     """One ssh a host; the agent on this machine is a child."""
 
     def __init__(self, port: int | None) -> None:
-        self._port = port
+        super().__init__(port)
         self._said: dict[str, list[str]] = {}
 
     def links(self, addresses: Sequence[str]) -> list[Link]:
@@ -75,7 +88,9 @@ class OverSsh(Way):
     def why_not(self, link: Link, waited_s: float) -> str:
         """Return what ssh said of a host."""
         if link.process is not None and link.lost:
-            link.process.wait()
+            # It has closed its output; what it says on the other one may come a little later.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                link.process.wait(_LAST_WORDS_S)
         return self.described(link, self._said.get(link.address, ()), waited_s)
 
     def close(self) -> None:

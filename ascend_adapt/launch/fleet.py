@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import selectors
 import signal
 import sys
@@ -31,6 +32,8 @@ _BEGIN_S = 60.0
 # What a guardian may take to end everything below it, and a little for the way.
 _END_S = 2 * GRACE_S + 5
 _REST_S = 2.0
+# By pdsh: two ends of a pair, a copy of one, the connection; ssh takes three. Many systems begin with a limit of 1024.
+_DESCRIPTORS, _DESCRIPTORS_A_HOST = 256, 5
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Fleet:
     def run(self) -> int:
         """Run the job to its end and return its exit code."""
         self._listen()
+        allow_descriptors(len(self._parts))
         threading.Thread(target=self._beat, name="beats", daemon=True).start()
         self._write_job()
         code, restarts = self._attempt(0), 0
@@ -282,7 +286,7 @@ def compare(links: Sequence[Link], parts: Mapping[str, Plan], device: str) -> No
     """Compare what hosts said of themselves.
 
     Raises:
-        LaunchError: a version differs, or a host has fewer devices than its part needs.
+        LaunchError: a version differs, two are one machine, or one has fewer devices than its part needs.
     """
     told = {link.name: dict((link.hello or {})["versions"]) for link in links}
     first = links[0].name
@@ -291,8 +295,12 @@ def compare(links: Sequence[Link], parts: Mapping[str, Plan], device: str) -> No
             ours, theirs = told[first].get(what, "none"), versions.get(what, "none")
             if ours != theirs:
                 raise LaunchError(f"{what}: {ours} on {first}, {theirs} on {name} — install the same on all hosts")
+    seen: dict[tuple[str, ...], str] = {}
     for link in links:
         hello = link.hello or {}
+        other = seen.setdefault(tuple(hello["machine"]), link.name)
+        if other != link.name and device != "cpu":
+            raise LaunchError(f"hosts {other} and {link.name}: are one machine, expected a line each — leave one out")
         found, needed = hello["devices"].get(device, 0), len(parts[link.address].ranks)
         if device in hello["devices"] and needed > found:
             raise LaunchError(f"host {link.name}: has {found} {device} devices, its slots need {needed} — lower them")
@@ -301,6 +309,15 @@ def compare(links: Sequence[Link], parts: Mapping[str, Plan], device: str) -> No
             say(f"host {link.name}: its clock is {ahead_s:+.0f} s from this one's — times in its logs are so too")
         for job in hello["jobs"] if device != "cpu" else ():
             say(f"host {link.name}: another job runs there, {described(job)}")
+
+
+def allow_descriptors(hosts: int) -> None:
+    """Let this process open what so many hosts need, as far as its hard limit allows."""
+    needed = _DESCRIPTORS + _DESCRIPTORS_A_HOST * hosts
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def described(job: Mapping[str, Any]) -> str:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from ascend_adapt.errors import LaunchError
 
-# A name that begins with a dash would be an option of ssh.
-_NAME = r"[^\s@-][^\s@]*"
-_LINE = re.compile(rf"(?P<address>(?:{_NAME}@)?{_NAME})\s+(?P<word>slots?)=(?P<slots>\d+)")
-_EXPECTED = "expected `name slots=N`"
+# A name that begins with a dash would be an option of ssh; `,`, `[`, `^` and `/` have a meaning of their own for pdsh.
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*"
+_LINE = re.compile(rf"(?P<address>(?:{_NAME}@)?{_NAME})\s+(?P<word>slots?)=(?P<slots>[0-9]+)")
+_MOST_SLOTS = 4096
+_EXPECTED = f"expected `name slots=N` with N from 1 to {_MOST_SLOTS}"
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,9 @@ def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]
             continue
         found = _LINE.fullmatch(words)
         where = f"hostfile {name}: line {number} is {line.strip()!r}"
-        if found is None or int(found["slots"]) < 1:
-            raise LaunchError(f"{where}, {_EXPECTED} with N from 1 — correct it")
+        # Digits are counted first: int() refuses very many of them.
+        if found is None or len(found["slots"]) > 9 or not 1 <= int(found["slots"]) <= _MOST_SLOTS:
+            raise LaunchError(f"{where}, {_EXPECTED} — correct it")
         if found["word"] == "slot" and not told:
             warn(f"{where}, read as slots={found['slots']}")
             told = True

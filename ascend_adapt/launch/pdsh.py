@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shlex
 import signal
@@ -9,24 +11,30 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from typing import IO
 
 from ascend_adapt.launch import callback, network, processes, ssh
 from ascend_adapt.launch.connecting import OverSsh, Way
 from ascend_adapt.launch.link import Link
 
 _TOKEN_WAIT_S = 20.0
+# Strangers may connect too, as many as they like: no reason to stop listening.
+_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}
+_PAUSE_S = 0.1
 
 
 class OverPdsh(Way):
     """One pdsh for all other machines; the agent on this machine is a child."""
 
     def __init__(self, port: int | None) -> None:
-        self._port = port
+        super().__init__(port)
         self._here = OverSsh(None)
         self._pdsh: subprocess.Popen[bytes] | None = None
         self._listener: socket.socket | None = None
         self._said: dict[str, list[str]] = {}
+        self._own_words: list[str] = []
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, socket.socket] = {}
         self._names: tuple[str, ...] = ()
@@ -36,6 +44,7 @@ class OverPdsh(Way):
         """Start pdsh, and a local agent; the others connect as they come."""
         context, fingerprint = callback.server_context()
         self._listener = listener = socket.create_server(("", 0), backlog=len(addresses) + 16)
+        self._said, self._own_words = {}, []
         links, others = [], []
         self._tokens, self._waiting = {}, {}
         for address in addresses:
@@ -74,35 +83,59 @@ class OverPdsh(Way):
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        for stream in (self._pdsh.stdout, self._pdsh.stderr):
-            threading.Thread(target=self._hear, args=(stream,), daemon=True).start()
+        hearing = [
+            threading.Thread(target=self._hear, args=(stream,), daemon=True)
+            for stream in (self._pdsh.stdout, self._pdsh.stderr)
+            if stream is not None
+        ]
+        for thread in hearing:
+            thread.start()
+        threading.Thread(target=self._give_up, args=(hearing, self._waiting), daemon=True).start()
 
-    def _hear(self, stream: object) -> None:
+    def _hear(self, stream: IO[bytes]) -> None:
         """Take the tokens out of what pdsh prints, and show the rest."""
-        for line in stream:  # type: ignore[attr-defined]
-            text = line.decode(errors="replace").rstrip()
-            label, _, said = text.removeprefix(f"pdsh@{socket.gethostname().partition('.')[0]}: ").partition(": ")
-            name = named(label, self._names)
-            with self._told:
-                if said.startswith(callback.TOLD):
-                    self._tokens[said.removeprefix(callback.TOLD)] = name
-                    self._told.notify_all()
-                    continue
+        with stream:
+            for line in stream:
+                self._take(line.decode(errors="replace").rstrip())
+
+    def _take(self, text: str) -> None:
+        label, _, said = text.removeprefix(f"pdsh@{socket.gethostname().partition('.')[0]}: ").partition(": ")
+        name = named(label, self._names)
+        with self._told:
+            if said.startswith(callback.TOLD):
+                self._tokens[said.removeprefix(callback.TOLD)] = name
+                self._told.notify_all()
+                return
+            if name in self._names:
                 self._said.setdefault(name, []).append(said)
-                waiting = self._waiting.pop(name, None) if "exited with exit code" in said else None
-            print(text, file=sys.stderr, flush=True)
-            if waiting is not None:
+            else:
+                self._own_words.append(text)
+            waiting = self._waiting.pop(name, None) if "exited with exit code" in said else None
+        print(text, file=sys.stderr, flush=True)
+        if waiting is not None:
+            waiting.close()
+
+    def _give_up(self, hearing: Sequence[threading.Thread], never_called: dict[str, socket.socket]) -> None:
+        """Give up who has not called once pdsh has ended, for example because it could not even begin."""
+        for thread in hearing:
+            thread.join()
+        with self._told:
+            for waiting in never_called.values():
                 waiting.close()
+            never_called.clear()
 
     def _serve(self, listener: socket.socket, context: object) -> None:
         while True:
             try:
                 connection, _ = listener.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(target=self._receive, args=(connection, context), daemon=True).start()
+            except OSError as error:
+                if error.errno not in _PASSING:
+                    return  # closed
+                time.sleep(_PAUSE_S)
+                continue
+            threading.Thread(target=self._receive, args=(connection, context, listener), daemon=True).start()
 
-    def _receive(self, connection: socket.socket, context: object) -> None:
+    def _receive(self, connection: socket.socket, context: object, listener: socket.socket) -> None:
         """Join a caller to the link of the host that printed its token; the token may come later than the call."""
         accepted = callback.accept(connection, context)  # type: ignore[arg-type]
         if accepted is None:
@@ -111,6 +144,8 @@ class OverPdsh(Way):
         with self._told:
             self._told.wait_for(lambda: token in self._tokens, _TOKEN_WAIT_S)
             waiting = self._waiting.pop(self._tokens.pop(token, ""), None)
+            if not self._waiting:
+                _stop_listening(listener)  # all are here
         if waiting is None:
             tls.close()
         else:
@@ -120,12 +155,12 @@ class OverPdsh(Way):
         """Return what pdsh said of a host."""
         if link.process is not None:
             return self._here.why_not(link, waited_s)
-        return self.described(link, self._said.get(link.name, ()), waited_s)
+        return self.described(link, self._said.get(link.name) or self._own_words, waited_s)
 
     def close(self) -> None:
         """Let pdsh end by itself, or end it with whatever it has started."""
         if self._listener is not None:
-            self._listener.close()
+            _stop_listening(self._listener)
         if self._pdsh is None:
             return
         try:
@@ -137,6 +172,13 @@ class OverPdsh(Way):
             for one in below:
                 one.send(signal.SIGKILL)
             self._pdsh.wait()
+
+
+def _stop_listening(listener: socket.socket) -> None:
+    # Only close() would leave the port open as long as accept() waits.
+    with contextlib.suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
 
 
 def named(label: str, names: Sequence[str]) -> str:

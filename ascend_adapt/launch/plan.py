@@ -17,7 +17,9 @@ from ascend_adapt.probe import VISIBLE_DEVICES
 
 LOCALHOST = "localhost"
 
-_SECRET = re.compile(r"(?i)(token|secret|passw|api_?key|credential)")
+_SECRET = re.compile(
+    r"(?i)token|secret|passw|passphrase|credential|api_?key|private_?key|(?:^|_)(?:pass|auth)(?:_|$)|_(?:key|pwd)$"
+)
 
 
 class RankCommand(NamedTuple):  # a frozen dataclass takes four times as long to make, and there may be 80,000
@@ -51,6 +53,11 @@ class Plan:
         for rank in self.ranks:
             parts.setdefault(rank.host, []).append(rank)
         return {host: replace(self, ranks=tuple(ranks)) for host, ranks in parts.items()}
+
+    def on_top_of(self, forwarded: Mapping[str, str]) -> Plan:
+        """Return the plan with what else its ranks get from the launcher, as their hosts put it together."""
+        ranks = (rank._replace(env={**forwarded, **rank.env}) for rank in self.ranks)
+        return replace(self, ranks=tuple(ranks))
 
     def at_port(self, port: int) -> Plan:
         """Return the plan with another rendezvous port."""

@@ -1,7 +1,8 @@
 """Which machine of a job this one is, where the same command is started on each: said by hand, or by the cluster.
 
-Sources of the names: Slurm's srun manual (output environment variables); Volcano's guides to its env and pytorch
-plugins (volcano-sh/volcano docs/user-guide); torch.distributed.run, which reads each of its options from PET_<OPTION>.
+Sources of the names: SchedMD/slurm@3bf22c447ad1 doc/man/man1/srun.1 (output environment variables); Volcano's guides
+to its env and pytorch plugins (volcano-sh/volcano docs/user-guide); torch.distributed.run, which reads each of its
+options from PET_<OPTION>.
 Of ModelArts no document could be read, only scripts that run there: the names are theirs.
 """
 

@@ -1,8 +1,6 @@
 """How another machine is asked for an agent: one ssh a host, or one pdsh for all; nothing of the job is in the command.
 
-Environment and arguments follow over the connection. Not ClusterShell (1.10 was read): its workers hand output on by
-lines, give every host of a worker the same input, and start no more than a window of commands until others have ended,
-where all hosts of a job have to run at once, each with its own order and its own signals.
+Environment and arguments follow over the connection. Why not ClusterShell: docs/launcher.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from ascend_adapt import Symptom, wrap
@@ -24,10 +23,11 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     if instance.use_cache or instance.rpe is not None or instance.pos_emb == "alibi":
         return wrapped(*args, **kwargs)
     from ascend_adapt.kernels import attention
+    from ascend_adapt.kernels.masks import is_causal
 
     query, key, value = (given[name].permute(1, 2, 0, 3) for name in names[:3])
     masked_out, causal = given["attention_mask"], False
-    if masked_out is not None and _is_causal(masked_out, query.shape[2], key.shape[2]):
+    if masked_out is not None and is_causal(masked_out, query.shape[2], key.shape[2]):
         masked_out, causal = None, True
     softmax = instance.scale_mask_softmax
     dropout = instance.dropout_p if instance.training else 0.0
@@ -49,25 +49,6 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
 
     with mpu.get_cuda_rng_tracker().fork():
         return run()
-
-
-_causal_masks: dict[int, tuple[Any, int, bool]] = {}
-
-
-def _is_causal(mask: Any, queries: int, keys: int) -> bool:
-    """Return whether the mask hides just the future; it is read once, as all layers of a step get the same tensor."""
-    import torch
-
-    known = _causal_masks.get(id(mask))
-    if known is not None and known[0]() is mask and known[1] == mask._version:
-        return known[2]
-    if tuple(mask.shape[-2:]) != (queries, keys) or mask.dtype != torch.bool:
-        return False
-    future = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).triu_(keys - queries + 1)
-    answer = bool((mask == future).all())
-    identity = id(mask)
-    _causal_masks[identity] = (weakref.ref(mask, lambda _: _causal_masks.pop(identity, None)), mask._version, answer)
-    return answer
 
 
 PATCHES = (fused_attention,)

@@ -27,7 +27,7 @@ def gelu_in_one_operation(wrapped: Any, instance: Any, args: tuple[Any, ...], kw
         return wrapped(*args, **kwargs)
     from ascend_adapt.kernels import gelu
 
-    return gelu(*args, **kwargs, approximate="tanh")
+    return gelu(args[0] if args else kwargs["input"], approximate="tanh")
 
 
 def attention_interface(
@@ -44,8 +44,7 @@ def attention_interface(
     """Return the attention [B, Q, N, D] and None; ``query`` is [B, N, Q, D], keys and values [B, Nk, K, D].
 
     Torch's own is right about masks on CUDA and the CPU, and its causal is that of equal lengths; on an NPU masks of
-    both kinds are given to the kernel in the sense they have here: bool is True = seen, float is added. Below autocast
-    its dtype is that of the result, as it is of torch's attention.
+    both kinds are given to the kernel in the sense they have here: bool is True = seen, float is added.
     """
     import torch
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -57,6 +56,8 @@ def attention_interface(
         special
         or kwargs.get("output_attentions")
         or _is_traced()
+        or query.shape[0] != key.shape[0]
+        or (dtype := _dtype_of_attention(query, key, value)) is None
         or (causal and query.shape[2] != key.shape[2])
         or (attention_mask is not None and query.device.type != "npu")
     ):
@@ -67,25 +68,25 @@ def attention_interface(
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         masked_out = masked_out_from_keep(attention_mask)
     elif attention_mask is not None:
-        bias = attention_mask
-    query, key, value = (_of_autocast(tensor) for tensor in (query, key, value))
+        bias = attention_mask.to(dtype)
+    query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     result = attention(
         query, key, value, masked_out=masked_out, bias=bias, causal=causal, scale=scaling, dropout_p=dropout
     )
     return result.transpose(1, 2).contiguous(), None
 
 
-def _of_autocast(tensor: Any) -> Any:
-    """Return the tensor in autocast's dtype, where that is in force and would cast it for torch's attention.
+def _dtype_of_attention(query: Any, key: Any, value: Any) -> Any:
+    """Return the dtype in which torch's own attention would compute; None: it refuses these tensors.
 
-    Rotary positions leave queries and keys in fp32 and values in 16 bits: torch's attention takes that, below autocast.
+    Under autocast rotated queries and keys come in fp32 beside values in 16 bits.
     """
     import torch
 
-    kind = tensor.device.type
-    if tensor.dtype == torch.float64 or not torch.amp.is_autocast_available(kind):
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tensor
+    kind, dtypes = query.device.type, (query.dtype, key.dtype, value.dtype)
+    if kind in ("cuda", "npu", "cpu") and torch.is_autocast_enabled(kind) and torch.float64 not in dtypes:
+        return torch.get_autocast_dtype(kind)
+    return query.dtype if dtypes[0] == dtypes[1] == dtypes[2] else None
 
 
 fused_attention = entry(
@@ -188,10 +189,12 @@ def forward(self: Any, input: Any) -> Any:
 
 
 def _is_traced() -> bool:
-    """Return whether the call is compiled or exported: then transformers' own code is what the compiler should see."""
+    """Return whether the call is compiled, exported or transformed by torch.func: for transformers' own code."""
     import torch
 
-    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return True
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 PATCHES = (gelu_in_one_operation, fused_attention, loss_without_a_copy, logits_in_aligned_rows)

@@ -7,7 +7,6 @@ from typing import Any
 from ascend_adapt import Symptom, wrap
 
 from ..code_bases import MEGATRON_DEEPSPEED
-from .attention_masks import is_causal
 
 TARGET = "megatron.model.transformer:CoreAttention.forward"
 ARGUMENTS = ("query_layer", "key_layer", "value_layer", "attention_mask")
@@ -38,6 +37,9 @@ def contiguous_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwa
 )
 def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute the attention in one operation; query, key and value are [S, B, N, D], the result is [S, B, N * D]."""
+    from ascend_adapt.kernels import attention
+    from ascend_adapt.kernels.masks import is_causal
+
     given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
     query, key, value = (given[name].permute(1, 2, 0, 3) for name in ARGUMENTS[:3])
     mask, causal = given["attention_mask"], instance.attn_mask_type.name == "causal"
@@ -48,8 +50,6 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     dropout = instance.attention_dropout.p if instance.training else 0.0
 
     def run() -> Any:
-        from ascend_adapt.kernels import attention
-
         return attention(query, key, value, masked_out=mask, causal=causal, scale=scale, dropout_p=dropout)
 
     if dropout and not instance.sequence_parallel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from ascend_adapt import Symptom, wrap
@@ -26,6 +25,8 @@ UNTIL = "the causal softmax takes a mask"
 )
 def mask_and_causal(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the probabilities [B, N, Q, K]; what the mask or causality hides is hidden."""
+    from ascend_adapt.kernels.masks import is_causal
+
     given = {**dict(zip(("input", "mask"), args, strict=False)), **kwargs}
     mask, (queries, keys) = given["mask"], given["input"].shape[-2:]
     if mask is None or instance.attn_mask_type.name != "causal" or is_causal(mask, queries, keys):
@@ -44,6 +45,8 @@ def mask_and_causal(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
 )
 def mask_and_causal_asserted(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the probabilities [B, N, Q, K]; what the mask or causality hides is hidden."""
+    from ascend_adapt.kernels.masks import is_causal
+
     given = {**dict(zip(("input", "mask"), args, strict=False)), **kwargs}
     mask, (queries, keys) = given["mask"], given["input"].shape[-2:]
     if mask is None or instance.attn_mask_type.name != "causal":
@@ -79,25 +82,6 @@ def _probabilities(softmax: Any, scores: Any, mask: Any) -> Any:
     from ascend_adapt.kernels import masked_softmax
 
     return masked_softmax(scores, masked_out=mask, scale=softmax.scale or 1.0, causal=True)
-
-
-_known: dict[int, tuple[Any, int, bool]] = {}
-
-
-def is_causal(mask: Any, queries: int, keys: int) -> bool:
-    """Return whether a mask hides just the future; it is read once, as all layers of a step get the same tensor."""
-    import torch
-
-    known = _known.get(id(mask))
-    if known is not None and known[0]() is mask and known[1] == mask._version:
-        return known[2]
-    if tuple(mask.shape[-2:]) != (queries, keys) or mask.dtype != torch.bool:
-        return False
-    future = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).triu_(keys - queries + 1)
-    answer = bool((mask == future).all())
-    identity = id(mask)
-    _known[identity] = (weakref.ref(mask, lambda _: _known.pop(identity, None)), mask._version, answer)
-    return answer
 
 
 PATCHES = (mask_and_causal, mask_and_causal_asserted, reset_mask_goes_down_the_pipe)

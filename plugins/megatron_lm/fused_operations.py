@@ -7,7 +7,6 @@ Megatron's own code.
 from __future__ import annotations
 
 import types
-import weakref
 from typing import Any
 
 from ascend_adapt import Symptom, wrap
@@ -82,26 +81,9 @@ def _mask(softmax: Any, mask: Any, queries: int, keys: int) -> tuple[Any, bool, 
         return mask, False, None
     if mask is None:
         return None, queries > 1, None
-    return (None, True, None) if _is_causal(mask, queries, keys) else (mask, False, None)
+    from ascend_adapt.kernels.masks import is_causal
 
-
-_causal_masks: dict[int, tuple[Any, int, bool]] = {}
-
-
-def _is_causal(mask: Any, queries: int, keys: int) -> bool:
-    """Return whether the mask hides just the future; it is read once, as all layers of a step get the same tensor."""
-    import torch
-
-    known = _causal_masks.get(id(mask))
-    if known is not None and known[0]() is mask and known[1] == mask._version:
-        return known[2]
-    if tuple(mask.shape[-2:]) != (queries, keys) or mask.dtype != torch.bool:
-        return False
-    future = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).triu_(keys - queries + 1)
-    answer = bool((mask == future).all())
-    identity = id(mask)
-    _causal_masks[identity] = (weakref.ref(mask, lambda _: _causal_masks.pop(identity, None)), mask._version, answer)
-    return answer
+    return (None, True, None) if is_causal(mask, queries, keys) else (mask, False, None)
 
 
 @wrap(

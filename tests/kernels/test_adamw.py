@@ -7,6 +7,7 @@ import torch
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import adamw, requests
+from ascend_adapt.kernels.adamw import AdamwCall
 
 BACKENDS = ("reference", "torch")
 
@@ -80,3 +81,20 @@ def test_what_does_not_fit_is_refused():
         adamw(params, [torch.zeros(2)], means, squares, steps)
     with pytest.raises(KernelArgumentError, match="betas="):
         adamw(params, grads, means, squares, steps, betas=(1.0, 0.9))
+    with pytest.raises(KernelArgumentError, match=r"steps\[0\]: is float, expected a tensor of one fp32 number"):
+        adamw(params, grads, means, squares, [0.0])
+    with pytest.raises(KernelArgumentError, match=r"steps\[0\]: is torch.int64 \[\]"):
+        adamw(params, grads, means, squares, [torch.tensor(0)])
+    with pytest.raises(KernelArgumentError, match=r"exp_avgs\[0\]: is torch.int32 \[1\], expected a float tensor"):
+        adamw(params, grads, [means[0].int()], squares, steps)
+    with pytest.raises(KernelArgumentError, match="lr: is 'a', expected a number"):
+        adamw(params, grads, means, squares, steps, lr="a")
+
+
+def test_an_offloaded_optimizer_has_a_choice_of_its_own():
+    """Parameters on a host and on a device are two kinds of call, though all else is alike."""
+    signatures = set()
+    for device in ("cpu", "meta"):
+        tensors = [(torch.zeros(1, device=device),) for _ in range(4)]
+        signatures.add(AdamwCall(*tensors, (torch.tensor(0.0),), 0.1, 0.9, 0.999, 1e-8, 0.0).signature())
+    assert len(signatures) == 2

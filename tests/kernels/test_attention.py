@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import numpy as np
 import pytest
@@ -181,6 +182,28 @@ def test_the_bias_gets_its_gradient_and_is_added_after_scaling(backend):
     np.testing.assert_allclose(bias.grad.numpy(), right.sum(1, keepdims=True), atol=1e-10)
 
 
+@pytest.mark.parametrize("backend", ["sdpa", "reference"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_bias_in_fp32_is_not_rounded_to_the_dtype_of_the_queries(dtype, backend):
+    """ALiBi far from the first key, where bf16 knows multiples of 8 only and fp16 ends; a small one comes first."""
+    requests.state({"attention": backend})
+    q, k, v = (torch.randn(1, 2, 9, 8, generator=torch.Generator().manual_seed(1)).to(dtype) for _ in range(3))
+    bias = torch.arange(9.0).expand(1, 1, 9, 9) / 2
+    near = attention(q, k, v, bias=bias, causal=True)
+    far = attention(q, k, v, bias=bias + 2**17, causal=True)
+    assert far.dtype == dtype
+    torch.testing.assert_close(far, near, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_negative_scale_is_a_scale(causal):
+    q, k, v = shapes((1, 2, 6, 8), (1, 2, 6, 8), (1, 2, 6, 8))
+    attention(q, k, v, causal=causal, scale=2.0)
+    torch.testing.assert_close(
+        attention(q, k, v, causal=causal, scale=-2.0), attention(-q, k, v, causal=causal, scale=2.0)
+    )
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_dropout_drops_that_share_and_scales_the_others(backend):
     requests.state({"attention": backend})
@@ -237,6 +260,11 @@ def shapes(q=(2, 4, 5, 8), k=(2, 4, 7, 8), v=(2, 4, 7, 8)):
         (shapes(k=(2, 3, 7, 8), v=(2, 3, 7, 8)), {}, "4 heads are no multiple of 3 key heads"),
         (shapes(q=(4, 5, 8)), {}, "q: has shape [4, 5, 8], expected [B, N, Q, D]"),
         (shapes(), {"dropout_p": 1.0}, "dropout_p=1.0: expected at least 0 and less than 1"),
+        (shapes(), {"dropout_p": "a"}, "dropout_p: is 'a', expected a number"),
+        (shapes(), {"scale": "a"}, "scale: is 'a', expected a number"),
+        (shapes(), {"scale": torch.ones(8)}, "scale: is torch.float32 [8], expected a number"),
+        (shapes(), {"scale": torch.ones(1, requires_grad=True)}, "scale: wants a gradient"),
+        ([each.numpy() for each in shapes()], {}, "q: is ndarray, expected a float tensor [B, N, Q, D]"),
         (shapes(), {"window": 0}, "window=0: expected a number of keys"),
         (shapes(), {"cu_seqlens": torch.tensor([0, 5])}, "cu_seqlens: is torch.int64 [2], expected int32"),
         (shapes(), {"cu_seqlens": torch.tensor([0, 5]).int()}, "q has batch 2 and length 5, k has length 7"),
@@ -259,6 +287,19 @@ def test_a_backend_of_another_device_is_refused(backend):
     requests.state({"attention": backend})
     with pytest.raises(BackendUnavailable, match=f"backend '{backend}' was asked for, but it is for .*on cpu"):
         attention(*shapes())
+
+
+@pytest.mark.parametrize("wrong", [2.5, True])
+def test_a_window_is_looked_at_though_one_like_it_was_right(wrong):
+    """Calls are checked once for each kind, and True == 1."""
+    attention(*shapes(), window=1)
+    with pytest.raises(KernelArgumentError, match=f"window={wrong}: expected a number of keys"):
+        attention(*shapes(), window=wrong)
+
+
+def test_a_head_dim_of_zero_scores_nothing():
+    q, k, v = shapes((1, 1, 2, 0), (1, 1, 3, 0), (1, 1, 3, 4))
+    torch.testing.assert_close(attention(q, k, v), v.mean(2, keepdim=True).expand(1, 1, 2, 4))
 
 
 def test_a_backend_that_does_not_exist_is_refused():
@@ -284,6 +325,48 @@ def test_only_the_chosen_kernels_of_torch_are_on_and_only_within():
         assert on() == before - {SDPBackend.MATH}
     finally:
         torch.backends.cuda.enable_math_sdp(True)
+
+
+def test_threads_with_other_kernels_wait_for_each_other():
+    """torch's switches are the process's: two threads that set them at once left them wrong for good."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ascend_adapt.kernels.attention import _sdpa
+
+    def on():
+        return {kernel for kernel, (enabled, _) in _sdpa._SWITCHES.items() if enabled()}
+
+    def many(one):
+        seen = []
+        for _ in range(200):
+            with one._selected(None):
+                first = on()
+                time.sleep(0)
+                seen.append((first, on()))
+        return all(pair == ({one.kernel}, {one.kernel}) for pair in seen)
+
+    before = on()
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(many, [_sdpa.flash, _sdpa.efficient]))
+    assert on() == before
+
+
+def test_torchs_cuda_kernels_are_given_rows_of_neighbouring_elements(monkeypatch):
+    """Strides are no part of a kind of call, and those kernels take no others: keys that are stored transposed."""
+    from ascend_adapt.kernels.attention import AttentionCall, _sdpa
+
+    strides, torchs_own = [], torch.nn.functional.scaled_dot_product_attention
+
+    def attend(q, k, v, **more):
+        strides.extend(each.stride(-1) for each in (q, k, v))
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return torchs_own(q, k, v, **more)
+
+    monkeypatch.setattr(_sdpa, "scaled_dot_product_attention", attend)
+    q, k, v = (torch.randn(1, 2, 8, 5).transpose(2, 3) for _ in range(3))
+    found = _sdpa.efficient.run(AttentionCall(q, k, v, causal=True))
+    assert strides == [1, 1, 1]
+    torch.testing.assert_close(found, attention(q, k, v, causal=True))
 
 
 def test_cuda_is_offered_torchs_kernels_in_turn():

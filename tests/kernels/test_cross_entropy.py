@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from kernels import oracle
 
-from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.errors import KernelArgumentError, KernelError
 from ascend_adapt.kernels import cross_entropy, linear_cross_entropy, requests
 from ascend_adapt.kernels.linear_cross_entropy import _chunks
 
@@ -108,6 +108,45 @@ def test_the_linear_form_may_be_run_backward_twice():
     torch.testing.assert_close(hidden.grad, 2 * once)
 
 
+def test_the_linear_form_computes_no_gradient_under_no_grad(monkeypatch):
+    asked = []
+    monkeypatch.setattr(_chunks._Gradients, "add", lambda *_: asked.append(1))
+    hidden, weight = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    with torch.no_grad():
+        linear_cross_entropy(hidden, weight, torch.tensor([0, 1, 2]))
+    assert not asked
+    linear_cross_entropy(hidden, weight, torch.tensor([0, 1, 2]))
+    assert asked
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("form", ["logits", "linear"])
+def test_a_gradient_of_the_gradient_is_refused_and_not_left_out(form, reduction):
+    """A gradient penalty that is added to the loss: without the refusal only the loss would be learned from."""
+    requests.state({"cross_entropy": "reference"})
+    x, weight, labels = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4), torch.tensor([0, 1, 2])
+    if form == "linear":
+        loss = linear_cross_entropy(x, weight, labels, reduction=reduction).sum()
+    else:
+        loss = cross_entropy(x @ weight.t(), labels, reduction=reduction).sum()
+    (of_x,) = torch.autograd.grad(loss, x, create_graph=True)
+    with pytest.raises(KernelError, match="the gradient of its gradient was asked for"):
+        (loss + of_x.square().sum()).backward()
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does
+def test_compiled_it_has_the_same_gradient():
+    """Its backward is traced, with all that decorates it."""
+    logits, labels = torch.randn(3, 5).bfloat16(), torch.tensor([0, 1, 4])
+    compiled = torch.compile(lambda x: cross_entropy(x, labels), backend="aot_eager", fullgraph=True)
+    grads = []
+    for run in (lambda x: cross_entropy(x, labels), compiled):
+        leaf = logits.clone().requires_grad_()
+        run(leaf).backward()
+        grads.append(leaf.grad)
+    torch.testing.assert_close(*grads)
+
+
 def test_without_a_token_that_counts_the_mean_is_nan_and_its_gradient_is_not():
     logits = torch.randn(2, 5, requires_grad=True)
     for loss in (
@@ -175,6 +214,10 @@ def test_a_vocabulary_over_two_ranks_is_that_of_one(tmp_path):
         (torch.tensor([1, -1]), {}, "labels: hold -1"),
         (torch.tensor([1, 2]), {"reduction": "average"}, "reduction='average': expected mean, sum, none"),
         (torch.tensor([1, 2]), {"label_smoothing": 2.0}, "label_smoothing=2.0: expected 0 to 1"),
+        (np.array([1, 2]), {}, "labels: is ndarray, expected int64 [2]"),
+        (torch.tensor([1, 2]), {"label_smoothing": "a"}, "label_smoothing: is 'a', expected a number"),
+        (torch.tensor([1, 2]), {"ignore_index": 1.5}, "ignore_index=1.5: expected an int"),
+        (torch.tensor([1, 2]), {"vocab_range": 5}, "vocab_range=5: expected"),
         (torch.tensor([1, 2]), {"vocab_range": (5, 10)}, "vocab_range=(5, 10): without a group logits holds all 5"),
     ],
 )
@@ -182,6 +225,13 @@ def test_what_does_not_fit_is_refused(targets, given, words):
     with pytest.raises(KernelArgumentError) as caught:
         cross_entropy(torch.randn(2, 5), targets, **given)
     assert words in str(caught.value)
+
+
+def test_no_vocabulary_and_no_axis_are_refused():
+    with pytest.raises(KernelArgumentError, match=r"logits \[2, 0\]: a vocabulary of 0"):
+        cross_entropy(torch.randn(2, 0), torch.tensor([-100, -100]))
+    with pytest.raises(KernelArgumentError, match=r"logits: has shape \[\], expected \[\.\.\., V\]"):
+        cross_entropy(torch.tensor(1.0), torch.tensor(0))
 
 
 def test_the_linear_form_refuses_a_transposed_weight():

@@ -196,6 +196,28 @@ def test_importing_kernels_loads_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        lambda x: torch.func.grad(lambda x: gelu(x).sum())(x),
+        lambda x: torch.vmap(lambda x: layer_norm(x))(x),
+        lambda x: torch.jit.trace(lambda x: masked_softmax(x, causal=True), x, check_trace=False)(x),
+    ],
+)
+def test_a_first_call_may_be_one_that_is_transformed(transformed):
+    """There is nothing to compare a backend on then; a later call of the kind is compared."""
+    dispatch.forget()
+    x = torch.randn(2, 3, 7, 7)
+    first = transformed(x)
+    assert not dispatch.choices()
+    gelu(x)
+    layer_norm(x)
+    masked_softmax(x, causal=True)
+    assert len(dispatch.choices()) == 3
+    torch.testing.assert_close(transformed(x), first)
+
+
 def test_a_chosen_backend_costs_no_graph_break():
     x = torch.randn(2, 2, 5, 5)
     right = masked_softmax(x, causal=True)

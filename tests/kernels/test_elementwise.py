@@ -127,6 +127,13 @@ def test_what_is_not_turned_passes_unchanged():
             lambda: rotary(torch.randn(2, 5, 4), *[torch.randn(3, 4)] * 2),
             "cos: has shape [3, 4], expected one that broadcasts to [2, 5, 4]",
         ),
+        (lambda: rms_norm(torch.randn(2, 3), [1.0] * 3), "weight: is list, expected a float tensor [3]"),
+        (lambda: layer_norm(torch.randn(2, 3), torch.ones(3, dtype=torch.int32)), "weight: is torch.int32 [3]"),
+        (lambda: rms_norm(torch.tensor(1.0)), "x: has shape [], expected [..., D]"),
+        (lambda: layer_norm(torch.randn(2, 3), eps=None), "eps: is None, expected a number"),
+        (lambda: gelu(torch.tensor(1.0)), "x: has shape [], expected [..., H]"),
+        (lambda: gelu(torch.randn(2, 3), np.ones(3)), "bias: is ndarray, expected a float tensor [3]"),
+        (lambda: swiglu(np.ones((2, 4), dtype=np.float32)), "x: is ndarray, expected a float tensor [..., 2 H]"),
         (lambda: rotary(torch.randn(2, 4), torch.randn(4), torch.randn(2)), "sin: has shape [2], cos [4] asks for [4]"),
     ],
 )

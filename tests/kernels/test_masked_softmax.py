@@ -101,6 +101,8 @@ def test_the_finite_fills_differ_where_nothing_is_seen_or_scores_are_low():
             {"masked_out": torch.zeros(2, 4, 5, dtype=torch.bool)},
             "masked_out: has shape [2, 4, 5], expected one that broadcasts to the scores [2, 3, 4, 5]",
         ),
+        (torch.randn(2, 5), {"scale": torch.ones(5)}, "scale: is torch.float32 [5], expected a number"),
+        (torch.randn(2, 5), {"scale": None}, "scale: is None, expected a number"),
         (torch.randn(5), {}, "x: has shape [5], expected scores"),
         (torch.zeros(2, 2, dtype=torch.int64), {}, "x: is torch.int64 [2, 2], expected a float tensor"),
     ],

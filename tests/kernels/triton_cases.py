@@ -97,6 +97,22 @@ def test_softmax_masks_scores_of_any_size_exactly(score):
     assert softmax.run(MaskedSoftmaxCall(x, hidden)).tolist() == [[0.5, 0.5, 0.0]]
 
 
+@pytest.mark.parametrize("score", [1e4, 1e5, 1e6])
+@pytest.mark.parametrize("columns", [64, 20011])
+def test_softmax_of_large_scores_is_as_exact_as_of_small_ones(score, columns):
+    """What counts are the differences of scores, which are exact here."""
+    torch.manual_seed(0)
+    x = (torch.randint(0, 8, (3, columns)) + score).to(DEVICE)
+    torch.testing.assert_close(softmax.run(MaskedSoftmaxCall(x)).double(), x.double().softmax(-1), atol=0, rtol=1e-5)
+
+
+def test_softmax_of_rows_that_a_float_mask_hides_whole_is_that_of_its_definition():
+    """transformers' float masks hold the smallest number of their dtype; minus infinity would give zeros."""
+    x = torch.full((2, 8), torch.finfo(torch.float32).min, device=DEVICE)
+    close(softmax.run(MaskedSoftmaxCall(x)), softmax_reference.run(MaskedSoftmaxCall(x)), torch.float32)
+    assert softmax.run(MaskedSoftmaxCall(x)).sum() == 2
+
+
 def test_softmax_takes_scores_that_are_not_contiguous():
     x = torch.randn(2, 5, 3, device=DEVICE).transpose(1, 2)
     close(softmax.run(MaskedSoftmaxCall(x)), x.softmax(-1), torch.float32)
@@ -131,6 +147,18 @@ def test_cross_entropy(columns, smoothing, padded):
         (got, got_grad), (expected, expected_grad) = results
         close(got, expected, torch.float32)
         close(got_grad, expected_grad, dtype)
+
+
+@pytest.mark.parametrize("strides", [(0, 1), (3, 1), (0, 0)])
+def test_cross_entropy_of_rows_that_share_memory_gives_each_its_gradient(strides):
+    torch.manual_seed(0)
+    rows = torch.randn(40, device=DEVICE).as_strided((5, 7), strides)
+    labels, grads = torch.arange(5, device=DEVICE), []
+    for implementation in (cross_entropy, cross_entropy_reference):
+        leaf = rows.detach().requires_grad_()
+        implementation.run(CrossEntropyCall(leaf, labels, vocabulary=7)).sum().backward()
+        grads.append(leaf.grad)
+    close(*grads, torch.float32)
 
 
 def test_cross_entropy_of_a_label_outside_the_vocabulary_is_nan():

@@ -30,7 +30,9 @@ def test_host_1_the_guides_slot_is_read_with_one_warning():
 
 @pytest.mark.parametrize(
     "line",
-    ["w-3 lots=8", "w-3", "w-3 slots=", "w-3 slots=x", "w-3 slots=0", "w-3 slots=1 more", "-oProxyCommand=x slots=1"],
+    ["w-3 lots=8", "w-3", "w-3 slots=", "w-3 slots=x", "w-3 slots=0", "w-3 slots=1 more", "-oProxyCommand=x slots=1"]
+    + ["w-[3-4] slots=1", "w-3,w-4 slots=1", "^/etc/passwd slots=1", "/w/ slots=1", "u@w-3;id slots=1", "w-%h slots=1"]
+    + ["w-3 slots=4097", "w-3 slots=99999999999", f"w-3 slots={'9' * 5000}"],
 )
 def test_host_1_a_malformed_line_is_named(line):
     with pytest.raises(LaunchError, match=r"hostfile hosts: line 2 is .*expected `name slots=N`") as raised:

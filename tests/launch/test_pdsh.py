@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import os
+import resource
+import select
 import shutil
 import socket
 import ssl
@@ -12,8 +16,10 @@ import time
 
 import pytest
 
-from ascend_adapt.launch import callback
-from ascend_adapt.launch.pdsh import named
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch import callback, connecting
+from ascend_adapt.launch.pdsh import OverPdsh, named
+from ascend_adapt.launch.request import parse
 
 
 @pytest.mark.parametrize(
@@ -94,3 +100,75 @@ def test_bytes_both_ways_and_the_end(server):
     for end in ends:
         end.close()
     assert isinstance(tls, ssl.SSLSocket)
+
+
+def test_a_connection_whose_descriptor_has_a_high_number(server):
+    """As with some hundred hosts, and as select() does not take it."""
+    port, fingerprint, accepted = server
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4096:
+        pytest.skip(f"not checked: many descriptors: the hard limit is {hard}")
+    tls = callback._connect(["127.0.0.1"], port, fingerprint)
+    tls.sendall(b"t" * callback.TOKEN_BYTES)
+    while not accepted:
+        time.sleep(0.01)
+    ours, theirs = socket.socketpair()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+        high = socket.socket(fileno=fcntl.fcntl(theirs.detach(), fcntl.F_DUPFD_CLOEXEC, 2000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    threading.Thread(target=callback.relay, args=(tls, high), daemon=True).start()
+    ours.sendall(b"word")
+    there = accepted[0][0]
+    there.settimeout(10)
+    assert there.recv(4) == b"word"
+    ours.close()
+
+
+@pytest.fixture
+def hosts_by_pdsh(tmp_path, monkeypatch):
+    """Two other hosts by a stand-in for pdsh, which says something and ends."""
+
+    def start(script):
+        if shutil.which("openssl") is None:
+            pytest.skip("not checked: openssl: is not installed")
+        (tmp_path / "pdsh").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "pdsh").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        way = OverPdsh(None)
+        return way, way.links(["10.255.0.1", "10.255.0.2"])
+
+    return start
+
+
+def test_a_pdsh_that_ends_at_once_is_not_waited_for(hosts_by_pdsh):
+    way, links = hosts_by_pdsh("echo 'No such rcmd module \"nonsense\"' >&2; exit 1")
+    try:
+        for link in links:
+            assert select.select([link.source], [], [], 10)[0]
+            assert os.read(link.source, 1) == b""
+            assert 'No such rcmd module "nonsense"' in way.why_not(link, 60)
+    finally:
+        way.close()
+        for link in links:
+            link.close()
+
+
+def test_the_port_is_closed_with_the_job(hosts_by_pdsh):
+    way, links = hosts_by_pdsh("exit 0")
+    port = way._listener.getsockname()[1]
+    time.sleep(0.2)  # until it waits for callers
+    way.close()
+    for link in links:
+        link.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5)
+
+
+def test_a_colon_is_for_ssh(hosts_by_pdsh, monkeypatch):
+    monkeypatch.setattr(connecting.shutil, "which", lambda name: name)
+    request = parse(["--launcher", "pdsh", "-H", "hosts", "t.py"])
+    with pytest.raises(LaunchError, match="2001:db8::1 has a colon"):
+        connecting.choose(request, ["w-2.invalid", "2001:db8::1"])
+    assert not isinstance(connecting.choose(parse(["-H", "hosts", "t.py"]), ["w-2.invalid", "2001:db8::1"]), OverPdsh)

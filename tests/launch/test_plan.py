@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from ascend_adapt.errors import LaunchError
-from ascend_adapt.launch.plan import local_host, of_command, of_ranks
+from ascend_adapt.launch.plan import local_host, of_command, of_ranks, without_secrets
 from ascend_adapt.launch.request import parse
 
 
@@ -63,6 +63,13 @@ def test_what_is_started_once_is_no_rank(argv, command):
 def test_more_ranks_than_devices_is_an_error():
     with pytest.raises(LaunchError, match="--nproc 3: found 2 npu devices"):
         plan("--nproc", "3", device="npu", found=2)
+
+
+def test_which_names_look_secret():
+    secret = ("AWS_SECRET_ACCESS_KEY", "DB_PASS", "SSH_KEY", "MYSQL_PWD", "GIT_AUTH", "GPG_PASSPHRASE")
+    told = {*secret, "PWD", "OLDPWD", "KEYBOARD", "HCCL_BYPASS", "HCCL_BUFFSIZE"}
+    hidden = {name for name, value in without_secrets(dict.fromkeys(told, "v")).items() if value == "***"}
+    assert hidden == set(secret)
 
 
 def test_json_hides_what_looks_secret():

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ascend_adapt.errors import LaunchError
-from ascend_adapt.launch import environment, hostfile, machines
+from ascend_adapt.launch import agent, environment, hostfile, machines
 from ascend_adapt.launch.channel import Decoder, Kind, Sender, frame, json_frame
+from ascend_adapt.launch.fleet import allow_descriptors, compare
 from ascend_adapt.launch.hostfile import Host
 from ascend_adapt.launch.plan import of_ranks
 from ascend_adapt.launch.request import parse
@@ -159,9 +163,87 @@ def test_hosts_that_differ(ascend_run, stub, tmp_path):
     assert "install the same on all hosts" in job.stderr
 
 
-def test_a_busy_port(ascend_run, stub):
-    import socket
+def test_two_names_of_one_machine():
+    """Their ranks would take the same devices; on a CPU there is nothing to share."""
+    facts = {"versions": {}, "devices": {}, "time_ns": time.time_ns(), "jobs": [], "machine": agent.machine()}
+    links = [SimpleNamespace(name=name, address=name, hello=facts) for name in ("w-1", "W-1")]
+    parts = {link.address: SimpleNamespace(ranks=()) for link in links}
+    compare(links, parts, "cpu")
+    with pytest.raises(LaunchError, match="hosts w-1 and W-1: are one machine"):
+        compare(links, parts, "npu")
 
+
+def test_many_hosts_need_many_descriptors():
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, limits[1]))
+        allow_descriptors(2)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 300
+        allow_descriptors(100)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 756
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def serving(**limits):
+    """Return an agent's process, with other limits of its waits, and the launcher's end of its connection."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        for name, seconds in limits.items():
+            setattr(agent, name, seconds)
+        agent.main(theirs.fileno(), None)
+    theirs.close()
+    return pid, ours
+
+
+def gone(pid, seconds=15.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False
+
+
+def test_an_agent_without_an_order_ends():
+    """Its launcher was cut off meanwhile: the connection stays as it is, and nobody says anything."""
+    pid, ours = serving(_ORDER_WAIT_S=0.5)
+    with ours:
+        assert gone(pid)
+
+
+def test_an_agent_whose_last_word_nobody_takes_ends(tmp_path):
+    script = tmp_path / "loud.py"
+    script.write_text("print('x' * 300000)")  # more than the connection takes, less than with all pipes before it
+    pid, ours = serving(LOST_S=4.0, _LAST_WORDS_S=0.1, _END_S=1.0)
+    argv, env = [sys.executable, str(script)], {"LOCAL_RANK": "0", "RANK": "1"}
+    rank = {"host": "w-1", "rank": 1, "local_rank": 0, "device": "cpu", "env": env, "argv": argv}
+    order = {
+        "folder": str(tmp_path),
+        "run_dir": str(tmp_path / "run"),
+        "job": {"launcher": {}},
+        "name": "job",
+        "attempt": 0,
+        "forwarded": {},
+        "device": "cpu",
+        "towards": "w-2",
+        "strict": False,
+        "world_size": 1,
+        "master_addr": "127.0.0.1",
+        "master_port": 1,
+        "ranks": [rank],
+    }
+    with ours:
+        ours.sendall(json_frame(Kind.ORDER, order))
+        assert gone(pid)
+        assert (tmp_path / "run/rank-1.log").stat().st_size == 300001
+
+
+def test_a_busy_port(ascend_run, stub):
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         job = ascend_run(*JOB, "--master-port", str(port), "told.py", **stub)
@@ -185,13 +267,16 @@ exec sh -c "$(printf %s "$last" | sed 's#import sys;#{lines}import sys;#')"
 
 def test_the_dry_run(ascend_run, stub, tmp_path):
     (tmp_path / "hosts").write_text("w-1 slots=1\nw-2 slots=3\nw-3 slots=8\n")
-    job = ascend_run(*JOB, "--dry-run", "-i", "w-1@w-2:0,2", "--device", "npu", "told.py", MY_TOKEN="t", **stub)
+    argv = ("--dry-run", "-i", "w-1@w-2:0,2", "--device", "npu", "--export", "MY_TOKEN", "told.py")
+    job = ascend_run(*JOB, *argv, MY_TOKEN="t0ken", HCCL_ALGO="ring", **stub)
     plan = json.loads(job.stdout)
     assert (plan["world_size"], plan["master_addr"]) == (3, "w-1")
     ranks = [(rank["host"], rank["rank"], rank["local_rank"], rank["device"]) for rank in plan["ranks"]]
     assert ranks == [("w-1", 0, 0, "npu:0"), ("w-2", 1, 0, "npu:0"), ("w-2", 2, 1, "npu:1")]
     assert [rank["env"].get("ASCEND_RT_VISIBLE_DEVICES") for rank in plan["ranks"]] == [None, "0,2", "0,2"]
     assert {rank["env"]["HCCL_CONNECT_TIMEOUT"] for rank in plan["ranks"]} == {"1210"}
+    assert {(rank["env"]["HCCL_ALGO"], rank["env"]["MY_TOKEN"]) for rank in plan["ranks"]} == {("ring", "***")}
+    assert "t0ken" not in job.stdout + job.stderr
     assert not (tmp_path / "called").exists()
 
 

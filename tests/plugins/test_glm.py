@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import sys
 
 import code_base_records
+import numpy
 import pytest
 import torch
 from code_bases import code_base
@@ -139,6 +141,30 @@ def test_dropout_draws_as_upstream_does(glm: Site) -> None:
     assert Tracker.forked == 1
     layer.eval()(torch.randn(1, S, H).double(), separated(1))
     assert Tracker.forked == 1
+
+
+def test_a_checkpoint_with_random_states_loads(glm: Site, tmp_path) -> None:
+    source = """
+        import torch
+        def {name}:
+            checkpoint_name = {path}
+            sd = torch.load(checkpoint_name, map_location='cpu')
+            return sd
+        """
+    glm.write(
+        train_utils=source.format(name="load_pretrained(model, checkpoint_path, args, task_tokens=None)", path="model"),
+        utils=source.format(name="load_checkpoint(model, optimizer, lr_scheduler, args)", path="model"),
+    )
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"module": {}, "np_rng_state": numpy.random.RandomState(1).get_state()}, path)
+    import train_utils
+    import utils
+
+    with pytest.raises(pickle.UnpicklingError, match="Weights only"):
+        train_utils.load_pretrained(path, None, None)
+    ascend_adapt.enable(device="cpu")
+    assert train_utils.load_pretrained(path, None, None)["module"] == {}
+    assert utils.load_checkpoint(path, None, None, None)["np_rng_state"][0] == "MT19937"
 
 
 def test_a_corpus_is_read_from_the_path_that_is_given(glm: Site, tmp_path) -> None:

@@ -53,7 +53,7 @@ class UpstreamJob:
     a distribution and a version whose source archive the job has on its path. ``loss`` finds the losses in what one
     rank prints, one group each, oldest first. ``bound`` is by how much they may differ between devices in float32,
     relative. ``needs`` names packages that must be installed. The code base itself takes 16 bits on no device of
-    ``float32_only``. ``resumes`` names the job that it is with an interruption: its losses are the same.
+    ``float32_only``. ``resumes`` names the job that it is with an interruption: its last loss is the same.
     """
 
     name: str

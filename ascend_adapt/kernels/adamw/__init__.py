@@ -8,7 +8,14 @@ from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
-from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
+from ascend_adapt.kernels.arguments import (
+    check_float,
+    check_float_or_none,
+    check_number,
+    check_together,
+    is_tensor,
+    told,
+)
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
@@ -33,10 +40,13 @@ class AdamwCall(Call):
         return self.params[0]
 
     def signature(self) -> tuple[Any, ...]:
-        """Return what differs between parameters in kind, not in size: there are thousands of them each step."""
+        """Return what differs between parameters in kind, not in size: there are thousands of them each step.
+
+        They are all on one device, which is another where an optimizer is offloaded.
+        """
         columns = (self.params, self.grads, self.exp_avgs, self.exp_avg_sqs)
         kinds = {(*(each.dtype for each in row), row[0].dim()) for row in zip(*columns, strict=True)}
-        return (frozenset(kinds), frozenset(step.dim() for step in self.steps))
+        return (self.params[0].device, frozenset(kinds), frozenset(step.dim() for step in self.steps))
 
     def small(self) -> AdamwCall:
         """Return a call of a few numbers of the first parameter."""
@@ -94,7 +104,9 @@ def adamw(
     for name, others in lists.items():
         if len(others) != len(params):
             raise KernelArgumentError(f"{name}: has {len(others)} tensors, params {len(params)} — give one for each")
-    if not all(0.0 <= rate < 1.0 for rate in betas):
+    for name, number in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
+        check_number(name, number)
+    if len(betas) != 2 or not all(0.0 <= rate < 1.0 for rate in betas):
         raise KernelArgumentError(f"betas={betas!r}: expected two numbers from 0 to below 1 — correct them")
     if len({id(step) for step in steps}) != len(steps):
         raise KernelArgumentError("steps: two parameters share a counter, expected one for each — give each its own")
@@ -103,8 +115,13 @@ def adamw(
         param = params[index]
         check_float(f"params[{index}]", param, shape="of any shape")
         for name, others in (("grads", grads), ("exp_avgs", exp_avgs), ("exp_avg_sqs", exp_avg_sqs)):
-            check_shape(f"{name}[{index}]", others[index], param.shape, f"params[{index}]")
+            check_float_or_none(f"{name}[{index}]", others[index], param.shape, f"params[{index}]")
             check_together(f"params[{index}]", param, **{f"{name}[{index}]": others[index]})
+        step = steps[index]
+        if not is_tensor(step) or step.numel() != 1 or step.dtype.itemsize < 4 or not step.dtype.is_floating_point:
+            raise KernelArgumentError(
+                f"steps[{index}]: is {told(step)}, expected a tensor of one fp32 number — give it"
+            )
         check_together("params[0]", params[present[0]], **{f"params[{index}]": param})
     if not present:
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import masks, small_tensors
-from ascend_adapt.kernels.arguments import check_float, check_together
+from ascend_adapt.kernels.arguments import check_float, check_number, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
@@ -51,12 +51,16 @@ class AttentionCall(Call):
         masks.check_masked_out(self.masked_out, (batch, heads, queries, keys), q.device)
         masks.check_bias(self.bias, (batch, heads, queries, keys), q.device)
         masks.check_window(self.window)
+        if self.scale is not None:
+            check_number("scale", self.scale)
+            if getattr(self.scale, "requires_grad", False):
+                raise KernelArgumentError("scale: wants a gradient, which attention does not give — scale q by it")
         masks.check_cu_seqlens(self.cu_seqlens, batch, queries, keys, q.device)
 
     @property
     def factor(self) -> float:
         """What the scores are multiplied by."""
-        return float(self.q.shape[-1] ** -0.5 if self.scale is None else self.scale)
+        return float(max(1, self.q.shape[-1]) ** -0.5 if self.scale is None else self.scale)
 
     def small(self) -> AttentionCall:
         """Return a call of one batch and one key head, and of the last queries and keys."""
@@ -117,6 +121,8 @@ def attention(
         KernelArgumentError: a float as masked_out, a bool as bias, or shapes that do not fit.
         BackendUnavailable: a backend was asked for that cannot serve the call.
     """
+    if type(dropout_p) is not float:
+        check_number("dropout_p", dropout_p)
     if not 0.0 <= dropout_p < 1.0:
         raise KernelArgumentError(f"dropout_p={dropout_p!r}: expected at least 0 and less than 1 — correct it")
     causal = bool(causal) or window is not None

@@ -58,6 +58,8 @@ def supports(call: AttentionCall) -> str:
         return f"lengths {queries} and {keys} are not in 1 to 1048576"
     if not 1 <= batch <= 2**21:
         return f"batch {batch} is not in 1 to 2097152"
+    if call.bias is not None and call.bias.dtype == torch.float64:
+        return "its bias has at most fp32"
     if call.bias is not None and call.bias.requires_grad:
         return "it gives no gradient of the bias"
     # On a 950DT, by op-plugin's determin_API_list.md.
@@ -69,7 +71,7 @@ def supports(call: AttentionCall) -> str:
 
 def run(call: AttentionCall) -> torch.Tensor:
     """Return the attention."""
-    return _pieces.without_blind_rows(call, _run)
+    return _pieces.without_blind_rows(_pieces.as_wide_as_its_bias(call), _run).to(call.q.dtype)
 
 
 def _run(call: AttentionCall) -> torch.Tensor:

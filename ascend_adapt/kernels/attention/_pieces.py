@@ -20,6 +20,14 @@ def without_blind_rows(call: AttentionCall, run: Callable[[AttentionCall], torch
     return torch.cat([zeros, run(part(call, slice(blind, queries), slice(0, call.k.shape[2])))], 2)
 
 
+def as_wide_as_its_bias(call: AttentionCall) -> AttentionCall:
+    """Return the call in the dtype of its bias where that is wider: in bf16 a bias of 1000 would be off by up to 2."""
+    if call.bias is None or call.bias.dtype == call.q.dtype:
+        return call
+    dtype = torch.promote_types(call.q.dtype, call.bias.dtype)
+    return replace(call, q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype))
+
+
 def documents(call: AttentionCall) -> Iterator[AttentionCall]:
     """Yield the call of each packed document; borders on a device are waited for."""
     borders = call.cu_seqlens.tolist()

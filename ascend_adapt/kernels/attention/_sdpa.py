@@ -7,9 +7,11 @@ bool masks have the other sense, and it knows no window and no packed rows.
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,7 +37,7 @@ class _Torch:
         with self._selected(call):
             if _is_torchs_own(call):
                 return self._attend(call, is_causal=call.causal)
-            return _pieces.without_blind_rows(call, self._whole)
+            return _pieces.without_blind_rows(_pieces.as_wide_as_its_bias(call), self._whole).to(call.q.dtype)
 
     def _selected(self, call: AttentionCall) -> Any:
         if call.q.device.type != "cuda" or not dispatch.is_deterministic():
@@ -96,9 +98,11 @@ class _Torch:
 
     def _attend(self, call: AttentionCall, q: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
         shared = call.q.shape[1] != call.k.shape[1]
-        q = call.q if q is None else q
+        q, scale = call.q if q is None else q, call.scale
+        if scale is not None and scale < 0:  # torch's causal kernel for a CPU gives nan
+            q, scale = -q, -scale
         return scaled_dot_product_attention(
-            q, call.k, call.v, dropout_p=call.dropout_p, scale=call.scale, enable_gqa=shared, **more
+            q, call.k, call.v, dropout_p=call.dropout_p, scale=scale, enable_gqa=shared, **more
         )
 
 
@@ -127,13 +131,15 @@ class _OnCuda(_Torch):
         return self._refused(call)
 
     def _refused(self, call: AttentionCall) -> str:
-        shared = call.q.shape[1] != call.k.shape[1]
+        call, shared = _pieces.as_wide_as_its_bias(call), call.q.shape[1] != call.k.shape[1]
         if shared and not self.shares_heads:
             call = _expanded(call)
             shared = False
-        # Causal queries are padded to the number of keys; only shapes are looked at.
+        # Causal queries are padded to the number of keys; shapes are looked at, and strides, which run() makes even.
         q = call.q[:, :, :1].expand(-1, -1, call.k.shape[2], -1) if call.causal else call.q
-        given = torch.backends.cuda.SDPAParams(q, call.k, call.v, None, call.dropout_p, call.causal, shared)
+        given = torch.backends.cuda.SDPAParams(
+            *map(_with_even_rows, (q, call.k, call.v)), None, call.dropout_p, call.causal, shared
+        )
         asked = getattr(torch.backends.cuda, self.can_use)
         if asked(given, False):
             return ""
@@ -149,6 +155,9 @@ class _OnCuda(_Torch):
     def _attend(self, call: AttentionCall, q: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
         if call.q.shape[1] != call.k.shape[1] and not self.shares_heads:
             call = _expanded(call)
+        q, k, v = map(_with_even_rows, (call.q if q is None else q, call.k, call.v))
+        if k is not call.k or v is not call.v:
+            call = replace(call, k=k, v=v)
         return super()._attend(call, q, **more)
 
 
@@ -201,13 +210,19 @@ def _only(*kernels: SDPBackend) -> Any:
 
 
 class _Switched:
-    """Sets those of torch's switches that differ from what is wanted, and sets them back."""
+    """Sets those of torch's switches that differ from what is wanted, and sets them back.
+
+    They are the process's: threads, as those of DataParallel, wait for each other.
+    """
+
+    _lock = threading.RLock()
 
     def __init__(self, kernels: tuple[SDPBackend, ...]) -> None:
         self.kernels = kernels
         self.changed: list[tuple[Callable[[bool], None], bool]] = []
 
     def __enter__(self) -> None:
+        self._lock.acquire()
         for kernel, (enabled, enable) in _SWITCHES.items():
             before, state = enabled(), kernel in self.kernels
             if before != state:
@@ -217,6 +232,12 @@ class _Switched:
     def __exit__(self, *error: object) -> None:
         for enable, before in self.changed:
             enable(before)
+        self._lock.release()
+
+
+def _with_even_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with neighbouring elements in its last axis: torch's CUDA kernels take no others."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _varlen() -> Any:
@@ -236,7 +257,7 @@ def _packed(call: AttentionCall) -> torch.Tensor:
         return torch.arange(batch + 1, dtype=torch.int32, device=call.q.device) * length
 
     of_q, of_k = (borders(queries), borders(keys)) if call.cu_seqlens is None else (call.cu_seqlens,) * 2
-    q, k, v = (each.transpose(1, 2).flatten(0, 1) for each in (call.q, call.k, call.v))
+    q, k, v = (_with_even_rows(each.transpose(1, 2).flatten(0, 1)) for each in (call.q, call.k, call.v))
     left = -1 if call.window is None else call.window - 1
     result = _varlen()(
         q,

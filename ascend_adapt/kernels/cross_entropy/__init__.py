@@ -7,7 +7,7 @@ from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
-from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
+from ascend_adapt.kernels.arguments import check_float, check_number, check_shape, check_together, is_tensor, told
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -58,11 +58,11 @@ def cross_entropy(
         vocab_range: this rank's ids, first and one past the last; every rank has as many. Default: in rank order.
 
     Raises:
-        KernelArgumentError: shapes that do not fit, a label (on a CPU; elsewhere its loss is nan, or torch's own
-            device assertion fails) outside the vocabulary, or a reduction that does not exist.
+        KernelArgumentError: shapes that do not fit, a label (on a CPU, uncompiled; elsewhere its loss is nan, or
+            torch's own device assertion fails) outside the vocabulary, or a reduction that does not exist.
         BackendUnavailable: a backend was asked for that cannot serve the call.
     """
-    check_float("logits", logits, shape="[..., V]")
+    check_float("logits", logits, shape="[..., V]", least=1)
     columns = int(logits.shape[-1])
     first, vocabulary = check_labels(
         "logits", logits, columns, labels, ignore_index, label_smoothing, reduction, group, vocab_range
@@ -84,17 +84,29 @@ def check_labels(
     vocab_range: tuple[int, int] | None,
 ) -> tuple[int, int]:
     """Return the id of the first column and the size of the vocabulary, or refuse what does not fit."""
-    if not hasattr(labels, "dtype") or str(labels.dtype) != "torch.int64":
-        told = f"{labels.dtype} {list(labels.shape)}" if hasattr(labels, "dtype") else type(labels).__name__
-        raise KernelArgumentError(f"labels: is {told}, expected int64 {list(tensor.shape[:-1])} — convert it")
+    if not is_tensor(labels) or str(labels.dtype) != "torch.int64":
+        raise KernelArgumentError(f"labels: is {told(labels)}, expected int64 {list(tensor.shape[:-1])} — convert it")
+    if not columns:
+        raise KernelArgumentError(
+            f"{name} {list(tensor.shape)}: a vocabulary of 0, expected at least 1 — give its columns"
+        )
     check_shape("labels", labels, tensor.shape[:-1], f"{name} {list(tensor.shape)}")
     check_together(name, tensor, labels=labels)
     if reduction not in REDUCTIONS:
         raise KernelArgumentError(f"reduction={reduction!r}: expected {', '.join(REDUCTIONS)} — correct it")
+    if not isinstance(ignore_index, int):
+        raise KernelArgumentError(f"ignore_index={ignore_index!r}: expected an int — correct it")
+    check_number("label_smoothing", label_smoothing)
     if not 0.0 <= label_smoothing <= 1.0:
         raise KernelArgumentError(f"label_smoothing={label_smoothing!r}: expected 0 to 1 — correct it")
+    if vocab_range is not None and not (isinstance(vocab_range, (tuple, list)) and len(vocab_range) == 2):
+        raise KernelArgumentError(
+            f"vocab_range={vocab_range!r}: expected the first id and one past the last — give both"
+        )
     first, vocabulary = _columns(name, columns, group, vocab_range)
-    if labels.device.type == "cpu":
+    import torch
+
+    if labels.device.type == "cpu" and not torch.compiler.is_compiling():  # reading them would break the graph
         wrong = labels[((labels < 0) | (labels >= vocabulary)) & (labels != ignore_index)]
         if len(wrong):
             raise KernelArgumentError(

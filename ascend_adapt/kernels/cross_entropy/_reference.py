@@ -8,6 +8,7 @@ import torch
 import torch.distributed
 
 from ascend_adapt.kernels.cross_entropy import CrossEntropyCall
+from ascend_adapt.kernels.first_order import first_order
 
 
 def supports(call: CrossEntropyCall) -> str:
@@ -30,6 +31,7 @@ class _CrossEntropy(torch.autograd.Function):
         return losses
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         logits, normaliser = ctx.saved_tensors
         return gradient(exact(logits), normaliser, grads[0], ctx.call).to(logits.dtype), None

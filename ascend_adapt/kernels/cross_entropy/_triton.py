@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from ascend_adapt.kernels.cross_entropy import CrossEntropyCall
+from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.tiles import programs, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
 
@@ -35,7 +36,8 @@ def run(call: CrossEntropyCall) -> torch.Tensor:
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, call: CrossEntropyCall) -> torch.Tensor:
-        if logits.stride(1) != 1:
+        # backward writes a gradient of these strides, so rows may not share memory, as expanded ones do.
+        if logits.stride(1) != 1 or logits.stride(0) < logits.shape[1]:
             logits = logits.contiguous()
         losses, normaliser = losses_and_normaliser(logits, call)
         ctx.call = call
@@ -43,6 +45,7 @@ class _CrossEntropy(torch.autograd.Function):
         return losses
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         logits, normaliser = ctx.saved_tensors
         into = torch.empty_strided(logits.shape, logits.stride(), dtype=logits.dtype, device=logits.device)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
-from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
+from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 APPROXIMATIONS = ("none", "tanh")
@@ -23,8 +23,8 @@ class GeluCall(Call):
 
     def check(self) -> None:
         """Refuse shapes and devices that do not fit, and another approximation."""
-        check_float("x", self.x, shape="[..., H]")
-        check_shape("bias", self.bias, self.x.shape[-1:], f"x {list(self.x.shape)}")
+        check_float("x", self.x, shape="[..., H]", least=1)
+        check_float_or_none("bias", self.bias, self.x.shape[-1:], f"x {list(self.x.shape)}")
         check_together("x", self.x, bias=self.bias)
         if self.approximate not in APPROXIMATIONS:
             raise KernelArgumentError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
-from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
+from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_number, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
@@ -22,14 +22,15 @@ class LayerNormCall(Call):
 
     def check(self) -> None:
         """Refuse shapes and devices that do not fit."""
-        check_float("x", self.x, shape="[..., D]")
+        check_float("x", self.x, shape="[..., D]", least=1)
+        check_number("eps", self.eps)
         if self.bias is not None and self.weight is None:
             raise KernelArgumentError(
                 "bias: is given without a weight, expected both or the weight alone — give weight="
             )
         of = f"x {list(self.x.shape)}"
-        check_shape("weight", self.weight, self.x.shape[-1:], of)
-        check_shape("bias", self.bias, self.x.shape[-1:], of)
+        check_float_or_none("weight", self.weight, self.x.shape[-1:], of)
+        check_float_or_none("bias", self.bias, self.x.shape[-1:], of)
         check_together("x", self.x, weight=self.weight, bias=self.bias)
 
     def small(self) -> LayerNormCall:

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.layer_norm import LayerNormCall
 from ascend_adapt.kernels.tiles import WIDEST, multiprocessors, programs, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
@@ -58,6 +59,7 @@ class _Norm(torch.autograd.Function):
         return y
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         x, weight, mean, scale = ctx.saved_tensors
         grad = grads[0].contiguous()

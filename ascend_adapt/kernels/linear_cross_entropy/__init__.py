@@ -7,7 +7,7 @@ from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
-from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
+from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_together
 from ascend_adapt.kernels.cross_entropy import check_labels
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
@@ -71,13 +71,13 @@ def linear_cross_entropy(
         vocab_range: this rank's ids, first and one past the last; every rank has as many. Default: in rank order.
 
     Raises:
-        KernelArgumentError: shapes that do not fit, a label outside the vocabulary (on a CPU; elsewhere its loss is
-            nan), or a reduction that does not exist.
+        KernelArgumentError: shapes that do not fit, a label outside the vocabulary (on a CPU, uncompiled; elsewhere its
+            loss is nan), or a reduction that does not exist.
         BackendUnavailable: a backend was asked for that cannot serve the call.
     """
-    check_float("hidden", hidden, shape="[..., H]")
+    check_float("hidden", hidden, shape="[..., H]", least=1)
     check_float("weight", weight, 2, "[V, H]")
-    if hidden.dim() == 0 or weight.shape[1] != hidden.shape[-1]:
+    if weight.shape[1] != hidden.shape[-1]:
         raise KernelArgumentError(
             f"hidden {list(hidden.shape)}, weight {list(weight.shape)}: expected [..., H] and [V, H] — transpose one"
         )
@@ -86,7 +86,7 @@ def linear_cross_entropy(
             f"hidden is {hidden.dtype}, weight {weight.dtype}: expected one dtype — convert one, as autocast does"
         )
     rows = int(weight.shape[0])
-    check_shape("bias", bias, (rows,), f"weight {list(weight.shape)}")
+    check_float_or_none("bias", bias, (rows,), f"weight {list(weight.shape)}")
     check_together("hidden", hidden, weight=weight, bias=bias)
     first, vocabulary = check_labels(
         "hidden", hidden, rows, labels, ignore_index, label_smoothing, reduction, group, vocab_range

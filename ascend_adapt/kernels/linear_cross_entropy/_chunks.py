@@ -15,6 +15,7 @@ import torch
 import torch.distributed
 
 from ascend_adapt.kernels.cross_entropy._reference import exact
+from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.linear_cross_entropy import LinearCrossEntropyCall
 
 _CHUNK_BYTES = 2**28
@@ -40,8 +41,13 @@ class Arithmetic:
 
 def by_chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Tensor:
     """Return the loss: a number, or with ``none`` one a token, [T]."""
-    function = _AllAtOnce if call.reduction != "none" else _ByToken
-    loss: torch.Tensor = function.apply(call.hidden, call.weight, call.bias, call, arithmetic)
+    inputs = (call.hidden, call.weight, call.bias)
+    loss: torch.Tensor
+    if call.reduction == "none":
+        loss = _ByToken.apply(*inputs, call, arithmetic)
+    else:
+        # A function's needs_input_grad does not tell of no_grad.
+        loss = _AllAtOnce.apply(*inputs, call, arithmetic, torch.is_grad_enabled())
     return loss
 
 
@@ -143,9 +149,10 @@ class _AllAtOnce(torch.autograd.Function):
         bias: torch.Tensor | None,
         call: LinearCrossEntropyCall,
         arithmetic: Arithmetic,
+        wanted: bool,
     ) -> torch.Tensor:
         needed = ctx.needs_input_grad[:3]
-        gradients = _Gradients(hidden, weight, bias, needed) if any(needed) else None
+        gradients = _Gradients(hidden, weight, bias, needed) if wanted and any(needed) else None
         total = torch.zeros((), dtype=exact(hidden[:0]).dtype, device=hidden.device)
         one = torch.ones_like(total)
         for chunk in _chunks(call, arithmetic):
@@ -162,10 +169,11 @@ class _AllAtOnce(torch.autograd.Function):
         return total / counted
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *gradients, counted = ctx.saved_tensors
         # Without a token that counts the loss is nan, and its gradient, as torch's, zero.
-        return (*_finished(gradients, grads[0] / counted.clamp(min=1), ctx.dtypes), None, None)
+        return (*_finished(gradients, grads[0] / counted.clamp(min=1), ctx.dtypes), None, None, None)
 
 
 class _ByToken(torch.autograd.Function):
@@ -191,6 +199,7 @@ class _ByToken(torch.autograd.Function):
         return losses
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, normaliser = ctx.saved_tensors
         gradients = _Gradients(hidden, weight, bias, ctx.needs_input_grad[:3])

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import masks, small_tensors
-from ascend_adapt.kernels.arguments import check_float
+from ascend_adapt.kernels.arguments import check_float, check_number
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 EXACT, FINITE, FINITE_ZEROED = "exact", "finite", "finite zeroed"
@@ -28,9 +27,8 @@ class MaskedSoftmaxCall(Call):
 
     def check(self) -> None:
         """Refuse a mask that is not bool, and shapes and devices that do not fit."""
-        check_float("x", self.x, shape="[B, N, Q, K]")
-        if self.x.dim() < 2:
-            raise KernelArgumentError(f"x: has shape {list(self.x.shape)}, expected scores [B, N, Q, K] — reshape it")
+        check_float("x", self.x, shape="scores [B, N, Q, K]", least=2)
+        check_number("scale", self.scale)
         masks.check_masked_out(self.masked_out, self.x.shape, self.x.device)
 
     def small(self) -> MaskedSoftmaxCall:
@@ -62,7 +60,7 @@ def masked_softmax(x: Any, *, masked_out: Any = None, scale: Any = 1.0, causal: 
 
 def masked_softmax_as(fill: str, x: Any, *, masked_out: Any = None, scale: Any = 1.0, causal: bool = False) -> Any:
     """Return masked_softmax with another ``fill``; ``causal`` is exact in each."""
-    return KERNEL(MaskedSoftmaxCall(x, masked_out, scale, causal, fill if masked_out is not None else EXACT))
+    return KERNEL(MaskedSoftmaxCall(x, masked_out, scale, bool(causal), fill if masked_out is not None else EXACT))
 
 
 KERNEL = Kernel(

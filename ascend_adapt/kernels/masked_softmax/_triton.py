@@ -13,12 +13,12 @@ import torch
 import triton
 import triton.language as tl
 
+from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.masked_softmax import EXACT, FINITE_ZEROED, MaskedSoftmaxCall
 from ascend_adapt.kernels.tiles import programs, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
 
 _EXACT, _FINITE, _FINITE_ZEROED = 0, 1, 2
-_LOG2_E = 1.4426950408889634
 
 
 def supports(call: MaskedSoftmaxCall) -> str:
@@ -58,6 +58,7 @@ class _MaskedSoftmax(torch.autograd.Function):
         return probabilities
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         probabilities, masked_out = ctx.saved_tensors
         return _gradient(grads[0], probabilities, ctx.scale, ctx.causal, masked_out), None
@@ -83,9 +84,7 @@ def _forward(x: torch.Tensor, masked_out: Any, scale: float, causal: bool, fill:
     y, (mask, strides) = torch.empty_like(x), _mask(masked_out, x.shape)
     count, sizes, constants, warps = _cut(x.shape, x.device.type)
     kind = _EXACT if fill == EXACT else _FINITE_ZEROED if fill == FINITE_ZEROED else _FINITE
-    _launch_forward(
-        count, x, mask, y, scale * _LOG2_E, *sizes, *strides, causal, mask is not None, kind, *constants, warps=warps
-    )
+    _launch_forward(count, x, mask, y, scale, *sizes, *strides, causal, mask is not None, kind, *constants, warps=warps)
     return y
 
 
@@ -111,14 +110,14 @@ def _place(row, queries, heads, mask_b, mask_n, mask_q):
 @triton.jit
 def _scores(x, mask, start, hides, column, seen, scale, mask_k,
             MASKED: tl.constexpr, FILL: tl.constexpr):  # fmt: skip
-    """Scaled scores in base 2; what is hidden is minus infinity, or the fill."""
+    """Scaled scores; what is hidden is minus infinity, or the fill."""
     if MASKED:
         hidden = tl.load(mask + hides + column * mask_k, mask=seen, other=0) != 0
         if FILL == 0:
             seen = seen & (hidden == 0)
     score = tl.load(x + start + column, mask=seen, other=-float("inf")).to(tl.float32) * scale
     if MASKED and FILL != 0:
-        score = tl.where(hidden, -10000.0 * 1.4426950408889634, score)
+        score = tl.where(hidden, -10000.0, score)
     return score
 
 
@@ -141,11 +140,11 @@ def _forward_kernel(
             score = _scores(x, mask, start, hides, tile, (tile < end) & (row < rows), scale, mask_k, MASKED, FILL)
             top = tl.max(score, 1)[:, None]
             shift = tl.where(top == -float("inf"), 0.0, top)
-            power = tl.exp2(score - shift)
+            power = tl.exp(score - shift)
             total = tl.sum(power, 1)[:, None]
             share = 1.0 / tl.where(total == 0.0, 1.0, total)
             if FILL == 2:
-                share = tl.where(top == -10000.0 * 1.4426950408889634, 0.0, share)
+                share = tl.where(top == -10000.0, 0.0, share)
             tl.store(y + start + tile, (power * share).to(y.dtype.element_ty), mask=(tile < keys) & (row < rows))
         else:
             top = tl.zeros((ROWS, 1), tl.float32) - float("inf")
@@ -156,17 +155,17 @@ def _forward_kernel(
                 score = _scores(x, mask, start, hides, column, seen, scale, mask_k, MASKED, FILL)
                 higher = tl.maximum(top, tl.max(score, 1)[:, None])
                 shift = tl.where(higher == -float("inf"), 0.0, higher)
-                total = total * tl.exp2(top - shift) + tl.sum(tl.exp2(score - shift), 1)[:, None]
+                total = total * tl.exp(top - shift) + tl.sum(tl.exp(score - shift), 1)[:, None]
                 top = higher
             shift = tl.where(top == -float("inf"), 0.0, top)
             share = 1.0 / tl.where(total == 0.0, 1.0, total)
             if FILL == 2:
-                share = tl.where(top == -10000.0 * 1.4426950408889634, 0.0, share)
+                share = tl.where(top == -10000.0, 0.0, share)
             for at in range(0, keys, TILE):
                 column = at + tile
                 seen = (column < end) & (row < rows)
                 score = _scores(x, mask, start, hides, column, seen, scale, mask_k, MASKED, FILL)
-                power = tl.exp2(score - shift) * share
+                power = tl.exp(score - shift) * share
                 tl.store(y + start + column, power.to(y.dtype.element_ty), mask=(column < keys) & (row < rows))
 
 

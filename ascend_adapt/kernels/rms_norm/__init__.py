@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ascend_adapt.kernels import small_tensors
-from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
+from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_number, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
@@ -20,8 +20,9 @@ class RmsNormCall(Call):
 
     def check(self) -> None:
         """Refuse shapes and devices that do not fit."""
-        check_float("x", self.x, shape="[..., D]")
-        check_shape("weight", self.weight, self.x.shape[-1:], f"x {list(self.x.shape)}")
+        check_float("x", self.x, shape="[..., D]", least=1)
+        check_number("eps", self.eps)
+        check_float_or_none("weight", self.weight, self.x.shape[-1:], f"x {list(self.x.shape)}")
         check_together("x", self.x, weight=self.weight)
 
     def small(self) -> RmsNormCall:

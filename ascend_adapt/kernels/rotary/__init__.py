@@ -24,13 +24,13 @@ class RotaryCall(Call):
         """Refuse angles that do not broadcast to the part of the last axis that they turn."""
         x, cos, sin = self.x, self.cos, self.sin
         for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
-            check_float(name, tensor, shape="[..., D]")
+            check_float(name, tensor, shape="[..., D]", least=1)
         check_shape("sin", sin, cos.shape, f"cos {list(cos.shape)}")
         check_together("x", x, cos=cos, sin=sin)
-        if cos.dim() == 0 or cos.shape[-1] % 2 or not 2 <= cos.shape[-1] <= _width(x):
+        if cos.shape[-1] % 2 or not 2 <= cos.shape[-1] <= x.shape[-1]:
             raise KernelArgumentError(
                 f"cos: has shape {list(cos.shape)}, x {list(x.shape)}; expected an even last axis of at most "
-                f"{_width(x)} — give as many angles as are turned"
+                f"{x.shape[-1]} — give as many angles as are turned"
             )
         fits = cos.dim() <= x.dim() and all(
             mine in (1, whole) for mine, whole in zip(reversed(cos.shape[:-1]), reversed(x.shape[:-1]), strict=False)
@@ -65,10 +65,6 @@ def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:
         BackendUnavailable: a backend was asked for that cannot serve the call.
     """
     return KERNEL(RotaryCall(x, cos, sin, interleaved))
-
-
-def _width(x: Any) -> int:
-    return int(x.shape[-1]) if x.dim() else 0
 
 
 KERNEL = Kernel(

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.rotary import RotaryCall
 from ascend_adapt.kernels.tiles import programs, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
@@ -44,6 +45,7 @@ class _Rotary(torch.autograd.Function):
         return _turned(x, cos, sin, interleaved, back=False)
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         cos, sin = ctx.saved_tensors
         return _turned(grads[0], cos, sin, ctx.interleaved, back=True), None, None, None

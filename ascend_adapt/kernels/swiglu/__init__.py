@@ -7,7 +7,7 @@ from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
-from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
+from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_together
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
 
 
@@ -21,10 +21,10 @@ class SwigluCall(Call):
     def check(self) -> None:
         """Refuse an odd last axis, and shapes and devices that do not fit."""
         x = self.x
-        check_float("x", x, shape="[..., 2 H]")
-        if x.dim() == 0 or x.shape[-1] % 2:
+        check_float("x", x, shape="[..., 2 H]", least=1)
+        if x.shape[-1] % 2:
             raise KernelArgumentError(f"x: has shape {list(x.shape)}, expected an even last axis — give both halves")
-        check_shape("bias", self.bias, x.shape[-1:], f"x {list(x.shape)}")
+        check_float_or_none("bias", self.bias, x.shape[-1:], f"x {list(x.shape)}")
         check_together("x", x, bias=self.bias)
 
     def small(self) -> SwigluCall:

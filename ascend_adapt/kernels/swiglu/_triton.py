@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.swiglu import SwigluCall
 from ascend_adapt.kernels.tiles import Tiles, multiprocessors, programs, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
@@ -54,6 +55,7 @@ class _Swiglu(torch.autograd.Function):
         return y
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         x, bias = ctx.saved_tensors
         grad, dx = grads[0].contiguous(), torch.empty_like(x)

@@ -44,6 +44,10 @@ def main() -> int:
     if reason:
         print(f"not checked: several hosts: {reason}")
         return 1
+    for number in SIGNALS:
+        # A shell without job control has what it starts with & ignore SIGINT, and so would each launcher.
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     chance = random.Random(known.seed)
     kinds = ["cut"] * known.cuts + [chance.choice(VICTIMS) for _ in range(known.runs - known.cuts)]
     chance.shuffle(kinds)

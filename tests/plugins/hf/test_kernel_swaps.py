@@ -7,7 +7,6 @@ import json
 import pickle
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -40,26 +39,6 @@ def test_200_steps_with_and_without_the_swaps_are_the_same(model):
     swaps = {patch.name for patch in kernel_swaps.PATCHES}
     assert {name for name in swaps if adapted["states"][name] == "applied"} == on_cpu
     assert "attention: sdpa" in adapted["choices"]
-
-
-@pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "bfloat16"), ("float32", "float32")])
-def test_below_autocast_attention_is_in_its_dtype_as_transformers_own(dtypes):
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    torch.manual_seed(0)
-    of_queries, of_values = (getattr(torch, name) for name in dtypes)
-    # As behind rotary positions: the angles are in fp32, and so are what they turn.
-    q, k = (torch.randn(2, 4, 8, 16, dtype=of_queries, requires_grad=True) for _ in range(2))
-    v = torch.randn(2, 4, 8, 16, dtype=of_values, requires_grad=True)
-    layer = types.SimpleNamespace(is_causal=True)
-    sides = []
-    for attend in (kernel_swaps.attention_interface, sdpa_attention_forward):
-        with torch.autocast("cpu", torch.bfloat16):
-            (result, _) = attend(layer, q, k, v, None)
-        assert result.dtype == torch.bfloat16
-        sides.append((result, *torch.autograd.grad(result.float().square().sum(), (q, k, v))))
-    for ours, theirs in zip(*sides, strict=True):
-        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("items", [None, 7, torch.tensor(7)])
@@ -102,6 +81,52 @@ def test_attention_is_transformers_own(mask, lengths):
         for attend in (kernel_swaps.attention_interface, sdpa_attention_forward)
     )
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dtypes", ["fp32, fp32, bf16", "fp32", "bf16"])
+def test_attention_under_autocast_is_that_of_torch_under_autocast(dtypes):
+    """Rotated queries and keys are fp32 there, values bf16: Llama and GPT-NeoX trained under autocast."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    torch.manual_seed(0)
+    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    kinds = [kinds[each] for each in (dtypes.split(", ") * 3)[:3]]
+    tensors = [torch.randn(2, 2, 6, 8, dtype=kind, requires_grad=True) for kind in kinds]
+    layer, sides = Layer(), []
+    layer.num_key_value_groups = 1
+    for attend in (kernel_swaps.attention_interface, sdpa_attention_forward):
+        with torch.autocast("cpu", torch.bfloat16):
+            result = attend(layer, *tensors, None, scaling=0.3)[0]
+        sides.append([result, *torch.autograd.grad(result.float().square().sum(), tensors)])
+    for ours, theirs in zip(*sides, strict=True):
+        assert ours.dtype == theirs.dtype
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_attention_that_torch_broadcasts_or_refuses_is_left_to_transformers():
+    q, k, v = torch.randn(1, 2, 6, 8), torch.randn(3, 2, 6, 8), torch.randn(3, 2, 6, 8)
+    layer = Layer()
+    layer.num_key_value_groups = 1
+    assert kernel_swaps.attention_interface(layer, q, k, v, None)[0].shape == (3, 6, 2, 8)
+    with pytest.raises(RuntimeError, match="dtype"):
+        kernel_swaps.attention_interface(layer, k.bfloat16(), k, v, None)
+
+
+def test_what_torch_func_transforms_is_left_to_transformers():
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    logits, labels = torch.randn(2, 5, 11).bfloat16(), torch.randint(0, 11, (2, 5))
+    found, right = (
+        torch.func.grad(lambda x, loss_of=loss_of: loss_of(x, labels, vocab_size=11))(logits)
+        for loss_of in (kernel_swaps.causal_lm_loss, ForCausalLMLoss)
+    )
+    torch.testing.assert_close(found, right)
+
+
+def test_gelu_is_given_its_input_by_name_too():
+    x = torch.randn(5)
+    result = kernel_swaps.gelu_in_one_operation.function(lambda **_: "own", None, (), {"input": x})
+    torch.testing.assert_close(result, torch.nn.functional.gelu(x, approximate="tanh"))
 
 
 def adapted_head() -> torch.nn.Linear:
