@@ -59,7 +59,6 @@ class UpstreamJob:
     name: str
     command: Callable[[Place], Sequence[str]]
     code_base: str = ""
-    release: tuple[str, str] | None = None
     nproc: int = 2
     devices: tuple[str, ...] = DEVICES
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
@@ -68,6 +67,7 @@ class UpstreamJob:
     bound: float = 1e-4
     needs: tuple[str, ...] = ()
     resumes: str = ""
+    release: tuple[str, str] | None = None
     options: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     seconds: int = 900
