@@ -100,6 +100,9 @@ def disagreements(
     for row, one in zip(rows, registered, strict=True):
         alone = replace(one.patch, requires=requirements_on(one.patch, distribution))
         known = {**hosts.KNOWN, **{host.name: host for host in alone.hosts if isinstance(host, Host)}}
+        if not any(alone.target.root in known[str(host)].roots for host in alone.hosts):
+            # Its target is in a library; the code base for whose sake it is there is in none of the library's archives.
+            alone = replace(alone, hosts=())
         device = (alone.devices or ("cpu",))[0]
         (outcome,) = static.judge([replace(one, patch=alone)], device=device, hosts=known, tree=tree)
         if outcome.reason.endswith("is not installed"):

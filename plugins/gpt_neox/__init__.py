@@ -6,11 +6,29 @@ which closes it and changes nothing else.
 
 from ascend_adapt import Patch, hookimpl
 
-from . import attention, configuration, device, evaluation, evaluation_harness, fused_kernels, overflow
+from . import (
+    attention,
+    configuration,
+    data_helpers,
+    device,
+    evaluation,
+    evaluation_harness,
+    fused_kernels,
+    overflow,
+)
 
 
 @hookimpl
 def register_patches() -> list[Patch]:
     """Return the patches of every topic."""
-    topics = (attention, configuration, device, evaluation, evaluation_harness, fused_kernels, overflow)
+    topics = (
+        attention,
+        configuration,
+        data_helpers,
+        device,
+        evaluation,
+        evaluation_harness,
+        fused_kernels,
+        overflow,
+    )
     return [patch for topic in topics for patch in topic.PATCHES]

@@ -1,10 +1,13 @@
-"""Attributes that the tokenizers of transformers lost in 5.0."""
+"""What the tokenizers of transformers lost in 5.0.
+
+``decoder`` is there, but is another thing: it is left alone, as no training on GPT data reads it.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Patch, Symptom, add
+from ascend_adapt import Symptom, add
 
 from ..code_bases import GPT_NEOX, MEGATRON_DEEPSPEED
 
@@ -14,23 +17,16 @@ def _encoder(self: Any) -> dict[str, int]:
     return self.get_vocab()  # type: ignore[no-any-return]
 
 
-def _decoder(self: Any) -> dict[int, str]:
-    """Return the token of each number."""
-    return {number: token for token, number in self.get_vocab().items()}
+gpt2_tokenizer_encoder = add(
+    "transformers.models.gpt2.tokenization_gpt2:GPT2Tokenizer.encoder",
+    value=property(_encoder),
+    name="gpt2_tokenizer_encoder",
+    requires="transformers>=5",
+    host=(GPT_NEOX, MEGATRON_DEEPSPEED),
+    why="the vocabulary is read off its attribute encoder, which transformers dropped in 5.0",
+    until="these code bases call get_vocab()",
+    without="crash",
+    symptom=Symptom(reason="the fault is an attribute that a class lacks"),
+)
 
-
-def _added(name: str, function: Any) -> Patch:
-    return add(
-        f"transformers.models.gpt2.tokenization_gpt2:GPT2Tokenizer.{name}",
-        value=property(function),
-        name=f"gpt2_tokenizer_{name}",
-        requires="transformers>=5",
-        host=(GPT_NEOX, MEGATRON_DEEPSPEED),
-        why=f"the vocabulary is read off its attribute {name}, which transformers dropped in 5.0",
-        until="these code bases call get_vocab()",
-        without="crash",
-        symptom=Symptom(reason="the fault is an attribute that a class lacks"),
-    )
-
-
-PATCHES = (_added("encoder", _encoder), _added("decoder", _decoder))
+PATCHES = (gpt2_tokenizer_encoder,)

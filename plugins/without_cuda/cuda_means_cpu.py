@@ -70,15 +70,15 @@ class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
         if func is torch.Tensor.type and len(args) > 1 and isinstance(args[1], str):
             args = (args[0], args[1].replace("torch.cuda.", "torch."), *args[2:])
         if "device" in kwargs:
-            kwargs = {**kwargs, "device": _on_cpu(kwargs["device"])}
+            kwargs = {**kwargs, "device": on_host(kwargs["device"])}
         if any(isinstance(arg, torch.device) for arg in args):
-            args = tuple(_on_cpu(arg) if isinstance(arg, torch.device) else arg for arg in args)
+            args = tuple(on_host(arg) if isinstance(arg, torch.device) else arg for arg in args)
         elif func is _TO and len(args) > 1:
-            args = (args[0], _on_cpu(args[1]), *args[2:])
+            args = (args[0], on_host(args[1]), *args[2:])
         return func(*args, **kwargs)
 
 
-def _on_cpu(device: Any) -> Any:
+def on_host(device: Any) -> Any:
     """Return the CPU for a CUDA device, given as torch.device, text or index, and anything else as it is."""
     if isinstance(device, torch.device):
         return _CPU if device.type == "cuda" else device

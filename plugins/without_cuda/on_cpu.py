@@ -17,16 +17,13 @@ def redirect(code_base: CodeBase) -> None:
     """
     if code_base in _redirected:
         return
-    import torch
-
     from .cuda_means_cpu import CudaMeansCpu
     from .torch_on_cpu import torch_on_cpu
 
     if not _redirected:
         CudaMeansCpu().__enter__()
     _redirected.add(code_base)
-    proxy, replacements = torch_on_cpu()
-    names = Names([(torch, proxy), (torch.cuda, proxy.cuda), (torch.distributed, proxy.distributed), *replacements])
+    names = Names(torch_on_cpu())
 
     def see_the_proxy(module: ModuleType) -> None:
         names.rebind(module)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..deepspeed_runtime.accelerators import HostEvent, HostStream
+from .loading_and_autocast import AMP, AMP_OF_CUDA, TORCH
 
 
 class _Proxy(ModuleType):
@@ -30,17 +31,18 @@ class _Proxy(ModuleType):
 
 
 @functools.cache
-def torch_on_cpu() -> tuple[Any, list[tuple[Any, Any]]]:
-    """Return the proxy, and pairs of each object of torch it has another for, and that other."""
-    own = {"cuda": _cuda(), "distributed": _distributed()}
-    proxy = _Proxy(torch, {name: _Proxy(getattr(torch, name), names) for name, names in own.items()})
-    pairs = [
-        (vars(getattr(torch, module))[name], value)
-        for module, names in own.items()
-        for name, value in names.items()
-        if callable(vars(getattr(torch, module)).get(name))
-    ]
-    return proxy, pairs
+def torch_on_cpu() -> list[tuple[Any, Any]]:
+    """Return pairs of each module, function and class of torch that there is another for, and that other."""
+    amp_of_cuda = _Proxy(torch.cuda.amp, AMP_OF_CUDA)
+    cuda, distributed = _Proxy(torch.cuda, {**_cuda(), "amp": amp_of_cuda}), _Proxy(torch.distributed, _distributed())
+    amp = _Proxy(torch.amp, AMP)
+    proxies = [_Proxy(torch, {**TORCH, "cuda": cuda, "distributed": distributed, "amp": amp})]
+    proxies += [cuda, distributed, amp, amp_of_cuda]
+    pairs = [(proxy._real, proxy) for proxy in proxies]
+    for proxy in proxies:
+        there = vars(proxy._real)
+        pairs += [(there[name], value) for name, value in vars(proxy).items() if callable(there.get(name))]
+    return pairs
 
 
 def _cuda() -> dict[str, Any]:

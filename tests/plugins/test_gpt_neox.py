@@ -7,6 +7,7 @@ import logging
 from types import SimpleNamespace
 
 import code_base_records
+import numpy
 import pytest
 import torch
 from code_bases import code_base
@@ -242,6 +243,27 @@ def test_nothing_is_compiled_where_the_extensions_are_provided(neox: Site) -> No
     assert extension.forward is _rotary.forward
     with pytest.raises(ModuleNotFoundError):
         __import__("fused_rotary_positional_embedding_of_nobody")
+
+
+def test_helpers_that_do_not_compile_are_provided(neox: Site, caplog) -> None:
+    builds = "def build(*args):\n    from megatron.data import helpers\n    return helpers.build_sample_idx{}(*args)\n"
+    neox.write(
+        megatron__data__data_utils="def compile_helper():\n    import sys\n    sys.exit(1)\n",
+        megatron__data__gpt2_dataset=builds.format("_int32"),
+        megatron__data__of_v2_0=builds.format(""),
+    )
+    ascend_adapt.enable(device="cpu")
+    from megatron.data.data_utils import compile_helper
+    from megatron.data.gpt2_dataset import build
+    from megatron.data.of_v2_0 import build as build_of_v2_0
+
+    with caplog.at_level(logging.WARNING):
+        compile_helper()
+    assert "did not compile (1)" in caplog.text
+    sizes, documents = numpy.array([5, 4, 6], dtype=numpy.int32), numpy.array([2, 0, 1], dtype=numpy.int32)
+    for index in (build(sizes, documents, 4, 1, 15), build_of_v2_0(sizes, documents, 4, 1, 15)):
+        assert index.tolist() == [[0, 0], [0, 4], [1, 2], [2, 1]]
+        assert index.dtype == numpy.int32
 
 
 def test_training_v2_0_needs_no_evaluation_harness_and_evaluating_says_what_it_needs(neox: Site) -> None:

@@ -12,7 +12,9 @@ CODE_BASE = {
     "codebase__early": """
         import torch
         import torch.distributed as dist
+        from torch import autocast, load
         from torch.cuda import current_device, _lazy_call
+        from torch.cuda.amp import GradScaler
     """,
     "codebase__late": """
         import torch.cuda
@@ -82,6 +84,63 @@ def test_what_is_sent_to_cuda_or_made_there_lies_in_host_memory(run):
     assert len(expressions) == 31
     checks = "\n".join(f"made = {one}\nassert made.device.type == 'cpu', made" for one in expressions)
     run(checks)
+
+
+def test_checkpoints_of_gpus_are_loaded_into_host_memory(run):
+    run("""
+import io
+def written(value):
+    torch.save(value, file := io.BytesIO())
+    file.seek(0)
+    return file
+def kept_on_a_gpu(storage, of_gpu=torch.serialization.location_tag):
+    return "cuda:1"
+torch.serialization.location_tag = kept_on_a_gpu
+saved = written({"w": torch.ones(2)}).getvalue()
+assert b"cuda:1" in saved
+for where in ("cuda", "cuda:0", t.device("cuda", 1), {"cuda:1": "cuda:0"}, None, "cpu", lambda storage, place: storage):
+    for load in (t.load, early.load):
+        assert t.equal(load(io.BytesIO(saved), map_location=where)["w"], t.ones(2)), where
+try:
+    torch.load(io.BytesIO(saved))
+except RuntimeError as error:
+    assert "CUDA" in str(error)
+else:
+    raise SystemExit("others see CUDA, too")
+""")
+
+
+def test_autocast_and_its_loss_scale_are_in_force_as_on_a_gpu(run):
+    run("""
+a = t.ones(2, 2)
+for make, dtype in (
+    (lambda: t.autocast("cuda"), t.float16),
+    (lambda: t.autocast("cuda", dtype=t.bfloat16), t.bfloat16),
+    (lambda: t.autocast(device_type="cuda", dtype=t.bfloat16), t.bfloat16),
+    (lambda: early.autocast("cuda", t.bfloat16), t.bfloat16),
+    (lambda: t.amp.autocast("cuda", dtype=t.bfloat16), t.bfloat16),
+    (lambda: t.cuda.amp.autocast(), t.float16),
+    (lambda: late.cuda.amp.autocast(dtype=t.bfloat16), t.bfloat16),
+    (lambda: t.autocast("cuda", dtype=t.bfloat16, enabled=False), t.float32),
+):
+    with make():
+        assert (a @ a).dtype == dtype, dtype
+    assert (a @ a).dtype == t.float32
+@t.autocast("cuda", dtype=t.bfloat16)
+def decorated():
+    return a @ a
+assert decorated().dtype == t.bfloat16
+for scaler in (t.amp.GradScaler(), t.amp.GradScaler("cuda"), t.cuda.amp.GradScaler(), early.GradScaler(init_scale=8.0)):
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scaler.scale((weight * torch.tensor([1.0, float("inf")])).sum()).backward()
+    before = scaler.get_scale()
+    scaler.step(optimizer), scaler.update()
+    assert t.equal(weight, t.ones(2)) and scaler.get_scale() == before / 2
+assert torch.autocast is not t.autocast and stranger.torch.autocast is torch.autocast
+t.set_default_device("cuda")
+assert torch.ones(1).device.type == "cpu"
+""")
 
 
 def test_streams_events_generators_and_backends_have_their_meaning(run):

@@ -12,6 +12,8 @@ import upstream_job
 from code_bases import CODE_BASES, VARIABLE, CodeBase, NotHere
 from upstream_job import Ended, Place, UpstreamJob
 
+from ascend_adapt.testing.releases import Releases
+
 ALL = [(name, job) for name in upstream_job.names() for job in upstream_job.jobs(name)]
 
 
@@ -60,6 +62,47 @@ def outcome(state: str, reason: str = "") -> dict[str, str]:
 def test_what_must_not_be_in_a_job(code, losses, outcomes, expected, tmp_path) -> None:
     ended = Ended(code, losses, "ValueError: bad\n", {"outcomes": outcomes, "problems": []}, tmp_path)
     assert ended.problems == expected
+
+
+def test_a_job_without_bf16_on_a_device_is_not_run_there() -> None:
+    job = UpstreamJob("one", lambda place: (), float32_only=("cpu",))
+    assert job.is_for("cpu", "float32")
+    assert job.is_for("cuda", "bfloat16")
+    assert not job.is_for("cpu", "bfloat16")
+
+
+TORCHRUN = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
+PEER = "[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:7590."
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (["[rank1]: KeyError: 'step'", PEER, TORCHRUN], "[rank1]: KeyError: 'step'"),
+        (["ascend-run: rank 0 on one failed first: q, k: are 2", "ascend-run: rehearsal: 3"], "q, k: are 2"),
+        ([TORCHRUN], TORCHRUN),
+        (["one", "two"], "two"),
+    ],
+)
+def test_the_cause_is_told_and_not_its_echo(said, told, tmp_path) -> None:
+    assert Ended(1, (), "\n".join(said), {}, tmp_path).last_words == told
+
+
+def test_a_release_that_cannot_be_had_is_not_checked(monkeypatch, tmp_path) -> None:
+    job = UpstreamJob("one", lambda place: (), release=("megatron-core", "0.19.2"))
+    monkeypatch.setattr(upstream_job, "RELEASES", Releases(tmp_path))
+    monkeypatch.setenv("PIP_INDEX_URL", "https://127.0.0.1:9/simple")
+    with pytest.raises(NotHere, match="is the index reachable"):
+        job.checkout({})
+    (tmp_path / "megatron-core-0.19.2").mkdir()
+    assert job.checkout({}) == tmp_path / "megatron-core-0.19.2"
+
+
+def test_an_interrupted_job_names_the_whole_one() -> None:
+    names = {(name, job.name) for name, job in ALL}
+    resumed = [(name, job.resumes) for name, job in ALL if job.resumes]
+    assert len(resumed) >= 3
+    assert set(resumed) <= names
 
 
 @pytest.mark.parametrize("one", CODE_BASES, ids=lambda one: one.folder)

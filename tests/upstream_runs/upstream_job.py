@@ -17,7 +17,11 @@ from typing import Any
 
 import code_bases
 
+from ascend_adapt.testing.releases import Releases, ReleaseUnreachable
+
 HERE = Path(__file__).parent
+# The source archives, unpacked: nothing in them is compiled.
+RELEASES = Releases(HERE.parents[1] / ".releases")
 DEVICES = ("cpu", "npu-emulated", "cuda")
 _BFLOAT16_BOUND = 1e-2
 BAD_STATES = ("failed", "drifted", "lost")
@@ -45,9 +49,11 @@ class Place:
 class UpstreamJob:
     """A job as any user of the code base would write it.
 
-    ``command`` returns what follows ascend-run's own options, and may write files into the place first. ``loss`` finds
-    the losses in what one rank prints, one group each, oldest first. ``bound`` is by how much they may differ
-    between devices in float32, relative. ``needs`` names packages that must be installed.
+    ``command`` returns what follows ascend-run's own options, and may write files into the place first. ``release`` is
+    a distribution and a version whose source archive the job has on its path. ``loss`` finds the losses in what one
+    rank prints, one group each, oldest first. ``bound`` is by how much they may differ between devices in float32,
+    relative. ``needs`` names packages that must be installed. The code base itself takes 16 bits on no device of
+    ``float32_only``. ``resumes`` names the job that it is with an interruption: its last loss is the same.
     """
 
     name: str
@@ -56,12 +62,20 @@ class UpstreamJob:
     nproc: int = 2
     devices: tuple[str, ...] = DEVICES
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    float32_only: tuple[str, ...] = ()
     loss: str = r"loss: ([0-9.]+)"
     bound: float = 1e-4
     needs: tuple[str, ...] = ()
+    resumes: str = ""
+    release: tuple[str, str] | None = None
     options: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     seconds: int = 900
+
+    def is_for(self, device: str, dtype: str) -> bool:
+        """Return whether it runs in this dtype on this device."""
+        only = device in self.float32_only and dtype != "float32"
+        return device in self.devices and dtype in self.dtypes and not only
 
     def bound_in(self, dtype: str) -> float:
         """Return the bound for a dtype: bfloat16 has three digits."""
@@ -76,6 +90,11 @@ class UpstreamJob:
         for name in self.needs:
             if find_spec(name) is None:
                 raise code_bases.NotHere(f"{name} is not installed — pip install {name}")
+        if self.release is not None:
+            try:
+                return RELEASES.tree(*self.release)
+            except ReleaseUnreachable as error:
+                raise code_bases.NotHere(str(error)) from error
         return code_bases.code_base(self.code_base).checkout(environ) if self.code_base else None
 
 
@@ -118,7 +137,10 @@ class Ended:
         errors = [
             line for line in lines if re.match(r"(\[?rank ?\d+\]?:? *)?[\w.]*(Error|Exception|Interrupt)\b", line)
         ]
-        return (errors or lines or ["it said nothing"])[-1][:300]
+        # What torchrun says of a rank's end, and other ranks of theirs, tells nothing of its cause.
+        causes = [line for line in errors if not re.search("ChildFailedError|Connection closed by peer", line)]
+        causes += re.findall(r"ascend-run: rank \d+ on \S+ failed first: (.*)", self.output)
+        return (causes or errors or lines or ["it said nothing"])[-1][:300]
 
 
 def run(

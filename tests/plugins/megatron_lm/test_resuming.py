@@ -52,6 +52,25 @@ def test_the_loaded_step_is_kept(instance):
     assert torch.equal(state["exp_avg"], torch.ones(2))
 
 
+def test_the_step_of_values_to_be_overwritten_is_not_taken(instance):
+    def upstream(parameter, tensors):
+        group, order = instance.model_param_group_index_map[parameter]
+        state = instance.optimizer.state[instance.optimizer.param_groups[group]["params"][order]]
+        for key in state:
+            state[key].copy_(tensors[key])
+
+    step(instance)
+    for state in instance.optimizer.state.values():
+        state["step"].fill_(3.0)  # as load_state_dict left it
+    # 0.19 makes the values by a step on gradients of 0, and saves and loads no step.
+    template = {"param": torch.zeros(2), "exp_avg": torch.ones(2), "exp_avg_sq": torch.ones(2), "step": torch.ones(())}
+    resuming.keep_the_step.function(upstream, instance, ("parameter 1", template), {})
+    state = instance.optimizer.state[instance.optimizer.param_groups[0]["params"][1]]
+    assert state["step"] == 3
+    assert torch.equal(state["exp_avg"], torch.ones(2))
+    assert template["step"] == 1
+
+
 @pytest.mark.parametrize(("patched", "counted"), [(False, 5 + 3), (True, 5 + 1)])
 def test_each_parameter_counts_its_own_steps(instance, patched, counted):
     def upstream():

@@ -112,8 +112,8 @@ def multi_gpu(place: Place) -> Sequence[str]:
     return accelerate(place, "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--dynamo_backend", "no")
 
 
-# The Trainer prints four digits, and the loop six.
-TRAINER = {"loss": r"'loss': '?([0-9.]+)", "bound": 2e-4}
+# The Trainer prints four digits, and the loop six. It refuses --bf16 on a CPU without --use_cpu.
+TRAINER = {"loss": r"'loss': '?([0-9.]+)", "bound": 2e-4, "float32_only": ("cpu",)}
 LORA = {**TRAINER, "needs": ("peft",)}
 JOBS = (
     *(

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tokens
-from upstream_job import Place, UpstreamJob
-
-from ascend_adapt.testing.releases import Releases
+from upstream_job import RELEASES, Place, UpstreamJob
 
 HERE = Path(__file__).parent
-# The source archives, unpacked: nothing in them is compiled, and newer ones install on Python 3.12 only.
-RELEASES = Releases(HERE.parents[2] / ".releases")
+# Source archives: newer ones install on Python 3.12 only.
 VERSIONS = ("0.12.0", "0.14.0", "0.16.1", "0.19.2")
 LAYOUTS = {"tp2": (2, 1), "pp2": (1, 2), "tp2-pp2": (2, 2)}
 
@@ -31,6 +28,7 @@ def job(version: str, layout: str) -> UpstreamJob:
     return UpstreamJob(
         f"{version}-{layout}",
         lambda place: command(place, version, layout),
+        release=("megatron-core", version),
         nproc=tensor * pipeline,
         variables={"PYTHONPATH": str(RELEASES.cache / f"megatron-core-{version}"), "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         bound=1e-5,

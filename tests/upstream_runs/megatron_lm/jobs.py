@@ -98,6 +98,7 @@ def job(tag: str, layout: str, what: str = "") -> UpstreamJob:
         nproc=tensor * pipeline,
         loss=r"lm loss: ([0-9.E+-]+)",
         bound=1e-5,
+        resumes=f"{tag}-{layout}" if what == "resumed" else "",
         # Megatron's own scripts set it.
         variables={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     )
