@@ -47,6 +47,12 @@ def pass_on(wrapped, instance, args, kwargs):
     return wrapped(*args, **kwargs)
 
 
+@pytest.fixture(autouse=True)
+def _only_the_patches_of_this_test(site, monkeypatch):
+    """The stand-ins are recognised as the code bases they stand for, and have next to nothing of them."""
+    monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "stand_in")
+
+
 def test_an_unknown_commit_says_what_drifted_and_runs(site: Site, monkeypatch) -> None:
     monkeypatch.syspath_prepend(
         checkout(site, "megatron-deepspeed", "def loss(total, count): return total / count ** 2\n")
