@@ -63,8 +63,8 @@ MEGATRON = {
             @classmethod
             def _build_model_and_main_param_groups(cls, param):
                 return param.type() == 'torch.cuda.FloatTensor'
-            def load_state_dict(self, state_dict):
-                raise NotImplementedError
+            def load_state_dict(self, state_dict): ...
+            def _set_main_param_and_optimizer_states(self, model_param, tensors): ...
     """,
     "megatron__core__optimizer__clip_grads": """
         def clip_grad_by_total_norm_fp32(param):
