@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from ascend_adapt.native import state
 from ascend_adapt.native.config import (
     Batch,
     Checkpoint,
@@ -21,6 +20,8 @@ from ascend_adapt.native.config import (
     Schedule,
     TrainConfig,
 )
+from ascend_adapt.native.loading import load
+from ascend_adapt.native.saving import Saver
 from ascend_adapt.native.state import Progress
 from ascend_adapt.native.trainer import Trainer
 
@@ -139,7 +140,7 @@ def train(case, mesh):
     """Train on this rank."""
     settings, told = case.settings, Told([], [], [])
     trainer = Trainer(settings, mesh)
-    progress, _ = state.load(trainer)
+    progress, _ = load(trainer)
 
     def mine(step):
         return {name: tensor.to(mesh.device) for name, tensor in batch(step, settings, mesh.data_rank).items()}
@@ -155,5 +156,7 @@ def train(case, mesh):
     evaluate()
     if case.save:
         done = progress.iteration + case.steps
-        state.save(trainer, Progress(done, done * SAMPLES, done), Path(case.save))
+        saver = Saver(trainer, Path(case.save))
+        saver.save(Progress(done, done * SAMPLES, done))
+        saver.wait()
     return told
