@@ -6,8 +6,8 @@
     SAVE/.saving-iter_0000200/                  one that is being written
     SAVE/.removing-iter_0000050/                one that is being removed
 
-What begins with a dot is rubbish after a crash, and goes away with the next save. A checkpoint is written aside, brought
-to the disk, renamed, and only then named the latest.
+What begins with a dot is rubbish after a crash, and goes away with the next save. A checkpoint is written aside,
+brought to the disk, renamed, and only then named the latest.
 """
 
 from __future__ import annotations

@@ -42,6 +42,6 @@ class HostGroup:
 
     def on_first(self, work: Callable[[], T]) -> T:
         """Do some work on rank 0 and return on every rank what it gave; errors as of ``together``."""
-        given: list[Any] = self.together(work if self.rank == 0 else lambda: None)  # type: ignore[arg-type,return-value]
+        given: list[Any] = self.together(work if self.rank == 0 else lambda: None)
         first: T = given[0]
         return first

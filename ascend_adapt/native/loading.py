@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from ascend_adapt.errors import TrainingError
@@ -65,16 +66,7 @@ def _first_whole(candidates: Sequence[Path], group: HostGroup) -> tuple[Path, li
     """Return the first checkpoint that is as it was written, and a warning of each before it; ranks share the work."""
     warnings: list[str] = []
     for source in candidates:
-        if group.on_first(lambda source=source: _is_foreign(source)):  # type: ignore[misc]
-            raise TrainingError(
-                f"{source}: has no {PROGRESS}, expected a checkpoint of the native trainer — convert it, or correct "
-                "--load"
-            )
-        sums, wrong = group.on_first(lambda source=source: _recorded(source))  # type: ignore[misc]
-        if wrong is None:
-            mine = sorted(sums)[group.rank :: group.size]
-            found = group.together(lambda source=source, mine=mine: damage(source, sums, mine))  # type: ignore[misc]
-            wrong = next((each for each in found if each is not None), None)
+        wrong = _wrong_with(source, group)
         if wrong is None:
             return source, warnings
         warnings.append(f"warning: {source} is damaged ({wrong}), so the one before it is looked at")
@@ -82,6 +74,19 @@ def _first_whole(candidates: Sequence[Path], group: HostGroup) -> tuple[Path, li
         f"{candidates[0].parent}: no whole checkpoint, expected one ({'; '.join(warnings)}) — restore one, or start "
         "in another folder"
     )
+
+
+def _wrong_with(source: Path, group: HostGroup) -> str | None:
+    """Return what is wrong with a checkpoint; each rank looks at some of its files."""
+    if group.on_first(lambda: _is_foreign(source)):
+        raise TrainingError(
+            f"{source}: has no {PROGRESS}, expected a checkpoint of the native trainer — convert it, or correct --load"
+        )
+    sums, wrong = group.on_first(lambda: _recorded(source))
+    if wrong is not None:
+        return wrong
+    mine = sorted(sums)[group.rank :: group.size]
+    return next((told for told in group.together(lambda: damage(source, sums, mine)) if told is not None), None)
 
 
 def _is_foreign(source: Path) -> bool:
@@ -113,7 +118,7 @@ def _take_up(trainer: Trainer, source: Path) -> tuple[Progress, list[str]]:
     )
     if takes_generators:
         state |= own
-    dcp.load(state, checkpoint_id=source, no_dist=mesh.parallel.world_size == 1)
+    dcp.load(state, checkpoint_id=source, no_dist=not dist.is_initialized())
     _bring_to_host(state, trainer)
     if not resumes:
         return Progress(), [f"weights of {source}, from iteration 0"]

@@ -24,6 +24,7 @@ from ascend_adapt.native.saving import Saver
 from ascend_adapt.native.schedules import learning_rate, weight_decay
 from ascend_adapt.native.state import Progress
 from ascend_adapt.native.trainer import Trainer
+from ascend_adapt.native.watch import Watch
 
 
 class Log(Protocol):
@@ -76,7 +77,7 @@ class Run:
         self.progress, told = load(self.trainer)
         for line in told:
             log.say(line)
-        self.interruption = Interruption()
+        self.interruption, self.watch = Interruption(), Watch(mesh)
         self.votes = 0
         self.saver: Saver | None = None
         if config.checkpoint.save is not None:
@@ -134,6 +135,8 @@ class Run:
         decay = weight_decay(config.schedule, config.optimizer.weight_decay, before.scheduled)
         done = self.trainer.step(batch, micro_batches, rate, decay, votes_to_stop=self.interruption.asked or self._late)
         self.votes = done.votes
+        for line in self.watch.told(before.iteration + 1, done):
+            self.log.say(line)
         if self.saver is not None:
             self.saver.check()
         advance = 0 if done.skipped else total if config.schedule.unit == "samples" else 1

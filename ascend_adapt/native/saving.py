@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
@@ -79,7 +80,7 @@ class Saver:
         try:
             group.on_first(lambda: self.folder.begin(iteration))
             writer = dcp.FileSystemWriter(aside, sync_files=True)
-            dcp.save(state, storage_writer=writer, process_group=group.process_group, no_dist=group.size == 1)
+            dcp.save(state, storage_writer=writer, process_group=group.process_group, no_dist=not dist.is_initialized())
             sums = {name: value for each in group.together(lambda: self._sums(aside)) for name, value in each.items()}
             group.on_first(lambda: self.folder.publish(iteration, told, sums, keep_last))
         except (TrainingError, OSError, RuntimeError, dcp.api.CheckpointException) as error:
