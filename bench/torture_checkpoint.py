@@ -185,7 +185,7 @@ def report(lives: list[Life], seconds: float, command: str) -> str:
         "Two gloo ranks, ZeRO-1, `keep_last` 2, one save after the other in one folder through all kills. A kill comes "
         f"up to {LATEST_S:g} s after the first save has begun: both ranks at once, or the second up to 0.2 s after the "
         "first. Every number of checkpoint N is N, so a mixture would be seen. The page cache survives such a kill; "
-        "what a power cut leaves was not tried (files and folders are brought to the disk by fsync before each rename).",
+        "what a power cut leaves was not tried (fsync brings files and folders to the disk before each rename).",
         "",
     ]
     return "\n".join(out)

@@ -41,9 +41,13 @@ def squares(parameters: Sequence[Placed]) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def reduced(
-    parameters: Sequence[Placed], each: Mapping[str, torch.Tensor], loss: torch.Tensor, vote: bool, mesh: Mesh
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the norm of all gradients, the loss of all data-parallel ranks, and on how many ranks ``vote`` is true.
+    parameters: Sequence[Placed],
+    each: Mapping[str, torch.Tensor],
+    loss: torch.Tensor,
+    marks: Sequence[bool],
+    mesh: Mesh,
+) -> torch.Tensor:
+    """Return, fp32 [2 + marks], the norm of all gradients, the loss of all data-parallel ranks, the sums of marks.
 
     ``each`` is that of ``squares``; each number is counted once. All are the same on every rank, after one collective;
     a norm that is not finite says that some gradient is not.
@@ -51,8 +55,10 @@ def reduced(
     mine = [each[one.name] for one in parameters if one.name in each and counts(one, mesh)]
     total = torch.stack([square.to(mesh.device) for square in mine]).sum() if mine else loss.new_zeros(())
     share = loss / mesh.parallel.data if mesh.tensor_rank == 0 else torch.zeros_like(loss)
-    sums = mesh.sum_over_all(torch.stack([total, share.float(), torch.full_like(total, vote)]))
-    return sums[0].sqrt(), sums[1], sums[2]
+    told = [torch.full_like(total, mark) for mark in marks]
+    sums = mesh.sum_over_all(torch.stack([total, share.float(), *told]))
+    sums[0].sqrt_()
+    return sums
 
 
 def not_finite(each: Mapping[str, torch.Tensor]) -> tuple[str, ...]:

@@ -66,25 +66,31 @@ class Trainer:
         """
         for decoder in self.decoders:
             decoder.train()
-        scale = self.scaler.scale
+        scale, is_scaled = self.scaler.scale, self.scaler.rule is not None
+        if is_scaled:
+            # What an evaluation has overflowed is no matter of this step.
+            devices.take_overflow(self.mesh.device)
         loss = self.passes.train(batch, micro_batches, scale)
         gradients.complete(self.parameters, self.mesh, tied=self.config.model.tied_embeddings)
         if scale != 1.0:
             gradients.scale(self.parameters, 1.0 / scale)
+        overflowed = is_scaled and devices.take_overflow(self.mesh.device)
         squares = gradients.squares(self.parameters)
-        norm, mean, votes = gradients.reduced(self.parameters, squares, loss, votes_to_stop, self.mesh)
+        marks = (votes_to_stop, overflowed)
+        reduced = gradients.reduced(self.parameters, squares, loss, marks, self.mesh)
+        norm = reduced[0]
         logging = self.config.logging
         params_norm = num_zeros = None
         if logging.log_params_norm or logging.log_num_zeros:
             params_norm, num_zeros = gradients.norm_and_zeros(self.parameters, self.mesh)
         gradients.clip(self.parameters, norm, self.config.optimizer.clip_grad)
         # Without a loss scale the host need not know the norm before it hands the device the optimizer's work.
-        skipped = self.scaler.rule is not None and not math.isfinite(float(norm))
+        skipped = is_scaled and (not math.isfinite(float(norm)) or bool(reduced[3] > 0))
         if not skipped:
             self.optimizer.step(lr, weight_decay)
         self.optimizer.clear_gradients()
         self.scaler.update(skipped)
-        loss_told, norm_told, votes_told = torch.stack([mean, norm, votes]).tolist()
+        norm_told, loss_told, votes_told, _ = reduced.tolist()
         spoiled = () if math.isfinite(norm_told) else gradients.not_finite(squares)
         return Step(
             loss_told,

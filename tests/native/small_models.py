@@ -13,6 +13,7 @@ from ascend_adapt.native.config import (
     Data,
     Init,
     Logging,
+    LossScale,
     Model,
     Optimizer,
     Parallel,
@@ -116,6 +117,7 @@ class Case:
     sizes: dict = field(default_factory=dict)
     steps: int = 20
     dtype: str = "fp32"
+    initial_scale: float = 2.0**12
     load: str | None = None
     save: str | None = None
 
@@ -124,7 +126,8 @@ class Case:
         """The configuration."""
         made = config(MODELS[self.model], **self.sizes)
         checkpoint = Checkpoint(load=self.load, save=self.save)
-        return replace(made, precision=Precision(dtype=self.dtype), checkpoint=checkpoint)
+        precision = Precision(self.dtype, loss_scale=LossScale(initial=self.initial_scale, hysteresis=1))
+        return replace(made, precision=precision, checkpoint=checkpoint)
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,8 @@ class Told:
     losses: list[float]
     norms: list[float]
     evaluated: list[float]
+    scales: list[float] = field(default_factory=list)
+    skipped: list[bool] = field(default_factory=list)
 
 
 def train(case, mesh):
@@ -153,6 +158,8 @@ def train(case, mesh):
         step = trainer.step(mine(number), settings.batch.accumulation, lr=3e-3, weight_decay=0.1)
         told.losses.append(step.loss)
         told.norms.append(step.grad_norm)
+        told.scales.append(step.loss_scale)
+        told.skipped.append(step.skipped)
     evaluate()
     if case.save:
         done = progress.iteration + case.steps
