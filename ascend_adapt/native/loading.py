@@ -40,6 +40,11 @@ def load(trainer: Trainer) -> tuple[Progress, list[str]]:
     folder, group = CheckpointFolder(Path(config.load)), HostGroup(trainer.mesh)
     candidates = group.on_first(lambda: _candidates(folder))
     if not candidates:
+        if group.on_first(lambda: _is_of_oneflow(folder.path)):
+            raise TrainingError(
+                f"{folder.path}: is a snapshot of OneFlow's own, expected a checkpoint of the native trainer — leave "
+                "--load out, or name the folder of a native run"
+            )
         if not config.finetune and config.save is not None and folder.path.absolute() == Path(config.save).absolute():
             return Progress(), [f"{FRESH} {folder.path} is empty, and the run will be saved there"]
         raise TrainingError(
@@ -91,6 +96,15 @@ def _wrong_with(source: Path, group: HostGroup) -> str | None:
 
 def _is_foreign(source: Path) -> bool:
     return source.exists() and not (source / PROGRESS).exists() and not (source / SUMS).exists()
+
+
+def _is_of_oneflow(folder: Path) -> bool:
+    """Return whether OneFlow saved a model there, or in folders in it: one file, or a folder for each variable.
+
+    Source: Oneflow-Inc/oneflow@v0.9.0 python/oneflow/framework/check_point_v2.py.
+    """
+    marks = [mark for name in ("snapshot_done", "pickled_data") for mark in (folder / name, *folder.glob(f"*/{name}"))]
+    return any(mark.exists() for mark in marks) or any((meta.parent / "out").exists() for meta in folder.glob("*/meta"))
 
 
 def _recorded(source: Path) -> tuple[dict[str, str], str | None]:
