@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from ascend_adapt.launch.request import parse
 # The guide's command, every flag as printed; sizes and iterations are smaller.
 GUIDE = """
     --num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 4 --global-batch-size 8
-    --num-gpus-per-node 1 --train-iters 6 --learning-rate 0.00015 --dataset gpt_sample_dataset_text_document
+    --num-gpus-per-node 1 --train-iters 40 --learning-rate 0.00015 --dataset gpt_sample_dataset_text_document
     --seq-length 32 --split 949,50,1 --min-lr 1.0e-5 --lr-decay-style cosine --lr-decay-iters 320000
     --lr-warmup-fraction 0.01 --weight-decay 1e-2 --optimizer adamw --clip-grad 1.0 --vocab-size 50257
     --load checkpoint --save checkpoint --save-interval 10000 --log-interval 2 --checkpoint-activations
@@ -32,8 +33,8 @@ def test_oneflow_is_taken_over_where_it_is_missing(argv):
     assert (request.native, request.target, request.form) == ("oneflow", "ascend_adapt.native", "module")
     assert request.arguments == tuple(shlex.split(GUIDE))
     assert why == (
-        "oneflow_gpt.training: oneflow, oneflow_gpt cannot be imported here; NOT this code but the native trainer takes "
-        "its arguments"
+        "oneflow_gpt.training: oneflow, oneflow_gpt cannot be imported here; NOT this code but the native trainer "
+        "takes its arguments"
     )
 
 
@@ -77,33 +78,27 @@ def test_the_guides_command_trains_is_saved_and_goes_on(ascend_run, tmp_path):
     """On real text; the vocabulary is the guide's, so the table is large and ids are few."""
     from ascend_adapt import cli
 
-    text = [line for line in open(__file__, encoding="utf-8") if line.strip()] * 20
+    text = [line for line in Path(__file__).read_text(encoding="utf-8").splitlines() if line.strip()] * 20
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in text))
     vocabulary(tmp_path)
-    words = (
-        "--input text.jsonl --output-prefix gpt_sample_dataset --vocab vocab.json --merge-file merges.txt --workers 1"
-    )
-    words = words.replace("text.jsonl", f"{tmp_path}/text.jsonl").replace("gpt_s", f"{tmp_path}/gpt_s")
-    words = words.replace("vocab.json", f"{tmp_path}/vocab.json").replace("merges.txt", f"{tmp_path}/merges.txt")
-    assert cli.main(["preprocess", *words.split(), "--tokenizer-type", "GPT2BPETokenizer", "--append-eod"]) == 0
-    done = ascend_run("--device", "cpu", *ONEFLOW, OMP_NUM_THREADS="1")
+    files = {"input": "text.jsonl", "output-prefix": "gpt_sample_dataset"}
+    files |= {"vocab": "vocab.json", "merge-file": "merges.txt"}
+    words = [word for name, file in files.items() for word in (f"--{name}", str(tmp_path / file))]
+    words += ["--workers", "1", "--tokenizer-type", "GPT2BPETokenizer", "--append-eod"]
+    assert cli.main(["preprocess", *words]) == 0
+    done = ascend_run("--device", "cpu", *ONEFLOW, "--exit-interval", "6", OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert "NOT this code but the native trainer takes its arguments" in done.stderr
     rows = [json.loads(line) for line in (tmp_path / "checkpoint" / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == [2, 4, 6]
     assert sum(row["skipped"] for row in rows) > 0  # 2**32 is too large a scale to begin with
-    longer = [{"6": "40"}.get(word, word) if before == "--train-iters" else word for before, word in pairs(ONEFLOW)]
-    again = ascend_run("--device", "cpu", *longer, OMP_NUM_THREADS="1")
+    again = ascend_run("--device", "cpu", *ONEFLOW, OMP_NUM_THREADS="1")
     assert again.returncode == 0, again.stderr
     assert "going on from checkpoint/iter_0000006, iteration 6" in again.stdout
     rows = [json.loads(line) for line in (tmp_path / "checkpoint" / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["iteration"] == 40
     assert rows[-1]["skipped"] == 0
     assert 0 < rows[-1]["lm_loss"] < 11
-
-
-def pairs(words):
-    return list(zip([None, *words], words, strict=False))
 
 
 def vocabulary(folder):
