@@ -83,7 +83,7 @@ class Saver:
             dcp.save(state, storage_writer=writer, process_group=group.process_group, no_dist=not dist.is_initialized())
             sums = {name: value for each in group.together(lambda: self._sums(aside)) for name, value in each.items()}
             group.on_first(lambda: self.folder.publish(iteration, told, sums, keep_last))
-        except (TrainingError, OSError, RuntimeError, dcp.api.CheckpointException) as error:
+        except (TrainingError, OSError, RuntimeError, dcp.CheckpointException) as error:
             if group.rank == 0:
                 self.folder.abandon(iteration)
             raise TrainingError(
@@ -99,7 +99,7 @@ class Saver:
 
 def _reason(error: BaseException) -> str:
     """Return the first failure of any rank in one line."""
-    if isinstance(error, dcp.api.CheckpointException):
+    if isinstance(error, dcp.CheckpointException):
         rank, (failure, _) = min(error.failures.items())
         return f"rank {rank}: {type(failure).__name__}: {one_line(failure)}"
     return one_line(error)
