@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -173,6 +175,60 @@ def test_only_what_is_ours_is_ever_removed(tmp_path):
     with pytest.raises(TrainingError, match="iter_0000005 is there, and is not of this trainer"):
         saver.wait()
     assert (tmp_path / "iter_0000005" / "mp_rank_00").exists()
+
+
+class Killed(BaseException):
+    """What nothing catches, as nothing catches SIGKILL."""
+
+
+CHANGES = ((Path, "rename"), (Path, "replace"), (Path, "mkdir"), (Path, "open"), (shutil, "rmtree"), (os, "fsync"))
+
+
+def kill_before(monkeypatch, number):
+    """End what is being saved before it changes the disk for that time; return the changes that were made."""
+    made = []
+
+    def instead(name, change):
+        def changed(*given, **named):
+            if threading.current_thread() is not threading.main_thread():
+                if len(made) == number:
+                    raise Killed
+                made.append(name)
+            return change(*given, **named)
+
+        return changed
+
+    for owner, name in CHANGES:
+        monkeypatch.setattr(owner, name, instead(name, getattr(owner, name)))
+    return made
+
+
+def test_a_save_that_is_ended_before_any_of_its_changes_loses_itself_at_most(tmp_path, monkeypatch):
+    trainer = filled(Checkpoint(save=str(tmp_path), load=str(tmp_path), keep_last=2), 1)
+    iteration, outcomes = 1, []
+    for number in range(200):
+        saver = Saver(trainer, tmp_path)
+        with monkeypatch.context() as patched:
+            made = kill_before(patched, number)
+            try:
+                saver.save(Progress(iteration, iteration, iteration))
+                saver.wait()
+                ended = False
+            except Killed:
+                ended = True
+        other = filled(trainer.config.checkpoint, 0)
+        taken_up = load(other)[0].iteration
+        assert taken_up in ((iteration - 1, iteration) if ended else (iteration,)), made
+        assert taken_up == 0 or numbers(other) == {float(taken_up)}
+        outcomes.append(taken_up == iteration)
+        if not ended:
+            break
+        iteration = taken_up + 1
+        fill(trainer, iteration)
+    assert {"rename", "replace", "rmtree", "fsync"} <= set(made)
+    # Ended early it is lost, ended late it is not, and the last of them was not ended.
+    assert outcomes == sorted(outcomes)
+    assert 2 <= sum(outcomes) < len(outcomes) < 200
 
 
 class Interrupted(Told):
