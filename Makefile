@@ -1,4 +1,4 @@
-# make demo · make test · make check · make conformance · make behaviour · make torture · make bench-startup: each installs
+# make demo · make test · make check · make conformance · make behaviour · make torture · make torture-checkpoint · make bench-startup: each installs
 # what it needs into .venv, .nox and .releases, and nothing anywhere else.
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +9,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture hosts bench-startup npu-operators native-matrix native-equal upstream-runs install clean
+.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal upstream-runs install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -77,6 +77,10 @@ SEED ?= 1
 torture: install
 	$(BIN)/python bench/torture.py --runs $(RUNS) --seed $(SEED) --write docs/reliability.md
 
+torture-checkpoint: RUNS = 100
+torture-checkpoint: install
+	$(BIN)/python bench/torture_checkpoint.py --runs $(RUNS) --seed $(SEED) --write docs/reliability.md
+
 # Four hosts in namespaces of this machine; needs root, and Debian's iproute2, openssh-server and pdsh.
 hosts: install
 	ASCEND_ADAPT_HOSTS=all $(BIN)/python -m pytest tests/launch/hosts
@@ -96,7 +100,8 @@ npu-operators: install
 MEGATRON_CORE ?= 0.12.1
 native-matrix: install
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .megatron-core megatron-core==$(MEGATRON_CORE)
-	$(BIN)/python -m pytest --timeout 1200 tests/native/every_mesh.py tests/native/equal_to_upstream.py
+	$(BIN)/python -m pytest --timeout 1200 tests/native/every_mesh.py tests/native/convergence.py \
+	    tests/native/equal_to_upstream.py
 
 # Whole runs of unmodified code bases, from ASCEND_ADAPT_UPSTREAMS, beside the native trainer told the same.
 native-equal: install

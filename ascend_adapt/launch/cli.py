@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ascend_adapt import hosts, probe, settings
 from ascend_adapt.errors import AdaptError, LaunchError, SettingsError
-from ascend_adapt.launch import connecting, environment, launchers, machines, native, network
+from ascend_adapt.launch import connecting, environment, fallback, launchers, machines, native, network
 from ascend_adapt.launch import plan as planning
 from ascend_adapt.launch import request as requests
 from ascend_adapt.launch import share as shares
@@ -50,6 +50,10 @@ class _Usage(LaunchError):
 def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     if request.container is not None:
         return _run_in_container(request, environ)
+    replaced = fallback.instead(request)
+    if replaced is not None:
+        request, why = replaced
+        _say(why)
     _check_target(request)
     native_run = native.prepare(request) if request.native else None
     if native_run is not None:

@@ -23,7 +23,7 @@ ascend-run [options] script.py [script arguments ...]
 LAUNCHERS = ("auto", "local", "ssh", "pdsh")
 
 # Promised, not built: said in one line rather than ignored.
-NOT_BUILT = ("--npu-compile-mode", "--fallback")
+NOT_BUILT = ("--npu-compile-mode",)
 NUMERICS = ("upstream", "exact")
 # What is said to the launcher outside of a container only; true for those that take a value.
 _OUTSIDE = {
@@ -44,6 +44,7 @@ class Request:
     arguments: tuple[str, ...]
     form: str = "script"
     native: str | None = None
+    fallback: str | None = None
     once: bool = False
     nproc: int | None = None
     device: str = "auto"
@@ -94,8 +95,8 @@ def parse(argv: Sequence[str]) -> Request:
         command = ["bash"]
     inner = (*_inside(options), *command)
     if known.native:
-        if known.module or known.once:
-            parser.error("--native: takes neither -m nor --once — leave them out")
+        if known.module or known.once or known.fallback:
+            parser.error("--native: takes neither -m nor --once nor --fallback — leave them out")
         # The one option of ours that may stand among a dialect's arguments.
         words = [word for word in command if word != "--dry-run"]
         inner = (*_inside(options), *words)
@@ -111,6 +112,7 @@ def parse(argv: Sequence[str]) -> Request:
         arguments=arguments,
         form=form,
         native=known.native,
+        fallback=known.fallback,
         once=known.once,
         nproc=known.nproc,
         device=known.device.partition(":")[0],
@@ -177,6 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     names = ("--nproc", "--nproc-per-node", "--num-gpus", "--num-gpus-per-node")
     add(*names, dest="nproc", type=_at_least_one, metavar="N", help=_NPROC)
     add("--native", metavar="DIALECT", help="train with this package's own trainer, from a dialect's own arguments")
+    add("--fallback", choices=("native",), help="where the script's imports are missing, train natively instead")
     add("--once", action="store_true", help="start the script once, without ranks: it is a launcher itself")
     add(
         "--device",

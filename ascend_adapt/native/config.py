@@ -243,7 +243,10 @@ class Logging:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where weights come from and go to; saved every ``interval`` iterations (0: at the end only), and at ``steps``."""
+    """Where weights come from and go to; saved every ``interval`` iterations (0: at the end only), and at ``steps``.
+
+    ``asynchronous``: a copy in host memory is written while training goes on. ``keep_last``: older ones are removed.
+    """
 
     save: str | None = None
     load: str | None = None
@@ -256,6 +259,7 @@ class Checkpoint:
     save_optimizer: bool = True
     save_rng: bool = True
     keep_last: int | None = None
+    asynchronous: bool = True
 
 
 @dataclass(frozen=True)

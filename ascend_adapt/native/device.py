@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from typing import Any
@@ -65,6 +66,25 @@ def seed(device: torch.device, number: int) -> None:
         torch.default_generator.manual_seed(number)
     else:
         _module(device).manual_seed(number)
+
+
+def take_overflow(device: torch.device) -> bool:
+    """Return whether a device that saturates has overflowed since it was last asked; others show it by Inf and NaN.
+
+    An Ascend 910A has neither: a result that is too large is the largest number, and a flag is raised.
+    """
+    if not _saturates(device):
+        return False
+    utils = importlib.import_module("torch_npu.npu.utils")
+    raised = bool(utils.get_npu_overflow_flag())
+    if raised:
+        utils.clear_npu_overflow_flag()
+    return raised
+
+
+@functools.cache
+def _saturates(device: torch.device) -> bool:
+    return device.type == "npu" and not importlib.import_module("torch_npu.npu.utils").is_support_inf_nan()
 
 
 def _module(device: torch.device) -> Any:

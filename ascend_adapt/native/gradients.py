@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,20 +30,40 @@ def complete(parameters: Sequence[Placed], mesh: Mesh, *, tied: bool) -> None:
 
 
 @torch.no_grad()
-def norm_and_loss(parameters: Sequence[Placed], loss: torch.Tensor, mesh: Mesh) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the norm of all gradients, each number counted once, and the loss of all data-parallel ranks.
-
-    Both are the same on every rank, after one collective; a norm that is not finite says that some gradient is not.
-    """
-    squares = [
-        torch.linalg.vector_norm(one.gradient, dtype=torch.float32).square()
+def squares(parameters: Sequence[Placed]) -> dict[str, torch.Tensor]:
+    """Return the squared norm of each gradient on this rank, fp32, by the parameter's name; nothing is waited for."""
+    return {
+        one.name: torch.linalg.vector_norm(one.gradient, dtype=torch.float32).square()
         for one in parameters
-        if one.gradient is not None and counts(one, mesh)
-    ]
-    total = torch.stack([each.to(mesh.device) for each in squares]).sum() if squares else loss.new_zeros(())
+        if one.gradient is not None
+    }
+
+
+@torch.no_grad()
+def reduced(
+    parameters: Sequence[Placed],
+    each: Mapping[str, torch.Tensor],
+    loss: torch.Tensor,
+    marks: Sequence[bool],
+    mesh: Mesh,
+) -> torch.Tensor:
+    """Return, fp32 [2 + marks], the norm of all gradients, the loss of all data-parallel ranks, the sums of marks.
+
+    ``each`` is that of ``squares``; each number is counted once. All are the same on every rank, after one collective;
+    a norm that is not finite says that some gradient is not.
+    """
+    mine = [each[one.name] for one in parameters if one.name in each and counts(one, mesh)]
+    total = torch.stack([square.to(mesh.device) for square in mine]).sum() if mine else loss.new_zeros(())
     share = loss / mesh.parallel.data if mesh.tensor_rank == 0 else torch.zeros_like(loss)
-    sums = mesh.sum_over_all(torch.stack([total, share.float()]))
-    return sums[0].sqrt(), sums[1]
+    told = [torch.full_like(total, mark) for mark in marks]
+    sums = mesh.sum_over_all(torch.stack([total, share.float(), *told]))
+    sums[0].sqrt_()
+    return sums
+
+
+def not_finite(each: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+    """Return the parameters whose squared norm, as of ``squares``, is not finite."""
+    return tuple(name for name, square in each.items() if not math.isfinite(float(square)))
 
 
 @torch.no_grad()

@@ -16,11 +16,15 @@ from ascend_adapt.native import mesh as meshes
 from ascend_adapt.native import state
 from ascend_adapt.native.batches import batch_at
 from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.native.interruption import Interruption
+from ascend_adapt.native.loading import load
 from ascend_adapt.native.metrics import StepMetrics
 from ascend_adapt.native.samples import Samples, is_evaluated
+from ascend_adapt.native.saving import Saver
 from ascend_adapt.native.schedules import learning_rate, weight_decay
 from ascend_adapt.native.state import Progress
 from ascend_adapt.native.trainer import Trainer
+from ascend_adapt.native.watch import Watch
 
 
 class Log(Protocol):
@@ -65,13 +69,19 @@ def _start(device: torch.device) -> None:
 
 
 class Run:
-    """One run on this rank, where it is, and its data."""
+    """One run on this rank, where it is, its data, and what saves it."""
 
     def __init__(self, config: TrainConfig, mesh: meshes.Mesh, log: Log) -> None:
         self.config, self.mesh, self.log = config, mesh, log
         self.trainer = Trainer(config, mesh)
-        self.progress, told = state.load(self.trainer)
-        log.say(told)
+        self.progress, told = load(self.trainer)
+        for line in told:
+            log.say(line)
+        self.interruption, self.watch = Interruption(), Watch(mesh)
+        self.votes = 0
+        self.saver: Saver | None = None
+        if config.checkpoint.save is not None:
+            self.saver = Saver(self.trainer, Path(config.checkpoint.save))
         self.train = Samples(config, mesh, "train", self.progress.consumed_samples)
         self.valid: Samples | None = None
         if is_evaluated(config, "valid"):
@@ -80,22 +90,37 @@ class Run:
         self.began = time.monotonic()
 
     def to_the_end(self) -> None:
-        """Train until the last iteration, or until the configuration says to stop."""
+        """Train until the last iteration, or until the configuration or SIGTERM says to stop; then save.
+
+        Raises:
+            TrainingError: a run that cannot go on, or a checkpoint that could not be written.
+        """
+        try:
+            with self.interruption:
+                self._train()
+                if self.saver is not None:
+                    self.saver.wait()
+        finally:
+            if self.saver is not None:
+                self.saver.close()
+
+    def _train(self) -> None:
         config, saved = self.config, -1
         if self.progress.iteration == 0 and state.due(config, 0):
             self.save()
         while self.progress.iteration < config.iterations:
             self.step()
             iteration = self.progress.iteration
-            if self.valid is not None and iteration % config.eval_interval == 0:
+            reason = self._reason_to_stop(iteration)
+            if self.valid is not None and iteration % config.eval_interval == 0 and not self.votes:
                 self.log.evaluation(iteration, "valid", self.evaluate(self.valid))
             if state.due(config, iteration):
                 self.save()
                 saved = iteration
-            if self._is_to_stop(iteration):
-                if config.checkpoint.save is not None and saved != iteration:
+            if reason is not None:
+                if self.saver is not None and saved != iteration:
                     self.save()
-                self.log.say(f"stopping after iteration {iteration}, as asked")
+                self.log.say(f"stopping after iteration {iteration}, {reason}")
                 return
         if is_evaluated(config, "test"):
             test = Samples(config, self.mesh, "test")
@@ -108,7 +133,12 @@ class Run:
         batch = self.train.next(micro_batches)
         rate = learning_rate(config.schedule, before.scheduled)
         decay = weight_decay(config.schedule, config.optimizer.weight_decay, before.scheduled)
-        done = self.trainer.step(batch, micro_batches, rate, decay)
+        done = self.trainer.step(batch, micro_batches, rate, decay, votes_to_stop=self.interruption.asked or self._late)
+        self.votes = done.votes
+        for line in self.watch.told(before.iteration + 1, done):
+            self.log.say(line)
+        if self.saver is not None:
+            self.saver.check()
         advance = 0 if done.skipped else total if config.schedule.unit == "samples" else 1
         self.progress = after = Progress(
             before.iteration + 1, before.consumed_samples + total, before.scheduled + advance
@@ -141,16 +171,17 @@ class Run:
         return sum(losses) / len(losses)
 
     def save(self) -> None:
-        """Save a checkpoint."""
-        folder = state.save(self.trainer, self.progress, Path(str(self.config.checkpoint.save)))
-        self.log.say(f"saved {folder}")
+        """Begin to save a checkpoint."""
+        assert self.saver is not None
+        self.log.say(f"saving {self.saver.save(self.progress)}")
 
-    def _is_to_stop(self, iteration: int) -> bool:
-        config = self.config
-        if config.exit_interval and iteration % config.exit_interval == 0:
-            return True
-        if config.exit_duration_minutes is None:
-            return False
-        # Clocks differ: rank 0's is everyone's.
-        late = self.mesh.rank == 0 and time.monotonic() - self.began > config.exit_duration_minutes * 60
-        return bool(self.mesh.sum_over_all(torch.tensor(float(late), device=self.mesh.device)) > 0)
+    def _reason_to_stop(self, iteration: int) -> str | None:
+        """Return the same on every rank."""
+        if self.config.exit_interval and iteration % self.config.exit_interval == 0:
+            return "as asked"
+        return "as SIGTERM or the time limit asks" if self.votes else None
+
+    @property
+    def _late(self) -> bool:
+        limit = self.config.exit_duration_minutes
+        return limit is not None and time.monotonic() - self.began > limit * 60

@@ -12,6 +12,7 @@ from ascend_adapt.data import gpt_dataset, weights_by_documents
 from ascend_adapt.errors import DataError
 from ascend_adapt.native.batches import samples_wanted
 from ascend_adapt.native.config import Data, TrainConfig
+from ascend_adapt.native.interruption import leave_to_parent
 from ascend_adapt.native.mesh import Mesh
 from ascend_adapt.native.passes import Batch
 
@@ -55,6 +56,7 @@ class Samples:
             pin_memory=self.device.type != "cpu",
             # It draws a number for its workers; of the default generator, that would shift all dropout behind it.
             generator=torch.Generator(),
+            worker_init_fn=leave_to_parent,
         )
         self._micro_batches: Iterator[Batch] = iter(loader)
 

@@ -32,6 +32,10 @@ class Step:
     skipped: bool
     params_norm: float | None = None
     num_zeros: float | None = None
+    votes: int = 0
+    """Ranks that asked for an end."""
+    spoiled: tuple[str, ...] = ()
+    """This rank's parameters whose gradients were not finite."""
 
 
 class Trainer:
@@ -50,32 +54,44 @@ class Trainer:
         self.scaler = Scaler(config.precision)
         seed_dropout(config.seed, mesh)
 
-    def step(self, batch: Batch, micro_batches: int, lr: float, weight_decay: float) -> Step:
+    def step(
+        self, batch: Batch, micro_batches: int, lr: float, weight_decay: float, *, votes_to_stop: bool = False
+    ) -> Step:
         """Train on this data-parallel rank's part of one global batch.
+
+        ``votes_to_stop``: the run should end after this step; every rank learns how many want that.
 
         Raises:
             TrainingError: an overflow at the smallest loss scale, by DeepSpeed's rule.
         """
         for decoder in self.decoders:
             decoder.train()
-        scale = self.scaler.scale
+        scale, is_scaled = self.scaler.scale, self.scaler.rule is not None
+        if is_scaled:
+            # What an evaluation has overflowed is no matter of this step.
+            devices.take_overflow(self.mesh.device)
         loss = self.passes.train(batch, micro_batches, scale)
         gradients.complete(self.parameters, self.mesh, tied=self.config.model.tied_embeddings)
         if scale != 1.0:
             gradients.scale(self.parameters, 1.0 / scale)
-        norm, mean = gradients.norm_and_loss(self.parameters, loss, self.mesh)
+        overflowed = is_scaled and devices.take_overflow(self.mesh.device)
+        squares = gradients.squares(self.parameters)
+        marks = (votes_to_stop, overflowed)
+        reduced = gradients.reduced(self.parameters, squares, loss, marks, self.mesh)
+        norm = reduced[0]
         logging = self.config.logging
         params_norm = num_zeros = None
         if logging.log_params_norm or logging.log_num_zeros:
             params_norm, num_zeros = gradients.norm_and_zeros(self.parameters, self.mesh)
         gradients.clip(self.parameters, norm, self.config.optimizer.clip_grad)
         # Without a loss scale the host need not know the norm before it hands the device the optimizer's work.
-        skipped = self.scaler.rule is not None and not math.isfinite(float(norm))
+        skipped = is_scaled and (not math.isfinite(float(norm)) or bool(reduced[3] > 0))
         if not skipped:
             self.optimizer.step(lr, weight_decay)
         self.optimizer.clear_gradients()
         self.scaler.update(skipped)
-        loss_told, norm_told = torch.stack([mean, norm]).tolist()
+        norm_told, loss_told, votes_told, _ = reduced.tolist()
+        spoiled = () if math.isfinite(norm_told) else gradients.not_finite(squares)
         return Step(
             loss_told,
             norm_told,
@@ -83,6 +99,8 @@ class Trainer:
             skipped,
             params_norm=params_norm if logging.log_params_norm else None,
             num_zeros=num_zeros if logging.log_num_zeros else None,
+            votes=round(votes_told),
+            spoiled=spoiled,
         )
 
     def evaluate(self, batch: Batch, micro_batches: int) -> float:
@@ -119,9 +137,10 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
     return decoders
 
 
-def seed_dropout(seed: int, mesh: Mesh) -> None:
-    """Start the default generators: alike on tensor-parallel ranks, apart on all others."""
-    number = generator(seed, "dropout", mesh.pipeline_rank, mesh.data_rank).initial_seed()
+def seed_dropout(seed: int, mesh: Mesh, iteration: int = 0) -> None:
+    """Start the default generators: alike on tensor-parallel ranks, apart on all others and at other iterations."""
+    place = (mesh.pipeline_rank, mesh.data_rank, *((iteration,) if iteration else ()))
+    number = generator(seed, "dropout", *place).initial_seed()
     torch.default_generator.manual_seed(number)
     devices.seed(mesh.device, number)
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -122,6 +127,51 @@ def test_two_ranks_train_on_real_text(ascend_run, corpus, tmp_path):
     # The configuration that was kept is one that a run can be started from.
     again = ascend_run("--nproc", "2", "--device", "cpu", "--dry-run", "-m", "ascend_adapt.native", "run/config.yaml")
     assert again.returncode == 0, again.stderr
+
+
+def test_a_run_that_is_killed_goes_on_bit_for_bit(ascend_run, corpus, tmp_path):
+    words = [*SIZES.split(), *words_of(corpus), "--log-interval", "1", "--train-iters", "12", "--lr-decay-iters", "12"]
+    words += ["--save-interval", "3", "--hidden-dropout", "0.1", "--attention-dropout", "0.1"]
+
+    def argv(folder):
+        kept = ["--log-dir", folder, "--native", "megatron", *words, "--save", folder, "--load", folder]
+        return ["--nproc", "2", "--device", "cpu", *kept]
+
+    def losses(folder):
+        rows = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
+        return [(row["iteration"], row["lm_loss"], row["grad_norm"]) for row in map(json.loads, rows)]
+
+    assert ascend_run(*argv("straight"), OMP_NUM_THREADS="1").returncode == 0
+    command = [sys.executable, "-m", "ascend_adapt.launch.cli", *argv("killed")]
+    job = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE)
+    ranks = wait_for(tmp_path / "killed", "iter_0000006")
+    for pid in ranks:
+        os.kill(pid, signal.SIGKILL)
+    assert job.wait(60) != 0
+    job.stdout.close()
+    done = ascend_run(*argv("killed"), OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"going on from killed/iter_00000(06|09|12), iteration", done.stdout)
+    assert losses("killed") == losses("straight")
+    assert len(losses("killed")) == 12
+
+
+def wait_for(folder, checkpoint):
+    """Return the ranks of the job that saves there, once it has that checkpoint."""
+    until = time.monotonic() + 100
+    while not (folder / checkpoint).exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                variables = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if f"ASCEND_ADAPT_RUN_DIR={folder}".encode() in variables and b"RANK=0" in variables:
+                found.append(int(entry.name))
+    return found
 
 
 def test_the_neox_example_made_small_trains_as_two_stages(ascend_run, corpus, tmp_path):

@@ -66,7 +66,7 @@ def test_a_usage_error_is_one_line_and_exit_code_2(argv, text, capsys):
 
 @pytest.mark.parametrize(
     "argv",
-    [["--fallback", "native", "t.py"], ["--dry_run", "--npu-compile-mode", "jit", "t.py"]],
+    [["--npu-compile-mode", "jit", "t.py"], ["--dry_run", "--npu-compile-mode", "jit", "t.py"]],
 )
 def test_what_is_promised_and_not_built_says_so(argv):
     with pytest.raises(LaunchError, match=r"^--?[a-zH-]+: is not built yet"):

@@ -7,14 +7,17 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from native.small_models import Case, Told, train
+from native.small_models import GPT2, LENGTH, Case, Told, config, train
 
+from ascend_adapt.data.token_index import write_index
 from ascend_adapt.native import mesh as meshes
+from ascend_adapt.native.config import Data
 
 HERE = Path(__file__).parent
 
@@ -54,3 +57,27 @@ def train_on(tmp_path):
         return {name: Told(**values) for name, values in told["cases"].items()}
 
     return run
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Token files of 60 documents; each id tells the next."""
+    dice = np.random.default_rng(0)
+    ids = [(dice.integers(90) * 7 + 3 * np.arange(dice.integers(20, 60))) % 91 for _ in range(60)]
+    np.concatenate(ids).astype(np.uint16).tofile(tmp_path / "text.bin")
+    with open(tmp_path / "text.idx", "wb") as stream:
+        write_index(stream, np.dtype(np.uint16), np.array([len(one) for one in ids], np.int32))
+    return str(tmp_path / "text")
+
+
+@pytest.fixture
+def settings(text):
+    made = config(GPT2)
+    return replace(
+        made,
+        data=Data(train=(text,), seq_length=LENGTH, num_workers=0, split="8,1,1"),
+        schedule=replace(made.schedule, style="linear", unit="samples", decay=80.0, warmup=16.0),
+        iterations=8,
+        eval_interval=4,
+        eval_iterations=2,
+    )

@@ -5,9 +5,14 @@ make native-matrix
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 from native.conftest import assert_equal_to_one_process, one_process
 from native.small_models import Case
+
+from ascend_adapt.native.loss_scale import Scaler
 
 KINDS = ("gpt2", "neox", "gated", "gpt_j_tied")
 ON_2 = [
@@ -77,6 +82,51 @@ def test_bf16(train_on):
         assert told[case.name].losses != pytest.approx(alone.losses[:10], rel=1e-6), case.name
 
 
+@pytest.mark.parametrize(
+    ("ranks", "cases"),
+    [
+        (
+            2,
+            [
+                Case("data", "neox", {"data": 2}),
+                Case("tensor", "gpt2", {"tensor": 2}),
+                Case("pipeline", "gpt2", {"pipeline": 2}),
+                Case("zero-3", "gpt2", {"data": 2, "zero_stage": 3}),
+            ],
+        ),
+        (4, [Case("tensor x pipeline", "neox", {"tensor": 2, "pipeline": 2})]),
+        (8, [Case("all", "gpt2", {"tensor": 2, "pipeline": 2, "data": 2, "zero_stage": 1})]),
+    ],
+)
+def test_fp16(train_on, ranks, cases):
+    """Beside one process in fp32; from a scale that is too large, every rank skips the same steps first."""
+    good = [replace(case, steps=10, dtype="fp16") for case in cases]
+    large = [replace(case, name=f"{case.name}, large", initial_scale=2.0**26) for case in good]
+    told = train_on(ranks, [*good, *large])
+    for case in good:
+        alone = one_process(case.model)
+        assert told[case.name].losses == pytest.approx(alone.losses[:10], rel=5e-3), case.name
+        assert told[case.name].norms == pytest.approx(alone.norms[:10], rel=5e-2), case.name
+        assert not any(told[case.name].skipped)
+        first = told[f"{case.name}, large"]
+        assert first.skipped[0]
+        assert not all(first.skipped)
+        rule = Scaler(case.settings.precision)
+        rule.scale = 2.0**26
+        for scale, skipped in zip(first.scales, first.skipped, strict=True):
+            assert scale == rule.scale
+            rule.update(skipped)
+
+
+def test_a_saturated_step_is_skipped(train_on):
+    """An Ascend 910A has no Inf: what a CPU skips for one, it skips for its flag."""
+    case = Case("data", "gpt2", {"data": 2}, steps=14, dtype="fp16", initial_scale=2.0**26)
+    there, here = (train_on(2, [case], device=device)["data"] for device in ("npu-emulated:910A", "cpu"))
+    assert 0 < sum(here.skipped) < 14
+    assert (there.skipped, there.scales) == (here.skipped, here.scales)
+    assert all(map(math.isfinite, there.norms))
+
+
 def test_on_an_emulated_npu(train_on):
     cases = [
         Case("tensor", "gpt2", {"tensor": 2}),
@@ -108,3 +158,30 @@ def test_what_four_ranks_saved_is_read_on_one_and_on_four_others(train_on, tmp_p
                 [begun.evaluated[0], told.evaluated[1]],
             )
             assert_equal_to_one_process(together, first)
+
+
+MESHES = {
+    "data": (2, {"data": 2}),
+    "tensor": (2, {"tensor": 2}),
+    "pipeline": (2, {"pipeline": 2}),
+    "tensor x pipeline": (4, {"tensor": 2, "pipeline": 2}),
+    "tensor x pipeline x data": (8, {"tensor": 2, "pipeline": 2, "data": 2}),
+}
+
+
+def test_what_any_mesh_saved_is_taken_up_by_any_other(train_on, tmp_path):
+    """Each of five saves after ten steps, and each goes on from each: the next two losses are one process's."""
+    by_ranks = {ranks: [name for name, (of, _) in MESHES.items() if of == ranks] for ranks in (2, 4, 8)}
+    for ranks, names in by_ranks.items():
+        train_on(ranks, [Case(name, "gpt2", MESHES[name][1], steps=10, save=str(tmp_path / name)) for name in names])
+    alone, seen = one_process("gpt2"), 0
+    for ranks, names in by_ranks.items():
+        cases = [
+            Case(f"{source} in {name}", "gpt2", MESHES[name][1], steps=2, load=str(tmp_path / source))
+            for name in names
+            for source in MESHES
+        ]
+        for name, told in train_on(ranks, cases).items():
+            assert told.losses == pytest.approx(alone.losses[10:12], rel=1e-5), name
+            seen += 1
+    assert seen == 25

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-from ascend_adapt.native import state
 from ascend_adapt.native.config import (
     Batch,
     Checkpoint,
     Data,
     Init,
     Logging,
+    LossScale,
     Model,
     Optimizer,
     Parallel,
@@ -21,6 +21,8 @@ from ascend_adapt.native.config import (
     Schedule,
     TrainConfig,
 )
+from ascend_adapt.native.loading import load
+from ascend_adapt.native.saving import Saver
 from ascend_adapt.native.state import Progress
 from ascend_adapt.native.trainer import Trainer
 
@@ -115,6 +117,7 @@ class Case:
     sizes: dict = field(default_factory=dict)
     steps: int = 20
     dtype: str = "fp32"
+    initial_scale: float = 2.0**12
     load: str | None = None
     save: str | None = None
 
@@ -123,7 +126,8 @@ class Case:
         """The configuration."""
         made = config(MODELS[self.model], **self.sizes)
         checkpoint = Checkpoint(load=self.load, save=self.save)
-        return replace(made, precision=Precision(dtype=self.dtype), checkpoint=checkpoint)
+        precision = Precision(self.dtype, loss_scale=LossScale(initial=self.initial_scale, hysteresis=1))
+        return replace(made, precision=precision, checkpoint=checkpoint)
 
 
 @dataclass(frozen=True)
@@ -133,13 +137,15 @@ class Told:
     losses: list[float]
     norms: list[float]
     evaluated: list[float]
+    scales: list[float] = field(default_factory=list)
+    skipped: list[bool] = field(default_factory=list)
 
 
 def train(case, mesh):
     """Train on this rank."""
     settings, told = case.settings, Told([], [], [])
     trainer = Trainer(settings, mesh)
-    progress, _ = state.load(trainer)
+    progress, _ = load(trainer)
 
     def mine(step):
         return {name: tensor.to(mesh.device) for name, tensor in batch(step, settings, mesh.data_rank).items()}
@@ -152,8 +158,12 @@ def train(case, mesh):
         step = trainer.step(mine(number), settings.batch.accumulation, lr=3e-3, weight_decay=0.1)
         told.losses.append(step.loss)
         told.norms.append(step.grad_norm)
+        told.scales.append(step.loss_scale)
+        told.skipped.append(step.skipped)
     evaluate()
     if case.save:
         done = progress.iteration + case.steps
-        state.save(trainer, Progress(done, done * SAMPLES, done), Path(case.save))
+        saver = Saver(trainer, Path(case.save))
+        saver.save(Progress(done, done * SAMPLES, done))
+        saver.wait()
     return told

@@ -6,15 +6,13 @@ import json
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from native.small_models import GPT2, LENGTH, config
+from native.small_models import GPT2, LENGTH
 
-from ascend_adapt.data.token_index import write_index
 from ascend_adapt.errors import ConfigError, DataError, TrainingError
 from ascend_adapt.native import loop
-from ascend_adapt.native.config import Batch, Checkpoint, Data
+from ascend_adapt.native.config import Batch, Checkpoint
 
 
 class Told:
@@ -35,30 +33,6 @@ class Told:
     @property
     def losses(self):
         return [step.lm_loss for step in self.steps]
-
-
-@pytest.fixture
-def text(tmp_path):
-    """Token files of 60 documents; each id tells the next."""
-    dice = np.random.default_rng(0)
-    ids = [(dice.integers(90) * 7 + 3 * np.arange(dice.integers(20, 60))) % 91 for _ in range(60)]
-    np.concatenate(ids).astype(np.uint16).tofile(tmp_path / "text.bin")
-    with open(tmp_path / "text.idx", "wb") as stream:
-        write_index(stream, np.dtype(np.uint16), np.array([len(one) for one in ids], np.int32))
-    return str(tmp_path / "text")
-
-
-@pytest.fixture
-def settings(text):
-    made = config(GPT2)
-    return replace(
-        made,
-        data=Data(train=(text,), seq_length=LENGTH, num_workers=0, split="8,1,1"),
-        schedule=replace(made.schedule, style="linear", unit="samples", decay=80.0, warmup=16.0),
-        iterations=8,
-        eval_interval=4,
-        eval_iterations=2,
-    )
 
 
 def run(settings):
@@ -92,7 +66,7 @@ def test_a_run_that_is_taken_up_goes_on_as_if_it_had_not_stopped(settings, tmp_p
     first = run(replace(settings, checkpoint=checkpoint, exit_interval=4))
     assert first.said == [
         f"starting from random weights: {folder} is empty, and the run will be saved there",
-        f"saved {folder / 'iter_0000004'}",
+        f"saving {folder / 'iter_0000004'}",
         "stopping after iteration 4, as asked",
     ]
     assert (folder / "latest_checkpointed_iteration.txt").read_text() == "4"
@@ -178,7 +152,10 @@ def test_the_time_limit(settings, tmp_path):
     checkpoint = Checkpoint(save=str(tmp_path / "saved"))
     told = run(replace(settings, exit_duration_minutes=0.0, checkpoint=checkpoint))
     assert len(told.steps) == 1
-    assert told.said[-2:] == [f"saved {tmp_path / 'saved' / 'iter_0000001'}", "stopping after iteration 1, as asked"]
+    assert told.said[-2:] == [
+        f"saving {tmp_path / 'saved' / 'iter_0000001'}",
+        "stopping after iteration 1, as SIGTERM or the time limit asks",
+    ]
 
 
 def test_a_loss_that_is_no_number_is_told(settings, monkeypatch):
@@ -186,12 +163,15 @@ def test_a_loss_that_is_no_number_is_told(settings, monkeypatch):
 
     step = Trainer.step
 
-    def spoiled(self, *given):
-        self.parameters[0].local.fill_(math.nan)
-        return step(self, *given)
+    def spoiled(self, *given, **named):
+        next(one for one in self.parameters if one.name == "layers.1.mlp.dense_h_to_4h.weight").local.fill_(math.nan)
+        return step(self, *given, **named)
 
     monkeypatch.setattr(Trainer, "step", spoiled)
-    told = run(replace(settings, iterations=1, eval_interval=0))
+    told = run(replace(settings, iterations=2, eval_interval=0))
     assert told.steps[0].nan
+    assert told.said[1] == "warning: iteration 1: loss nan, gradient norm nan"
+    assert told.said[2].startswith("  rank 0 (stage 0, data 0, tensor 0): gradients of ")
+    assert len(told.said) == 3
     assert not told.steps[0].skipped
     assert not torch.distributed.is_initialized()

@@ -10,6 +10,8 @@ import torch.distributed as dist
 from native.conftest import one_process
 from native.small_models import GPT2, NEOX, Case, batch, config, train
 
+from ascend_adapt.errors import TrainingError
+from ascend_adapt.native import device as devices
 from ascend_adapt.native import mesh as meshes
 from ascend_adapt.native.config import Logging, LossScale, Parallel, Precision
 from ascend_adapt.native.parameters import Placed
@@ -77,6 +79,31 @@ def test_fp16_skips_what_overflows(process_group, initial, skipped):
     if not skipped:
         assert [step.loss for step in steps] == pytest.approx(one_process("gpt2").losses[:3], rel=2e-3)
         assert [step.grad_norm for step in steps] == pytest.approx(one_process("gpt2").norms[:3], rel=2e-2)
+
+
+@pytest.mark.parametrize("rule", ["megatron", "deepspeed"])
+def test_a_device_that_saturates_says_so_by_its_flag_alone(process_group, monkeypatch, rule):
+    """Every step overflows, from a scale of 4: weights stay as they are by both rules, DeepSpeed's ends the run."""
+    monkeypatch.setattr(devices, "take_overflow", lambda device: True)
+    scale = LossScale(initial=4.0, minimum=1.0, hysteresis=1, rule=rule)
+    settings = replace(config(GPT2), precision=Precision("fp16", loss_scale=scale))
+    trainer = Trainer(settings, meshes.build(Parallel(), torch.device("cpu")))
+    before, scales = [one.local.clone() for one in trainer.parameters], []
+
+    def step():
+        told = trainer.step(batch(0, settings), 8, 3e-3, 0.1)
+        assert told.skipped
+        scales.append(trainer.scaler.scale)
+
+    step()
+    step()
+    if rule == "megatron":
+        step()
+    else:
+        with pytest.raises(TrainingError, match="loss scale: overflow at 1, the smallest allowed"):
+            step()
+    assert scales == [2, 1, 1][: len(scales)]
+    assert all(torch.equal(one.local, old) for one, old in zip(trainer.parameters, before, strict=True))
 
 
 def test_what_is_told_on_request():

@@ -1,0 +1,96 @@
+"""A code base that cannot be imported here: its arguments for this package's own trainer instead.
+
+OneFlow has no release for NPUs, so `oneflow_gpt.training` is always taken over where OneFlow is not installed. Others
+only with `--fallback native`, and only where something that the script imports is missing.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.request import NATIVE, Request
+
+ONEFLOW = "oneflow_gpt.training"
+DIALECTS = {"pretrain_gpt.py": "megatron", "deepy.py": "neox"}
+"""Scripts that a dialect's arguments are for."""
+
+
+def instead(request: Request) -> tuple[Request, str] | None:
+    """Return a native request in place of what was asked for, and why, or None where that can be started.
+
+    Raises:
+        LaunchError: a fallback is asked for that nothing can take over.
+    """
+    module = _oneflow_arguments(request)
+    if module is not None:
+        missing = _missing(("oneflow", "oneflow_gpt"), os.getcwd())
+        if not missing:
+            return None
+        return _native(request, "oneflow", module), _why(ONEFLOW, missing)
+    if request.fallback is None:
+        return None
+    name = Path(request.target).name
+    if request.form != "script" or name not in DIALECTS:
+        raise LaunchError(
+            f"--fallback native: takes over {', '.join(DIALECTS)} and {ONEFLOW}, not {request.target} — leave it out"
+        )
+    missing = _missing(_imports(Path(request.target)), str(Path(request.target).absolute().parent))
+    if not missing:
+        return None
+    arguments = request.arguments
+    if name == "deepy.py" and arguments and arguments[0].endswith(".py"):
+        # deepy.py's first word is the script that it starts.
+        arguments = arguments[1:]
+    return _native(request, DIALECTS[name], arguments), _why(request.target, missing)
+
+
+def _oneflow_arguments(request: Request) -> tuple[str, ...] | None:
+    if request.form == "module" and request.target == ONEFLOW:
+        return request.arguments
+    is_python = request.form == "command" and re.fullmatch(r"python[0-9.]*", Path(request.target).name)
+    words = [word for word in request.arguments if word != "-u"] if is_python else []
+    return tuple(words[2:]) if words[:2] == ["-m", ONEFLOW] else None
+
+
+def _native(request: Request, dialect: str, arguments: Sequence[str]) -> Request:
+    return replace(
+        request, native=dialect, target=NATIVE, form="module", arguments=tuple(arguments), once=False, fallback=None
+    )
+
+
+def _why(target: str, missing: Sequence[str]) -> str:
+    named = ", ".join(missing)
+    return f"{target}: {named} cannot be imported here; NOT this code but the native trainer takes its arguments"
+
+
+def _missing(names: Sequence[str], folder: str) -> list[str]:
+    places = [folder, *sys.path]
+    known = (*sys.stdlib_module_names, *sys.builtin_module_names)
+    return [name for name in names if name not in known and PathFinder.find_spec(name, places) is None]
+
+
+def _imports(script: Path) -> list[str]:
+    """Return the packages that a script imports at its top level, in order; what it tries to import it can do without.
+
+    Raises:
+        LaunchError: it cannot be read.
+    """
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        raise LaunchError(f"{script}: cannot be read ({error}) — give the path of a Python file") from error
+    found = []
+    for statement in tree.body:
+        if isinstance(statement, ast.Import):
+            found += [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and not statement.level:
+            found.append(str(statement.module))
+    return list(dict.fromkeys(name.partition(".")[0] for name in found))

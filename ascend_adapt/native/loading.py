@@ -1,0 +1,203 @@
+"""Take up a run from what was saved: the latest whole checkpoint, on any mesh."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+from ascend_adapt.errors import TrainingError
+from ascend_adapt.native.checkpoint_folder import LATEST, PROGRESS, SUMS, CheckpointFolder, damage, recorded_sums
+from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.native.config_file import to_dict
+from ascend_adapt.native.host_group import HostGroup
+from ascend_adapt.native.parameters import local
+from ascend_adapt.native.state import Progress, generators, model_state, optimizer_state, set_generators
+from ascend_adapt.native.trainer import Trainer, seed_dropout
+
+FRESH = "starting from random weights:"
+AXES = ("tensor", "pipeline", "data")
+ORDER = tuple(f"data.{name}" for name in ("train", "valid", "test", "split", "order", "sampler", "seed", "seq_length"))
+"""Settings that decide, with the number of samples that a run asks for, which sample comes when."""
+
+
+def load(trainer: Trainer) -> tuple[Progress, list[str]]:
+    """Take up the run that the configuration names; return where it is, and in words what was done.
+
+    An empty ``load`` that is also ``save`` is a fresh start, as is none. Every rank must call it.
+
+    Raises:
+        TrainingError: there is nothing to load elsewhere, or it is not of this model, or none is whole.
+    """
+    config = trainer.config.checkpoint
+    if config.load is None:
+        return Progress(), [f"{FRESH} no checkpoint was named"]
+    folder, group = CheckpointFolder(Path(config.load)), HostGroup(trainer.mesh)
+    candidates = group.on_first(lambda: _candidates(folder))
+    if not candidates:
+        if group.on_first(lambda: _is_of_oneflow(folder.path)):
+            raise TrainingError(
+                f"{folder.path}: is a snapshot of OneFlow's own, expected a checkpoint of the native trainer — leave "
+                "--load out, or name the folder of a native run"
+            )
+        if not config.finetune and config.save is not None and folder.path.absolute() == Path(config.save).absolute():
+            return Progress(), [f"{FRESH} {folder.path} is empty, and the run will be saved there"]
+        raise TrainingError(
+            f"{folder.path}: no {LATEST}, expected a checkpoint of the native trainer to load — correct --load, or "
+            "leave it out to start from random weights"
+        )
+    source, told = _first_whole(candidates, group)
+    progress, more = _take_up(trainer, source)
+    return progress, [*told, *more]
+
+
+def _candidates(folder: CheckpointFolder) -> list[Path]:
+    """Return what may be loaded, the latest first; without a tracker, all there is."""
+    latest = folder.latest()
+    if latest is None:
+        return [folder.of(number) for number in reversed(folder.saved())]
+    if not latest.isdecimal():
+        return [folder.path / latest]
+    number = int(latest)
+    return [folder.of(number), *(folder.of(older) for older in reversed(folder.saved()) if older < number)]
+
+
+def _first_whole(candidates: Sequence[Path], group: HostGroup) -> tuple[Path, list[str]]:
+    """Return the first checkpoint that is as it was written, and a warning of each before it; ranks share the work."""
+    warnings: list[str] = []
+    for source in candidates:
+        wrong = _wrong_with(source, group)
+        if wrong is None:
+            return source, warnings
+        warnings.append(f"warning: {source} is damaged ({wrong}), so the one before it is looked at")
+    raise TrainingError(
+        f"{candidates[0].parent}: no whole checkpoint, expected one ({'; '.join(warnings)}) — restore one, or start "
+        "in another folder"
+    )
+
+
+def _wrong_with(source: Path, group: HostGroup) -> str | None:
+    """Return what is wrong with a checkpoint; each rank looks at some of its files."""
+    if group.on_first(lambda: _is_foreign(source)):
+        raise TrainingError(
+            f"{source}: has no {PROGRESS}, expected a checkpoint of the native trainer — convert it, or correct --load"
+        )
+    sums, wrong = group.on_first(lambda: _recorded(source))
+    if wrong is not None:
+        return wrong
+    mine = sorted(sums)[group.rank :: group.size]
+    return next((told for told in group.together(lambda: damage(source, sums, mine)) if told is not None), None)
+
+
+def _is_foreign(source: Path) -> bool:
+    return source.exists() and not (source / PROGRESS).exists() and not (source / SUMS).exists()
+
+
+def _is_of_oneflow(folder: Path) -> bool:
+    """Return whether OneFlow saved a model there, or in folders in it: one file, or a folder for each variable.
+
+    Source: Oneflow-Inc/oneflow@v0.9.0 python/oneflow/framework/check_point_v2.py.
+    """
+    marks = [mark for name in ("snapshot_done", "pickled_data") for mark in (folder / name, *folder.glob(f"*/{name}"))]
+    return any(mark.exists() for mark in marks) or any((meta.parent / "out").exists() for meta in folder.glob("*/meta"))
+
+
+def _recorded(source: Path) -> tuple[dict[str, str], str | None]:
+    try:
+        return recorded_sums(source), None
+    except (ValueError, OSError) as error:
+        return {}, str(error)
+
+
+def _take_up(trainer: Trainer, source: Path) -> tuple[Progress, list[str]]:
+    config, mesh = trainer.config.checkpoint, trainer.mesh
+    then = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
+    resumes = not config.finetune
+    state = model_state(trainer)
+    if resumes and config.load_optimizer:
+        state |= optimizer_state(trainer)
+    saved = dcp.FileSystemReader(source).read_metadata().state_dict_metadata
+    _check(state, saved, source)
+    own = generators(mesh)
+    takes_generators = (
+        resumes
+        and config.load_rng
+        and _axes(then["config"]) == _axes(to_dict(trainer.config))
+        and set(own) <= set(saved)
+    )
+    if takes_generators:
+        state |= own
+    dcp.load(state, checkpoint_id=source, no_dist=not dist.is_initialized())
+    _bring_to_host(state, trainer)
+    if not resumes:
+        return Progress(), [f"weights of {source}, from iteration 0"]
+    progress = Progress(then["iteration"], then["consumed_samples"], then["scheduled"])
+    told = [f"going on from {source}, iteration {progress.iteration}"]
+    if takes_generators:
+        set_generators(mesh, own)
+    else:
+        seed_dropout(trainer.config.seed, mesh, progress.iteration)
+        if trainer.config.model.hidden_dropout or trainer.config.model.attention_dropout:
+            told.append("dropout goes on from other random numbers: the ranks are others, or none were saved")
+    if config.load_optimizer:
+        trainer.scaler.load_state_dict(then["loss_scale"])
+    told += _changes_of_order(then["config"], trainer.config)
+    return progress, told
+
+
+def _axes(config: dict[str, Any]) -> list[int]:
+    return [config["parallel"][axis] for axis in AXES]
+
+
+def _changes_of_order(then: dict[str, Any], config: TrainConfig) -> list[str]:
+    """Name the settings that changed and make the samples come in another order than they would have."""
+    # A cyclic order is drawn for each data-parallel rank.
+    names = (*ORDER, "batch.micro", "parallel.data") if config.data.sampler == "cyclic" else ORDER
+    before, now = ({**{name: _value(one, name) for name in names}, **_wanted(one)} for one in (then, to_dict(config)))
+    changed = [f"{name} was {before[name]}, is {now[name]}" for name in now if before[name] != now[name]]
+    if not changed:
+        return []
+    return [f"warning: samples come in another order than they did, some again or never: {'; '.join(changed)}"]
+
+
+def _wanted(config: dict[str, Any]) -> dict[str, int]:
+    """Return how many samples are asked for in all: the epochs that they take are shuffled as one."""
+    return {"samples in all": config["train_samples"] or config["iterations"] * config["batch"]["total"]}
+
+
+def _value(config: dict[str, Any], name: str) -> Any:
+    for word in name.split("."):
+        config = config[word]
+    return config
+
+
+def _check(state: dict[str, torch.Tensor], saved: dict[str, Any], source: Path) -> None:
+    missing = sorted(set(state) - set(saved))
+    if missing:
+        what = "optimizer states" if missing[0].startswith("optimizer.") else "parameters"
+        raise TrainingError(
+            f"{source}: has no {missing[0]}, nor {len(missing) - 1} other {what}, expected all — load its weights only "
+            "with --finetune, or train the model it is of"
+        )
+    for name, tensor in state.items():
+        shape = tuple(saved[name].size)
+        if shape != tuple(tensor.shape):
+            raise TrainingError(
+                f"{source}: {name} is {list(shape)}, expected {list(tensor.shape)} — train the model it is of; the "
+                "padded vocabulary may differ with the tensor parallel size"
+            )
+
+
+def _bring_to_host(state: dict[str, torch.Tensor], trainer: Trainer) -> None:
+    """Copy what was read to where it belongs, if that is in host memory: a DTensor is on the device of its mesh."""
+    targets = {f"model.{one.name}": one.local for one in trainer.parameters}
+    for one, states in zip(trainer.optimizer.parameters, trainer.optimizer.states, strict=True):
+        targets |= {f"optimizer.{one.name}.{name}": tensor for name, tensor in states.items()}
+    for name, target in targets.items():
+        if name in state and local(state[name]).device != target.device:
+            target.copy_(local(state[name]))

@@ -1,0 +1,221 @@
+"""Kills a run with SIGKILL at random moments of saving and counts what is lost.
+
+Two ranks save all the time, keeping the last two checkpoints; every number of checkpoint N is N. After each kill both
+start again in the same folder, whatever was left there, and say from which checkpoint they go on.
+
+    python bench/torture_checkpoint.py --runs 100 --seed 1 --write docs/reliability.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from native.small_models import config
+
+from ascend_adapt.native import mesh as meshes
+from ascend_adapt.native.checkpoint_folder import CheckpointFolder
+from ascend_adapt.native.config import Checkpoint
+from ascend_adapt.native.loading import load
+from ascend_adapt.native.saving import Saver
+from ascend_adapt.native.state import Progress, model_state, optimizer_state
+from ascend_adapt.native.trainer import Trainer
+
+RANKS = 2
+LATEST_S = 3.0
+HEADING = "## Checkpoints: a run that is killed while it saves"
+
+
+@dataclass(frozen=True)
+class Life:
+    """What one run told before it was killed, and what it left."""
+
+    loaded: int
+    fell_back: bool
+    done: int
+    begun: int
+    together: bool
+    left: str
+
+
+def is_right(life: Life, next_life: Life) -> bool:
+    """Return whether all that was done is there, and so at most the save that was going on is lost."""
+    return life.done <= next_life.loaded <= life.begun <= life.done + 1
+
+
+def rank(number: int, store: Path, folder: Path, told: int) -> None:
+    """Go on from what is in the folder, and save until killed; rank 0 tells of it."""
+
+    def tell(*words: object) -> None:
+        if number == 0:
+            os.write(told, (" ".join(map(str, words)) + "\n").encode())
+
+    dist.init_process_group("gloo", store=dist.FileStore(str(store), RANKS), rank=number, world_size=RANKS)
+    checkpoint = Checkpoint(save=str(folder), load=str(folder), keep_last=2)
+    settings = replace(config(data=RANKS, zero_stage=1), checkpoint=checkpoint)
+    trainer = Trainer(settings, meshes.build(settings.parallel, torch.device("cpu")))
+    progress, said = load(trainer)
+    numbers = [tensor.to_local() for tensor in model_state(trainer).values()]  # type: ignore[attr-defined]
+    numbers += [state for states in trainer.optimizer.states for state in states.values()]
+    if progress.iteration and not all(bool((one == progress.iteration).all()) for one in numbers):
+        tell("mixed", progress.iteration)
+        os._exit(1)
+    tell("loaded", progress.iteration, "damaged" if any("damaged" in line for line in said) else "whole")
+    saver = Saver(trainer, folder)
+    for iteration in range(progress.iteration + 1, sys.maxsize):
+        for one in (*numbers, *(step for name, step in optimizer_state(trainer).items() if name.endswith(".step"))):
+            one.fill_(iteration)
+        tell("begun", iteration)
+        saver.save(Progress(iteration, iteration, iteration))
+        saver.wait()
+        tell("done", iteration)
+
+
+def start(folder: Path, scratch: Path) -> tuple[list[int], int]:
+    """Fork the ranks, which begin with torch imported; return them and what rank 0 tells."""
+    store = scratch / f"store-{time.monotonic_ns()}"
+    read, write = os.pipe()
+    ranks = []
+    for number in range(RANKS):
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            try:
+                rank(number, store, folder, write)
+            finally:
+                os._exit(1)
+        ranks.append(pid)
+    os.close(write)
+    return ranks, read
+
+
+def lines(stream: int, until: str | None) -> list[list[str]]:
+    """Return what was told until a line begins with that word, or to the end."""
+    found: list[list[str]] = []
+    text = b""
+    while piece := os.read(stream, 1 if until else 65536):
+        text += piece
+        if until and text.endswith(b"\n") and text.splitlines()[-1].startswith(until.encode()):
+            break
+    for line in text.decode().splitlines():
+        found.append(line.split())
+    return found
+
+
+def state_of(folder: Path) -> str:
+    """Return in words how far the save had come that the kill interrupted."""
+    checkpoints = CheckpointFolder(folder)
+    aside = next(iter(folder.glob(".saving-*")), None)
+    if aside is not None:
+        names = {one.name for one in aside.iterdir()}
+        if "SHA256SUMS" in names:
+            return "whole, not in its place"
+        if ".metadata" in names:
+            return "written, without its sums"
+        return "parts of it" if names else "an empty folder"
+    saved = checkpoints.saved()
+    if saved and str(saved[-1]) != checkpoints.latest():
+        return "in its place, not named the latest"
+    if any(folder.glob(".removing-*")):
+        return "named the latest, an older one half removed"
+    return "nothing of it yet, or all of it"
+
+
+def live(chance: random.Random, folder: Path, scratch: Path) -> Life:
+    """Start a run, and kill it after it has begun to save: both ranks at once, or one after the other."""
+    ranks, stream = start(folder, scratch)
+    told = lines(stream, "begun")
+    time.sleep(chance.uniform(0, LATEST_S))
+    together = chance.random() < 0.5
+    for pid in chance.sample(ranks, len(ranks)):
+        os.kill(pid, signal.SIGKILL)
+        if not together:
+            time.sleep(chance.uniform(0, 0.2))
+    for pid in ranks:
+        os.waitpid(pid, 0)
+    told += lines(stream, None)
+    os.close(stream)
+    loaded = next((words for words in told if words[0] == "loaded"), None)
+    if loaded is None:
+        raise SystemExit(f"a run could not go on: {told}, left by the kill before it: {sorted(folder.iterdir())}")
+    of = {word: [int(words[1]) for words in told if words[0] == word] for word in ("done", "begun")}
+    at = int(loaded[1])
+    return Life(at, loaded[2] == "damaged", max([at, *of["done"]]), max(of["begun"]), together, state_of(folder))
+
+
+def report(lives: list[Life], seconds: float, command: str) -> str:
+    pairs = list(zip(lives, lives[1:], strict=False))
+    right = sum(is_right(*pair) for pair in pairs)
+    lost = [life.begun - after.loaded for life, after in pairs]
+    out = [
+        HEADING,
+        "",
+        f"`{command}`, {time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, torch {torch.__version__}, "
+        f"Linux, {os.cpu_count()} cores, {seconds:.0f} s.",
+        "",
+        f"- kills with SIGKILL: {len(pairs)}; a checkpoint could be loaded, whole and unmixed: {len(pairs)}",
+        f"- nothing lost but the save that was going on: {right}/{len(pairs)}; saves lost: {sum(lost)}, at most "
+        f"{max(lost)} by a kill",
+        f"- fell back on an older one than the tracker names: {sum(life.fell_back for life in lives[1:])}",
+        f"- saves that were done: {sum(life.done - life.loaded for life in lives)}",
+        "",
+        "| how far the save was | kills | save lost |",
+        "|---|---|---|",
+    ]
+    kills: Counter[str] = Counter(life.left for life, _ in pairs)
+    for left, count in kills.most_common():
+        gone = sum(loss for loss, (life, _) in zip(lost, pairs, strict=True) if life.left == left)
+        out.append(f"| {left} | {count} | {gone} |")
+    out += [
+        "",
+        "Two gloo ranks, ZeRO-1, `keep_last` 2, one save after the other in one folder through all kills. A kill comes "
+        f"up to {LATEST_S:g} s after the first save has begun: both ranks at once, or the second up to 0.2 s after the "
+        "first. Every number of checkpoint N is N, so a mixture would be seen. The page cache survives such a kill; "
+        "what a power cut leaves was not tried (fsync brings files and folders to the disk before each rename).",
+        "",
+        "The moments between two renames are too short to be met here: a test ends a save before each change that it "
+        "makes to the disk (`tests/native/test_checkpoints.py`).",
+        "",
+    ]
+    return "\n".join(out)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", type=Path, help="the file whose section on checkpoints is written anew")
+    known = parser.parse_args()
+    chance, began = random.Random(known.seed), time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch, "saved")
+        folder.mkdir()
+        # The last of these lives only tells what the last kill left.
+        lives = [live(chance, folder, Path(scratch)) for _ in range(known.runs + 1)]
+    for life, after in zip(lives, lives[1:], strict=False):
+        if not is_right(life, after):
+            print(f"wrong: {life}, then {after}")
+    text = report(lives, time.monotonic() - began, f"make torture-checkpoint RUNS={known.runs} SEED={known.seed}")
+    print(text)
+    if known.write is not None:
+        before = known.write.read_text(encoding="utf-8").partition(HEADING)[0].rstrip()
+        known.write.write_text(f"{before}\n\n{text}", encoding="utf-8")
+    return 0 if all(is_right(*pair) for pair in zip(lives, lives[1:], strict=False)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""What a run saves is there whole or not at all, and is taken up whatever became of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from native.small_models import GPT2, batch, config
+from native.test_loop import Told, run
+
+from ascend_adapt.errors import TrainingError
+from ascend_adapt.native import loop
+from ascend_adapt.native import mesh as meshes
+from ascend_adapt.native.checkpoint_folder import LATEST, PROGRESS, SUMS, CheckpointFolder
+from ascend_adapt.native.config import Checkpoint
+from ascend_adapt.native.loading import load
+from ascend_adapt.native.saving import Saver
+from ascend_adapt.native.state import Progress
+from ascend_adapt.native.trainer import Trainer
+
+ALONE = meshes.single(torch.device("cpu"))
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "a bit of the numbers": lambda folder: flip(folder / "__0_0.distcp"),
+    "a bit of the metadata": lambda folder: flip(folder / ".metadata"),
+    "a bit of the progress": lambda folder: flip(folder / PROGRESS),
+    "cut short": lambda folder: os.truncate(folder / "__0_0.distcp", 1000),
+    "a file is missing": lambda folder: (folder / ".metadata").unlink(),
+    "no sums": lambda folder: (folder / SUMS).unlink(),
+    "sums that are none": lambda folder: (folder / SUMS).write_text("?"),
+    "gone": lambda folder: folder.rename(folder.with_name("elsewhere")),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with checkpoints 2 and 4; number N's parameters are all N."""
+    folder = tmp_path_factory.mktemp("saved")
+    trainer = filled(Checkpoint(save=str(folder)), 0)
+    saver = Saver(trainer, folder)
+    for iteration in (2, 4):
+        fill(trainer, iteration)
+        saver.save(Progress(iteration, 8 * iteration, iteration))
+    saver.wait()
+    return folder
+
+
+def filled(checkpoint, number, **changes):
+    trainer = Trainer(replace(config(), checkpoint=checkpoint, **changes), ALONE)
+    fill(trainer, number)
+    return trainer
+
+
+def fill(trainer, number):
+    for one in trainer.parameters:
+        one.local.fill_(number)
+
+
+def numbers(trainer):
+    return {float(number) for one in trainer.parameters for number in one.local.unique()}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_one_is_passed_over(saved, tmp_path, damage):
+    folder = tmp_path / "copy"
+    os.system(f"cp -r {saved} {folder}")
+    DAMAGES[damage](folder / "iter_0000004")
+    trainer = filled(Checkpoint(load=str(folder)), 7)
+    progress, told = load(trainer)
+    assert progress == Progress(2, 16, 2)
+    assert numbers(trainer) == {2.0}
+    assert told[0].startswith(f"warning: {folder / 'iter_0000004'} is damaged (")
+    assert told[1] == f"going on from {folder / 'iter_0000002'}, iteration 2"
+    DAMAGES[damage](folder / "iter_0000002") if damage != "gone" else (folder / "iter_0000002").rename(folder / "gone")
+    with pytest.raises(TrainingError, match="no whole checkpoint, expected one .* — restore one"):
+        load(filled(Checkpoint(load=str(folder)), 7))
+
+
+def test_sums_are_those_of_sha256sum(saved):
+    assert os.system(f"cd {saved / 'iter_0000004'} && sha256sum --check --quiet --strict {SUMS}") == 0
+
+
+def test_a_tracker_is_not_needed(saved, tmp_path):
+    folder = tmp_path / "copy"
+    os.system(f"cp -r {saved} {folder}")
+    (folder / LATEST).unlink()
+    assert load(filled(Checkpoint(load=str(folder)), 7))[0].iteration == 4
+
+
+@pytest.fixture
+def no_room():
+    """A file of more than 20,000 bytes cannot be written: the kernel says so, as it does of a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_an_error_that_loses_nothing(saved, tmp_path, no_room):
+    folder = tmp_path / "copy"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (before[1], before[1]))
+    os.system(f"cp -r {saved} {folder}")
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    trainer = filled(Checkpoint(save=str(folder), load=str(folder), keep_last=1), 7)
+    saver = Saver(trainer, folder)
+    saver.save(Progress(6, 48, 6))
+    with pytest.raises(TrainingError, match=r"iter_0000006: not saved \(rank 0: .*, the latest whole .* is 4 — "):
+        saver.wait()
+    assert sorted(one.name for one in folder.iterdir()) == ["iter_0000002", "iter_0000004", LATEST]
+    assert load(trainer)[0].iteration == 4
+
+
+def test_training_goes_on_while_it_is_written_and_changes_nothing_of_it(tmp_path, monkeypatch):
+    trained = threading.Event()
+    save = dcp.save
+
+    def patient(*given, **named):
+        assert trained.wait(60)
+        return save(*given, **named)
+
+    monkeypatch.setattr(dcp, "save", patient)
+    settings = replace(config(), checkpoint=Checkpoint(save=str(tmp_path)))
+    trainer = Trainer(settings, ALONE)
+    trainer.step(batch(0, settings), 8, 3e-3, 0.1)
+    saver = Saver(trainer, tmp_path)
+    saver.save(Progress(1, 8, 1))
+    then = [trainer.step(batch(number, settings), 8, 3e-3, 0.1).loss for number in (1, 2)]
+    saver.check()
+    assert CheckpointFolder(tmp_path).saved() == []
+    trained.set()
+    saver.wait()
+    other = Trainer(replace(settings, checkpoint=Checkpoint(load=str(tmp_path))), ALONE)
+    assert load(other)[0] == Progress(1, 8, 1)
+    assert [other.step(batch(number, settings), 8, 3e-3, 0.1).loss for number in (1, 2)] == then
+
+
+def test_only_what_is_ours_is_ever_removed(tmp_path):
+    for other in ("iter_0000001", "iter_0000005"):
+        (tmp_path / other / "mp_rank_00").mkdir(parents=True)
+    (tmp_path / ".saving-iter_0000002").mkdir()
+    trainer = filled(Checkpoint(save=str(tmp_path), keep_last=2), 1)
+    saver = Saver(trainer, tmp_path)
+    for iteration in (2, 9, 3, 4):
+        # 9 was saved by a run that was then taken up from 2.
+        saver.save(Progress(iteration, iteration, iteration))
+    saver.wait()
+    names = sorted(one.name for one in tmp_path.iterdir())
+    assert names == ["iter_0000001", "iter_0000003", "iter_0000004", "iter_0000005", "iter_0000009", LATEST]
+    saver.save(Progress(5, 5, 5))
+    with pytest.raises(TrainingError, match="iter_0000005 is there, and is not of this trainer"):
+        saver.wait()
+    assert (tmp_path / "iter_0000005" / "mp_rank_00").exists()
+
+
+class Killed(BaseException):
+    """What nothing catches, as nothing catches SIGKILL."""
+
+
+CHANGES = ((Path, "rename"), (Path, "replace"), (Path, "mkdir"), (Path, "open"), (shutil, "rmtree"), (os, "fsync"))
+
+
+def kill_before(monkeypatch, number):
+    """End what is being saved before it changes the disk for that time; return the changes that were made."""
+    made = []
+
+    def instead(name, change):
+        def changed(*given, **named):
+            if threading.current_thread() is not threading.main_thread():
+                if len(made) == number:
+                    raise Killed
+                made.append(name)
+            return change(*given, **named)
+
+        return changed
+
+    for owner, name in CHANGES:
+        monkeypatch.setattr(owner, name, instead(name, getattr(owner, name)))
+    return made
+
+
+def test_a_save_that_is_ended_before_any_of_its_changes_loses_itself_at_most(tmp_path, monkeypatch):
+    trainer = filled(Checkpoint(save=str(tmp_path), load=str(tmp_path), keep_last=2), 1)
+    iteration, outcomes = 1, []
+    for number in range(200):
+        saver = Saver(trainer, tmp_path)
+        with monkeypatch.context() as patched:
+            made = kill_before(patched, number)
+            try:
+                saver.save(Progress(iteration, iteration, iteration))
+                saver.wait()
+                ended = False
+            except Killed:
+                ended = True
+        other = filled(trainer.config.checkpoint, 0)
+        taken_up = load(other)[0].iteration
+        assert taken_up in ((iteration - 1, iteration) if ended else (iteration,)), made
+        assert taken_up == 0 or numbers(other) == {float(taken_up)}
+        outcomes.append(taken_up == iteration)
+        if not ended:
+            break
+        iteration = taken_up + 1
+        fill(trainer, iteration)
+    assert {"rename", "replace", "rmtree", "fsync"} <= set(made)
+    # Ended early it is lost, ended late it is not, and the last of them was not ended.
+    assert outcomes == sorted(outcomes)
+    assert 2 <= sum(outcomes) < len(outcomes) < 200
+
+
+class Interrupted(Told):
+    """Sends this process SIGTERM after its third step."""
+
+    def step(self, metrics):
+        super().step(metrics)
+        if metrics.iteration == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sigterm_saves_and_ends_and_the_run_goes_on_bit_for_bit(settings, tmp_path):
+    settings = replace(settings, model=replace(GPT2, hidden_dropout=0.1, attention_dropout=0.1))
+    whole = run(settings)
+    settings = replace(settings, checkpoint=Checkpoint(save=str(tmp_path / "saved"), load=str(tmp_path / "saved")))
+    first, before = Interrupted(), signal.getsignal(signal.SIGTERM)
+    loop.train(settings, "unused", first)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert len(first.steps) == 4
+    assert first.said[-1] == "stopping after iteration 4, as SIGTERM or the time limit asks"
+    then = run(settings)
+    assert then.said[0] == f"going on from {tmp_path / 'saved' / 'iter_0000004'}, iteration 4"
+    assert first.losses + then.losses == whole.losses
+
+
+def test_what_changes_the_order_of_samples_is_named(saved):
+    checkpoint = Checkpoint(load=str(saved))
+    made = config()
+    assert load(filled(checkpoint, 7))[1][1:] == []
+    told = load(filled(checkpoint, 7, data=replace(made.data, seed=4), iterations=40))[1]
+    assert told[1:] == [
+        "warning: samples come in another order than they did, some again or never: data.seed was 1234, is 4; "
+        "samples in all was 160, is 320"
+    ]
+
+
+def test_generators_are_those_of_the_same_ranks_only(saved, tmp_path):
+    """Ranks that share a layer must draw alike, and those of another mesh did not."""
+    folder = tmp_path / "copy"
+    os.system(f"cp -r {saved} {folder}")
+    os.system(f"cd {folder} && rm -r iter_0000002")
+    progress = json.loads((folder / "iter_0000004" / PROGRESS).read_text())
+    progress["config"]["parallel"]["data"] = 2
+    (folder / "iter_0000004" / PROGRESS).write_text(json.dumps(progress))
+    os.system(f"cd {folder / 'iter_0000004'} && sed -i /{PROGRESS}/d {SUMS} && sha256sum {PROGRESS} >> {SUMS}")
+    drawn = []
+    model = replace(GPT2, hidden_dropout=0.1)
+    for source in (saved, folder):
+        trainer = filled(Checkpoint(load=str(source)), 7, model=model)
+        drawn.append((torch.rand(1), load(trainer)[1][1:], torch.rand(1)))
+    assert [told for _, told, _ in drawn] == [
+        [],
+        ["dropout goes on from other random numbers: the ranks are others, or none were saved"],
+    ]
+    first, (again, _, _) = drawn[0][2], drawn[1]
+    assert drawn[1][2] not in (first, again)

@@ -1,0 +1,46 @@
+"""What is told of steps that went wrong."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from ascend_adapt.native import mesh as meshes
+from ascend_adapt.native.trainer import Step
+from ascend_adapt.native.watch import SEEN, Watch
+
+
+@pytest.fixture
+def watch():
+    return Watch(meshes.single(torch.device("cpu")))
+
+
+def step(loss=2.0, norm=1.0, skipped=False, spoiled=()):
+    return Step(loss, norm, 1.0, skipped, spoiled=spoiled)
+
+
+def test_a_leap_is_told_and_a_wave_is_not(watch):
+    for number in range(SEEN):
+        assert watch.told(number, step(2.0 + 0.1 * math.sin(number))) == []
+    assert watch.told(SEEN, step(2.15)) == []
+    assert watch.told(SEEN + 1, step(2.9)) == [
+        f"warning: iteration {SEEN + 1}: loss 2.9, those of the {SEEN} steps before were 2.004 on average, 2.15 at most"
+    ]
+
+
+def test_of_steps_without_numbers_the_first_of_a_row_is_told(watch):
+    names = ("embedding.words.weight", "layers.0.dense.bias")
+    bad = step(math.nan, math.nan, spoiled=names)
+    assert watch.told(7, bad) == [
+        "warning: iteration 7: loss nan, gradient norm nan",
+        "  rank 0 (stage 0, data 0, tensor 0): gradients of 2 parameters, nearest to the loss layers.0.dense.bias",
+    ]
+    assert watch.told(8, bad) == []
+    assert watch.told(9, step()) == []
+    assert watch.told(10, bad) != []
+
+
+def test_what_the_loss_scale_skips_is_not_told(watch):
+    assert watch.told(1, step(2.0, math.inf, skipped=True, spoiled=("a",))) == []
