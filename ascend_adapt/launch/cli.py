@@ -99,9 +99,9 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
             plan = planning.of_command(request, device=label, env=env)
         else:
             if hosts is None:
-                hosts = (planning.local_host(request, device, found, share),)
+                hosts = (planning.local_host(request, label, found, share),)
             elif not several:
-                hosts = (machines.as_local(hosts[0], device, found),)
+                hosts = (machines.as_local(hosts[0], label, found),)
             free_port = ports.rendezvous if not several else shares.DEFAULT_PORT
             plan = planning.of_ranks(
                 request, device=label, hosts=hosts, env=env, environ=environ, free_port=free_port, share=share
