@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -111,26 +112,29 @@ def test_a_tracker_is_not_needed(saved, tmp_path):
     assert load(filled(Checkpoint(load=str(folder)), 7))[0].iteration == 4
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def no_room():
-    """A file of more than 20,000 bytes cannot be written: the kernel says so, as it does of a full disk."""
+    """A file of more than 20,000 bytes cannot be written: the kernel says so, as it does of a full disk.
+
+    Never around a whole test: the file that pytest's own output goes to is larger.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_is_an_error_that_loses_nothing(saved, tmp_path, no_room):
+def test_a_full_disk_is_an_error_that_loses_nothing(saved, tmp_path):
     folder = tmp_path / "copy"
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (before[1], before[1]))
-    os.system(f"cp -r {saved} {folder}")
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    shutil.copytree(saved, folder)
     trainer = filled(Checkpoint(save=str(folder), load=str(folder), keep_last=1), 7)
     saver = Saver(trainer, folder)
-    saver.save(Progress(6, 48, 6))
-    with pytest.raises(TrainingError, match=r"iter_0000006: not saved \(rank 0: .*, the latest whole .* is 4 — "):
-        saver.wait()
+    with no_room():
+        saver.save(Progress(6, 48, 6))
+        with pytest.raises(TrainingError, match=r"iter_0000006: not saved \(rank 0: .*, the latest whole .* is 4 — "):
+            saver.wait()
     assert sorted(one.name for one in folder.iterdir()) == ["iter_0000002", "iter_0000004", LATEST]
     assert load(trainer)[0].iteration == 4
 
