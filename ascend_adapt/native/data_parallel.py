@@ -36,8 +36,10 @@ def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
         return
     if mesh.device_mesh is None:
         raise RuntimeError("shard: the mesh has no process groups, expected one that native.mesh.build made")
+    # One rank is a mesh without a collective, which that of replicas is not.
+    is_cut = parallel.zero_stage > 0 or parallel.data == 1
     options: dict[str, Any] = {
-        "mesh": mesh.device_mesh["shard"] if parallel.zero_stage else mesh.device_mesh["replicate", "shard"],
+        "mesh": mesh.device_mesh["shard"] if is_cut else mesh.device_mesh["replicate", "shard"],
         "mp_policy": MixedPrecisionPolicy(
             param_dtype=None if precision.dtype == "fp32" else DTYPES[precision.dtype],
             reduce_dtype=DTYPES[precision.reduce],

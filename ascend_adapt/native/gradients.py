@@ -32,11 +32,11 @@ def complete(parameters: Sequence[Placed], mesh: Mesh, *, tied: bool) -> None:
 @torch.no_grad()
 def squares(parameters: Sequence[Placed]) -> dict[str, torch.Tensor]:
     """Return the squared norm of each gradient on this rank, fp32, by the parameter's name; nothing is waited for."""
-    return {
-        one.name: torch.linalg.vector_norm(one.gradient, dtype=torch.float32).square()
-        for one in parameters
-        if one.gradient is not None
-    }
+    there = {one.name: gradient for one in parameters if (gradient := one.gradient) is not None}
+    if not there:
+        return {}
+    norms = torch.stack(torch._foreach_norm(list(there.values())))
+    return dict(zip(there, norms.float().square().unbind(), strict=True))
 
 
 @torch.no_grad()
@@ -92,9 +92,9 @@ def counts(one: Placed, mesh: Mesh) -> bool:
 @torch.no_grad()
 def scale(parameters: Sequence[Placed], factor: torch.Tensor | float) -> None:
     """Multiply every gradient."""
-    for one in parameters:
-        if one.gradient is not None:
-            one.gradient.mul_(factor if isinstance(factor, float) else factor.to(one.gradient.device))
+    there = [gradient for one in parameters if (gradient := one.gradient) is not None]
+    if there:
+        torch._foreach_mul_(there, factor if isinstance(factor, float) else factor.to(there[0].device))
 
 
 def clip(parameters: Sequence[Placed], norm: torch.Tensor, limit: float) -> None:

@@ -91,6 +91,8 @@ class RowParallelLinear(Declared):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the sum over ranks; the bias is added once."""
+        if self.tp.size == 1:
+            return functional.linear(x, self.weight, self.bias)
         left = self.tp.leave(functional.linear(x, self.weight))
         return left if self.bias is None else left + self.bias
 
@@ -179,12 +181,7 @@ class _Scatter(torch.autograd.Function):
         return _all_gather(grads[0], ctx.group), None
 
 
-class _GatherAlike(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        return _all_gather(x, group)
-
+class _GatherAlike(_Gather):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         ranks, rank = dist.get_world_size(ctx.group), dist.get_rank(ctx.group)

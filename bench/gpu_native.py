@@ -1,0 +1,280 @@
+"""GPT-2 345M in bf16 on one GPU: the native trainer beside Hugging Face's model under torch.compile.
+
+``python bench/gpu_native.py`` trains both on the same words, one after the other, each in a process of its own, and
+prints one table: the card, medians of a step, model TFLOP/s by one formula, memory. The native side is the loop of
+``ascend-run --native megatron``, data and log included; Hugging Face's is transformers' GPT-2 with SDPA, compiled whole
+under autocast, with torch's fused AdamW, and its table padded as Megatron pads it. ``--tiny`` tries both on the CPU.
+Needs transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gpu_models import busy_ms
+from rich.console import Console
+from rich.table import Table
+
+VOCABULARY = 50257
+WARM_UP = 5
+LR, WEIGHT_DECAY = 1.5e-4, 0.01
+
+
+def write_words(prefix: Path, wanted: int) -> None:
+    """Write token files of the standard library's own words: the most frequent has the id 0, each file ends by one."""
+    from ascend_adapt.data.token_index import write_index
+
+    texts: list[list[str]] = []
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        texts.append(re.findall(r"\w+|[^\w\s]|\s+", path.read_text(encoding="utf-8", errors="replace")))
+        wanted -= len(texts[-1])
+        if wanted < 0:
+            break
+    ranked = Counter(word for text in texts for word in text).most_common(VOCABULARY - 1)
+    number = {word: place for place, (word, _) in enumerate(ranked)}
+    end = VOCABULARY - 1
+    ids = [np.array([*(number.get(word, end) for word in text), end], np.uint16) for text in texts]
+    np.concatenate(ids).tofile(prefix.with_suffix(".bin"))
+    with prefix.with_suffix(".idx").open("wb") as stream:
+        write_index(stream, np.dtype(np.uint16), np.array([len(each) for each in ids], np.int32))
+
+
+def configuration(options: argparse.Namespace, prefix: Path) -> Any:
+    """Return what both sides train, from Megatron's own arguments."""
+    from ascend_adapt.recipes import dialects
+
+    layers, hidden, heads, length = (2, 32, 4, 64) if options.tiny else (24, 1024, 16, 1024)
+    given = {
+        "num-layers": layers,
+        "hidden-size": hidden,
+        "num-attention-heads": heads,
+        "seq-length": length,
+        "max-position-embeddings": length,
+        "micro-batch-size": options.micro_batch,
+        "global-batch-size": options.micro_batch,
+        "train-iters": steps_of(options),
+        "lr": LR,
+        "lr-decay-style": "constant",
+        "weight-decay": WEIGHT_DECAY,
+        "clip-grad": 1.0,
+        "hidden-dropout": options.dropout,
+        "attention-dropout": options.dropout,
+        "vocab-size": VOCABULARY,
+        "data-path": prefix,
+        "split": "1,0,0",
+        "eval-iters": 0,
+    }
+    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    config, _ = dialects.read("megatron", [*words, "--bf16"]).build(1)
+    return config
+
+
+def steps_of(options: argparse.Namespace) -> int:
+    """Return how many steps a side makes: before the clock, on it, and those the profiler sees."""
+    return WARM_UP + int(options.steps) + 4
+
+
+class Losses:
+    """A run's log that keeps the losses."""
+
+    def __init__(self) -> None:
+        self.told: list[float] = []
+
+    def say(self, text: str) -> None:
+        """Say nothing: the table does."""
+
+    def step(self, metrics: Any) -> None:
+        """Keep the loss of a step."""
+        self.told.append(metrics.lm_loss)
+
+    def evaluation(self, iteration: int, part: str, loss: float) -> None:
+        """Nothing is evaluated."""
+
+
+def native(config: Any, device: Any) -> tuple[Callable[[], Any], list[float]]:
+    """The native trainer's own loop."""
+    from ascend_adapt.native import mesh as meshes
+    from ascend_adapt.native.loop import Run
+
+    log = Losses()
+    run = Run(config, meshes.build(config.parallel, device), log)
+    return run.step, log.told
+
+
+def hugging_face(config: Any, device: Any) -> tuple[Callable[[], Any], list[float]]:
+    """transformers' GPT-2 as its users make it fast: SDPA, autocast, torch.compile, fused AdamW."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from ascend_adapt.native import mesh as meshes
+    from ascend_adapt.native.samples import Samples
+
+    shape, length = config.model, config.data.seq_length
+    settings = GPT2Config(
+        vocab_size=shape.padded_vocab_size,
+        n_positions=length,
+        n_embd=shape.hidden_size,
+        n_layer=shape.num_layers,
+        n_head=shape.num_heads,
+        resid_pdrop=shape.hidden_dropout,
+        embd_pdrop=shape.hidden_dropout,
+        attn_pdrop=shape.attention_dropout,
+        use_cache=False,
+        attn_implementation="sdpa",
+    )
+    torch.manual_seed(0)
+    model: Any = GPT2LMHeadModel(settings).to(device).train()
+    compiled = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY, fused=True)
+    samples = Samples(config, meshes.single(device), "train")
+    losses: list[float] = []
+
+    def step() -> None:
+        tokens = samples.next(1)["tokens"]
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = compiled(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss))
+
+    return step, losses
+
+
+SIDES = {"native": native, "hugging_face": hugging_face}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Train one side in this process; return medians and what it held."""
+    import torch
+
+    from ascend_adapt.native import device as devices
+    from ascend_adapt.native.flops import model_flops
+
+    device = devices.of_this_rank()
+    on_gpu = device.type == "cuda"
+    torch.distributed.init_process_group(
+        devices.backend(device), store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    config = configuration(options, options.words)
+    step, losses = SIDES[options.side](config, device)
+    begun = time.perf_counter()
+    for _ in range(WARM_UP):
+        step()
+    told: dict[str, Any] = {"warm_up_s": time.perf_counter() - begun}
+    if on_gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    seconds = []
+    for _ in range(options.steps):
+        start = time.perf_counter()
+        step()
+        if on_gpu:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    middle = statistics.median(seconds)
+    told |= {
+        "step_ms": middle * 1e3,
+        "tflops": model_flops(config, options.micro_batch) / middle / 1e12,
+        "losses": list(losses),
+    }
+    if on_gpu:
+        told |= {"peak_gib": torch.cuda.max_memory_allocated() / 2**30, "busy_ms": busy_ms(step)}
+        told["longest_kernels_ms"] = longest_kernels_ms(step)
+    torch.distributed.destroy_process_group()
+    return told
+
+
+def longest_kernels_ms(step: Callable[[], Any], steps: int = 2, kept: int = 25) -> dict[str, float]:
+    """Milliseconds a step of the kernels that take longest, by name."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+    took: Counter[str] = Counter()
+    for event in seen.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            took[event.name[:120]] += event.time_range.end - event.time_range.start
+    return {name: round(spent / steps / 1e3, 3) for name, spent in took.most_common(kept)}
+
+
+def child(options: argparse.Namespace, side: str, prefix: Path) -> dict[str, Any]:
+    """Measure a side in a process of its own; its profile goes to the standard error."""
+    words = [sys.executable, __file__, "--side", side, "--words", str(prefix)]
+    words += ["--micro-batch", str(options.micro_batch), "--steps", str(options.steps)]
+    words += ["--dropout", str(options.dropout), *(["--tiny"] if options.tiny else [])]
+    kind = {"ASCEND_ADAPT_DEVICE": "cpu"} if options.tiny else {}
+    ended = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **kind})
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+    if ended.returncode or not lines:
+        sys.exit(f"{ended.stderr[-6000:]}\nbench/gpu_native.py: {side} ended with {ended.returncode}")
+    told: dict[str, Any] = json.loads(lines[-1])
+    print(json.dumps({"side": side, **told}), file=sys.stderr)
+    return told
+
+
+def rows(ours: dict[str, Any], theirs: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return what, native, Hugging Face, and the ratio of native's to theirs."""
+    wanted = {"tflops": "model TFLOP/s", "step_ms": "a step, ms", "busy_ms": "the GPU is busy, ms a step"}
+    wanted |= {"peak_gib": "peak memory, GiB", "warm_up_s": f"the first {WARM_UP} steps, s"}
+    made = [
+        (what, f"{ours[name]:.1f}", f"{theirs[name]:.1f}", f"{ours[name] / theirs[name]:.2f}")
+        for name, what in wanted.items()
+        if name in ours
+    ]
+    last = len(ours["losses"]) - 1
+    for step in (0, last):
+        made.append((f"loss of step {step + 1}", f"{ours['losses'][step]:.3f}", f"{theirs['losses'][step]:.3f}", ""))
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--micro-batch", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--tiny", action="store_true", help="a model of two small layers on the CPU")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--words", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.side:
+        print(json.dumps(measure(options)))
+        return
+    import torch
+
+    if not torch.cuda.is_available() and not options.tiny:
+        sys.exit("bench/gpu_native.py: torch sees no GPU — run it on a machine that has one, or --tiny on this")
+    card = "CPU" if options.tiny else torch.cuda.get_device_name()
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = Path(folder) / "words"
+        write_words(prefix, (steps_of(options) + 1) * options.micro_batch * (64 if options.tiny else 1024))
+        ours, theirs = (child(options, side, prefix) for side in SIDES)
+    title = f"GPT-2 {'tiny' if options.tiny else '345M'}, bf16, micro batch {options.micro_batch}, "
+    table = Table(title=f"{title}dropout {options.dropout}: {card}, torch {torch.__version__}")
+    for column in ("", "native", "Hugging Face, compiled", "ratio"):
+        table.add_column(column)
+    for row in rows(ours, theirs):
+        table.add_row(*row)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
