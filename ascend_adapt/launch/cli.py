@@ -143,7 +143,14 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         from ascend_adapt.launch.guardian import Assignment
 
         code = runner.run(
-            Assignment(plan, run_dir, request.max_restarts, request.strict, watch_reach=adapt and started_once)
+            Assignment(
+                plan,
+                run_dir,
+                request.max_restarts,
+                request.strict,
+                watch_reach=adapt and started_once,
+                shows_progress=trained is not None and request.progress and _is_terminal(),
+            )
         )
         if emulation:
             _tell_rehearsal(run_dir)
@@ -168,6 +175,11 @@ def _run_in_container(request: requests.Request, environ: Mapping[str, str]) -> 
         return runner.run(Assignment(job, run_dir))
     finally:
         container.remove(job, run_dir.path)
+
+
+def _is_terminal() -> bool:
+    """Return whether all that is printed goes to a terminal that can erase a line; in `... | tee log` it does not."""
+    return os.isatty(1) and os.isatty(2) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _say(text: str) -> None:

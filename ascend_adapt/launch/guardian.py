@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch import failures, processes
@@ -27,6 +27,9 @@ from ascend_adapt.launch.plan import Plan, RankCommand
 from ascend_adapt.launch.processes import Identity, code_name
 from ascend_adapt.launch.reach import Watch
 from ascend_adapt.launch.run_directory import Job, RunDirectory
+
+if TYPE_CHECKING:
+    from ascend_adapt.launch.progress_bar import ProgressBar
 
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _ENDING_LOOK_S = 0.02
@@ -42,6 +45,7 @@ class Assignment:
     max_restarts: int = 0
     strict: bool = False
     watch_reach: bool = False
+    shows_progress: bool = False
     part: Part | None = None
 
 
@@ -107,8 +111,9 @@ class Guardian:
         began_ns = time.time_ns()
         ranks = [command.rank for command in self._assignment.plan.ranks if command.rank is not None]
         logs = {rank: self._assignment.run_dir.rank_log(rank) for rank in ranks}
-        output = Output(logs, append=restarts > 0)
-        running = {self._start(command, output, restarts): command for command in self._assignment.plan.ranks}
+        bar = _progress_bar() if self._assignment.shows_progress else None
+        output = Output(logs, append=restarts > 0, bar=bar)
+        running = {self._start(command, output, restarts, bar): command for command in self._assignment.plan.ranks}
         output.begin()
         failure = self._wait_for_end(running)
         left_running = self._end_all(failure)
@@ -123,21 +128,26 @@ class Guardian:
         self._failure = first
         return first.code
 
-    def _start(self, command: RankCommand, output: Output, restarts: int) -> int:
+    def _start(self, command: RankCommand, output: Output, restarts: int, bar: ProgressBar | None) -> int:
         env = {**os.environ, **command.env, "ASCEND_ADAPT_JOB": f"{self._job_name()}.{restarts}"}
         # Of a rank that this very launcher was started by.
         env.pop("ASCEND_ADAPT_RANK_PID", None)
         stdout = stderr = None
+        inherited: tuple[int, ...] = ()
         if command.rank is not None:
             env["TORCHELASTIC_RUN_ID"] = env["ASCEND_ADAPT_JOB"]
             env["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
             stdout, stderr = output.pipe(command.rank, STDOUT), output.pipe(command.rank, STDERR)
+            if command.rank == 0 and bar is not None:
+                inherited = (output.pipe_of_bar(bar),)
+                env["ASCEND_ADAPT_PROGRESS_FD"] = str(inherited[0])
         try:
             process = subprocess.Popen(
                 command.argv,
                 env=env,
                 stdout=stdout,
                 stderr=stderr,
+                pass_fds=inherited,
                 start_new_session=True,
                 # Safe here: this process has no thread but this one until output.begin().
                 preexec_fn=processes.dies_with_parent(),
@@ -211,6 +221,13 @@ class Guardian:
         self._hurry = self._stop is not None
         if self._stop is None:
             self._stop = number
+
+
+def _progress_bar() -> ProgressBar:
+    # rich takes its time, and most jobs have no bar.
+    from ascend_adapt.launch.progress_bar import ProgressBar
+
+    return ProgressBar()
 
 
 def say(text: str) -> None:

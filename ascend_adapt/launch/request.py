@@ -75,6 +75,7 @@ class Request:
     pass_local_rank: bool = False
     max_restarts: int = 0
     log_dir: str | None = None
+    progress: bool = True
     dry_run: bool = False
     debug: bool = False
 
@@ -143,6 +144,7 @@ def parse(argv: Sequence[str]) -> Request:
         pass_local_rank=known.pass_local_rank,
         max_restarts=known.max_restarts,
         log_dir=known.log_dir,
+        progress=not known.no_progress,
         dry_run=known.dry_run,
         debug=known.debug,
     )
@@ -210,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--pass-local-rank", action="store_true", help="add --local_rank=N to the script's arguments")
     add("--max-restarts", type=_at_least_zero, default=0, metavar="N", help="restart all ranks up to N times")
     add("--log-dir", metavar="DIR", help="the run directory (default: runs/<script>-<time>-<pid>)")
+    add("--no-progress", action="store_true", help="no progress bar below the lines of a native run on a terminal")
     add("--container", "--image", metavar="IMAGE", help="run the job in a container (docker or podman)")
     add("--src", dest="source", metavar="DIR", help="with it: a source folder for the container's PYTHONPATH")
     add("--py", dest="python", metavar="PYTHON", help="with it: the container's interpreter (default: python3)")

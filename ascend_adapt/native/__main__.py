@@ -35,9 +35,11 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
         (run_dir / "config.yaml").write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
     # torch takes its time, and a configuration that cannot be meant should not.
     from ascend_adapt.native import device, loop
+    from ascend_adapt.native.progress import Progress
     from ascend_adapt.native.run_log import RunLog
 
-    log = RunLog(config, run_dir, rank=rank, device_name=device.name(device.of_this_rank()))
+    told = Progress.of(environ, config.iterations)
+    log = RunLog(config, run_dir, rank=rank, device_name=device.name(device.of_this_rank()), progress=told)
     try:
         loop.train(config, run_dir, log)
     finally:

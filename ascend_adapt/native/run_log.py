@@ -16,6 +16,7 @@ from ascend_adapt.native.config_file import to_dict
 from ascend_adapt.native.flops import dialect_flops, model_flops, peak_flops
 from ascend_adapt.native.log_lines import Interval, evaluation_lines, step_lines
 from ascend_adapt.native.metrics import StepMetrics
+from ascend_adapt.native.progress import Progress
 
 
 class RunLog:
@@ -33,9 +34,11 @@ class RunLog:
         rank: int,
         device_name: str = "",
         output: TextIO | None = None,
+        progress: Progress | None = None,
     ):
         self._config = config
         self._output = output or sys.stdout
+        self._progress = progress
         self._peak = peak_flops(device_name)
         self._steps: list[StepMetrics] = []
         self._told = 0
@@ -61,6 +64,8 @@ class RunLog:
         if not self._files:
             self._open_files(metrics.iteration)
         self._steps.append(metrics)
+        if self._progress is not None:
+            self._progress.step(metrics)
         if metrics.iteration % self._config.logging.tensorboard_interval == 0:
             self._write_scalars(metrics)
         if metrics.iteration % self._config.logging.interval:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from launch.terminals import read_all, screen, terminal
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZES = (
@@ -127,6 +128,27 @@ def test_two_ranks_train_on_real_text(ascend_run, corpus, tmp_path):
     # The configuration that was kept is one that a run can be started from.
     again = ascend_run("--nproc", "2", "--device", "cpu", "--dry-run", "-m", "ascend_adapt.native", "run/config.yaml")
     assert again.returncode == 0, again.stderr
+
+
+def test_a_run_on_a_terminal_has_a_bar_below_its_lines(corpus, tmp_path):
+    ours, theirs = terminal(400)
+    argv = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", "2", "--device", "cpu", "--log-dir", "run"]
+    argv += ["--native", "megatron", *SIZES.split(), *words_of(corpus)]
+    env = {**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(argv, cwd=tmp_path, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        seen = read_all(ours)
+        assert process.wait(60) == 0, seen
+    os.close(ours)
+    lines = screen(seen, 400)
+    bars = [line for line in lines if re.search(r"\d/6 .*samples/s", line)]
+    assert len(bars) == 1
+    assert " 6/6 loss " in bars[0]
+    assert lines[-2:] == [bars[0], ""]
+    log = (tmp_path / "run" / "rank-0.log").read_text()
+    assert "\x1b" not in log
+    assert log.count(" iteration ") >= 3
+    assert {line.rstrip() for line in log.splitlines()} <= set(lines)
 
 
 def test_a_run_that_is_killed_goes_on_bit_for_bit(ascend_run, corpus, tmp_path):

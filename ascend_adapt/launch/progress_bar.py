@@ -1,0 +1,55 @@
+"""How far a native run is, in the last line of the terminal: rank 0 tells it through a pipe, a line of JSON a step."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+from rich.console import Console as Painter
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_NARROWEST = 20
+_ERASE = b"\x1b[2K"
+
+
+class ProgressBar:
+    """The bar as bytes for a terminal. Behind them the cursor is where the line begins, so other text goes over it."""
+
+    def __init__(self) -> None:
+        self._bar = Progress(
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[told]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            expand=True,
+        )
+        self._task: Any = None
+        self._read = b""
+
+    def read(self, data: bytes) -> None:
+        """Take what rank 0 tells: iteration, iterations, lm_loss, samples_per_s."""
+        *lines, self._read = (self._read + data).split(b"\n")
+        if not lines:
+            return
+        step = json.loads(lines[-1])
+        told = f"loss {step['lm_loss']:.4g}, {step['samples_per_s']:.3g} samples/s"
+        done, of = step["iteration"], step["iterations"]
+        if self._task is None:
+            # A resumed run begins where it was, and its speed counts from there.
+            self._task = self._bar.add_task("", total=of, completed=done, told=told)
+        self._bar.update(self._task, completed=done, total=of, told=told)
+
+    def drawn(self, width: int) -> bytes:
+        """Return what draws the bar on a terminal of ``width`` columns; nothing before the first step."""
+        if self._task is None or width < _NARROWEST:
+            return b""
+        painted = io.StringIO()
+        # The last column stays free: a full line would wrap.
+        painter = Painter(file=painted, force_terminal=True, width=width - 1, legacy_windows=False)
+        painter.print(self._bar.get_renderable(), end="")
+        return _ERASE + painted.getvalue().split("\n")[0].encode() + b"\r"
+
+    def erased(self) -> bytes:
+        """Return what takes the bar away."""
+        return b"" if self._task is None else b"\r" + _ERASE
