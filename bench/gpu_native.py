@@ -3,13 +3,14 @@
 ``python bench/gpu_native.py`` trains both on the same words, one after the other, each in a process of its own, and
 prints one table: the card, medians of a step, model TFLOP/s by one formula, memory. The native side is the loop of
 ``ascend-run --native megatron``, data and log included; Hugging Face's is transformers' GPT-2 with SDPA, compiled whole
-under autocast, with torch's fused AdamW, and its table padded as Megatron pads it. ``--tiny`` tries both on the CPU.
-Needs transformers.
+under autocast, with torch's fused AdamW, and its table padded as Megatron pads it. ``--compile`` also trains natively
+with compiled blocks, ``--tiny`` tries all on the CPU. Needs transformers.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import re
@@ -156,7 +157,12 @@ def hugging_face(config: Any, device: Any) -> tuple[Callable[[], Any], list[floa
     return step, losses
 
 
-SIDES = {"native": native, "hugging_face": hugging_face}
+def native_compiled(config: Any, device: Any) -> tuple[Callable[[], Any], list[float]]:
+    """The native trainer with ``ascend-run --compile``."""
+    return native(dataclasses.replace(config, compile=True), device)
+
+
+SIDES = {"native": native, "native, compiled": native_compiled, "Hugging Face, compiled": hugging_face}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -231,18 +237,18 @@ def child(options: argparse.Namespace, side: str, prefix: Path) -> dict[str, Any
     return told
 
 
-def rows(ours: dict[str, Any], theirs: dict[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Return what, native, Hugging Face, and the ratio of native's to theirs."""
+def rows(told: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Return what, and of each side its number and its ratio to the last side's."""
     wanted = {"tflops": "model TFLOP/s", "step_ms": "a step, ms", "busy_ms": "the GPU is busy, ms a step"}
     wanted |= {"peak_gib": "peak memory, GiB", "warm_up_s": f"the first {WARM_UP} steps, s"}
+    *_, yardstick = told.values()
     made = [
-        (what, f"{ours[name]:.1f}", f"{theirs[name]:.1f}", f"{ours[name] / theirs[name]:.2f}")
+        [what, *(f"{one[name]:.1f} ({one[name] / yardstick[name]:.2f}x)" for one in told.values())]
         for name, what in wanted.items()
-        if name in ours
+        if name in yardstick
     ]
-    last = len(ours["losses"]) - 1
-    for step in (0, last):
-        made.append((f"loss of step {step + 1}", f"{ours['losses'][step]:.3f}", f"{theirs['losses'][step]:.3f}", ""))
+    for step in (0, len(yardstick["losses"]) - 1):
+        made.append([f"loss of step {step + 1}", *(f"{one['losses'][step]:.3f}" for one in told.values())])
     return made
 
 
@@ -251,6 +257,7 @@ def main() -> None:
     parser.add_argument("--micro-batch", type=int, default=16)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--compile", action="store_true", help="the native trainer with compiled blocks too")
     parser.add_argument("--tiny", action="store_true", help="a model of two small layers on the CPU")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--words", type=Path, help=argparse.SUPPRESS)
@@ -266,12 +273,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(folder) / "words"
         write_words(prefix, (steps_of(options) + 1) * options.micro_batch * (64 if options.tiny else 1024))
-        ours, theirs = (child(options, side, prefix) for side in SIDES)
+        sides = [side for side in SIDES if options.compile or side != "native, compiled"]
+        told = {side: child(options, side, prefix) for side in sides}
     title = f"GPT-2 {'tiny' if options.tiny else '345M'}, bf16, micro batch {options.micro_batch}, "
     table = Table(title=f"{title}dropout {options.dropout}: {card}, torch {torch.__version__}")
-    for column in ("", "native", "Hugging Face, compiled", "ratio"):
+    for column in ("", *told):
         table.add_column(column)
-    for row in rows(ours, theirs):
+    for row in rows(told):
         table.add_row(*row)
     Console(width=120).print(table)
 
