@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -39,6 +40,12 @@ def backend(device: torch.device) -> str:
 def name(device: torch.device) -> str:
     """Return what the device calls itself, such as "NVIDIA H100 80GB HBM3"; "cpu" of a CPU."""
     return "cpu" if device.type == "cpu" else str(_module(device).get_device_name(device))
+
+
+def repeat_if_told(environ: Mapping[str, str]) -> None:
+    """Make torch choose operations that repeat where ``ascend-run --deterministic`` asks; one that cannot is named."""
+    if environ.get("ASCEND_ADAPT_DETERMINISTIC", "0") != "0":
+        torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def of_counters(device: torch.device) -> torch.device:

@@ -50,6 +50,7 @@ def train(config: TrainConfig, run_dir: str | Path, log: Log) -> None:
     """
     meshes.check_world(config.parallel, int(os.environ.get("WORLD_SIZE", "1")))
     device = devices.of_this_rank()
+    devices.repeat_if_told(os.environ)
     started_here = not dist.is_initialized()
     if started_here:
         _start(device)

@@ -1,0 +1,276 @@
+"""Whole native runs of GPT-2 345M on this machine's GPUs: ``python bench/gpu_native_runs.py DATA PART [PART ...]``.
+
+DATA is the prefix of token files. Parts are meshes (``tp2``, ``pp2``, ``zero3``, ...; MESHES has all): 200 steps
+straight; the same run killed with SIGKILL, all ranks at once, after its save at step 100, and started again. Losses and
+gradient norms of the two are compared, step by step. ``precision``: one GPU, 300 steps in fp32, bf16 and fp16 on the
+same samples. ``--tiny`` is the same on the CPU with a model of two layers, to try this script.
+
+Runs are --deterministic, so that equal is equal: with --free they need not repeat, and may be faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+BOUND = 0.01
+"""How far the mean loss of the last 50 steps may be from fp32's, relative; written down before the first run."""
+PRECISION_STEPS = 300
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks, samples of a micro batch and of a step, and what spreads the model."""
+
+    ranks: int
+    micro: int
+    total: int
+    words: tuple[str, ...] = ()
+    zero: int = 0
+
+
+def _tensor(size: int) -> tuple[str, ...]:
+    return ("--tensor-model-parallel-size", str(size))
+
+
+def _pipeline(size: int) -> tuple[str, ...]:
+    return ("--pipeline-model-parallel-size", str(size))
+
+
+MESHES = {
+    "one": Mesh(1, 8, 8),
+    "tp2": Mesh(2, 8, 8, _tensor(2)),
+    "tp2-sequence": Mesh(2, 8, 8, (*_tensor(2), "--sequence-parallel")),
+    "pp2": Mesh(2, 1, 8, _pipeline(2)),
+    "zero1": Mesh(2, 8, 16, zero=1),
+    "zero3": Mesh(2, 8, 16, zero=3),
+    "tp2-pp2": Mesh(4, 1, 8, (*_tensor(2), *_pipeline(2))),
+    "tp2-zero3": Mesh(4, 8, 16, _tensor(2), zero=3),
+    "pp2-zero1": Mesh(4, 1, 16, _pipeline(2), zero=1),
+    "tp4": Mesh(4, 16, 16, _tensor(4)),
+    "zero3-on-4": Mesh(4, 8, 32, zero=3),
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model, how long it is trained, and on what."""
+
+    words: str
+    length: int
+    steps: int
+    save_at: int
+    device: str
+    environ: dict[str, str] = field(default_factory=dict)
+
+
+M345 = Size("--num-layers 24 --hidden-size 1024 --num-attention-heads 16", 1024, 200, 100, "cuda")
+TINY = Size("--num-layers 2 --hidden-size 64 --num-attention-heads 4", 32, 60, 20, "cpu", {"OMP_NUM_THREADS": "1"})
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Where runs are kept, and what they have in common."""
+
+    data: str
+    size: Size
+    folder: Path
+    repeats: bool
+
+    def command(self, name: str, mesh: Mesh, dtype: str, steps: int, saves: bool) -> list[str]:
+        size, run_dir = self.size, str(self.folder / name)
+        launch = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", str(mesh.ranks), "--device", size.device]
+        if self.repeats:
+            launch.append("--deterministic")
+        words = [
+            *size.words.split(),
+            *f"--seq-length {size.length} --max-position-embeddings {size.length} --vocab-size 50257".split(),
+            *f"--micro-batch-size {mesh.micro} --global-batch-size {mesh.total} --train-iters {steps}".split(),
+            *"--lr 0.00015 --min-lr 1.0e-5 --lr-decay-style cosine --lr-warmup-fraction .05".split(),
+            *f"--lr-decay-iters {steps} --weight-decay 1e-2 --clip-grad 1.0 --log-interval 1 --eval-iters 0".split(),
+            *f"--hidden-dropout 0.1 --attention-dropout 0.1 --split 949,50,1 --data-path {self.data}".split(),
+            *mesh.words,
+        ]
+        if dtype != "fp32":
+            words.append(f"--{dtype}")
+        if mesh.zero:
+            told: dict[str, Any] = {"zero_optimization": {"stage": mesh.zero}}
+            if dtype != "fp32":
+                told[dtype] = {"enabled": True}
+            path = self.folder / f"{name}.json"
+            path.write_text(json.dumps(told))
+            words += ["--deepspeed_config", str(path)]
+        if saves:
+            words += ["--save", run_dir, "--load", run_dir, "--save-interval", str(size.save_at)]
+        return [*launch, "--log-dir", run_dir, "--native", "megatron", *words]
+
+    def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.size.environ})
+
+    def finish(self, name: str, command: list[str]) -> None:
+        if self.start(name, command).wait():
+            raise SystemExit(f"{name}: it failed\n{self.log(name)[-4000:]}")
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name / "metrics.jsonl"
+        # The last line of a run that was killed may be half a line.
+        return [json.loads(row) for row in path.read_text().splitlines() if row.endswith("}")]
+
+
+def straight_killed_and_resumed(runs: Runs, name: str) -> dict[str, Any]:
+    """Train a mesh three times, and return what was seen."""
+    mesh, size = MESHES[name], runs.size
+    runs.finish(f"{name}-straight", runs.command(f"{name}-straight", mesh, "bf16", size.steps, saves=False))
+    straight = runs.rows(f"{name}-straight")
+
+    killed = f"{name}-killed"
+    command = runs.command(killed, mesh, "bf16", size.steps, saves=True)
+    job = runs.start(killed, command)
+    tracker = runs.folder / killed / "latest_checkpointed_iteration.txt"
+    until = time.monotonic() + 300
+    while not tracker.exists():
+        if job.poll() is not None or time.monotonic() > until:
+            raise SystemExit(f"{killed}: ended, or hung, before it had saved\n{runs.log(killed)[-4000:]}")
+        time.sleep(0.01)
+    ranks = ranks_of(runs.folder / killed)
+    for pid in ranks:
+        os.kill(pid, signal.SIGKILL)
+    code = job.wait()
+    before = runs.rows(killed)
+    if len(ranks) != mesh.ranks or not code or len(before) >= size.steps:
+        raise SystemExit(f"{killed}: {len(ranks)} ranks killed, code {code}, {len(before)} steps done: too late")
+    began = time.monotonic()
+    runs.finish(killed, command)
+    resumed = runs.rows(killed)
+    taken_up = [line for line in runs.log(killed).splitlines() if "going on from" in line]
+    shutil.rmtree(runs.folder / killed)
+
+    steady = straight[len(straight) // 4 :]
+    return {
+        "mesh": name,
+        "ranks": mesh.ranks,
+        "samples_a_step": mesh.total,
+        "first_loss": straight[0]["lm_loss"],
+        "last_loss": straight[-1]["lm_loss"],
+        "tokens_per_s": round(statistics.median(row["tokens_per_s"] for row in steady)),
+        "model_tflops_per_gpu": round(statistics.median(row["model_tflops"] for row in steady), 1),
+        "mfu": steady[-1]["mfu"],
+        "killed_at_step": before[-1]["iteration"],
+        "taken_up": taken_up[-1].split("going on from ")[-1].rpartition("/")[2] if taken_up else None,
+        "seconds_to_the_end_again": round(time.monotonic() - began, 1),
+        "until_the_kill": compared(straight, before),
+        "taken_up_beside_straight": compared(straight[size.save_at :], resumed[size.save_at :]),
+        "steps": len(resumed),
+    }
+
+
+def compared(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return how far losses and gradient norms of the same steps are apart."""
+    pairs = [
+        (left["iteration"], left[what], right[what])
+        for left, right in zip(one, other, strict=False)
+        for what in ("lm_loss", "grad_norm")
+    ]
+    if [row["iteration"] for row in one[: len(other)]] != [row["iteration"] for row in other]:
+        raise SystemExit("the steps are not the same")
+    apart = [step for step, left, right in pairs if left != right]
+    largest = max((abs(left - right) / abs(left) for _, left, right in pairs), default=0.0)
+    return {"steps": len(other), "bit_for_bit": not apart, "first_apart": apart[0] if apart else None, "most": largest}
+
+
+def ranks_of(run_dir: Path) -> list[int]:
+    """Return the process ids of the ranks of the job that has that run directory; its DataLoader workers are not."""
+    found: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            if f"ASCEND_ADAPT_RUN_DIR={run_dir}".encode() in variables and any(
+                one.startswith(b"RANK=") for one in variables
+            ):
+                found[int(entry.name)] = parent
+    return [pid for pid, parent in found.items() if parent not in found]
+
+
+def precision(runs: Runs) -> list[dict[str, Any]]:
+    """Train in fp32, bf16 and fp16 on the same samples, and return the mean loss of every 50 steps of each."""
+    told: list[dict[str, Any]] = []
+    exact: list[float] = []
+    mesh, steps = Mesh(1, 2, 2), PRECISION_STEPS
+    for dtype in ("fp32", "bf16", "fp16"):
+        runs.finish(dtype, runs.command(dtype, mesh, dtype, steps, saves=False))
+        rows = runs.rows(dtype)
+        losses = [row["lm_loss"] for row in rows]
+        # A step that fp16's scale skipped has no loss.
+        means = [
+            statistics.fmean(one for one in losses[at : at + 50] if one is not None) for at in range(0, steps, 50)
+        ]
+        exact = exact or means
+        apart = [abs(one - other) / other for one, other in zip(means, exact, strict=True)]
+        told.append(
+            {
+                "dtype": dtype,
+                "means_of_50": [round(one, 4) for one in means],
+                "apart_last_50": apart[-1],
+                "most": max(apart),
+                "within_bound": apart[-1] <= BOUND,
+                "skipped": sum(row["skipped"] for row in rows),
+                "tokens_per_s": round(statistics.median(row["tokens_per_s"] for row in rows[50:])),
+            }
+        )
+    return told
+
+
+def card(device: str) -> str:
+    """Return what the card is called."""
+    if device == "cpu":
+        return "cpu"
+    import torch
+
+    return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, torch {torch.__version__}"
+
+
+def main() -> int:
+    """Run the parts one after another; each prints one JSON object a line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="prefix of token files")
+    parser.add_argument("parts", nargs="+", choices=[*MESHES, "precision"], metavar="PART")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--free", action="store_true", help="without --deterministic")
+    asked = parser.parse_args()
+    size, good = TINY if asked.tiny else M345, True
+    print(card(size.device), flush=True)
+    with tempfile.TemporaryDirectory(prefix="native-runs-") as folder:
+        runs = Runs(str(Path(asked.data).absolute()), size, Path(folder), repeats=not asked.free)
+        for part in asked.parts:
+            began = time.monotonic()
+            told = precision(runs) if part == "precision" else [straight_killed_and_resumed(runs, part)]
+            for one in told:
+                print(json.dumps(one), flush=True)
+                good &= one.get("within_bound", True) and (
+                    asked.free or one.get("taken_up_beside_straight", {}).get("bit_for_bit", True)
+                )
+            print(f"{part}: {time.monotonic() - began:.0f} s", flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
