@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import select
-import signal
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from ascend_adapt.errors import AdaptError, LaunchError
 from ascend_adapt.launch import environment
 from ascend_adapt.launch.channel import BEAT_S, LOST_S, Decoder, Kind, Sender, frame, json_frame
 from ascend_adapt.launch.ending import GRACE_S
-from ascend_adapt.launch.guardian import Assignment, Part
+from ascend_adapt.launch.guardian import NOT_WAITED_FOR, Assignment, Part
 from ascend_adapt.launch.plan import Plan, RankCommand
 from ascend_adapt.launch.ports import Ports, is_free
 from ascend_adapt.launch.processes import Identity
@@ -149,7 +148,8 @@ class Agent:
         (out, out_end), (err, err_end), (report, report_end) = os.pipe(), os.pipe(), os.pipe()
         os.set_inheritable(report_end, False)
         part = Part(order["name"], order["attempt"], report_end)
-        run = Run(Assignment(plan, run_dir, 0, order["strict"], part=part), {1: out_end, 2: err_end})
+        assignment = Assignment(plan, run_dir, 0, order["strict"], grace=order["grace"], part=part)
+        run = Run(assignment, {1: out_end, 2: err_end})
         for descriptor in (out_end, err_end, report_end):
             os.close(descriptor)
         return run, [(Kind.STDOUT, out), (Kind.STDERR, err)], report
@@ -188,7 +188,7 @@ class Agent:
                     run.send(payload[0])
             self._frames.clear()
         self._is_lost = True
-        run.send(signal.SIGKILL)
+        run.send(NOT_WAITED_FOR)
         # The main thread may be in the middle of a last word that nobody takes, and there is no other way out of that.
         time.sleep(_END_S)
         os._exit(1)

@@ -20,6 +20,7 @@ from ascend_adapt.launch import connecting, environment, fallback, launchers, ma
 from ascend_adapt.launch import plan as planning
 from ascend_adapt.launch import request as requests
 from ascend_adapt.launch import share as shares
+from ascend_adapt.launch.ending import GRACE_S, SAVING_GRACE_S
 from ascend_adapt.launch.ports import Ports
 from ascend_adapt.launch.run_directory import RunDirectory
 
@@ -55,6 +56,8 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         request, why = replaced
         _say(why)
     _check_target(request)
+    if not request.native and (request.compile or request.profile is not None):
+        raise _Usage("--compile, --profile: are for --native — leave them out, or see what the script itself offers")
     native_run = native.prepare(request) if request.native else None
     if native_run is not None:
         request = native_run.request
@@ -137,6 +140,7 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
                     chooses_port=request.master_port is None,
                     max_restarts=request.max_restarts,
                     strict=request.strict,
+                    grace=_grace(request),
                 )
             )
         from ascend_adapt.launch import runner
@@ -150,6 +154,7 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
                 request.strict,
                 watch_reach=adapt and started_once,
                 shows_progress=trained is not None and request.progress and _is_terminal(),
+                grace=_grace(request),
             )
         )
         if emulation:
@@ -172,7 +177,7 @@ def _run_in_container(request: requests.Request, environ: Mapping[str, str]) -> 
     _say(f"run directory {folder}")
     container.write_env_file(job, run_dir.path)
     try:
-        return runner.run(Assignment(job, run_dir))
+        return runner.run(Assignment(job, run_dir, grace=_grace(request)))
     finally:
         container.remove(job, run_dir.path)
 
@@ -180,6 +185,12 @@ def _run_in_container(request: requests.Request, environ: Mapping[str, str]) -> 
 def _is_terminal() -> bool:
     """Return whether all that is printed goes to a terminal that can erase a line; in `... | tee log` it does not."""
     return os.isatty(1) and os.isatty(2) and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _grace(request: requests.Request) -> float:
+    if request.grace is not None:
+        return request.grace
+    return SAVING_GRACE_S if request.native else GRACE_S
 
 
 def _say(text: str) -> None:

@@ -11,15 +11,17 @@ from ascend_adapt.launch import processes
 from ascend_adapt.launch.processes import Identity
 
 GRACE_S = 10.0
+SAVING_GRACE_S = 600.0
+"""That of a native run which saves: asked to end by SIGTERM it ends a step and writes a checkpoint."""
 _KILL_WAIT_S = 10.0
 _LOOK_EVERY_S = 0.02
 
 
-def steps(first: int) -> list[tuple[float, int]]:
-    """Return which signal is due how many seconds after the start."""
+def steps(first: int, grace: float = GRACE_S) -> list[tuple[float, int]]:
+    """Return which signal is due how many seconds after the start; SIGKILL is after ``grace``."""
     # What a shell starts with & ignores SIGINT for life, and must not cost the whole grace on a Ctrl-C.
-    asked = [(0.0, signal.SIGINT), (GRACE_S / 4, signal.SIGTERM)] if first == signal.SIGINT else [(0.0, signal.SIGTERM)]
-    return [*asked, (GRACE_S, signal.SIGKILL)]
+    asked = [(0.0, signal.SIGINT), (grace / 4, signal.SIGTERM)] if first == signal.SIGINT else [(0.0, signal.SIGTERM)]
+    return [*asked, (grace, signal.SIGKILL)]
 
 
 class Ending:
@@ -28,10 +30,10 @@ class Ending:
     New descendants get the signal that is due as soon as they are seen, so a process that keeps forking gains nothing.
     """
 
-    def __init__(self, first: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, first: int, grace: float = GRACE_S, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._began = now()
-        self._steps = steps(first)
+        self._steps = steps(first, grace)
         self._told: dict[Identity, int] = {}
         self.left: list[Identity] = []
 

@@ -20,7 +20,7 @@ from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.channel import BEAT_S, LOST_S, Kind
 from ascend_adapt.launch.connecting import Way
 from ascend_adapt.launch.ending import GRACE_S
-from ascend_adapt.launch.guardian import HEEDED, say
+from ascend_adapt.launch.guardian import HEEDED, NOT_WAITED_FOR, say
 from ascend_adapt.launch.link import Link
 from ascend_adapt.launch.output import Console
 from ascend_adapt.launch.plan import Plan
@@ -29,8 +29,8 @@ from ascend_adapt.launch.run_directory import Job, RunDirectory, write_whole
 
 _LOOK_S = 0.2
 _BEGIN_S = 60.0
-# What a guardian may take to end everything below it, and a little for the way.
-_END_S = 2 * GRACE_S + 5
+# What a guardian may take beyond the grace to end everything below it, and a little for the way.
+_END_S = GRACE_S + 5
 _REST_S = 2.0
 # By pdsh: two ends of a pair, a copy of one, the connection; ssh takes three. Many systems begin with a limit of 1024.
 _DESCRIPTORS, _DESCRIPTORS_A_HOST = 256, 5
@@ -48,6 +48,7 @@ class Mission:
     chooses_port: bool
     max_restarts: int = 0
     strict: bool = False
+    grace: float = GRACE_S
 
 
 class Fleet:
@@ -85,7 +86,7 @@ class Fleet:
 
     def _write_job(self, **more: Any) -> None:
         with contextlib.suppress(OSError):  # a full disk must not change how the job ends
-            self._job.write(self._mission.run_dir, hosts=list(self._parts), **more)
+            self._job.write(self._mission.run_dir, grace=self._mission.grace, hosts=list(self._parts), **more)
 
     def _attempt(self, attempt: int) -> int:
         console = Console(whole_lines=True)
@@ -148,6 +149,7 @@ class Fleet:
                     "device": self._mission.device,
                     "towards": peer,
                     "strict": self._mission.strict,
+                    "grace": self._mission.grace,
                     "world_size": self._plan.world_size,
                     "master_addr": self._plan.master_addr,
                     "master_port": self._plan.master_port,
@@ -191,11 +193,12 @@ class Fleet:
     def _judge(self) -> None:
         """End all hosts when one has failed."""
         if (self._differ or any(link.has_failed for link in self._links)) and self._ending_since is None:
-            self._end(signal.SIGTERM)
-        if self._ending_since is not None and time.monotonic() - self._ending_since > _END_S:
+            self._end(NOT_WAITED_FOR)
+        patience_s = (self._mission.grace if self._stop == signal.SIGTERM else GRACE_S) + _END_S
+        if self._ending_since is not None and time.monotonic() - self._ending_since > patience_s:
             for link in self._links:
                 if not link.is_over:
-                    link.lost = f"not ended after {_END_S:.0f} s"
+                    link.lost = f"not ended after {patience_s:.0f} s"
 
     def _end(self, number: int) -> None:
         if self._ending_since is None:

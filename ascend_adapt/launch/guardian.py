@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch import failures, processes
-from ascend_adapt.launch.ending import Ending
+from ascend_adapt.launch.ending import GRACE_S, Ending
 from ascend_adapt.launch.environment import BOOTSTRAP
 from ascend_adapt.launch.failures import Failure
 from ascend_adapt.launch.output import STDERR, STDOUT, Output
@@ -31,6 +31,8 @@ from ascend_adapt.launch.run_directory import Job, RunDirectory
 if TYPE_CHECKING:
     from ascend_adapt.launch.progress_bar import ProgressBar
 
+NOT_WAITED_FOR = signal.SIGKILL
+"""Said to a guardian: end everything, with the usual grace at most; the launcher is gone, or another host failed."""
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _ENDING_LOOK_S = 0.02
 _OUTPUT_WAIT_S = 5.0
@@ -38,7 +40,7 @@ _OUTPUT_WAIT_S = 5.0
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a guardian is to do."""
+    """What a guardian is to do; ``grace`` is from SIGTERM, where somebody asks for the end by it, to SIGKILL."""
 
     plan: Plan
     run_dir: RunDirectory
@@ -46,6 +48,7 @@ class Assignment:
     strict: bool = False
     watch_reach: bool = False
     shows_progress: bool = False
+    grace: float = GRACE_S
     part: Part | None = None
 
 
@@ -94,7 +97,7 @@ class Guardian:
     def _write_job(self, **more: Any) -> None:
         # A full disk must not change how the job ends.
         with contextlib.suppress(OSError):
-            self._job.write(self._assignment.run_dir, **more)
+            self._job.write(self._assignment.run_dir, grace=self._assignment.grace, **more)
 
     def listen(self) -> None:
         """Heed signals from now on; those that were ignored at the start of the job stay ignored."""
@@ -184,7 +187,9 @@ class Guardian:
     def _end_all(self, failure: Failure | None) -> list[Identity]:
         """End everything below this process; return what nothing could end."""
         is_success = failure is None and self._stop is None
-        ending = Ending(signal.SIGINT if self._stop == signal.SIGINT else signal.SIGTERM)
+        # Ranks that save need each other: after a failure there is nothing to wait for.
+        grace = self._assignment.grace if self._stop == signal.SIGTERM else GRACE_S
+        ending = Ending(signal.SIGINT if self._stop == signal.SIGINT else signal.SIGTERM, grace)
         self._hurry = False
         done = ending.look()
         if is_success and ending.left:
@@ -210,7 +215,7 @@ class Guardian:
                 data = os.read(key.fd, 64)
                 if not data:
                     self._selector.unregister(key.fd)
-                    data = bytes([signal.SIGKILL])
+                    data = bytes([NOT_WAITED_FOR])
             else:
                 data = os.read(key.fd, 64)
             for number in data:

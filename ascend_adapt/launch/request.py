@@ -74,6 +74,10 @@ class Request:
     adapt: bool = True
     pass_local_rank: bool = False
     max_restarts: int = 0
+    grace: float | None = None
+    compile: bool = False
+    profile: str | None = None
+    profile_ranks: str = "0"
     log_dir: str | None = None
     progress: bool = True
     dry_run: bool = False
@@ -143,6 +147,10 @@ def parse(argv: Sequence[str]) -> Request:
         adapt=not known.no_adapt,
         pass_local_rank=known.pass_local_rank,
         max_restarts=known.max_restarts,
+        grace=known.grace,
+        compile=known.compile,
+        profile=known.profile,
+        profile_ranks=known.profile_ranks,
         log_dir=known.log_dir,
         progress=not known.no_progress,
         dry_run=known.dry_run,
@@ -211,6 +219,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-adapt", action="store_true", help="start the job without any patch")
     add("--pass-local-rank", action="store_true", help="add --local_rank=N to the script's arguments")
     add("--max-restarts", type=_at_least_zero, default=0, metavar="N", help="restart all ranks up to N times")
+    add("--grace", type=_seconds, metavar="SECONDS", help=_GRACE)
+    add("--compile", action="store_true", help="with --native: torch.compile makes code of the model's blocks")
+    add("--profile", metavar="N[-M]", help="with --native: keep a trace of these iterations, in the run directory")
+    add("--profile-ranks", default="0", metavar="R,R-R", help="with it: of these ranks (default: 0)")
     add("--log-dir", metavar="DIR", help="the run directory (default: runs/<script>-<time>-<pid>)")
     add("--no-progress", action="store_true", help="no progress bar below the lines of a native run on a terminal")
     add("--container", "--image", metavar="IMAGE", help="run the job in a container (docker or podman)")
@@ -225,6 +237,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _NNODES = "machines of the job, where the same command is started on each; no ssh"
+_GRACE = "from SIGTERM to SIGKILL, where the job is asked to end (default: 10; 600 of a native run that saves)"
 _NPROC = "ranks on this machine (default: the devices found, 1 on a CPU)"
 
 
@@ -298,6 +311,16 @@ def _at_least_zero(text: str) -> int:
     number = _number(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is less than 0")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
     return number
 
 

@@ -12,7 +12,6 @@ from ascend_adapt.launch.ending import GRACE_S
 from ascend_adapt.launch.run_directory import Job, RunDirectory, boot_id
 
 _LOOK_EVERY_S = 0.05
-_PATIENCE_S = 3 * GRACE_S
 
 
 def stop(folder: Path) -> str:
@@ -30,10 +29,11 @@ def stop(folder: Path) -> str:
     if not alive:
         return f"had ended already, with exit code {told.get('exit_code', 'unknown')}"
     alive[0].send(signal.SIGTERM)
-    deadline = time.monotonic() + _PATIENCE_S
+    patience_s = 2 * GRACE_S + told.get("grace", GRACE_S)
+    deadline = time.monotonic() + patience_s
     while any(one.is_alive() for one in alive):
         if time.monotonic() > deadline:
             pids = ", ".join(str(one.pid) for one in alive if one.is_alive())
-            raise LaunchError(f"{folder}: pids {pids} still run after {_PATIENCE_S:.0f} s — look at what they wait for")
+            raise LaunchError(f"{folder}: pids {pids} still run after {patience_s:.0f} s — look at what they wait for")
         time.sleep(_LOOK_EVERY_S)
     return "ended"

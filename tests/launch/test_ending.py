@@ -78,3 +78,8 @@ def test_what_outlives_sigkill_is_given_up_and_named(job):
 
 def test_the_grace_is_ten_seconds():
     assert steps(signal.SIGTERM) == [(0.0, signal.SIGTERM), (10.0, signal.SIGKILL)]
+
+
+def test_a_longer_grace_moves_the_last_signals_only():
+    assert steps(signal.SIGTERM, 60.0) == [(0.0, signal.SIGTERM), (60.0, signal.SIGKILL)]
+    assert steps(signal.SIGINT, 60.0) == [(0.0, signal.SIGINT), (15.0, signal.SIGTERM), (60.0, signal.SIGKILL)]

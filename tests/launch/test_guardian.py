@@ -10,10 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
+from ascend_adapt.launch import guardian
 from ascend_adapt.launch.ending import GRACE_S
+from ascend_adapt.launch.guardian import NOT_WAITED_FOR, Assignment, Guardian
 from ascend_adapt.launch.processes import Identity
 
 # Says who it is, and has a child in its own session; both stay until they are ended.
@@ -335,3 +339,59 @@ def test_a_run_directory_in_use_is_refused(lasting, ascend_run):
     assert second.returncode == 1
     assert f"is in use by a running job (pid {job.pid}) — " in second.stderr
     assert all(one.is_alive() for rank in ranks for one in rank)
+
+
+DEAF = (
+    "import os, signal, time\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "print(os.getpid(), flush=True)\n"
+    "time.sleep(1000)\n"
+)
+
+
+@pytest.mark.parametrize("more", [(), ("--launcher", "ssh", "-H", "hosts")], ids=["one host", "two"])
+def test_the_grace_that_was_asked_for(background, tmp_path, more):
+    """Two ranks that do not heed SIGTERM: of one second is kept what the default of ten would not."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    (tmp_path / "bin" / "ssh").chmod(0o755)
+    (tmp_path / "hosts").write_text("w-1 slots=1\nw-2 slots=1\n")
+    (tmp_path / "train.py").write_text(DEAF)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    ranks = () if more else ("--nproc", "2")
+    job = background(
+        "--device", "cpu", "--grace", "1", *ranks, *more, "--log-dir", "run", "train.py", env={"PATH": path}
+    )
+    pids = [int(line) for line in job.lines(2)]
+    assert json.loads((tmp_path / "run" / "job.json").read_text())["grace"] == 1
+    began = time.monotonic()
+    os.kill(job.pid, signal.SIGTERM)
+    assert job.code() == 143
+    assert 1 <= time.monotonic() - began < GRACE_S - 2
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("stop", "grace"), [(signal.SIGTERM, 60.0), (signal.SIGINT, GRACE_S), (NOT_WAITED_FOR, GRACE_S), (None, GRACE_S)]
+)
+def test_only_who_asks_by_sigterm_waits_for_a_save(monkeypatch, stop, grace):
+    """After a failure, here or on another host, ranks that wait for each other would use up all of it."""
+    seen = []
+
+    class Over:
+        left: ClassVar = []
+
+        def __init__(self, first, grace):
+            seen.append(grace)
+
+        def look(self):
+            return True
+
+    monkeypatch.setattr(guardian, "Ending", Over)
+    reader, writer = os.pipe()
+    work = Guardian(Assignment(SimpleNamespace(ranks=()), None, grace=60.0), reader, Identity.own())
+    work._stop = stop
+    work._end_all(None)
+    os.close(reader)
+    os.close(writer)
+    assert seen == [grace]
