@@ -26,7 +26,6 @@ from typing import Any
 
 BOUND = 0.01
 """How far the mean loss of the last 50 steps may be from fp32's, relative; written down before the first run."""
-PRECISION_STEPS = 300
 
 
 @dataclass(frozen=True)
@@ -71,12 +70,13 @@ class Size:
     length: int
     steps: int
     save_at: int
+    precision_steps: int
     device: str
     environ: dict[str, str] = field(default_factory=dict)
 
 
-M345 = Size("--num-layers 24 --hidden-size 1024 --num-attention-heads 16", 1024, 200, 100, "cuda")
-TINY = Size("--num-layers 2 --hidden-size 64 --num-attention-heads 4", 32, 60, 20, "cpu", {"OMP_NUM_THREADS": "1"})
+M345 = Size("--num-layers 24 --hidden-size 1024 --num-attention-heads 16", 1024, 200, 100, 300, "cuda")
+TINY = Size("--num-layers 2 --hidden-size 64 --num-attention-heads 4", 32, 60, 20, 100, "cpu", {"OMP_NUM_THREADS": "1"})
 
 
 @dataclass(frozen=True)
@@ -87,19 +87,19 @@ class Runs:
     size: Size
     folder: Path
     repeats: bool
+    compiled: bool
 
     def command(self, name: str, mesh: Mesh, dtype: str, steps: int, saves: bool) -> list[str]:
         size, run_dir = self.size, str(self.folder / name)
         launch = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", str(mesh.ranks), "--device", size.device]
-        if self.repeats:
-            launch.append("--deterministic")
+        launch += ["--deterministic"] * self.repeats + ["--compile"] * self.compiled
         words = [
             *size.words.split(),
             *f"--seq-length {size.length} --max-position-embeddings {size.length} --vocab-size 50257".split(),
             *f"--micro-batch-size {mesh.micro} --global-batch-size {mesh.total} --train-iters {steps}".split(),
-            *"--lr 0.00015 --min-lr 1.0e-5 --lr-decay-style cosine --lr-warmup-fraction .05".split(),
-            *f"--lr-decay-iters {steps} --weight-decay 1e-2 --clip-grad 1.0 --log-interval 1 --eval-iters 0".split(),
-            *f"--hidden-dropout 0.1 --attention-dropout 0.1 --split 949,50,1 --data-path {self.data}".split(),
+            *f"--lr 0.00015 --min-lr 1.0e-5 --lr-decay-style cosine --lr-decay-iters {steps}".split(),
+            *f"--lr-warmup-iters {steps // 20} --weight-decay 1e-2 --clip-grad 1.0 --log-interval 1".split(),
+            *f"--eval-iters 0 --hidden-dropout 0.1 --attention-dropout 0.1 --split 949,50,1 --data-path {self.data}".split(),
             *mesh.words,
         ]
         if dtype != "fp32":
@@ -214,15 +214,13 @@ def precision(runs: Runs) -> list[dict[str, Any]]:
     """Train in fp32, bf16 and fp16 on the same samples, and return the mean loss of every 50 steps of each."""
     told: list[dict[str, Any]] = []
     exact: list[float] = []
-    mesh, steps = Mesh(1, 2, 2), PRECISION_STEPS
+    mesh, steps = Mesh(1, 2, 2), runs.size.precision_steps
     for dtype in ("fp32", "bf16", "fp16"):
         runs.finish(dtype, runs.command(dtype, mesh, dtype, steps, saves=False))
         rows = runs.rows(dtype)
         losses = [row["lm_loss"] for row in rows]
         # A step that fp16's scale skipped has no loss.
-        means = [
-            statistics.fmean(one for one in losses[at : at + 50] if one is not None) for at in range(0, steps, 50)
-        ]
+        means = [statistics.fmean(one for one in losses[at : at + 50] if one is not None) for at in range(0, steps, 50)]
         exact = exact or means
         apart = [abs(one - other) / other for one, other in zip(means, exact, strict=True)]
         told.append(
@@ -255,11 +253,14 @@ def main() -> int:
     parser.add_argument("parts", nargs="+", choices=[*MESHES, "precision"], metavar="PART")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--free", action="store_true", help="without --deterministic")
+    parser.add_argument("--compile", action="store_true", help="with torch.compile")
     asked = parser.parse_args()
     size, good = TINY if asked.tiny else M345, True
     print(card(size.device), flush=True)
     with tempfile.TemporaryDirectory(prefix="native-runs-") as folder:
-        runs = Runs(str(Path(asked.data).absolute()), size, Path(folder), repeats=not asked.free)
+        runs = Runs(
+            str(Path(asked.data).absolute()), size, Path(folder), repeats=not asked.free, compiled=asked.compile
+        )
         for part in asked.parts:
             began = time.monotonic()
             told = precision(runs) if part == "precision" else [straight_killed_and_resumed(runs, part)]

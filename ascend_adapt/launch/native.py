@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.ending import GRACE_S, SAVING_GRACE_S
 from ascend_adapt.launch.request import Request
 
 if TYPE_CHECKING:
@@ -29,8 +30,12 @@ class NativeRun:
         Raises:
             ConfigError: what the dialect asks for cannot be meant, or not on as many ranks.
         """
+        from ascend_adapt.native.profile_config import Profile, read_profile
+
         config, notes = self.recipe.build(world_size)
-        return Configured(config, tuple(notes))
+        asked = self.request
+        profile = Profile() if asked.profile is None else read_profile(asked.profile, asked.profile_ranks)
+        return Configured(dataclasses.replace(config, compile=asked.compile, profile=profile), tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,7 @@ def prepare(request: Request) -> NativeRun:
         hostfile=request.hostfile or recipe.hostfile,
         include=request.include or recipe.include,
         exclude=request.exclude or recipe.exclude,
+        grace=request.grace if request.grace is not None else SAVING_GRACE_S if recipe.save else GRACE_S,
     )
     return NativeRun(asked, recipe)
 

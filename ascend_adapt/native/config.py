@@ -12,6 +12,7 @@ from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config_checks import at_least, divides, one_of
 from ascend_adapt.native.model_config import Init as Init
 from ascend_adapt.native.model_config import Model as Model
+from ascend_adapt.native.profile_config import Profile as Profile
 
 RECOMPUTE = ("none", "full", "selective")
 OPTIMIZERS = ("adam", "adamw", "sgd")
@@ -264,7 +265,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One run. ``eval_interval`` 0 evaluates never; ``exit_interval`` stops after a save, None does not."""
+    """One run. ``eval_interval`` 0 evaluates never; ``exit_interval`` stops after a save, None does not.
+
+    ``compile``: torch.compile makes code of the blocks, for this device.
+    """
 
     dialect: str
     model: Model
@@ -283,6 +287,8 @@ class TrainConfig:
     exit_interval: int | None = None
     exit_duration_minutes: float | None = None
     seed: int = 1234
+    compile: bool = False
+    profile: Profile = field(default_factory=Profile)
 
     def __post_init__(self) -> None:
         model, parallel, batch = self.model, self.parallel, self.batch
@@ -310,6 +316,11 @@ class TrainConfig:
             raise ConfigError(
                 f"stages: {sum(parallel.stages)} layers in all, expected {model.num_layers} — correct {parallel.stages}"
             )
+        for rank in self.profile.ranks if self.profile.is_on else ():
+            if rank >= parallel.world_size:
+                raise ConfigError(
+                    f"profile: rank {rank}, expected below {parallel.world_size}, the ranks there are — name others"
+                )
         if batch.total != batch.micro * batch.accumulation * parallel.data:
             raise ConfigError(
                 f"batch: {batch.total}, expected micro {batch.micro} x accumulation {batch.accumulation} x data ranks "

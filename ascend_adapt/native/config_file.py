@@ -14,7 +14,7 @@ _PARTS = {
     name: getattr(parts, name)
     for name in (
         *("Batch", "Checkpoint", "Data", "Init", "Logging", "LossScale", "Model", "Optimizer", "Parallel", "Precision"),
-        "Schedule",
+        *("Profile", "Schedule"),
     )
 }
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import os
+import shutil
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from ascend_adapt import probe
+from ascend_adapt.errors import TrainingError
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 """The collectives of each kind of device."""
@@ -87,6 +90,63 @@ def take_overflow(device: torch.device) -> bool:
     if raised:
         utils.clear_npu_overflow_flag()
     return raised
+
+
+def profiler(device: torch.device) -> Any:
+    """Return a profiler of the host and of the device, not started: torch's own, or torch_npu's.
+
+    Raises:
+        RuntimeError: the device is emulated.
+    """
+    if device.type == "npu":
+        if os.environ.get("ASCEND_ADAPT_EMULATED"):
+            raise RuntimeError("an emulated NPU has no profiler (aclprofInit)")
+        module: Any = importlib.import_module("torch_npu.profiler")
+        activities = [module.ProfilerActivity.CPU, module.ProfilerActivity.NPU]
+    else:
+        module = torch.profiler
+        activities = [module.ProfilerActivity.CPU]
+        if device.type == "cuda":
+            activities.append(module.ProfilerActivity.CUDA)
+    return module.profile(activities=activities)
+
+
+def check_compiler(device: torch.device) -> None:
+    """Check that torch.compile makes code for the device here.
+
+    Raises:
+        TrainingError: it does not, and why.
+    """
+    missing = ""
+    if device.type == "cpu":
+        if not any(map(shutil.which, _cpp_compilers())):
+            missing = f"{' and '.join(_cpp_compilers())} are missing, expected a C++ compiler"
+    elif device.type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            missing = "triton is not installed, expected it beside a torch for CUDA"
+    else:
+        missing = "torch_npu's compilers are not used here, expected a CPU or a GPU"
+    if missing:
+        raise TrainingError(f"--compile on {device.type}: {missing} — leave --compile out")
+
+
+def _cpp_compilers() -> list[str]:
+    own = os.environ.get("CXX")
+    return [own] if own else ["g++", "clang++"]
+
+
+def moment(device: torch.device) -> Any:
+    """Return this moment of the device's work, without waiting for it; on a CPU it is the clock's."""
+    if device.type == "cpu":
+        return time.perf_counter()
+    event = _module(device).Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def seconds_between(first: Any, second: Any) -> float:
+    """Return the seconds between two moments that the device has come past."""
+    return second - first if isinstance(first, float) else float(first.elapsed_time(second)) / 1e3
 
 
 @functools.cache

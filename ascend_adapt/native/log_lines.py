@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,14 +43,16 @@ class Interval:
     mfu: float | None
     num_zeros: float | None = None
     params_norm: float | None = None
+    ranks: Mapping[str, Any] | None = None
+    """Seconds of parts of a step, least, median and most of the ranks, and the slowest; None of one rank."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what metrics.jsonl keeps of it."""
         names = (
             "iteration consumed_samples lm_loss learning_rate grad_norm loss_scale skipped nan samples_per_s "
-            "tokens_per_s tflops model_tflops mfu num_zeros params_norm"
+            "tokens_per_s tflops model_tflops mfu num_zeros params_norm ranks"
         )
-        optional = ("num_zeros", "params_norm")
+        optional = ("num_zeros", "params_norm", "ranks")
         values = {name: getattr(self, name) for name in names.split()}
         return {name: value for name, value in values.items() if value is not None or name not in optional}
 

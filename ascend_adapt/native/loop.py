@@ -19,9 +19,11 @@ from ascend_adapt.native.config import TrainConfig
 from ascend_adapt.native.interruption import Interruption
 from ascend_adapt.native.loading import load
 from ascend_adapt.native.metrics import StepMetrics
+from ascend_adapt.native.profiling import Profiler
 from ascend_adapt.native.samples import Samples, is_evaluated
 from ascend_adapt.native.saving import Saver
 from ascend_adapt.native.schedules import learning_rate, weight_decay
+from ascend_adapt.native.spread import StepTimes
 from ascend_adapt.native.state import Progress
 from ascend_adapt.native.trainer import Trainer
 from ascend_adapt.native.watch import Watch
@@ -55,7 +57,7 @@ def train(config: TrainConfig, run_dir: str | Path, log: Log) -> None:
     if started_here:
         _start(device)
     try:
-        run = Run(config, meshes.build(config.parallel, device), log)
+        run = Run(config, meshes.build(config.parallel, device), log, Path(run_dir))
         run.to_the_end()
     finally:
         if started_here:
@@ -72,13 +74,13 @@ def _start(device: torch.device) -> None:
 class Run:
     """One run on this rank, where it is, its data, and what saves it."""
 
-    def __init__(self, config: TrainConfig, mesh: meshes.Mesh, log: Log) -> None:
+    def __init__(self, config: TrainConfig, mesh: meshes.Mesh, log: Log, run_dir: Path) -> None:
         self.config, self.mesh, self.log = config, mesh, log
         self.trainer = Trainer(config, mesh)
         self.progress, told = load(self.trainer)
-        for line in told:
-            log.say(line)
+        self._say(told)
         self.interruption, self.watch = Interruption(), Watch(mesh)
+        self.times, self.profiler = StepTimes(mesh, self.trainer.decoders), Profiler(config.profile, mesh, run_dir)
         self.votes = 0
         self.saver: Saver | None = None
         if config.checkpoint.save is not None:
@@ -99,11 +101,17 @@ class Run:
         try:
             with self.interruption:
                 self._train()
+                self._say(self.profiler.finish())
                 if self.saver is not None:
                     self.saver.wait()
         finally:
+            self.profiler.close()
             if self.saver is not None:
                 self.saver.close()
+
+    def _say(self, lines: list[str]) -> None:
+        for line in lines:
+            self.log.say(line)
 
     def _train(self) -> None:
         config, saved = self.config, -1
@@ -130,20 +138,24 @@ class Run:
     def step(self) -> None:
         """Train on the next global batch."""
         config, before, began = self.config, self.progress, time.perf_counter()
+        self.profiler.before(before.iteration + 1)
         total, micro_batches = batch_at(config.batch, config.parallel.data, before.consumed_samples)
         batch = self.train.next(micro_batches)
+        self.times.step(time.perf_counter() - began)
         rate = learning_rate(config.schedule, before.scheduled)
         decay = weight_decay(config.schedule, config.optimizer.weight_decay, before.scheduled)
         done = self.trainer.step(batch, micro_batches, rate, decay, votes_to_stop=self.interruption.asked or self._late)
         self.votes = done.votes
-        for line in self.watch.told(before.iteration + 1, done):
-            self.log.say(line)
+        self._say(self.watch.told(before.iteration + 1, done))
+        self._say(self.profiler.after(before.iteration + 1))
         if self.saver is not None:
             self.saver.check()
         advance = 0 if done.skipped else total if config.schedule.unit == "samples" else 1
         self.progress = after = Progress(
             before.iteration + 1, before.consumed_samples + total, before.scheduled + advance
         )
+        spreads = self.times.spread() if after.iteration % config.logging.interval == 0 else {}
+        self._say(self.times.told(after.iteration, spreads))
         self.log.step(
             StepMetrics(
                 iteration=after.iteration,
@@ -159,6 +171,7 @@ class Run:
                 seconds=time.perf_counter() - began,
                 params_norm=done.params_norm,
                 num_zeros=done.num_zeros,
+                spreads=spreads,
             )
         )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ascend_adapt.native.spread import Spread
 
 
 @dataclass(frozen=True)
@@ -26,3 +29,5 @@ class StepMetrics:
     seconds: float
     params_norm: float | None = None
     num_zeros: float | None = None
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
+    """Of the interval that ends with this step; empty of other steps, and of one rank."""

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -122,6 +123,7 @@ class RunLog:
             mfu=model / self._peak if self._peak else None,
             num_zeros=last.num_zeros,
             params_norm=last.params_norm,
+            ranks={part: asdict(one) for part, one in last.spreads.items()} or None,
         )
 
     def _keep(self, file: str, values: dict[str, Any]) -> None:

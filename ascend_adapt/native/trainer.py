@@ -116,6 +116,9 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
     """Return this rank's stages in their order, sharded and filled: no rank ever holds more of the model than its part.
 
     While they are filled one whole parameter at a time is in host memory.
+
+    Raises:
+        TrainingError: blocks are to be compiled, and nothing here compiles for the device.
     """
     tp, parallel = TensorParallel.of(mesh), config.parallel
     decoders = []
@@ -130,6 +133,10 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
                 recompute=parallel.recompute,
                 recompute_layers=parallel.recompute_layers,
             )
+        if config.compile:
+            devices.check_compiler(mesh.device)
+            for block in decoder.layers.values():
+                block.compile()
         shard(decoder, mesh, config.precision)
         decoder.to_empty(device="cpu" if is_offloaded(mesh) else mesh.device)
         decoders.append(decoder)

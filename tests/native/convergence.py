@@ -46,6 +46,7 @@ def test_sixteen_bits_converge_as_fp32(model, device):
     assert exact[-1] < 0.7 * exact[0]
     for dtype, bound in BOUNDS[device.type].items():
         found = losses(model, dtype, device)
-        print(f"{devices.name(device)}, {model} {dtype}: {[f'{one:.4f}' for one in found]} beside {[f'{one:.4f}' for one in exact]}")
+        told = [f"{one:.4f} beside {other:.4f}" for one, other in zip(found, exact, strict=True)]
+        print(f"{devices.name(device)}, {model} {dtype}: {', '.join(told)}")
         assert found[-1] == pytest.approx(exact[-1], rel=bound), dtype
         assert found == pytest.approx(exact, rel=3 * bound), dtype
