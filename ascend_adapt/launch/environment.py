@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ascend_adapt import probe
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch import network
 from ascend_adapt.launch.plan import threads_per_rank
@@ -86,7 +87,7 @@ def of_device(
     Source: the Ascend documentation's environment variables, read through design notes, not tried on an NPU.
     """
     if device != "npu":
-        return {}
+        return _without_cann(environ)
     defaults = {
         # 120 s is what HCCL waits; loading a large checkpoint on one rank takes longer. 7200 s is the most it takes.
         "HCCL_CONNECT_TIMEOUT": str(min(1200 + 10 * (nodes - 1), 7200)),
@@ -99,6 +100,14 @@ def of_device(
         defaults["HCCL_IF_BASE_PORT"] = str(hccl_base_port)
     defaults.update(visible_npus(environ))
     return {name: value for name, value in defaults.items() if name not in environ}
+
+
+def _without_cann(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what keeps `import torch` from loading an installed torch_npu, which without CANN makes it raise."""
+    name = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+    if name in environ or environ.get("ASCEND_HOME_PATH") or probe.find_root("torch_npu") is None:
+        return {}
+    return {name: "0"}
 
 
 def forwarded(environ: Mapping[str, str], export: Sequence[str]) -> dict[str, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ascend_adapt import Patch, hookimpl
 
 from . import kernel_swaps, npu_without_cann, processes_on_cpu
@@ -13,9 +11,3 @@ from . import kernel_swaps, npu_without_cann, processes_on_cpu
 def register_patches() -> list[Patch]:
     """Return every patch of this plugin."""
     return [*npu_without_cann.PATCHES, *processes_on_cpu.PATCHES, *kernel_swaps.PATCHES]
-
-
-@hookimpl
-def launch_env(device: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a job's ranks."""
-    return npu_without_cann.variables(device, environ)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from ascend_adapt import Symptom, wrap
@@ -47,13 +46,6 @@ def _can_be_imported(package: str) -> bool:
 def broken_torch_npu_is_none(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return False where torch_npu cannot be imported, else what transformers says."""
     return not _is_broken("torch_npu") and bool(wrapped(*args, **kwargs))
-
-
-def variables(device: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what keeps `import torch` from loading a torch_npu that has no CANN, for a job on something else."""
-    if device == "npu" or environ.get("ASCEND_HOME_PATH") or importlib.util.find_spec("torch_npu") is None:
-        return {}
-    return {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 PATCHES = (broken_torch_npu_is_none,)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from ascend_adapt.launch import environment
@@ -55,3 +57,21 @@ def test_npu_defaults_give_way_to_the_user():
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_other_devices_get_none(device):
     assert environment.of_device(device, "/run", 61016, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
+        ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}, {}),
+        ({"ASCEND_HOME_PATH": "/usr/local/Ascend"}, {}),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_torch_does_not_load_a_torch_npu_that_has_no_cann(device, environ, expected, tmp_path, monkeypatch):
+    (tmp_path / "torch_npu").mkdir()
+    (tmp_path / "torch_npu" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
+    assert environment.of_device(device, "/run", 61016, environ) == expected
+    assert "TORCH_DEVICE_BACKEND_AUTOLOAD" not in environment.of_device("npu", "/run", 61016, environ)

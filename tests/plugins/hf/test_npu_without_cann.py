@@ -44,22 +44,3 @@ def test_only_one_that_cannot_be_imported_is_broken(source, is_broken, tmp_path,
     assert npu_without_cann._is_broken("some_npu") is npu_without_cann._is_broken("some_npu") is is_broken
     assert ("some_npu is installed and cannot be imported (libascendcl.so)" in caplog.text) is is_broken
     sys.modules.pop("some_npu", None)
-
-
-@pytest.mark.parametrize(
-    ("device", "environ", "is_there", "expected"),
-    [
-        ("cpu", {}, True, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
-        ("cuda", {}, True, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
-        ("cpu", {}, False, {}),
-        ("npu", {}, True, {}),
-        ("cpu", {"ASCEND_HOME_PATH": "/usr/local/Ascend"}, True, {}),
-    ],
-)
-def test_torch_does_not_load_what_has_no_cann(device, environ, is_there, expected, tmp_path, monkeypatch):
-    if is_there:
-        (tmp_path / "torch_npu").mkdir()
-        (tmp_path / "torch_npu" / "__init__.py").touch()
-        monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
-    assert npu_without_cann.variables(device, environ) == expected
