@@ -6,7 +6,7 @@ import difflib
 import importlib.metadata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -14,6 +14,9 @@ from ascend_adapt import hookspecs
 from ascend_adapt.errors import AdaptError, PluginError, SettingsError
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.spec import Patch, Registered
+
+if TYPE_CHECKING:
+    from ascend_adapt.settings import Settings
 
 GROUP = "ascend_adapt"
 
@@ -57,6 +60,11 @@ class PluginManager:
                 continue
             self._register(plugin, origin)
         self.add(extra)
+
+    @classmethod
+    def of(cls, wanted: Settings) -> PluginManager:
+        """Return the plugins that these settings ask for."""
+        return cls(wanted.plugins, wanted.disable, wanted.allowed_plugins)
 
     def add(self, plugins: Iterable[Any]) -> None:
         """Register plugin modules or objects that no entry point names."""

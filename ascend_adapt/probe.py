@@ -45,6 +45,11 @@ def detect_device(environ: Mapping[str, str], dev: Path = Path("/dev")) -> tuple
     return "cpu", "no NPU or GPU device nodes"
 
 
+def device_to_use(asked: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the device kind that was asked for, else (None, "" or ``auto``) the one detected, and how that was told."""
+    return detect_device(environ) if asked in (None, "", "auto") else (str(asked), "as asked")
+
+
 def count_devices(kind: str, environ: Mapping[str, str], dev: Path = Path("/dev")) -> int:
     """Return how many devices of ``kind`` this process may use; a CPU counts as one."""
     if kind == "cpu":

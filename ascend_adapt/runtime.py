@@ -175,11 +175,12 @@ def _enable(**stated: Any) -> tuple[Status, Callable[[], object]]:
 def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForce:
     from ascend_adapt import hosts, other_patchers, probe
     from ascend_adapt.patches.session import Session
+    from ascend_adapt.plugin_manager import PluginManager
 
-    device, reason = (wanted.device, "as asked") if wanted.device else probe.detect_device(environ)
+    device, reason = probe.device_to_use(wanted.device, environ)
     if environ.get("ASCEND_ADAPT_EMULATED"):
         reason = "emulated on this host, no hardware"
-    manager = _load_plugins(wanted)
+    manager = PluginManager.of(wanted)
     patches = manager.patches()
     known, usable = manager.hosts(patches, hosts.KNOWN)
     manager.check_names(wanted.disable, wanted.allowed_plugins, wanted.allow_drift)
@@ -293,12 +294,6 @@ def _refuse(in_force: _InForce, caller: str, wish: str, fact: str) -> None:
     )
 
 
-def _load_plugins(wanted: Settings) -> PluginManager:
-    from ascend_adapt.plugin_manager import PluginManager
-
-    return PluginManager(wanted.plugins, wanted.disable, wanted.allowed_plugins)
-
-
 def _tell_problems(problems: Iterable[str], wanted: Settings) -> None:
     own = {getattr(plugin, "__name__", type(plugin).__name__) for plugin in wanted.plugins}
     for problem in problems:
@@ -308,7 +303,9 @@ def _tell_problems(problems: Iterable[str], wanted: Settings) -> None:
 
 
 def _switched_off(wanted: Settings) -> Status:
-    patches = _load_plugins(wanted).patches()
+    from ascend_adapt.plugin_manager import PluginManager
+
+    patches = PluginManager.of(wanted).patches()
     return Status(tuple(one.outcome("disabled", "ASCEND_ADAPT=0") for one in patches))
 
 

@@ -49,8 +49,8 @@ def of_installation(upstream: Path | None = None) -> Report:
     if upstream is not None and not upstream.is_dir():
         raise SettingsError(f"--upstream {upstream}: is not a folder — give an unpacked source tree")
     wanted = settings.resolve(os.environ)
-    device, reason = (wanted.device, "as asked") if wanted.device else probe.detect_device(os.environ)
-    manager = PluginManager(disabled=wanted.disable, allowed=wanted.allowed_plugins)
+    device, reason = probe.device_to_use(wanted.device, os.environ)
+    manager = PluginManager.of(wanted)
     patches = manager.patches()
     known, usable = manager.hosts(patches, hosts.KNOWN)
     tree = SourceTree(upstream) if upstream is not None else None

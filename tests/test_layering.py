@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "ascend_adapt.hosts": {"ascend_adapt.patches"},
     "ascend_adapt.other_patchers": {"ascend_adapt.patches"},
     "ascend_adapt.hookspecs": {"ascend_adapt.patches"},
-    "ascend_adapt.plugin_manager": {"ascend_adapt.hookspecs", "ascend_adapt.patches"},
+    "ascend_adapt.plugin_manager": {"ascend_adapt.hookspecs", "ascend_adapt.patches", "ascend_adapt.settings"},
     "ascend_adapt.patches": {"ascend_adapt.probe"},
     "ascend_adapt.runtime": {
         "ascend_adapt.hosts",

@@ -45,9 +45,7 @@ class KernelReport:
 
 def examine(environ: Mapping[str, str], *, check: bool) -> KernelReport:
     """Return the choices for a small call of each kind; ``check``: and each backend beside the reference."""
-    device, reason = environ.get("ASCEND_ADAPT_DEVICE") or "", "as asked"
-    if device in ("", "auto"):
-        device, reason = probe.detect_device(environ)
+    device, reason = probe.device_to_use(environ.get("ASCEND_ADAPT_DEVICE"), environ)
     try:
         import torch
     except ImportError:

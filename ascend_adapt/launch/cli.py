@@ -252,7 +252,7 @@ def _check_module(name: str) -> None:
 
 def _devices(request: requests.Request, environ: Mapping[str, str]) -> tuple[str, int]:
     asked = request.device if request.device != "auto" else settings.resolve(environ).device
-    device = asked or probe.detect_device(environ)[0]
+    device, _ = probe.device_to_use(asked, environ)
     return device, probe.count_devices(device, {**environ, **environment.visible_npus(environ)})
 
 
@@ -281,7 +281,7 @@ def _plugins(request: requests.Request, environ: Mapping[str, str]) -> PluginMan
     from ascend_adapt.plugin_manager import PluginManager
 
     wanted = settings.resolve(environ, disable=request.disable)
-    manager = PluginManager(disabled=wanted.disable, allowed=wanted.allowed_plugins)
+    manager = PluginManager.of(wanted)
     manager.check_names(wanted.disable, wanted.allowed_plugins, (*request.allow_drift, *wanted.allow_drift))
     manager.hosts(manager.patches(), hosts.KNOWN)
     if manager.problems:

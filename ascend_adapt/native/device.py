@@ -24,7 +24,7 @@ def of_this_rank() -> torch.device:
 
     Its kind is the one that ``ascend-run --device`` chose (ASCEND_ADAPT_DEVICE), else what this machine has.
     """
-    kind = os.environ.get("ASCEND_ADAPT_DEVICE", "").removesuffix("auto") or probe.detect_device(os.environ)[0]
+    kind, _ = probe.device_to_use(os.environ.get("ASCEND_ADAPT_DEVICE"), os.environ)
     if kind == "cpu":
         return torch.device("cpu")
     if kind == "npu":
