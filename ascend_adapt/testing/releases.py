@@ -16,7 +16,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ascend_adapt.errors import AdaptError
 
@@ -74,13 +74,32 @@ class Releases:
             packed.write_bytes(archive)
             try:
                 with tarfile.open(packed) as tar:
-                    tar.extractall(Path(aside, "unpacked"), filter="data")
+                    _extract(tar, Path(aside, "unpacked"))
                 (content,) = Path(aside, "unpacked").iterdir()
             except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
                 raise ReleaseError(f"{folder.name}: is not a tar archive ({error}) — download it again") from error
             except ValueError as error:
                 raise ReleaseError(f"{folder.name}: holds not one folder ({error}) — download it again") from error
             content.replace(folder)
+
+
+def _extract(tar: tarfile.TarFile, folder: Path) -> None:
+    """Unpack what stays below ``folder``, as Python's "data" filter does; 3.10.12 and 3.11.4 were the first to have it.
+
+    Raises:
+        tarfile.TarError: a member would go elsewhere, or, before these, is neither a file nor a folder.
+    """
+    if hasattr(tarfile, "data_filter"):
+        tar.extractall(folder, filter="data")
+        return
+    for member in tar.getmembers():
+        path = PurePosixPath(member.name)
+        if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+            raise tarfile.TarError(f"{member.name}: expected a file or folder below the archive's own")
+        # Whoever unpacks owns it, and nobody else may write to it.
+        member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+        member.mode = 0o755 if member.isdir() else member.mode & 0o755 | 0o600
+    tar.extractall(folder)
 
 
 def _source_archives(distribution: str) -> dict[str, tuple[str, str]]:
@@ -100,13 +119,19 @@ def _source_archives(distribution: str) -> dict[str, tuple[str, str]]:
 
 def _index() -> str:
     """The index that pip uses in this environment."""
-    code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
-    asked = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True)
-    default = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    found = os.environ.get("PIP_INDEX_URL") or asked.stdout.decode().strip() or default.stdout.strip()
+    default = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    found = (
+        os.environ.get("PIP_INDEX_URL")
+        or _told("-m", "pip", "config", "get", "global.index-url")
+        or _told("-c", default)
+    )
     if not found:
         raise ReleaseError("pip: names no index — set PIP_INDEX_URL")
     return found.rstrip("/")
+
+
+def _told(*arguments: str) -> str:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True).stdout.strip()
 
 
 def _read(url: str, accept: str = "*/*") -> bytes:

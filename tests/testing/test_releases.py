@@ -14,14 +14,27 @@ import pytest
 from ascend_adapt.testing.releases import ReleaseError, Releases, ReleaseUnreachable
 
 
-def archive(*names):
+def archive(*names, link=""):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name in names:
             info = tarfile.TarInfo(name)
-            info.size = 1
+            info.size, info.mode = 1, 0o4777
             tar.addfile(info, io.BytesIO(b"x"))
+        if link:
+            info = tarfile.TarInfo(link)
+            info.type, info.linkname = tarfile.SYMTYPE, "/etc"
+            tar.addfile(info)
     return buffer.getvalue()
+
+
+@pytest.fixture(params=["data filter", "none"])
+def unpacking(request, monkeypatch):
+    """Python's filter of what is unpacked, and a Python that is too old to have it."""
+    if request.param == "none":
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    elif not hasattr(tarfile, "data_filter"):
+        pytest.skip("not checked: tarfile's data filter: this Python has none")
 
 
 @pytest.fixture
@@ -52,7 +65,7 @@ def index(monkeypatch):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
 
@@ -66,13 +79,14 @@ def index(monkeypatch):
     server.server_close()
 
 
-def test_a_release_is_downloaded_once_and_unpacked(index, tmp_path):
+def test_a_release_is_downloaded_once_and_unpacked(unpacking, index, tmp_path):
     asked = index("some_toy-1.0.tar.gz", archive("some_toy-1.0/toy/__init__.py"))
     index("some_toy-1.1-py3-none-any.whl", b"a wheel is no source")
     releases = Releases(tmp_path / "cache")
     assert releases.versions("Some.Toy") == ["1.0"]
     folder = releases.tree("Some.Toy", "1.0")
-    assert [path.name for path in (folder / "toy").iterdir()] == ["__init__.py"]
+    (file,) = (folder / "toy").iterdir()
+    assert (file.name, file.stat().st_mode & 0o7777) == ("__init__.py", 0o755)
     count = len(asked)
     assert releases.tree("Some.Toy", "1.0") == folder
     assert Releases(tmp_path / "cache").tree("Some.Toy", "1.0") == folder
@@ -85,13 +99,14 @@ def test_a_release_is_downloaded_once_and_unpacked(index, tmp_path):
         (archive("some_toy-1.0/x"), "0" * 64, "expected 0000"),
         (b"no archive", None, "is not a tar archive"),
         (archive("../outside"), None, "is not a tar archive"),
+        (archive("some_toy-1.0/x", link="some_toy-1.0/etc"), None, "is not a tar archive"),
         (archive("some_toy-1.0/x")[:-20], None, "is not a tar archive"),
         (archive("some_toy-1.0/x")[:20] + bytes(40), None, "is not a tar archive"),
         (archive(), None, "is not a tar archive"),
         (archive("some_toy-1.0/x", "another/x"), None, "holds not one folder"),
     ],
 )
-def test_what_is_not_as_promised_is_refused_and_leaves_nothing(content, sha256, text, index, tmp_path):
+def test_what_is_not_as_promised_is_refused_and_leaves_nothing(unpacking, content, sha256, text, index, tmp_path):
     index("some_toy-1.0.tar.gz", content, sha256)
     with pytest.raises(ReleaseError, match=text):
         Releases(tmp_path / "cache").tree("some-toy", "1.0")
