@@ -5,7 +5,7 @@ from ascend_adapt import Patch, hookimpl
 from . import (
     collectives,
     cuda_extensions,
-    dataset_helpers,
+    data_helpers,
     devices,
     fused_operations,
     missing_names,
@@ -26,7 +26,7 @@ def register_patches() -> list[Patch]:
         fused_operations,
         optimizer,
         resuming,
-        dataset_helpers,
+        data_helpers,
         cuda_extensions,
         without_triton,
         missing_names,

@@ -140,7 +140,7 @@ given = np.array([5, 3, 9], np.int32), np.array([2, 0, 1], np.int32), 4, 2, 17
 ours = helpers_module("ours").build_sample_idx_int32(*given)
 assert np.array_equal(helpers.build_sample_idx_int32(*given), ours) and len(ours) > 2
 helpers.build_blending_indices(*(np.zeros(4, kind) for kind in (np.int16, np.int64)), [0.5, 0.5], 2, 4, False)
-assert state("dataset_helpers") == state("compile_helpers_or_go_on") == "applied"
+assert state("data_helpers") == state("compile_helper") == "applied"
 """)
 
 
