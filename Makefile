@@ -9,7 +9,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal upstream-runs install clean
+.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal upstream-runs upstream-removals install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -112,6 +112,14 @@ native-equal: install
 UPSTREAM_JOBS ?= hugging_face megatron_core megatron_lm megatron_deepspeed gpt_neox glm
 upstream-runs: install
 	$(BIN)/python tests/upstream_runs/run.py $(UPSTREAM_JOBS) --device cpu --device npu-emulated
+
+# The same jobs once more without each patch: what a patch is for. Hours; what was seen is kept, and stopped it goes on.
+REMOVALS := $(BIN)/python tests/upstream_runs/removal.py --device cpu --device npu-emulated --keep runs/removals
+upstream-removals: install
+	mkdir -p runs
+	$(REMOVALS) hugging_face --seen runs/removals.jsonl --write docs/upstreams/hugging-face.md
+	$(REMOVALS) megatron_core megatron_lm --seen runs/removals.jsonl --write docs/upstreams/megatron-lm.md
+	$(REMOVALS) megatron_deepspeed --seen runs/removals.jsonl --write docs/upstreams/megatron-deepspeed.md
 
 clean:
 	rm -rf $(VENV) .nox .triton .megatron-core build dist *.egg-info data runs

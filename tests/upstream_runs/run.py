@@ -1,9 +1,8 @@
-"""Run jobs of unmodified code bases and print their losses; compare devices, and see what each patch is for.
+"""Run jobs of unmodified code bases and print their losses; compare devices.
 
     python tests/upstream_runs/run.py hugging_face                                    all its jobs, on the CPU
     python tests/upstream_runs/run.py hugging_face:gpt2-zero2 --device cpu --device npu-emulated
     python tests/upstream_runs/run.py hugging_face --device cuda --dtype bfloat16     on real GPUs
-    python tests/upstream_runs/run.py hugging_face:gpt2-zero2 --each-removed          once more without each patch
 
 Exit code 1 if a job fails, a patch is failed, drifted or lost, or the losses of two devices, or the last ones of a job
 that was interrupted and of the whole one, if both are run, are further apart than the job's bound.
@@ -12,17 +11,17 @@ that was interrupted and of the whole one, if both are run, are further apart th
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
+import records
 import upstream_job
 from code_bases import NotHere
-from upstream_job import DEVICES, Ended, Place, UpstreamJob
+from records import Record
+from upstream_job import DEVICES, NoSuchJob, Place, UpstreamJob
 
 
 def main() -> int:
@@ -33,25 +32,16 @@ def main() -> int:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--disable", action="append", default=[], metavar="PATCH")
     parser.add_argument("--no-adapt", action="store_true", help="run without any patch")
-    parser.add_argument("--each-removed", action="store_true", help="then run once without each applied patch")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep outputs and run directories there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append one JSON line for each run to this file")
     known = parser.parse_args()
+    try:
+        chosen = upstream_job.chosen(known.jobs)
+    except NoSuchJob as error:
+        parser.error(str(error))
     with tempfile.TemporaryDirectory() as scratch:
         known.folder, known.seen = (known.keep or Path(scratch)).absolute(), {}
-        return max([run_job(name, job, known) for name, job in wanted(known.jobs, parser)])
-
-
-def wanted(words: list[str], parser: argparse.ArgumentParser) -> Iterator[tuple[str, UpstreamJob]]:
-    for word in words:
-        name, _, only = word.partition(":")
-        if name not in upstream_job.names():
-            parser.error(f"{name}: is no code base here — choose from {', '.join(upstream_job.names())}")
-        found = [job for job in upstream_job.jobs(name) if only in ("", job.name)]
-        if not found:
-            known = ", ".join(job.name for job in upstream_job.jobs(name))
-            parser.error(f"{word}: there is no such job — choose from {known}")
-        yield from ((name, job) for job in found)
+        return max([run_job(name, job, known) for name, job in chosen])
 
 
 def run_job(name: str, job: UpstreamJob, known: argparse.Namespace) -> int:
@@ -67,16 +57,16 @@ def run_job(name: str, job: UpstreamJob, known: argparse.Namespace) -> int:
         if not job.is_for(device, known.dtype):
             print(f"not checked: {name}:{job.name}: is not for {known.dtype} on {device}", flush=True)
             continue
-
-        def once(label: str, disable: list[str], device: str = device) -> Ended:
-            folder = known.folder / name / job.name / f"{device}-{known.dtype}{label}"
-            place = Place(folder, shared, checkout or shared, device, known.dtype)
-            begin = time.monotonic()
-            ended = upstream_job.run(job, place, disable=disable, adapt=not known.no_adapt)
-            tell(name, job, place, disable, ended, time.monotonic() - begin, known.json)
-            return ended
-
-        ended = once("", known.disable)
+        folder = known.folder / name / job.name / f"{device}-{known.dtype}"
+        place = Place(folder, shared, checkout or shared, device, known.dtype)
+        begin = time.monotonic()
+        ended = upstream_job.run(job, place, disable=known.disable, adapt=not known.no_adapt)
+        took = time.monotonic() - begin
+        adapted = not known.no_adapt
+        record = Record.of(f"{name}:{job.name}", place, ended, without=known.disable, adapted=adapted, seconds=took)
+        tell(record)
+        if known.json is not None:
+            records.append(known.json, record)
         wrong |= bool(ended.problems)
         bound = job.bound_in(known.dtype)
         if first and (far := upstream_job.apart(first, ended.losses)) > bound:
@@ -89,25 +79,18 @@ def run_job(name: str, job: UpstreamJob, known: argparse.Namespace) -> int:
             print(f"  the last loss is {far:.1e} apart from that of {job.resumes}, uninterrupted", flush=True)
             wrong = 1
         first = first or ended.losses
-        for patch in ended.applied if known.each_removed else ():
-            once(f"-without-{patch}", [*known.disable, patch])
     return wrong
 
 
-def tell(name: str, job: UpstreamJob, place: Place, disable: list[str], ended: Ended, took: float, to: Path | None):
-    without = f" without {', '.join(disable)}" if disable else ""
-    states = ", ".join(f"{count} {state}" for state, count in sorted(ended.states.items()))
-    losses = " ".join(f"{loss:.7g}" for loss in ended.losses)
-    print(f"{name}:{job.name} {place.device} {place.dtype}{without}: code {ended.code}, {took:.0f} s; {states}")
-    print(f"  losses {losses}")
-    for problem in ended.problems:
+def tell(record: Record) -> None:
+    """Print what came of a run."""
+    without = f" without {', '.join(record.without)}" if record.without else ""
+    states = ", ".join(f"{count} {state}" for state, count in sorted(record.states.items()))
+    print(f"{record.job} {record.device} {record.dtype}{without}: code {record.code}, {record.seconds:.0f} s; {states}")
+    print(f"  losses {' '.join(f'{loss:.7g}' for loss in record.losses)}")
+    for problem in record.problems:
         print(f"  {problem}")
     sys.stdout.flush()
-    if to is not None:
-        facts = {"device": place.device, "dtype": place.dtype, "without": disable, "seconds": round(took)}
-        told = {"losses": ended.losses, "states": ended.states, "applied": ended.applied, "problems": ended.problems}
-        with to.open("a") as file:
-            file.write(json.dumps({"job": f"{name}:{job.name}", **facts, **told}) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +27,26 @@ RELEASES = Releases(HERE.parents[1] / ".releases")
 DEVICES = ("cpu", "npu-emulated", "cuda")
 _BFLOAT16_BOUND = 1e-2
 BAD_STATES = ("failed", "drifted", "lost")
+
 # What torch, torch_npu, DeepSpeed and ascend_adapt would read; a job gets what it says itself.
 _LEFT_OUT = re.compile(r"ASCEND_|HCCL_|TORCH_TRANSFER|PYTORCH_|RANK$|LOCAL_|WORLD_SIZE$|MASTER_|DS_")
 _KEPT = ("ASCEND_ADAPT_CACHE",)
+
+
+class NoSuchJob(ValueError):
+    """A job that was asked for is not here; the text says which are."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a job trains where a tiny model would tell nothing: by default GPT-2, and 30 steps."""
+
+    layers: int = 12
+    hidden: int = 768
+    heads: int = 12
+    length: int = 1024
+    micro_batch: int = 8
+    steps: int = 30
 
 
 @dataclass(frozen=True)
@@ -35,7 +54,8 @@ class Place:
     """Where one run happens, and on what.
 
     ``folder`` is the run's own and its working directory, ``shared`` is kept for all runs (tokenized text, built
-    extensions), ``checkout`` is the code base, or ``shared`` for what is installed.
+    extensions), ``checkout`` is the code base, or ``shared`` for what is installed. ``model`` takes the place of the
+    job's own tiny one.
     """
 
     folder: Path
@@ -43,6 +63,7 @@ class Place:
     checkout: Path
     device: str
     dtype: str
+    model: Model | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +75,7 @@ class UpstreamJob:
     rank prints, one group each, oldest first. ``bound`` is by how much they may differ between devices in float32,
     relative. ``needs`` names packages that must be installed. The code base itself takes 16 bits on no device of
     ``float32_only``. ``resumes`` names the job that it is with an interruption: its last loss is the same.
+    ``any_model`` is whether it trains the place's model, if one is given.
     """
 
     name: str
@@ -67,6 +89,7 @@ class UpstreamJob:
     bound: float = 1e-4
     needs: tuple[str, ...] = ()
     resumes: str = ""
+    any_model: bool = False
     release: tuple[str, str] | None = None
     options: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -100,13 +123,17 @@ class UpstreamJob:
 
 @dataclass(frozen=True)
 class Ended:
-    """What came of a run: ``report`` is that of ``ascend-adapt status RUN_DIR --json``."""
+    """What came of a run: ``report`` is that of ``ascend-adapt status RUN_DIR --json``.
+
+    ``times`` are the seconds at which a loss was printed, by whichever rank.
+    """
 
     code: int
     losses: tuple[float, ...]
     output: str
     report: Mapping[str, Any]
     run_dir: Path
+    times: tuple[float, ...] = ()
 
     @property
     def states(self) -> Counter[str]:
@@ -161,23 +188,38 @@ def run(
     kept = {name: value for name, value in environ.items() if name in _KEPT or not _LEFT_OUT.match(name)}
     extensions = {"TORCH_EXTENSIONS_DIR": str(place.shared / "torch_extensions")}
     variables = {**kept, "PATH": path, "OMP_NUM_THREADS": "1", **extensions, **job.variables}
-    try:
-        ended = subprocess.run(
-            command,
-            cwd=place.folder,
-            env=variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=job.seconds,
-        )
-        code, output = ended.returncode, ended.stdout
-    except subprocess.TimeoutExpired as error:
-        told = error.stdout or b""
-        code, output = 124, f"{told.decode(errors='replace')}\nTimeoutError: it did not end in {job.seconds} s"
+    code, lines = _lines(command, place.folder, variables, job.seconds)
+    output = "".join(text for _, text in lines)
     (place.folder / "output.txt").write_text(output)
-    return Ended(code, _losses(job.loss, output, run_dir), output, _report(run_dir, variables), run_dir)
+    times = tuple(at for at, text in lines for _ in re.findall(job.loss, text))
+    return Ended(code, _losses(job.loss, output, run_dir), output, _report(run_dir, variables), run_dir, times)
+
+
+def _lines(
+    command: Sequence[str], folder: Path, variables: Mapping[str, str], seconds: float
+) -> tuple[int, list[tuple[float, str]]]:
+    """Run a command, and return its exit code and each line that it printed with the second at which it came."""
+    running = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=dict(variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    late = threading.Event()
+    timer = threading.Timer(seconds, lambda: (late.set(), running.kill()))
+    timer.start()
+    try:
+        lines = [(time.monotonic(), line) for line in running.stdout or ()]
+        code = running.wait()
+    finally:
+        timer.cancel()
+        running.kill()
+    if late.is_set():
+        return 124, [*lines, (time.monotonic(), f"\nTimeoutError: it did not end in {seconds} s")]
+    return code, lines
 
 
 def _losses(pattern: str, output: str, run_dir: Path) -> tuple[float, ...]:
@@ -214,4 +256,22 @@ def names() -> list[str]:
 def jobs(name: str) -> tuple[UpstreamJob, ...]:
     """Return the jobs of one folder."""
     found: tuple[UpstreamJob, ...] = import_module(f"{name}.jobs").JOBS
+    return found
+
+
+def chosen(words: Sequence[str]) -> list[tuple[str, UpstreamJob]]:
+    """Return the jobs of words such as ``hugging_face`` and ``hugging_face:gpt2-zero2``, each with its code base.
+
+    Raises:
+        NoSuchJob: there is no such code base, or it has no such job.
+    """
+    found = []
+    for word in words:
+        name, _, only = word.partition(":")
+        if name not in names():
+            raise NoSuchJob(f"{name}: is no code base here — choose from {', '.join(names())}")
+        of_name = [job for job in jobs(name) if only in ("", job.name)]
+        if not of_name:
+            raise NoSuchJob(f"{word}: there is no such job — choose from {', '.join(job.name for job in jobs(name))}")
+        found += [(name, job) for job in of_name]
     return found

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import yaml
@@ -18,21 +19,25 @@ MODELS = ("gpt2", "gpt_neox", "llama")
 
 def model_folder(place: Place, model: str) -> str:
     """Return the folder of a tiny model and its tokenizer, made the first time it is asked for."""
-    folder = place.shared / model
+    sizes = asdict(place.model) if place.model else {}
+    options = [str(sizes[name]) for name in ("layers", "hidden", "heads", "length") if sizes]
+    folder = place.shared / "-".join([model, *options])
     if not (folder / "tokenizer.json").exists():
-        subprocess.run([sys.executable, str(HERE / "make_model.py"), model, str(folder)], check=True)
+        subprocess.run([sys.executable, str(HERE / "make_model.py"), model, str(folder), *options], check=True)
     return str(folder)
 
 
 def trainer(place: Place, model: str) -> list[str]:
     """Return a Trainer script and what a user gives it."""
+    of_place = place.model
+    sizes = {"length": of_place.length, "max_steps": of_place.steps} if of_place else {"max_steps": STEPS}
     flags = {
         "model": model_folder(place, model),
         "output_dir": str(place.folder / "out"),
-        "max_steps": STEPS,
+        **sizes,
         "warmup_steps": 2,
-        "per_device_train_batch_size": 4,
-        "learning_rate": 3e-3,
+        "per_device_train_batch_size": of_place.micro_batch if of_place else 4,
+        "learning_rate": 3e-4 if of_place else 3e-3,
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",
@@ -113,7 +118,7 @@ def multi_gpu(place: Place) -> Sequence[str]:
 
 
 # The Trainer prints four digits, and the loop six. It refuses --bf16 on a CPU without --use_cpu.
-TRAINER = {"loss": r"'loss': '?([0-9.]+)", "bound": 2e-4, "float32_only": ("cpu",)}
+TRAINER = {"loss": r"'loss': '?([0-9.]+)", "bound": 2e-4, "float32_only": ("cpu",), "any_model": True}
 LORA = {**TRAINER, "needs": ("peft",)}
 JOBS = (
     *(

@@ -19,6 +19,10 @@ def command(place: Place, version: str, layout: str) -> Sequence[str]:
     tensor, pipeline = LAYOUTS[layout]
     flags = ["--tensor-parallel", str(tensor), "--pipeline-parallel", str(pipeline)]
     data = ["--data", str(tokens.python_library(place.shared))]
+    if (model := place.model) is not None:
+        sizes = {"layers": model.layers, "hidden": model.hidden, "heads": model.heads, "sequence": model.length}
+        run = {"micro-batch": model.micro_batch, "micro-batches": 1, "steps": model.steps}
+        flags += [word for name, number in {**sizes, **run}.items() for word in (f"--{name}", str(number))]
     return [str(HERE / "train.py"), *data, *flags, *(["--bf16"] if place.dtype == "bfloat16" else [])]
 
 
@@ -32,6 +36,7 @@ def job(version: str, layout: str) -> UpstreamJob:
         nproc=tensor * pipeline,
         variables={"PYTHONPATH": str(RELEASES.cache / f"megatron-core-{version}"), "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         bound=1e-5,
+        any_model=True,
     )
 
 

@@ -20,6 +20,7 @@ parser.add_argument("--data", required=True, help="prefix of a .bin and .idx")
 parser.add_argument("--tensor-parallel", type=int, default=1)
 parser.add_argument("--pipeline-parallel", type=int, default=1)
 parser.add_argument("--steps", type=int, default=5)
+parser.add_argument("--layers", type=int, default=2)
 parser.add_argument("--hidden", type=int, default=128)
 parser.add_argument("--heads", type=int, default=4)
 parser.add_argument("--sequence", type=int, default=64)
@@ -37,7 +38,7 @@ model_parallel_cuda_manual_seed(1234)
 
 dtype = torch.bfloat16 if known.bf16 else torch.float32
 config = TransformerConfig(
-    num_layers=2,
+    num_layers=known.layers,
     hidden_size=known.hidden,
     num_attention_heads=known.heads,
     tensor_model_parallel_size=known.tensor_parallel,

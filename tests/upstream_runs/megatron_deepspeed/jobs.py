@@ -70,8 +70,8 @@ def by_deepspeed(ranks: int, stage: int, *arguments: str, engine: bool = True) -
     def command(place: Place) -> Sequence[str]:
         configuration = place.folder / "deepspeed_config.json"
         content: dict[str, object] = {
-            "train_micro_batch_size_per_gpu": 2,
-            "train_batch_size": 8,
+            "train_micro_batch_size_per_gpu": place.model.micro_batch if place.model else 2,
+            "train_batch_size": 4 * place.model.micro_batch if place.model else 8,
             "steps_per_print": 100,
             "gradient_clipping": 1.0,
             "zero_optimization": {"stage": stage},
@@ -82,7 +82,7 @@ def by_deepspeed(ranks: int, stage: int, *arguments: str, engine: bool = True) -
         script = str(HERE / "pretrain_gpt2_deepspeed.sh")
         words = ["bash", script, str(place.checkout), *data(place), str(ranks), _port(), str(configuration)]
         used = ["--deepspeed", "--zero-stage", str(stage)] if engine else []
-        return [*words, *used, *_in_the_ranks(place), *arguments, *_precision(place)]
+        return [*words, *used, *_in_the_ranks(place), *arguments, *_precision(place), *_model(place)]
 
     return command
 
@@ -98,6 +98,18 @@ def _in_the_ranks(place: Place) -> list[str]:
     """Arguments by which the ranks read data themselves: six more processes for each are slow on few cores."""
     words = ["--num-workers", "0"]
     return words + (["--valid-num-workers", "0"] if place.checkout.name == BIGSCIENCE else [])
+
+
+def _model(place: Place) -> list[str]:
+    """Arguments that take the place of those in the scripts, and pad the vocabulary to GPT-2's."""
+    if (model := place.model) is None:
+        return []
+    sizes = {"num-layers": model.layers, "hidden-size": model.hidden, "num-attention-heads": model.heads}
+    length = {"seq-length": model.length, "max-position-embeddings": model.length}
+    batch = {"micro-batch-size": model.micro_batch, "global-batch-size": 4 * model.micro_batch}
+    run = {"train-iters": model.steps, "lr": 3e-4, "make-vocab-size-divisible-by": 50304 // 2}
+    valued = {**sizes, **length, **batch, **run}
+    return [word for name, value in valued.items() for word in (f"--{name}", str(value))]
 
 
 def _precision(place: Place) -> list[str]:
@@ -116,6 +128,7 @@ def job(
         devices=("cpu", "npu-emulated", "cuda"),
         loss=LOSS,
         bound=bound,
+        any_model=code_base == DEEPSPEEDAI,
         variables={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     )
 

@@ -1,0 +1,169 @@
+"""Jobs of unmodified code bases as they are and with the patches, by turns: losses, time of a step, peak of memory.
+
+    python tests/upstream_runs/compare.py hugging_face:gpt2-zero2 megatron_core:0.16.1-tp2 --keep FOLDER
+
+It is for GPUs, in bf16, with a GPT-2 of usual size (--model changes it). Plain is ascend-run --no-adapt. A code base
+that does not run so is told with its error, and compared with itself without the patches that are for speed alone.
+Exit code 1 if adapted does not run, or the losses are further apart than the noise of bf16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+
+import upstream_job
+from code_bases import NotHere
+from upstream_job import DEVICES, Ended, Model, NoSuchJob, Place, UpstreamJob
+
+from ascend_adapt.plugin_manager import PluginManager
+
+HERE = Path(__file__).parent
+# The first steps choose kernels, compile, and fill the allocator.
+WARM_UP = 5
+
+
+@dataclass
+class Side:
+    """The runs of one side: the first one's losses, milliseconds a step of all, bytes of the fullest rank."""
+
+    losses: tuple[float, ...] = ()
+    milliseconds: list[float] = field(default_factory=list)
+    peaks: list[int] = field(default_factory=list)
+    cards: set[str] = field(default_factory=set)
+
+    @property
+    def step(self) -> float:
+        """The median time of a step in milliseconds, nan if none could be told."""
+        return statistics.median(self.milliseconds) if self.milliseconds else float("nan")
+
+    @property
+    def peak(self) -> float:
+        """The largest memory of a rank in bytes, nan if none told."""
+        return max(self.peaks, default=float("nan"))
+
+
+def steps_ms(times: Sequence[float], count: int) -> list[float]:
+    """Return milliseconds of each step but the first ones, from when its loss was printed.
+
+    Several ranks may print each of ``count`` losses; then the last of them ends the step.
+    """
+    if not count or len(times) % count:
+        return []
+    ends = list(times)[len(times) // count - 1 :: len(times) // count]
+    return [(after - before) * 1e3 for before, after in zip(ends[WARM_UP:], ends[WARM_UP + 1 :], strict=False)]
+
+
+def run(job: UpstreamJob, place: Place, side: Side, *, disable: Sequence[str] = (), adapt: bool = True) -> Ended:
+    """Run a job once, and add what was seen to its side."""
+    peaks = place.folder / "peaks"
+    peaks.mkdir(parents=True, exist_ok=True)
+    # A job may have a path of its own.
+    path = os.pathsep.join(filter(None, (str(HERE / "measuring"), job.variables.get("PYTHONPATH", ""))))
+    variables = {**job.variables, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "UPSTREAM_RUNS_PEAKS": str(peaks)}
+    ended = upstream_job.run(replace(job, variables=variables), place, disable=disable, adapt=adapt)
+    if ended.code == 0 and ended.losses:
+        side.losses = side.losses or ended.losses
+        side.milliseconds += steps_ms(ended.times, len(ended.losses))
+        for file in peaks.glob("*.json"):
+            told = json.loads(file.read_text())
+            side.peaks.append(told["allocated"])
+            side.cards.add(told["card"])
+    return ended
+
+
+def compare(name: str, job: UpstreamJob, known: argparse.Namespace, folder: Path, speed_only: Sequence[str]) -> int:
+    """Run both sides by turns, and print what came of it."""
+    shared = folder / name / "shared"
+    shared.mkdir(parents=True, exist_ok=True)
+    try:
+        checkout = job.checkout(os.environ) or shared
+    except NotHere as error:
+        print(f"not checked: {name}:{job.name}: {error}", flush=True)
+        return 0
+    sides = {"plain": Side(), "adapted": Side()}
+    how = {"plain": {"adapt": False}, "adapted": {}}
+    print(f"{name}:{job.name} {known.device} {known.dtype}, {known.model}", flush=True)
+    for turn in range(known.rounds):
+        for side in ("plain", "adapted"):
+            place = Place(
+                folder / name / job.name / f"{side}-{turn}", shared, checkout, known.device, known.dtype, known.model
+            )
+            ended = run(job, place, sides[side], **how[side])
+            if ended.code and side == "plain" and "adapt" in how[side]:
+                print(f"  plain does not run: {ended.last_words}; in its place: no patch for speed", flush=True)
+                how[side] = {"disable": speed_only}
+                place = replace(place, folder=place.folder.with_name(f"needed-{turn}"))
+                ended = run(job, place, sides[side], **how[side])
+            if ended.code or not ended.losses:
+                print(f"  {side} does not run: {ended.last_words}", flush=True)
+                return 1
+            if side == "adapted" and ended.problems:
+                print(f"  adapted: {'; '.join(ended.problems)}", flush=True)
+    return tell(job, sides, known)
+
+
+def tell(job: UpstreamJob, sides: dict[str, Side], known: argparse.Namespace) -> int:
+    """Print both sides and their ratios; return 1 if the losses are too far apart."""
+    plain, adapted = sides["plain"], sides["adapted"]
+    for word, side in sides.items():
+        print(f"  {word}: losses {' '.join(f'{loss:.6g}' for loss in side.losses)}")
+        print(f"  {word}: {side.step:.1f} ms a step, median of {len(side.milliseconds)}, {side.peak / 2**30:.2f} GiB")
+    far, bound = upstream_job.apart(plain.losses, adapted.losses), job.bound_in(known.dtype)
+    cards = ", ".join(sorted(plain.cards | adapted.cards)) or "no GPU"
+    print(
+        f"  adapted on {cards}: {plain.step / adapted.step:.2f}x the speed, {adapted.peak / plain.peak:.2f}x the memory"
+    )
+    print(f"  losses at most {far:.1e} apart, of {bound:.0e}", flush=True)
+    if known.json is not None:
+        told = {word: {**asdict(side), "cards": sorted(side.cards)} for word, side in sides.items()}
+        with known.json.open("a") as file:
+            file.write(json.dumps({"job": job.name, "model": asdict(known.model), "apart": far, **told}) + "\n")
+    return int(far > bound)
+
+
+def model(text: str) -> Model:
+    """Return the model of a text such as ``layers=24,hidden=1024``; what is not said is that of GPT-2."""
+    names = [one.name for one in fields(Model)]
+    told = {}
+    for part in filter(None, text.split(",")):
+        name, _, number = part.partition("=")
+        if name not in names or not number.isdecimal():
+            raise argparse.ArgumentTypeError(f"{part}: expected NAME=NUMBER with a name of {', '.join(names)}")
+        told[name] = int(number)
+    return Model(**told)
+
+
+def main() -> int:
+    """Compare what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("jobs", nargs="+", metavar="CODE_BASE[:JOB]", help=f"of {', '.join(upstream_job.names())}")
+    parser.add_argument("--device", default="cuda", choices=DEVICES)
+    parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
+    parser.add_argument("--model", type=model, default=Model(), metavar="NAME=NUMBER,...", help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=2, help="how often both run, by turns")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep outputs and run directories there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append one JSON line for each job to this file")
+    known = parser.parse_args()
+    try:
+        chosen = [(name, job) for name, job in upstream_job.chosen(known.jobs) if job.any_model]
+    except NoSuchJob as error:
+        parser.error(str(error))
+    if not chosen:
+        parser.error(f"{' '.join(known.jobs)}: none of them takes another model than its own — choose others")
+    patches = PluginManager().patches()
+    speed_only = [f"{one.plugin}.{one.patch.name}" for one in patches if one.patch.without == "slower"]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = (known.keep or Path(scratch)).absolute()
+        return max([compare(name, job, known, folder, speed_only) for name, job in chosen])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""What was seen of each run of a job, as lines of JSON that later runs and tables are made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from upstream_job import Ended, Place
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: ``without`` are the patches that it was told to leave out, ``told`` its last words if it failed."""
+
+    job: str
+    device: str
+    dtype: str
+    without: tuple[str, ...]
+    adapted: bool
+    seconds: float
+    code: int
+    losses: tuple[float, ...]
+    applied: tuple[str, ...]
+    states: Mapping[str, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    told: str = ""
+
+    @classmethod
+    def of(
+        cls, job: str, place: Place, ended: Ended, *, without: Sequence[str], adapted: bool, seconds: float
+    ) -> Record:
+        """Return the record of a run that has just ended."""
+        told = ended.last_words if ended.code else ""
+        where = (job, place.device, place.dtype, tuple(without), adapted, round(seconds, 1))
+        seen = (ended.code, ended.losses, tuple(ended.applied), dict(ended.states), tuple(ended.problems))
+        return cls(*where, *seen, told)
+
+    @property
+    def line(self) -> str:
+        """It as one line of JSON."""
+        return json.dumps(asdict(self)) + "\n"
+
+
+def append(path: Path, record: Record) -> None:
+    """Add a record to a file."""
+    with path.open("a") as file:
+        file.write(record.line)
+
+
+def read(path: Path) -> list[Record]:
+    """Return the records of a file, oldest first; none if there is no file."""
+    if not path.exists():
+        return []
+    tuples = ("without", "losses", "applied", "problems")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [Record(**{**line, **{name: tuple(line[name]) for name in tuples}}) for line in lines]

@@ -1,0 +1,234 @@
+"""What each patch is for: jobs of unmodified code bases once more, each time without one of the patches applied there.
+
+    python tests/upstream_runs/removal.py hugging_face --seen runs/removal.jsonl --write docs/upstreams/hugging-face.md
+    python tests/upstream_runs/removal.py megatron_core megatron_lm --device cpu --device npu-emulated --seen FILE
+
+A patch is taken out of the quickest job in which a rank tells that it was applied, then of the next one, until its
+absence shows. Every run is added to the file of --seen, and none that is in it is made again: what was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import records
+import upstream_job
+from code_bases import NotHere
+from records import Record
+from upstream_job import DEVICES, Place, UpstreamJob
+
+from ascend_adapt.plugin_manager import PluginManager
+
+BEGIN, END = "<!-- made by `make upstream-removals` -->\n", "<!-- end of what is made -->\n"
+HEAD = "| patch | declared | job | without it |\n|---|---|---|---|\n"
+DTYPE = "float32"
+# Of the whole job, its imports included: less is the noise of a machine that does other things as well.
+SLOWER = 2.0
+
+
+class NoMarks(ValueError):
+    """A page has no place for the table."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a job became without a patch; ``shows`` is whether anybody would notice."""
+
+    shows: bool
+    text: str
+
+
+def effect(whole: Record, without: Record, bound: float) -> Effect:
+    """Return what the absence of a patch did; losses may differ by ``bound``, relative, as they do between devices."""
+    if without.code:
+        return Effect(True, f"`{_one_line(without.told)}`")
+    if not without.losses:
+        return Effect(True, "no loss is printed")
+    far = upstream_job.apart(whole.losses, without.losses)
+    if far > bound:
+        last = f"the last loss is {without.losses[-1]:.7g} instead of {whole.losses[-1]:.7g}"
+        same_number = len(whole.losses) == len(without.losses)
+        return Effect(True, f"other numbers: {last}" if same_number else "other numbers: not as many losses")
+    if worse := sorted(set(without.problems) - set(whole.problems)):
+        return Effect(True, _one_line(worse[0]))
+    if without.seconds > SLOWER * whole.seconds:
+        return Effect(True, f"slower: {without.seconds:.0f} s instead of {whole.seconds:.0f} s")
+    return Effect(False, f"losses {far:.0e} apart" if far else "the same losses, every digit")
+
+
+def _one_line(told: str) -> str:
+    """Return what was told without the folders of this machine, which tell nobody anything, for a cell of a table."""
+    plain = re.sub(r"(/[\w.+-]+){2,}/", "", told).replace("|", "\\|").replace("`", "'")
+    return " ".join(plain.split())[:220]
+
+
+@dataclass
+class Removal:
+    """Runs whole jobs, and then without each patch; ``limit`` is how many runs it may still make."""
+
+    seen: Path
+    folder: Path
+    limit: float = float("inf")
+    have: dict[tuple[str, str, tuple[str, ...]], Record] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for record in records.read(self.seen):
+            if record.adapted and record.dtype == DTYPE:
+                self.have.setdefault((record.job, record.device, record.without), record)
+
+    def run(self, name: str, job: UpstreamJob, device: str, without: tuple[str, ...] = ()) -> Record | None:
+        """Return the record of a run, made now if it was never made; None: the limit is reached."""
+        key = (f"{name}:{job.name}", device, without)
+        if key not in self.have and self.limit > 0:
+            self.limit -= 1
+            checkout = job.checkout(os.environ)
+            shared = self.folder / name / "shared"
+            shared.mkdir(parents=True, exist_ok=True)
+            # Its own: another run's status in the same run directory would be taken for its.
+            folder = self.folder / name / job.name / f"{device}-without-{'-'.join(without) or 'nothing'}"
+            shutil.rmtree(folder, ignore_errors=True)
+            place = Place(folder, shared, checkout or shared, device, DTYPE)
+            begin = time.monotonic()
+            ended = upstream_job.run(job, place, disable=without)
+            took = time.monotonic() - begin
+            record = Record.of(key[0], place, ended, without=without, adapted=True, seconds=took)
+            records.append(self.seen, record)
+            print(f"{key[0]} {device} without {', '.join(without) or 'nothing'}: code {ended.code}, {took:.0f} s")
+            sys.stdout.flush()
+            self.have[key] = record
+        return self.have.get(key)
+
+
+def uses(
+    wholes: Iterable[Record], devices: Sequence[str], for_devices: dict[str, tuple[str, ...]], tries: int
+) -> dict[str, list[list[Record]]]:
+    """Return, for each patch that was applied, groups of whole jobs to take it out of until it shows.
+
+    A patch for some devices has a group for each of them, as they may need it for different things; any other has one.
+    In a group are at most ``tries`` jobs of each device, the quickest first.
+    """
+    found: dict[str, dict[str, list[Record]]] = {}
+    for record in sorted(wholes, key=lambda one: (devices.index(one.device), one.seconds)):
+        for patch in record.applied:
+            group = found.setdefault(patch, {}).setdefault(record.device if for_devices.get(patch) else "any", [])
+            if sum(one.device == record.device for one in group) < tries:
+                group.append(record)
+    return {patch: list(groups.values()) for patch, groups in sorted(found.items())}
+
+
+def rows(
+    removal: Removal, chosen: Sequence[tuple[str, UpstreamJob]], found: dict[str, list[list[Record]]]
+) -> Iterator[tuple[str, Record | None, Effect]]:
+    """Yield a patch, the job it was taken out of and what came of it; no job: its runs are not made yet."""
+    by_name = {f"{name}:{job.name}": (name, job) for name, job in chosen}
+    for patch, group in ((patch, group) for patch, groups in found.items() for group in groups):
+        told: list[tuple[Record, Effect]] = []
+        for whole in group:
+            name, job = by_name[whole.job]
+            without = removal.run(name, job, whole.device, (patch,))
+            if without is None:
+                break
+            told.append((whole, effect(whole, without, job.bound)))
+            if told[-1][1].shows:
+                break
+        if not told:
+            yield patch, None, Effect(False, "not run")
+        elif told[-1][1].shows:
+            yield patch, *told[-1]
+        else:
+            others = f"; so in {len(told) - 1} more" if len(told) > 1 else ""
+            yield patch, told[0][0], Effect(False, told[0][1].text + others)
+
+
+def table(found: Iterable[tuple[str, Record | None, Effect]], declared: dict[str, str]) -> str:
+    """Return the rows as a table of Markdown."""
+    lines = []
+    for patch, whole, seen in found:
+        where = f"{whole.job.partition(':')[2]}, {whole.device}" if whole else ""
+        lines.append(f"| `{patch}` | {declared.get(patch, '')} | {where} | {seen.text} |\n")
+    return HEAD + "".join(lines)
+
+
+def write(page: Path, told: str) -> None:
+    """Put a table between the marks of a page.
+
+    Raises:
+        NoMarks: the page lacks them.
+    """
+    head, mark, rest = page.read_text().partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not mark or not end:
+        raise NoMarks(f"{page}: lacks the marks {BEGIN.strip()} and {END.strip()} — add them where the table belongs")
+    page.write_text(f"{head}{BEGIN}{told}{END}{tail}")
+
+
+def main() -> int:
+    """Run what is asked for, and tell or write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("jobs", nargs="+", metavar="CODE_BASE[:JOB]", help=f"of {', '.join(upstream_job.names())}")
+    parser.add_argument("--device", action="append", choices=DEVICES, help="repeatable; the first is tried first")
+    parser.add_argument("--seen", type=Path, required=True, metavar="FILE", help="records of runs, read and added to")
+    parser.add_argument("--tries", type=int, default=3, help="in how many jobs a patch is looked for an effect")
+    parser.add_argument(
+        "--at-most", type=int, default=None, metavar="RUNS", help="stop after so many; then the code is 1"
+    )
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep outputs and run directories there")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between the marks of this page")
+    known = parser.parse_args()
+    try:
+        chosen = upstream_job.chosen(known.jobs)
+    except upstream_job.NoSuchJob as error:
+        parser.error(str(error))
+    devices = known.device or ["cpu"]
+    known.seen.parent.mkdir(parents=True, exist_ok=True)
+    patches = {f"{one.plugin}.{one.patch.name}": one.patch for one in PluginManager().patches()}
+    for_devices = {name: tuple(patch.devices or ()) for name, patch in patches.items()}
+    with tempfile.TemporaryDirectory() as scratch:
+        limit = float("inf") if known.at_most is None else known.at_most
+        removal = Removal(known.seen, (known.keep or Path(scratch)).absolute(), limit)
+        wholes = [record for record in (whole_job(removal, *one) for one in _product(chosen, devices)) if record]
+        found = uses(wholes, devices, for_devices, known.tries)
+        made = list(rows(removal, chosen, found))
+    told = table(made, {name: patch.without for name, patch in patches.items()})
+    if known.write is None:
+        print(told)
+    else:
+        try:
+            write(known.write, told)
+        except NoMarks as error:
+            parser.error(str(error))
+    nothing = [patch for patch, _, seen in made if not seen.shows]
+    print(f"{len(made)} rows; nothing shows without {', '.join(nothing) or 'none'}")
+    return int(removal.limit <= 0)
+
+
+def _product(
+    chosen: Sequence[tuple[str, UpstreamJob]], devices: Sequence[str]
+) -> Iterator[tuple[str, UpstreamJob, str]]:
+    return ((name, job, device) for device in devices for name, job in chosen if job.is_for(device, DTYPE))
+
+
+def whole_job(removal: Removal, name: str, job: UpstreamJob, device: str) -> Record | None:
+    """Return the record of a whole job, or None if there is none to compare with, which is told."""
+    try:
+        record = removal.run(name, job, device)
+    except NotHere as error:
+        print(f"not checked: {name}:{job.name}: {error}", flush=True)
+        return None
+    if record is not None and record.problems:
+        print(f"not checked: {name}:{job.name} on {device}: the whole job has {record.problems[0]}", flush=True)
+        return None
+    return record
+
+
+if __name__ == "__main__":
+    sys.exit(main())
