@@ -6,10 +6,11 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
+from .. import call_arguments
 from ..code_bases import MEGATRON_DEEPSPEED
 
 TARGET = "megatron.model.transformer:CoreAttention.forward"
-ARGUMENTS = ("query_layer", "key_layer", "value_layer", "attention_mask")
+VIEWED = ("query_layer", "key_layer", "value_layer")
 
 
 @wrap(
@@ -22,8 +23,9 @@ ARGUMENTS = ("query_layer", "key_layer", "value_layer", "attention_mask")
 )
 def contiguous_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute the attention of query, key and value [S, B, N, D], each made contiguous."""
-    given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
-    return wrapped(**{name: value if name == "attention_mask" else value.contiguous() for name, value in given.items()})
+    values = [value.contiguous() if place < len(VIEWED) else value for place, value in enumerate(args)]
+    named = {name: value.contiguous() if name in VIEWED else value for name, value in kwargs.items()}
+    return wrapped(*values, **named)
 
 
 @wrap(
@@ -40,8 +42,10 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     from ascend_adapt.kernels import attention
     from ascend_adapt.kernels.masks import is_causal
 
-    given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
-    query, key, value = (given[name].permute(1, 2, 0, 3) for name in ARGUMENTS[:3])
+    given = call_arguments.known((*VIEWED, "attention_mask"), args, kwargs)
+    if given is None:
+        return wrapped(*args, **kwargs)
+    query, key, value = (given[name].permute(1, 2, 0, 3) for name in VIEWED)
     mask, causal = given["attention_mask"], instance.attn_mask_type.name == "causal"
     if causal and mask is not None and is_causal(mask, query.shape[2], key.shape[2]):
         mask = None

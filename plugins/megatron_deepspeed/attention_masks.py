@@ -6,6 +6,7 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
+from .. import call_arguments
 from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
 
 TARGET = "megatron.model.fused_softmax:FusedScaleMaskSoftmax.forward"
@@ -27,7 +28,7 @@ def mask_and_causal(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     """Return the probabilities [B, N, Q, K]; what the mask or causality hides is hidden."""
     from ascend_adapt.kernels.masks import is_causal
 
-    given = {**dict(zip(("input", "mask"), args, strict=False)), **kwargs}
+    given = call_arguments.expected("megatron_deepspeed.mask_and_causal", ("input", "mask"), args, kwargs)
     mask, (queries, keys) = given["mask"], given["input"].shape[-2:]
     if mask is None or instance.attn_mask_type.name != "causal" or is_causal(mask, queries, keys):
         return wrapped(*args, **kwargs)
@@ -47,7 +48,7 @@ def mask_and_causal_asserted(wrapped: Any, instance: Any, args: tuple[Any, ...],
     """Return the probabilities [B, N, Q, K]; what the mask or causality hides is hidden."""
     from ascend_adapt.kernels.masks import is_causal
 
-    given = {**dict(zip(("input", "mask"), args, strict=False)), **kwargs}
+    given = call_arguments.expected("megatron_deepspeed.mask_and_causal_asserted", ("input", "mask"), args, kwargs)
     mask, (queries, keys) = given["mask"], given["input"].shape[-2:]
     if mask is None or instance.attn_mask_type.name != "causal":
         return wrapped(*args, **kwargs)

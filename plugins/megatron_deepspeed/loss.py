@@ -6,6 +6,7 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
+from .. import call_arguments
 from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
 
 WHY = "the loss keeps the softmax of all logits in fp32 for the gradient"
@@ -27,8 +28,8 @@ UNTIL = "the code base computes its loss in one operation"
 def fused_loss(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the loss of each token, fp32 [S, B], from logits [S, B, V / TP]."""
     names = ("vocab_parallel_logits", "target", "label_smoothing")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if given.get("label_smoothing"):
+    given = call_arguments.known(names, args, kwargs)
+    if given is None or given.get("label_smoothing"):
         return wrapped(*args, **kwargs)
     from megatron.core.parallel_state import get_tensor_model_parallel_group
 
@@ -49,7 +50,9 @@ def fused_loss(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict
 )
 def fused_loss_of_mpu(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the loss of each token, fp32 [B, S], from logits [B, S, V / TP]."""
-    given = {**dict(zip(("vocab_parallel_logits", "target"), args, strict=False)), **kwargs}
+    given = call_arguments.known(("vocab_parallel_logits", "target"), args, kwargs)
+    if given is None:
+        return wrapped(*args, **kwargs)
     from megatron.mpu import get_tensor_model_parallel_group
 
     return _loss(given["vocab_parallel_logits"], given["target"], get_tensor_model_parallel_group())

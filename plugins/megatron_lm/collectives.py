@@ -6,6 +6,7 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
+from .. import call_arguments
 from .releases import HOST
 
 
@@ -22,7 +23,9 @@ def all_reduce_of_float64(wrapped: Any, instance: None, args: tuple[Any, ...], k
     """Gather float64 numbers as their bits, and reduce them on each rank, in the order of ranks."""
     import torch
 
-    given = {**dict(zip(("tensor", "op", "group", "async_op"), args, strict=False)), **kwargs}
+    given = call_arguments.known(("tensor", "op", "group", "async_op"), args, kwargs)
+    if given is None:
+        return wrapped(*args, **kwargs)
     tensor, op = given["tensor"], given.get("op", torch.distributed.ReduceOp.SUM)
     if tensor.dtype != torch.float64 or tensor.device.type == "cpu" or given.get("async_op"):
         return wrapped(*args, **kwargs)

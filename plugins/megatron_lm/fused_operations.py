@@ -11,6 +11,7 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
+from .. import call_arguments
 from .releases import HOST, REQUIRES
 
 
@@ -27,8 +28,8 @@ from .releases import HOST, REQUIRES
 def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute the attention in one operation; query, key and value are [S, B, N, D], the result [S, B, N * D]."""
     names = ("query", "key", "value", "attention_mask", "attn_mask_type", "attention_bias", "packed_seq_params")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if _needs_upstream(instance, given):
+    given = call_arguments.known(names, args, kwargs)
+    if given is None or _needs_upstream(instance, given):
         return wrapped(*args, **kwargs)
     from ascend_adapt.kernels import attention
 
@@ -101,8 +102,8 @@ def _mask(softmax: Any, mask: Any, queries: int, keys: int) -> tuple[Any, bool, 
 def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the loss of each token, fp32 [S, B], from logits [S, B, V / TP] as they are."""
     names = ("vocab_parallel_logits", "target", "label_smoothing", "tp_group")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if given.get("label_smoothing"):
+    given = call_arguments.known(names, args, kwargs)
+    if given is None or given.get("label_smoothing"):
         return wrapped(*args, **kwargs)  # its smoothing is over the columns of a rank, not over the vocabulary
     from ascend_adapt.kernels import cross_entropy
 

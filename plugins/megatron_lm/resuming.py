@@ -11,6 +11,7 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
+from .. import call_arguments
 from .releases import HOST, REQUIRES
 
 DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
@@ -54,7 +55,7 @@ def keep_the_step(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: di
     """Set the state of a parameter; its step stays as loaded. 0.19 forgets that fp32 shards need no_grad."""
     import torch
 
-    given = {**dict(zip(("model_param", "tensors"), args, strict=False)), **kwargs}
+    given = call_arguments.expected("megatron_lm.keep_the_step", ("model_param", "tensors"), args, kwargs)
     parameter, tensors = given["model_param"], given["tensors"]
     if parameter in getattr(instance, "model_param_group_index_map", ()):
         group, order = instance.model_param_group_index_map[parameter]
