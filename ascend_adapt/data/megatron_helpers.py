@@ -24,8 +24,8 @@ def helpers_module(name: str, *, sample_index_dtype: str = "int32") -> ModuleTyp
     """Return a module called ``name`` with the helpers' functions.
 
     Args:
-        sample_index_dtype: what plain build_sample_idx gives: int64 in core_v0.9, int32 in Megatron up to 23.06, its
-            forks and GPT-NeoX v2.0.
+        sample_index_dtype: what plain build_sample_idx gives: int64 in core_v0.9 and Megatron-DeepSpeed@4efb479d of
+            deepspeedai, int32 in Megatron up to 23.06, bigscience's fork and GPT-NeoX v2.0.
     """
     module = ModuleType(name, "Megatron's data helpers, by ascend_adapt.")
     plain = np.dtype(sample_index_dtype)

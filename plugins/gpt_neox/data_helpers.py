@@ -1,8 +1,8 @@
-"""The C++ helpers of the data sets."""
+"""The C++ helpers of the data sets: GPT-NeoX has data sets of GPT only, for which nothing need be compiled."""
 
 from __future__ import annotations
 
 from ..code_bases import GPT_NEOX
-from ..compiled_helpers import compiled_helpers
+from ..compiled_helpers import compiling_nothing, helpers_of_gpt
 
-PATCHES = compiled_helpers("megatron.data.data_utils:compile_helper", host=GPT_NEOX)
+PATCHES = (compiling_nothing("megatron.data.data_utils:compile_helper", host=GPT_NEOX), helpers_of_gpt(GPT_NEOX))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
-from ..compiled_helpers import compiled_helpers
+from ..compiled_helpers import compiling_if_possible, helpers_of_gpt
 
-PATCHES = compiled_helpers("megatron.data.dataset_utils:compile_helper", host=(BIGSCIENCE, MEGATRON_DEEPSPEED))
+PATCHES = (
+    compiling_if_possible("megatron.data.dataset_utils:compile_helper", host=(BIGSCIENCE, MEGATRON_DEEPSPEED)),
+    helpers_of_gpt(BIGSCIENCE),
+    helpers_of_gpt(MEGATRON_DEEPSPEED, name="data_helpers_of_deepspeedai", sample_index_dtype="int64"),
+)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from ..compiled_helpers import compiled_helpers
+from ..compiled_helpers import compiling_if_possible, helpers_of_gpt
 from .releases import HOST, REQUIRES
 
-PATCHES = compiled_helpers(
-    "megatron.core.datasets.utils:compile_helpers",
-    "megatron.core.datasets.helpers_cpp",
-    host=HOST,
-    requires=REQUIRES,
-    sample_index_dtype="int64",
+PATCHES = (
+    compiling_if_possible("megatron.core.datasets.utils:compile_helpers", host=HOST, requires=REQUIRES),
+    helpers_of_gpt(HOST, module="megatron.core.datasets.helpers_cpp", requires=REQUIRES, sample_index_dtype="int64"),
 )
