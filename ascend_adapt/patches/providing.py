@@ -90,10 +90,18 @@ def _asked_by(hosts: tuple[Host, ...]) -> bool:
     asking = _asking()
     name, file = asking.get("__name__", ""), asking.get("__file__")
     if name == "__main__":
-        folder = Path(file).resolve().parent if file else None
+        folders = _folders_around(Path(file).resolve()) if file else []
     else:
         folder = probe.root_folder(name.partition(".")[0])
-    return folder is not None and any(not host.owns(folder) for host in hosts)
+        folders = [] if folder is None else [folder]
+    return any(not host.owns(folder) for folder in folders for host in hosts)
+
+
+def _folders_around(script: Path) -> list[Path]:
+    """Return the folders a script lies in: a code base has its tools in folders of its own, a library is nobody's."""
+    folders = list(script.parents)
+    libraries = ("site-packages", "dist-packages")
+    return folders[: next((depth for depth, folder in enumerate(folders) if folder.name in libraries), len(folders))]
 
 
 def _is_lent(patch: Patch) -> bool:

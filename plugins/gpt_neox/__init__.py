@@ -9,6 +9,7 @@ from ascend_adapt import Patch, hookimpl
 from . import (
     attention,
     configuration,
+    conversion,
     data_helpers,
     device,
     evaluation,
@@ -24,6 +25,7 @@ def register_patches() -> list[Patch]:
     topics = (
         attention,
         configuration,
+        conversion,
         data_helpers,
         device,
         evaluation,

@@ -177,6 +177,36 @@ def test_disabling_one_keeps_the_others(site: Site, enable: Enable) -> None:
     assert importlib.import_module("two").forward(1) == ("provided", 1)
 
 
+@pytest.mark.parametrize(
+    ("script", "sees"),
+    [("train.py", True), ("tools/data/tokenize.py", True), (".venv/lib/site-packages/library/tool.py", False)],
+)
+def test_a_script_in_a_folder_of_the_host_is_the_hosts(site: Site, script: str, sees: bool) -> None:
+    path = site.folder / script
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (site.folder / "marker.py").touch()
+    path.write_text("import fused_for_ours\nprint(fused_for_ours.__spec__.origin)\n")
+    told = site.run(
+        f"""
+import runpy
+from ascend_adapt import Host, provide
+from ascend_adapt.patches.providing import Provided, ProvidingFinder
+from ascend_adapt.patches.spec import Registered
+
+terms = dict(why="w", until="u", without="crash", name="fused")
+patch = provide("fused_for_ours", **terms)(lambda module: None)
+fill = Provided(Registered(patch, "fused", "p"), (Host("ours", present=("marker.py",)),), patch.function)
+ProvidingFinder().offer("fused_for_ours", fill)
+try:
+    runpy.run_path({str(path)!r}, run_name="__main__")
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    )
+    assert ("provided by" in told) is sees
+    assert ("No module named" in told) is not sees
+
+
 def test_each_host_gets_its_own_module_of_one_name(site: Site, enable: Enable) -> None:
     """As the softmax extensions, which have one name and other numbers in each Megatron."""
     second = Site(site.folder / "second")

@@ -303,6 +303,32 @@ for use in (uses.Adapter, lambda: uses.base.CacheHook, uses.best_download.downlo
     assert "lm_eval.base.CacheHook: lm_eval: is not installed" in told
 
 
+def test_the_tools_of_both_versions_convert_to_todays_transformers(neox: Site) -> None:
+    neox.write(megatron__model__flash_attention="")
+    code = """
+import ascend_adapt
+ascend_adapt.enable(device="cpu")
+import megatron.model.flash_attention
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+sizes = dict(vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64)
+model = GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, max_position_embeddings=16))
+assert model.embed_out is model.get_output_embeddings()
+layer = model.gpt_neox.layers[0]
+weights = {name: value + 1 for name, value in layer.state_dict().items() if value is not None}
+constants = {name: layer.state_dict()[name] for name in ("attention.bias", "attention.masked_bias")}
+layer.load_state_dict({**weights, **constants, "attention.rotary_emb.inv_freq": None})
+assert all((layer.state_dict()[name] == value).all() for name, value in weights.items())
+assert not [name for name in model.state_dict() if name.endswith(("masked_bias", "attention.bias", "inv_freq"))]
+for wrong in (dict(list(weights.items())[1:]), {**weights, "no_such_weight": weights["attention.dense.bias"]}):
+    try:
+        layer.load_state_dict(state_dict=wrong)
+    except RuntimeError as error:
+        print("refused")
+"""
+    assert neox.run(code, ASCEND_ADAPT_PLUGINS="gpt_neox").count("refused") == 2
+
+
 def test_deepspeed_npu_is_an_import_that_does_nothing_and_says_so(neox: Site) -> None:
     enabled = "import ascend_adapt; ascend_adapt.enable(device='cpu'); "
     code = enabled + "import deepspeed_npu; print(deepspeed_npu.__spec__.origin)"

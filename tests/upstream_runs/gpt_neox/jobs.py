@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import library_text
 from upstream_job import Place, UpstreamJob
 
+HERE = Path(__file__).parent
 LOSS = r"lm_loss(?: value)?: ([0-9.]+E[+-][0-9]+)"
 TINY = {
     "pipe-parallel-size": 1,
@@ -93,6 +95,31 @@ def in_two_parts(second: dict[str, Any], slim: bool = False) -> Callable[[Place]
     return command
 
 
+def converted(tool: str, bound: str, stages: int) -> Callable[[Place], Sequence[str]]:
+    """Return the command of a training that ends with an evaluation, the conversion of what it saved, and its check."""
+
+    def command(place: Place) -> Sequence[str]:
+        saved = str(place.folder / "saved")
+        # Not the part that transformers turns where none is given, 0.25.
+        changes = {
+            "train-iters": 3,
+            "save": saved,
+            "checkpoint-factor": 3,
+            "rotary-pct": 0.5,
+            "pipe-parallel-size": stages,
+        }
+        (place.folder / "tiny.yml").write_text(settings(place, stages, changes))
+        line = (
+            'python "$1/deepy.py" "$1/train.py" -d "$2" tiny.yml | tee "$2/printed.txt" && '
+            f'python "$1/{tool}" --input_dir "$2/saved/global_step3" --config_file "$2/tiny.yml" --output_dir "$2/hf" '
+            f'&& python "$3" "$2/hf" "$4" "$2/printed.txt" 8 {bound}'
+        )
+        words = ["bash", "-o", "pipefail", "-c", line, "-", str(place.checkout), str(place.folder)]
+        return [*words, str(HERE / "converted.py"), str(library_text.write_tokens(place.shared))]
+
+    return command
+
+
 # Settings of Ascend's fork, as its configurations have them.
 OF_THE_FORK = {"async_tensor_model_parallel_allreduce": True, "use_triangle_attn": True}
 FUSED = {"scaled_masked_softmax_fusion": True, "attention_softmax_in_fp32": True}
@@ -101,6 +128,9 @@ FUSED = {"scaled_masked_softmax_fusion": True, "attention_softmax_in_fp32": True
 def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
     """Return the jobs of one version."""
     version = code_base.removeprefix("gpt-neox").lstrip("-") or "newest"
+
+    # v2.0's tool reads what a pipeline saves, which v2.0 makes from two stages on, and writes 16 bits.
+    tools = {"newest": ("tools/ckpts/convert_neox_to_hf.py", "1e-6", 1), "v2.0": ("tools/convert_to_hf.py", "1e-3", 2)}
 
     def job(name: str, command: Callable[[Place], Sequence[str]], nproc: int) -> UpstreamJob:
         return UpstreamJob(f"{version}-{name}", command, code_base, nproc, loss=LOSS, bound=1e-5)
@@ -114,6 +144,7 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
         job("fused", deepy(1, **FUSED, finetune="False", **OF_THE_FORK), 1),
         job("resume", in_two_parts({"train-iters": 6}), 2),
         job("finetune", in_two_parts({"train-iters": 3, "finetune": "True"}, slim=True), 2),
+        job("converted", converted(*tools[version]), tools[version][-1]),
     )
 
 

@@ -1,0 +1,56 @@
+"""``lm_dataformat``, which needs cchardet, whose last release compiles on no Python from 3.11 on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from ascend_adapt import provide
+
+from ..code_bases import GPT_NEOX
+
+PARAGRAPHS = "\n\n"
+
+
+class Reader:
+    """Documents of a file or folder; the files are those that ``ascend-adapt preprocess --input`` reads.
+
+    Source of what a line may hold: lm_dataformat 0.0.20, handle_jsonl.
+    """
+
+    def __init__(self, in_path: str) -> None:
+        self.in_path = in_path
+
+    def stream_data(self, get_meta: bool = False, threaded: bool = False) -> Iterator[Any]:
+        """Yield each text, with ``get_meta`` each (text, meta)."""
+        from ascend_adapt.data.inputs import find_inputs, open_input
+
+        for source in find_inputs([self.in_path]):
+            with open_input(source) as (lines, _):
+                for line in lines:
+                    if line.strip():
+                        yield _document(json.loads(line), get_meta)
+
+
+def _document(read: Any, get_meta: bool) -> Any:
+    if isinstance(read, str):
+        return (read, {}) if get_meta else read
+    text = PARAGRAPHS.join(read["text"]) if isinstance(read["text"], list) else read["text"]
+    return (text, read.get("meta", {})) if get_meta else text
+
+
+@provide(
+    "lm_dataformat",
+    host=GPT_NEOX,
+    why="the tools that tokenize import it, and it cannot be installed where cchardet does not compile",
+    until="lm_dataformat goes on without cchardet",
+    without="crash",
+)
+def lm_dataformat(module: ModuleType) -> None:
+    """Fill in the reader of documents."""
+    module.Reader = Reader  # type: ignore[attr-defined]
+
+
+PATCHES = (lm_dataformat,)
