@@ -1,7 +1,7 @@
 """GPT-NeoX's tools that write a checkpoint for transformers: convert_neox_to_hf.py, and convert_to_hf.py of v2.0.
 
 They know older models of transformers: the output layer was ``embed_out`` up to 5.13, and a layer's weights held
-constants (4.44.0 and newer compute them).
+constants, which 4.44.0 and newer compute.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ from ascend_adapt import Symptom, add, wrap
 from ..code_bases import GPT_NEOX
 from .evaluation_harness import IMPORTING
 
-MODELS = "transformers.models.gpt_neox.modeling_gpt_neox"
+MODEL = "transformers.models.gpt_neox.modeling_gpt_neox:GPTNeoXForCausalLM"
 CONSTANTS = ("attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_freq")
-COMPUTED = (
-    "transformers computes constants that v2.0's tool copies as weights: it asks a layer for them, and gives them"
-)
 
 
 def _embed_out(self: Any) -> Any:
@@ -26,7 +23,7 @@ def _embed_out(self: Any) -> Any:
 
 
 output_layer = add(
-    f"{MODELS}:GPTNeoXForCausalLM.embed_out",
+    f"{MODEL}.embed_out",
     value=property(_embed_out),
     name="output_layer",
     host=GPT_NEOX,
@@ -35,40 +32,41 @@ output_layer = add(
     until="the tools ask for the output layer by its method",
     without="crash",
     symptom=Symptom(
-        "self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)",
-        at=f"{MODELS}:GPTNeoXForCausalLM.__init__",
+        "self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)", at=f"{MODEL}.__init__"
     ),
 )
 
 
 @wrap(
-    f"{MODELS}:GPTNeoXLayer.state_dict",
+    f"{MODEL}.__init__",
     host=IMPORTING,
     requires="transformers>=4.44",
-    why=COMPUTED,
+    why="v2.0's tool asks a layer for constants that transformers computes, and gives them back as weights: KeyError",
     until="support for GPT-NeoX v2.0 ends",
     without="crash",
     symptom=Symptom(reason="the fault is in what v2.0's tool asks for"),
 )
-def constants_are_told(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the layer's weights, and None for each constant where the layer alone is asked."""
-    weights = wrapped(*args, **kwargs)
-    return weights if args or kwargs else {**dict.fromkeys(CONSTANTS), **weights}
+def layers_with_constants(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Let each layer of the new model, asked by itself, name the constants as None, and not take them for weights."""
+    wrapped(*args, **kwargs)
+    for layer in instance.gpt_neox.layers:
+        _name_constants(layer)
 
 
-@wrap(
-    f"{MODELS}:GPTNeoXLayer.load_state_dict",
-    host=IMPORTING,
-    requires="transformers>=4.44",
-    why=COMPUTED,
-    until="support for GPT-NeoX v2.0 ends",
-    without="crash",
-    symptom=Symptom(reason="the fault is in what v2.0's tool gives"),
-)
-def constants_are_no_weights(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Load a layer's weights, all of them, without the constants."""
-    given, *more = (kwargs.pop("state_dict"), *args) if "state_dict" in kwargs else args
-    return wrapped({name: value for name, value in given.items() if name not in CONSTANTS}, *more, **kwargs)
+def _name_constants(layer: Any) -> None:
+    weights, load = layer.state_dict, layer.load_state_dict
+
+    def state_dict(*args: Any, **kwargs: Any) -> Any:
+        """Return the weights; below a whole model, which asks with arguments, without the constants."""
+        held = weights(*args, **kwargs)
+        return held if args or kwargs else {**dict.fromkeys(CONSTANTS), **held}
+
+    def load_state_dict(state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load the weights, all of them; a constant only where the layer holds it."""
+        left_out = set(CONSTANTS).difference(weights())
+        return load({name: one for name, one in state_dict.items() if name not in left_out}, *args, **kwargs)
+
+    layer.state_dict, layer.load_state_dict = state_dict, load_state_dict
 
 
-PATCHES = (output_layer, constants_are_told, constants_are_no_weights)
+PATCHES = (output_layer, layers_with_constants)

@@ -317,12 +317,12 @@ assert model.embed_out is model.get_output_embeddings()
 layer = model.gpt_neox.layers[0]
 weights = {name: value + 1 for name, value in layer.state_dict().items() if value is not None}
 constants = {name: layer.state_dict()[name] for name in ("attention.bias", "attention.masked_bias")}
-layer.load_state_dict({**weights, **constants, "attention.rotary_emb.inv_freq": None})
+layer.load_state_dict({**weights, **constants, "attention.rotary_emb.inv_freq": 1.0})
 assert all((layer.state_dict()[name] == value).all() for name, value in weights.items())
 assert not [name for name in model.state_dict() if name.endswith(("masked_bias", "attention.bias", "inv_freq"))]
 for wrong in (dict(list(weights.items())[1:]), {**weights, "no_such_weight": weights["attention.dense.bias"]}):
     try:
-        layer.load_state_dict(state_dict=wrong)
+        layer.load_state_dict(wrong)
     except RuntimeError as error:
         print("refused")
 """

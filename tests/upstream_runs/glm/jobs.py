@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import library_text
@@ -40,7 +42,9 @@ def prepare(place: Place, script: str) -> None:
         link.symlink_to(place.checkout / script)
 
 
-def pretrain(ranks: int, model_parallel: int, stage: int = 0, more: str = "") -> Callable[[Place], Sequence[str]]:
+def pretrain(
+    ranks: int, model_parallel: int, stage: int = 0, more: str = "", iterations: int = 5, sourced: str = "tiny.sh"
+) -> Callable[[Place], Sequence[str]]:
     """Return the command of scripts/ds_pretrain_nvidia.sh with a tiny model in the configuration that it sources."""
 
     def command(place: Place) -> Sequence[str]:
@@ -50,15 +54,29 @@ def pretrain(ranks: int, model_parallel: int, stage: int = 0, more: str = "") ->
         options = f"""\
             {MODEL} {TOKENIZER} {NO_DROPOUT} --bert-prob 0.5 --gap-sentence-prob 0.3 --avg-block-length 3
             --gpt-min-ratio 0.25 --block-mask-prob 0.1 --short-seq-prob 0.02 --experiment-name tiny
-            --model-parallel-size {model_parallel} --seq-length 64 --train-iters 5 --log-interval 1 --eval-interval 1000
-            --eval-iters 1 --resume-dataloader --train-data {corpus} --no-lazy-loader --num-workers 0 --split 949,50,1
-            --distributed-backend nccl --lr 1e-3 --lr-decay-style cosine --lr-decay-iters 10 --warmup 0
-            --save {place.folder / "saved"} --checkpoint-activations {more}
+            --model-parallel-size {model_parallel} --seq-length 64 --train-iters {iterations} --log-interval 1
+            --eval-interval 1000 --eval-iters 1 --resume-dataloader --train-data {corpus} --no-lazy-loader
+            --num-workers 0 --split 949,50,1 --distributed-backend nccl --lr 1e-3 --lr-decay-style cosine
+            --lr-decay-iters 10 --warmup 0 --save {place.folder / "saved"} --checkpoint-activations {more}
             --deepspeed --deepspeed_config {configuration(place, stage)}"""
-        sourced = place.folder / "tiny.sh"
         words = " ".join(options.split())
-        sourced.write_text(f'NUM_WORKERS=1\nNUM_GPUS_PER_WORKER={ranks}\ngpt_options="{words}"\n')
-        return ["bash", str(place.checkout / "scripts" / "ds_pretrain_nvidia.sh"), str(sourced)]
+        settings = place.folder / sourced
+        settings.write_text(f'NUM_WORKERS=1\nNUM_GPUS_PER_WORKER={ranks}\ngpt_options="{words}"\n')
+        return ["bash", str(place.checkout / "scripts" / "ds_pretrain_nvidia.sh"), str(settings)]
+
+    return command
+
+
+def in_two_parts(more: str) -> Callable[[Place], Sequence[str]]:
+    """Return the command of a pretraining of three steps, and one of five that loads what it saved, with ``more``."""
+
+    def command(place: Place) -> Sequence[str]:
+        shutil.rmtree(
+            place.folder / "saved", ignore_errors=True
+        )  # its name has the time in it, and must be the only one
+        first = pretrain(1, 1, iterations=3, sourced="first.sh")(place)
+        load = f"--load $(ls -d {place.folder}/saved/tiny*) {more}"
+        return ["bash", "-c", f"{shlex.join(first)} && {shlex.join(pretrain(1, 1, more=load)(place))}"]
 
     return command
 
@@ -71,21 +89,51 @@ CHOICES = (
 )
 
 
-def finetune(ranks: int, model_parallel: int) -> Callable[[Place], Sequence[str]]:
-    """Return the command of a pretraining, and of a finetune for COPA of what it saved.
+def write_questions(place: Place, times: int) -> Path:
+    """Write a set in COPA's format, its questions repeated."""
+    data = place.folder / "COPA"
+    data.mkdir(exist_ok=True)
+    names = ("premise", "choice1", "choice2", "question", "label")
+    rows = [{**dict(zip(names, row, strict=True)), "idx": number} for number, row in enumerate(CHOICES * times)]
+    for name in ("train", "val", "test"):
+        (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return data
 
-    scripts/ds_finetune_superglue.sh sets eight ranks and fp16 behind what it sources; its command is given here.
-    """
+
+def finetune_by_script(place: Place) -> Sequence[str]:
+    """Return the command of scripts/ds_finetune_superglue.sh, which has eight ranks and fp16 in it."""
+    prepare(place, "finetune_glm.py")
+    tasks = place.folder / "config_tasks"
+    tasks.mkdir(exist_ok=True)
+    (tasks / "config_blocklm_10B.json").write_text(
+        json.dumps({**json.loads(configuration(place, 2).read_text()), "fp16": {"enabled": True, "loss_scale": 1024}})
+    )
+    (tasks / "model.sh").write_text(f'MODEL_ARGS="{MODEL} {TOKENIZER} {NO_DROPOUT}"\nMODEL_TYPE=tiny\n')
+    train = "--lr-decay-style linear --warmup 0.1"
+    common = (
+        f"--log-interval 1 --eval-interval 1000 --eval-iters 1 --save-interval 10000 --save {place.folder}/finetuned"
+    )
+    settings = {
+        "EXPERIMENT_NAME": "copa",
+        "TASK_NAME": "COPA",
+        "DATA_PATH": str(write_questions(place, 8)),
+        "MAX_SEQ_LEN": 64,
+        "XXLARGE_EPOCH": 2,
+        "TRAIN_ARGS": train,
+        "COMMON_ARGS": common,
+    }
+    (tasks / "task.sh").write_text("".join(f'{name}="{value}"\n' for name, value in settings.items()))
+    script = place.checkout / "scripts" / "ds_finetune_superglue.sh"
+    return ["bash", str(script), str(tasks / "model.sh"), str(tasks / "task.sh")]
+
+
+def finetune(ranks: int, model_parallel: int) -> Callable[[Place], Sequence[str]]:
+    """Return the command of a pretraining, and of a finetune for COPA of what it saved."""
 
     def command(place: Place) -> Sequence[str]:
         first = pretrain(ranks, model_parallel)(place)
         prepare(place, "finetune_glm.py")
-        data = place.folder / "COPA"
-        data.mkdir(exist_ok=True)
-        for name in ("train", "val", "test"):
-            names = ("premise", "choice1", "choice2", "question", "label")
-            rows = [{**dict(zip(names, row, strict=True)), "idx": number} for number, row in enumerate(CHOICES)]
-            (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        data = write_questions(place, 1)
         options = f"""\
             {MODEL} {TOKENIZER} {NO_DROPOUT} --cloze-eval --finetune --task COPA --data-dir {data} --seq-length 64
             --experiment-name copa --save {place.folder / "finetuned"} --checkpoint-activations --eval-batch-size 4
@@ -101,13 +149,22 @@ def finetune(ranks: int, model_parallel: int) -> Callable[[Place], Sequence[str]
     return command
 
 
-JOBS = tuple(
-    UpstreamJob(name, command, "GLM", nproc, loss=LOSS, bound=1e-5)
-    for name, command, nproc in (
-        ("pretrain", pretrain(1, 1), 1),
-        ("pretrain-model-parallel", pretrain(2, 2), 2),
-        ("finetune", finetune(1, 1), 1),
-        ("finetune-model-parallel", finetune(2, 2), 2),
-        ("pretrain-zero1", pretrain(2, 1, stage=1, more="--deepspeed-activation-checkpointing"), 2),
-    )
+def job(name: str, command: Callable[[Place], Sequence[str]], ranks: int) -> UpstreamJob:
+    return UpstreamJob(name, command, "GLM", ranks, loss=LOSS, bound=1e-5)
+
+
+JOBS = (
+    job("pretrain", pretrain(1, 1), 1),
+    job("pretrain-model-parallel", pretrain(2, 2), 2),
+    replace(job("pretrain-resumed", in_two_parts(""), 1), resumes="pretrain"),
+    job("pretrain-from-weights", in_two_parts("--no-deepspeed-load --no-load-optim --no-load-lr-scheduler"), 1),
+    job("finetune", finetune(1, 1), 1),
+    job("finetune-model-parallel", finetune(2, 2), 2),
+    job("pretrain-zero1", pretrain(2, 1, stage=1, more="--deepspeed-activation-checkpointing"), 2),
+    replace(
+        job("finetune-script", finetune_by_script, 8),
+        devices=("cpu", "npu-emulated"),  # a GPU for each of eight ranks
+        dtypes=("float32",),  # the script says --fp16
+        bound=1e-2,
+    ),
 )
