@@ -1,7 +1,7 @@
 """GPT-NeoX's tools that write a checkpoint for transformers: convert_neox_to_hf.py, and convert_to_hf.py of v2.0.
 
 They know older models of transformers: the output layer was ``embed_out`` up to 5.13, and a layer's weights held
-constants, which 4.44.0 and newer compute.
+constants, which newer ones compute (4.44.0 does).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ output_layer = add(
 @wrap(
     f"{MODEL}.__init__",
     host=IMPORTING,
-    requires="transformers>=4.44",
+    requires="transformers>=4.57",
     why="v2.0's tool asks a layer for constants that transformers computes, and gives them back as weights: KeyError",
     until="support for GPT-NeoX v2.0 ends",
     without="crash",
