@@ -122,6 +122,9 @@ def converted(tool: str, bound: str, stages: int) -> Callable[[Place], Sequence[
 
 # Settings of Ascend's fork, as its configurations have them.
 OF_THE_FORK = {"async_tensor_model_parallel_allreduce": True, "use_triangle_attn": True}
+# From its default, 2**32, the loss scale would need more steps than these to come down.
+SCALE = {"enabled": True, "loss_scale": 0, "initial_scale_power": 10, "hysteresis": 2, "min_loss_scale": 1}
+FP16 = {"precision": "fp16", "fp16": SCALE}
 FUSED = {"scaled_masked_softmax_fusion": True, "attention_softmax_in_fp32": True}
 
 
@@ -132,8 +135,10 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
     # v2.0's tool reads what a pipeline saves, which v2.0 makes from two stages on, and writes 16 bits.
     tools = {"newest": ("tools/ckpts/convert_neox_to_hf.py", "1e-6", 1), "v2.0": ("tools/convert_to_hf.py", "1e-3", 2)}
 
-    def job(name: str, command: Callable[[Place], Sequence[str]], nproc: int) -> UpstreamJob:
-        return UpstreamJob(f"{version}-{name}", command, code_base, nproc, loss=LOSS, bound=1e-5)
+    def job(
+        name: str, command: Callable[[Place], Sequence[str]], nproc: int, bound: float = 1e-5, **more: Any
+    ) -> UpstreamJob:
+        return UpstreamJob(f"{version}-{name}", command, code_base, nproc, loss=LOSS, bound=bound, **more)
 
     return (
         job("one", deepy(1), 1),
@@ -141,6 +146,8 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
         job("stages", deepy(2, **STAGED), 2),
         job("stages-and-model", deepy(4, **STAGED, model_parallel_size=2), 4),
         job("zero1", deepy(2, **ZERO, checkpoint_activations=True), 2),
+        # Its own precision, whichever is asked of the run. DeepSpeed's fp16 engine refuses a CPU.
+        job("fp16", deepy(2, **STAGED, **FP16), 2, 1e-3, devices=("npu-emulated", "cuda"), dtypes=("float32",)),
         job("fused", deepy(1, **FUSED, finetune="False", **OF_THE_FORK), 1),
         job("resume", in_two_parts({"train-iters": 6}), 2),
         job("finetune", in_two_parts({"train-iters": 3, "finetune": "True"}, slim=True), 2),
