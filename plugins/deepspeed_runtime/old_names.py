@@ -1,4 +1,4 @@
-"""Names of torch and numpy that older DeepSpeed imports and newer torch and numpy no longer have."""
+"""Names that are no longer there: of torch and numpy, for older DeepSpeed; of DeepSpeed, for what is built on it."""
 
 from __future__ import annotations
 
@@ -67,4 +67,29 @@ def _get_socket_with_port() -> Any:
     return get_socket_with_port()
 
 
-PATCHES = (numpy_bufsize, torch_six, elastic_log, _get_socket_with_port)
+def _loss_scale_of(topic: str, name: str) -> Any:
+    """Return the patch of one fp16 optimizer; ZeRO's have kept the attribute."""
+    return add(
+        f"deepspeed.runtime.fp16.{topic}:{name}.cur_scale",
+        value=property(lambda self: self.loss_scale),
+        name=f"{topic}_cur_scale",
+        requires="deepspeed>=0.18.6",
+        why="GPT-NeoX and Megatron-DeepSpeed log it in fp16 without ZeRO; DeepSpeed moved it to loss_scale_config",
+        until="the optimizers have it again",
+        without="crash",
+        symptom=Symptom("self.loss_scale_config.cur_scale = value", at=f"deepspeed.runtime.fp16.{topic}:{name}"),
+    )
+
+
+fused_cur_scale = _loss_scale_of("fused_optimizer", "FP16_Optimizer")
+unfused_cur_scale = _loss_scale_of("unfused_optimizer", "FP16_UnfusedOptimizer")
+
+
+PATCHES = (
+    numpy_bufsize,
+    torch_six,
+    elastic_log,
+    _get_socket_with_port,
+    fused_cur_scale,
+    unfused_cur_scale,
+)

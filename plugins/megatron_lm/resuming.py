@@ -5,6 +5,7 @@ Torch's keeps the number of its steps with each parameter.
 
 from __future__ import annotations
 
+import copyreg
 import importlib.util
 import inspect
 from typing import Any
@@ -123,7 +124,45 @@ def te_version_or_0(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
     return wrapped(*args, **kwargs) if importlib.util.find_spec("transformer_engine") else Version("0.0.0")
 
 
+@wrap(
+    "torch.distributed.checkpoint.filesystem:_FileSystemWriter.finish",
+    requires=("megatron-core>=0.12,<0.15", "torch>=2.9,<2.13"),
+    host=HOST,
+    why="Megatron-core loads by an attribute that it adds to the metadata, and torch 2.9 to 2.12 write a copy with "
+    "their own fields only: no job resumes (pytorch issue 162948)",
+    until="support for Megatron-core 0.14 ends",
+    without="crash",
+    symptom=Symptom(
+        "metadata.mcore_data = dict(ChainMap(*(plan.mcore_data for plan in all_plans)))",
+        at="megatron.core.dist_checkpointing.strategies.torch:MCoreSavePlanner.create_global_plan",
+    ),
+)
+def with_the_metadata_of_megatron(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Write the metadata with every attribute that it has; the file is as torch 2.8 writes it, and needs no patch."""
+    given = {**dict(zip(("metadata", "results"), args, strict=False)), **kwargs}
+    given["metadata"] = _copied_whole(given["metadata"])
+    return wrapped(**given)
+
+
+def _copied_whole(metadata: Any) -> Any:
+    """Return metadata whose copies by dataclasses.replace keep its attributes, and are pickled as what it is."""
+    plain, extra = type(metadata), vars(metadata).copy()
+
+    class Whole(plain):  # type: ignore[misc,valid-type]
+        def __init__(self, **fields: Any) -> None:
+            super().__init__(**fields)
+            self.__dict__.update({name: value for name, value in extra.items() if name not in fields})
+
+        def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+            return copyreg._reconstructor, (plain, object, None), self.__dict__  # type: ignore[attr-defined]
+
+    whole = Whole.__new__(Whole)
+    whole.__dict__.update(extra)
+    return whole
+
+
 PATCHES = (
+    with_the_metadata_of_megatron,
     step_before_the_first,
     keep_the_step,
     a_step_for_each_parameter,

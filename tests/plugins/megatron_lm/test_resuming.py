@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -101,3 +103,28 @@ def test_an_item_is_written_in_the_format_of_torch_save():
     write = resuming.in_the_format_of_torch_save.function
     assert write(upstream, None, (1, 2, 3, 4, 5), {}) == (5, "torch_save")
     assert write(lambda *args: args, None, (1, 2, 3, 4, 5, 6), {}) == (1, 2, 3, 4, 5, 6)
+
+
+def test_attributes_of_the_metadata_are_written(tmp_path):
+    """As torch 2.9 to 2.12 finish a checkpoint: they write a copy by dataclasses.replace."""
+    from torch.distributed.checkpoint.metadata import Metadata
+
+    def upstream(metadata, results):
+        metadata = dataclasses.replace(metadata, version="1.0.0")
+        metadata.storage_data = results
+        (tmp_path / ".metadata").write_bytes(pickle.dumps(metadata))
+
+    def written(finish):
+        metadata = Metadata(state_dict_metadata={"weight": None}, planner_data={"a": 1})
+        metadata.mcore_data = {"weight": {"nd_reformulated_orig_global_shape": (2, 3)}}
+        finish(metadata, [7])
+        assert not hasattr(metadata, "storage_meta") or metadata.storage_meta is None
+        return pickle.loads((tmp_path / ".metadata").read_bytes())
+
+    assert not hasattr(written(upstream), "mcore_data")
+    patched = resuming.with_the_metadata_of_megatron.function
+    read = written(lambda *args: patched(upstream, None, args, {}))
+    assert type(read) is Metadata
+    assert read.mcore_data == {"weight": {"nd_reformulated_orig_global_shape": (2, 3)}}
+    assert (read.version, read.storage_data, read.planner_data) == ("1.0.0", [7], {"a": 1})
+    assert b"ascend" not in (tmp_path / ".metadata").read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,12 +54,20 @@ STAGED = {"pipe_parallel_size": 2}
 ZERO = {"zero_optimization": {"stage": 1, "reduce_scatter": True, "contiguous_gradients": True}}
 
 
+def free_port() -> int:
+    """A port that is free now: every training of GPT-NeoX takes 29500, and several jobs may run at a time."""
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return int(found.getsockname()[1])
+
+
 def settings(place: Place, ranks: int, changes: dict[str, Any]) -> str:
     """Return a whole configuration of GPT-NeoX, which reads it as YAML: there 1e-08 is a text, a number has a point."""
     data = library_text.write_tokens(place.shared)
     precision = {"precision": "bfloat16"} if place.dtype == "bfloat16" else {"precision": "fp32"}
     paths = {"data-path": str(data), "vocab-file": str(place.shared / "tokenizer.json")}
-    whole = {**TINY, **paths, **precision, "num_gpus": ranks, "global_num_gpus": ranks, **changes}
+    ranks_and_port = {"num_gpus": ranks, "global_num_gpus": ranks, "master_port": free_port()}
+    whole = {**TINY, **paths, **precision, **ranks_and_port, **changes}
     return json.dumps(whole, indent=1).replace("1e-08", "1.0e-08")
 
 
