@@ -112,7 +112,7 @@ def native(config: Any, device: Any) -> tuple[Callable[[], Any], list[float]]:
     from ascend_adapt.native.loop import Run
 
     log = Losses()
-    run = Run(config, meshes.build(config.parallel, device), log)
+    run = Run(config, meshes.build(config.parallel, device), log, Path(tempfile.gettempdir()))
     return run.step, log.told
 
 
