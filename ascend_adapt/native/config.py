@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config_checks import at_least, divides, one_of
+from ascend_adapt.native.config_checks import at_least, check_split, divides, one_of
 from ascend_adapt.native.model_config import Init as Init
 from ascend_adapt.native.model_config import Model as Model
 from ascend_adapt.native.profile_config import Profile as Profile
@@ -105,7 +105,11 @@ class Optimizer:
     def __post_init__(self) -> None:
         one_of("optimizer", self.kind, OPTIMIZERS)
         one_of("decayed", self.decayed, DECAYED)
+        for name, beta in zip(("first beta", "second beta"), self.betas, strict=True):
+            if not 0 <= beta < 1:
+                raise ConfigError(f"{name} of Adam: {beta}, expected at least 0 and below 1 — correct it")
         at_least("clip_grad", self.clip_grad, 0)
+        at_least("eps of Adam", self.eps, 0)
         at_least("weight_decay", self.weight_decay, 0)
 
 
@@ -169,6 +173,9 @@ class LossScale:
 
     def __post_init__(self) -> None:
         one_of("loss scale rule", self.rule, ("megatron", "deepspeed"))
+        for name, value in (("initial", self.initial), ("fixed", self.fixed)):
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} loss scale: {value}, expected above 0 — correct it")
 
 
 @dataclass(frozen=True)
@@ -217,6 +224,9 @@ class Data:
         at_least("seq_length", self.seq_length, 1)
         at_least("num_workers", self.num_workers, 0)
         one_of("sampler", self.sampler, ("single", "cyclic"))
+        at_least("seed", self.seed, 0)
+        if not (self.valid or self.test):
+            check_split(self.split)
 
 
 @dataclass(frozen=True)
@@ -262,6 +272,9 @@ class Checkpoint:
     keep_last: int | None = None
     asynchronous: bool = True
 
+    def __post_init__(self) -> None:
+        at_least("save interval", self.interval, 0)
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -292,7 +305,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         model, parallel, batch = self.model, self.parallel, self.batch
-        at_least("iterations", self.iterations, 0)
+        for name in ("iterations", "eval_interval", "eval_iterations", "seed"):
+            at_least(name, getattr(self, name), 0)
         for name, value in (
             ("num_heads", model.num_heads),
             ("hidden_size", model.hidden_size),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Collection
 
 from ascend_adapt.errors import ConfigError
@@ -25,3 +27,15 @@ def divides(name: str, value: int, by_name: str, by: int) -> None:
     """Check that a number is a multiple of another."""
     if value % by:
         raise ConfigError(f"{name}: {value}, expected a multiple of {by_name} {by} — change one of them")
+
+
+def check_split(split: str) -> None:
+    """Check that the shares of train, valid and test are numbers, and that something is left to train on."""
+    try:
+        shares = [float(share) for share in re.split("[,/]", split)]
+    except ValueError:
+        shares = []
+    if not 0 < len(shares) <= 3 or not all(math.isfinite(share) and share >= 0 for share in shares) or not shares[0]:
+        raise ConfigError(
+            f"split: {split!r}, expected shares of train, valid and test, that of train above 0 — such as 949,50,1"
+        )

@@ -23,7 +23,35 @@ _IGNORED = """
 _REFUSED = """
     amp autotuning compression_training curriculum_learning data_efficiency eigenvalue elasticity hybrid_engine moe
     pipeline progressive_layer_drop quantize_training sparse_attention sparse_gradients"""
-_ZERO_REFUSED = "zero_quantized_weights zero_quantized_gradients zero_hpz_partition_size mics_shard_size"
+_ZERO_REFUSED = """
+    mics_hierarchical_params_gather mics_shard_size zenflow zero_hpz_partition_size zero_quantized_gradients
+    zero_quantized_nontrainable_weights zero_quantized_weights zeropp_loco_param"""
+
+# The names of a section, of DeepSpeed 0.4 to 0.19 and of GPT-NeoX's files: those that are read, those that change no
+# number of a step, and those that may stand there switched off.
+_SECTIONS = {
+    "zero_optimization": f"""
+        stage cpu_offload cpu_offload_param cpu_offload_params offload_optimizer offload_param
+        allgather_bucket_size allgather_partitions allgather_sequential allgather_size compute_grad_norm
+        contiguous_gradients cpu_offload_use_pin_memory elastic_checkpoint enable_sanity_checks
+        gather_16bit_weights_on_model_save ignore_unused_parameters leaf_module legacy_stage1 load_from_fp32_weights
+        log_trace_cache_warnings max_live_parameters max_reuse_distance memory_efficient_linear
+        model_persistence_threshold module_granularity_threshold overlap_comm override_module_apply parameter_alignment
+        param_persistence_threshold pipeline_loading_checkpoint prefetch_bucket_size reduce_bucket_size reduce_scatter
+        round_robin_gradients save_muon_momentum_buffer_in_memory stage3_allgather_sequential
+        stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save stage3_max_live_parameters
+        stage3_max_reuse_distance stage3_model_persistence_threshold stage3_module_granularity_threshold
+        stage3_param_persistence_threshold stage3_prefetch_bucket_size stage3_use_all_reduce_for_fetch_params
+        sub_group_size use_all_reduce_for_fetch_params use_multi_rank_bucket_allreduce {_ZERO_REFUSED}""",
+    "fp16": """
+        enabled type loss_scale initial_scale_power min_loss_scale min_scale loss_scale_window hysteresis
+        auto_cast fp16 consecutive_hysteresis fp16_master_weights_and_grads""",
+    "bf16": """
+        enabled auto_cast bf16 check_grad_overflow hysteresis immediate_grad_update initial_scale_power loss_scale
+        loss_scale_window min_loss_scale bf16_master_weights_and_grads bf16_optimizer_states""",
+}
+_OF_16_BITS_REFUSED = """
+    consecutive_hysteresis fp16_master_weights_and_grads bf16_master_weights_and_grads bf16_optimizer_states"""
 
 
 def read_file(path: str) -> dict[str, Any]:
@@ -61,6 +89,34 @@ def check(content: Mapping[str, Any], where: str) -> None:
             close = difflib.get_close_matches(name, known, 1)
             step = f"did you mean {close[0]}?" if close else "correct it or leave it out"
             raise ConfigError(f"{where}: {name} is unknown — {step}")
+        if name in _SECTIONS:
+            section(name, value)
+
+
+def section(name: str, content: Any) -> Mapping[str, Any]:
+    """Return ``zero_optimization``, ``fp16`` or ``bf16``, whose names are known; nothing is an empty one.
+
+    Raises:
+        ConfigError: it is no section, or has a name that is unknown or switches something on that is not built.
+    """
+    if content is None:
+        return {}
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{name}: {content!r}, expected names and values — correct it")
+    known = _SECTIONS[name].split()
+    refused = (_ZERO_REFUSED if name == "zero_optimization" else _OF_16_BITS_REFUSED).split()
+    for one, value in content.items():
+        if one not in known:
+            close = difflib.get_close_matches(str(one), known, 1)
+            step = f"did you mean {close[0]}?" if close else "correct it or leave it out"
+            raise ConfigError(f"{name}.{one}: is unknown — {step}")
+        # Sizes are switched off by 1 or -1, which True is equal to.
+        if one in refused and (value is True or value not in (None, False, 1, -1)):
+            raise ConfigError(
+                f"{name}.{one}: {value!r}, and the native trainer has nothing of the kind — leave it out, or run "
+                "DeepSpeed itself"
+            )
+    return content
 
 
 def without_effect() -> list[str]:
@@ -75,54 +131,46 @@ def is_on(value: Any) -> bool:
     return bool(value)
 
 
-def zero_stage(section: Mapping[str, Any] | None) -> tuple[int, bool, bool]:
+def zero_stage(content: Mapping[str, Any] | None) -> tuple[int, bool, bool]:
     """Return the ZeRO stage, and whether optimizer states and parameters are kept in host memory.
 
     Raises:
         ConfigError: a stage that is none, or a part that is not built.
     """
-    section = section or {}
-    if not isinstance(section, Mapping):
-        raise ConfigError(f"zero_optimization: {section!r}, expected names and values — correct it")
-    stage = section.get("stage", 0)
+    zero = section("zero_optimization", content)
+    stage = zero.get("stage", 0)
     if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
         raise ConfigError(f"zero_optimization.stage: {stage!r}, expected 0, 1, 2 or 3 — correct it")
-    for name in _ZERO_REFUSED.split():
-        if section.get(name) not in (None, False, 1, -1):
-            raise ConfigError(
-                f"zero_optimization.{name}: {section[name]!r}, and the native trainer has nothing of the kind — "
-                "leave it out, or run DeepSpeed itself"
-            )
-    optimizer = bool(section.get("cpu_offload")) or _is_offloaded(section, "offload_optimizer")
-    parameters = bool(section.get("cpu_offload_params")) or _is_offloaded(section, "offload_param")
+    optimizer = bool(zero.get("cpu_offload")) or _is_offloaded(zero, "offload_optimizer")
+    parameters = any(zero.get(name) for name in ("cpu_offload_param", "cpu_offload_params"))
+    parameters = parameters or _is_offloaded(zero, "offload_param")
     return int(stage), optimizer, parameters
 
 
-def _is_offloaded(section: Mapping[str, Any], name: str) -> bool:
-    offload = section.get(name) or {}
+def _is_offloaded(zero: Mapping[str, Any], name: str) -> bool:
+    offload = zero.get(name) or {}
     where = offload.get("device", "none") if isinstance(offload, Mapping) else offload
     if where not in ("none", "cpu", None):
         raise ConfigError(f"zero_optimization.{name}.device: {where!r}, expected 'cpu' or 'none' — choose one of them")
     return bool(where == "cpu")
 
 
-def loss_scale(section: Mapping[str, Any]) -> LossScale:
+def loss_scale(content: Mapping[str, Any]) -> LossScale:
     """Return fp16's loss scale as DeepSpeed reads its section; 0 is a scale that moves.
 
     Source of the defaults: DeepSpeed@edaa7221 deepspeed/runtime/fp16.
     """
-    if not isinstance(section, Mapping):
-        raise ConfigError(f"fp16: {section!r}, expected names and values — correct it")
+    fp16 = section("fp16", content)
     for name in ("loss_scale", "initial_scale_power", "min_loss_scale", "loss_scale_window", "hysteresis"):
-        value = section.get(name, 0)
+        value = fp16.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
             raise ConfigError(f"fp16.{name}: {value!r}, expected a number, at least 0 — correct it")
-    fixed = section.get("loss_scale", 0)
+    fixed = fp16.get("loss_scale", 0)
     return LossScale(
         fixed=float(fixed) if fixed else None,
-        initial=float(2 ** section.get("initial_scale_power", 16)),
-        minimum=float(section.get("min_loss_scale", section.get("min_scale", 1))),
-        window=int(section.get("loss_scale_window", 1000)),
-        hysteresis=int(section.get("hysteresis", 2)),
+        initial=float(2 ** fp16.get("initial_scale_power", 16)),
+        minimum=float(fp16.get("min_loss_scale", fp16.get("min_scale", 1))),
+        window=int(fp16.get("loss_scale_window", 1000)),
+        hysteresis=int(fp16.get("hysteresis", 2)),
         rule="deepspeed",
     )

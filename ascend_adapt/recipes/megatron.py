@@ -285,14 +285,13 @@ def _precision(options: Options, deepspeed: dict[str, Any]) -> Precision:
     if fp16 and bf16:
         raise ConfigError("--fp16, --bf16: both are given, expected one — choose one")
     scale = LossScale(
-        fixed=options("loss_scale"),
+        fixed=options("loss_scale") or None,  # 0 is a scale that moves, upstream too
         initial=float(options("initial_loss_scale")),
         minimum=options("min_loss_scale"),
         window=int(options("loss_scale_window")),
         hysteresis=options("hysteresis"),
     )
     if deepspeed.get("switched_on"):
-        section = deepspeed.get("fp16", {})
         for name, ours in (("fp16", fp16), ("bf16", bf16)):
             theirs = deepspeed_json.is_on(deepspeed.get(name, {"enabled": False}))
             if theirs != ours:
@@ -300,7 +299,7 @@ def _precision(options: Options, deepspeed: dict[str, Any]) -> Precision:
                     f"deepspeed_config: {name} is {'on' if theirs else 'off'}, expected the command line to agree — "
                     f"{'add' if theirs else 'leave out'} --{name}, or change the file"
                 )
-        scale = deepspeed_json.loss_scale(section)
+        scale = deepspeed_json.loss_scale(deepspeed.get("fp16", {}))
     return Precision(dtype="fp16" if fp16 else "bf16" if bf16 else "fp32", loss_scale=scale)
 
 

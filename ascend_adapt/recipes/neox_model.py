@@ -73,11 +73,22 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
 def _check_attention(options: Options, layers: int) -> None:
     """Check that every layer's attention is one whose numbers are those of plain attention."""
     stated = options("attention_config", [[["global"], layers]])
-    try:
-        kinds = {str(kind) for types, _ in stated for kind in types}
-    except (TypeError, ValueError):
-        # Upstream takes one name a layer as well.
-        kinds = {str(kind) for kind in stated}
+    if all(isinstance(one, str) for one in stated):  # upstream takes one name a layer as well
+        each = list(stated)
+    else:
+        try:
+            each = [
+                str(kind)
+                for types, times in stated
+                for kind in types * (layers // len(types) if times == "all" else times)
+            ]
+        except (TypeError, ValueError, ZeroDivisionError):
+            raise ConfigError(
+                f"attention_config: {stated}, expected lists of kinds and how often — correct it"
+            ) from None
+    if len(each) != layers:
+        raise ConfigError(f"attention_config: {len(each)} layers, expected num_layers {layers} — correct one of them")
+    kinds = set(each)
     if kinds - {"global", "flash"}:
         raise ConfigError(
             f"attention_config: {', '.join(sorted(kinds - {'global', 'flash'}))}, expected global or flash — the "

@@ -149,6 +149,12 @@ def test_a_pipeline_of_deepspeed_may_be_uneven(tmp_path):
         read("--pipeline-model-parallel-size 4", 4, base)
 
 
+def test_a_loss_scale_of_0_moves():
+    """As upstream has it: 0 is no constant scale."""
+    assert read("--loss-scale 0")[0].precision.loss_scale.fixed is None
+    assert read("--loss-scale 8")[0].precision.loss_scale.fixed == 8
+
+
 def test_interleaved_stages():
     more = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3"
     config, _ = read(more, 4, GUIDE.replace("--global-batch-size 8", "--global-batch-size 16"))
@@ -171,6 +177,12 @@ def test_interleaved_stages():
         ("--save c", "--save: without --save-interval"),
         ("--train-samples 5", "--train-iters, --train-samples: expected one of the two"),
         ("--lr-warmup-iters 5", "given beside a warm-up of its own length"),
+        ("--split 1,2,3,4", "split: '1,2,3,4', expected shares of train, valid and test"),
+        ("--split all", "split: 'all', expected shares of train, valid and test"),
+        ("--adam-beta2 1.0", "second beta of Adam: 1.0, expected at least 0 and below 1"),
+        ("--initial-loss-scale 0", "initial loss scale: 0.0, expected above 0"),
+        ("--eval-iters -1", "eval_iterations: -1, expected at least 0"),
+        ("--seed -1", "seed: -1, expected at least 0"),
         ("--seed x", "argument --seed: invalid int value: 'x'"),
         ("stray", "'stray': belongs to no option"),
         ("--lr-decay-samples 5", "lr_decay_samples: 5, in a run that counts iterations"),
@@ -193,6 +205,8 @@ def test_what_cannot_be_meant_is_one_sentence(more, told):
         ('{"fp16": {"enabled": true}, "train_batch_size": 64}', "train_batch_size 64, expected 8 as the command line"),
         ('{"fp16": {"enabled": false}}', "fp16 is off, expected the command line to agree"),
         ('{"fp16": {"enabled": true}, "zero_optimization": {"stage": 4}}', "stage: 4, expected 0, 1, 2 or 3"),
+        ('{"fp16": {"enabled": true, "hystersis": 1}}', r"fp16.hystersis: is unknown — did you mean hysteresis\?"),
+        ('{"fp16": {"enabled": true}, "bf16": {"enable": false}}', r"bf16.enable: is unknown — did you mean enabled\?"),
         (
             '{"fp16": {"enabled": true}, "zero_optimization": {"offload_optimizer": {"device": "nvme"}}}',
             "offload_optimizer.device: 'nvme', expected 'cpu' or 'none'",

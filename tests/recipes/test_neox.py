@@ -140,6 +140,24 @@ def test_data_in_three_parts_with_weights(tmp_path):
         ('{"pos_emb": "alibi"}', "pos-emb|pos_emb"),
         ('{"norm": "scalenorm"}', "norm: 'scalenorm', expected layernorm or rmsnorm"),
         ('{"attention_config": [[["sparse_fixed"], 4]]}', "attention_config: sparse_fixed, expected global or flash"),
+        ('{"attention_config": [[["global", "flash"], 3]]}', "attention_config: 6 layers, expected num_layers 4"),
+        (
+            '{"attention_config": [["global"]]}',
+            r"attention_config: \[\['global'\]\], expected lists of kinds and how often",
+        ),
+        ('{"zero_optimization": {"stge": 1}}', r"zero_optimization.stge: is unknown — did you mean stage\?"),
+        (
+            '{"zero_optimization": {"zenflow": {"topk_ratio": 0.1}}}',
+            "zero_optimization.zenflow: .* nothing of the kind",
+        ),
+        (
+            '{"zero_optimization": {"zero_quantized_weights": true}}',
+            "zero_quantized_weights: True, and the native trainer",
+        ),
+        ('{"fp16": {"enabled": true, "loss_scal": 0}}', r"fp16.loss_scal: is unknown — did you mean loss_scale\?"),
+        ('{"fp16": {"consecutive_hysteresis": true}}', "fp16.consecutive_hysteresis: True, and the native trainer has"),
+        ('{"fp16": true}', "fp16: True, expected dict"),
+        ('{"split": "0,1,1"}', "split: '0,1,1', expected shares of train, valid and test, that of train above 0"),
         ('{"save": "s"}', "save: without checkpoint-factor"),
         ('{"train_batch_size": 7}', "train batch: 7, expected a multiple of micro batch 2 x data ranks 2 = 4"),
         ('{"model-parallel-size": 3}', "pipe-parallel-size 1 x model-parallel-size 3 = 3"),
@@ -158,6 +176,16 @@ def test_what_cannot_be_meant_is_one_sentence(tmp_path, keys, told):
     small = SMALL.replace('"pos-emb": "rotary",', "") if "pos_emb" in keys else SMALL
     with pytest.raises(ConfigError, match=told):
         read(tmp_path, more=keys, small=small)
+
+
+def test_attention_by_name_and_by_pattern(tmp_path):
+    """As upstream expands them."""
+    for stated in (
+        '[[["global", "flash"], "all"]]',
+        '[[["flash"], 1], [["global"], 3]]',
+        '["global", "flash", "global", "global"]',
+    ):
+        assert read(tmp_path, more=f'{{"attention_config": {stated}}}')[0].model.num_layers == 4
 
 
 def test_ranks_and_machines(tmp_path):
