@@ -38,9 +38,10 @@ def check_data(config: TrainConfig) -> None:
 
 def _check_part(config: TrainConfig, part: str, prefix: str, tokens: IndexedDataset, cut: range) -> None:
     if not len(cut):
+        step = "change it" if part == "train" else "change it, or evaluate never (eval-iters 0)"
         raise DataError(
             f"{prefix}: none of its {len(tokens.sizes)} sequences falls to {part} by split {config.data.split}, "
-            "expected at least one — change it, or evaluate never (eval-iters 0)"
+            f"expected at least one — {step}"
         )
     found = int(tokens.sizes[cut.start : cut.stop].sum(dtype=np.int64))
     if found < config.data.seq_length + 1:

@@ -122,11 +122,19 @@ def _all_reduce(x: torch.Tensor, group: Any) -> torch.Tensor:
     return total
 
 
+def _named(name: str, before: str) -> Any:
+    """Return a collective by torch 2.13's name, which calls the one before deprecated, where there is one.
+
+    Looked up at each call: torch_npu, and what profiles a job, put their own in its place after this module is there.
+    """
+    return getattr(dist, name, None) or getattr(dist, before)
+
+
 def _all_gather(x: torch.Tensor, group: Any) -> torch.Tensor:
     """Return [B, S, H] of every rank's [B, s, H]."""
     mine = x.transpose(0, 1).contiguous()
     whole = mine.new_empty((mine.shape[0] * dist.get_world_size(group), *mine.shape[1:]))
-    dist.all_gather_into_tensor(whole, mine, group=group)
+    _named("all_gather_single", "all_gather_into_tensor")(whole, mine, group=group)
     return whole.transpose(0, 1)
 
 
@@ -134,7 +142,7 @@ def _reduce_scatter(x: torch.Tensor, group: Any) -> torch.Tensor:
     """Return this rank's [B, s, H] of the sum of every rank's [B, S, H]."""
     whole = x.transpose(0, 1).contiguous()
     mine = whole.new_empty((whole.shape[0] // dist.get_world_size(group), *whole.shape[1:]))
-    dist.reduce_scatter_tensor(mine, whole, group=group)
+    _named("reduce_scatter_single", "reduce_scatter_tensor")(mine, whole, group=group)
     return mine.transpose(0, 1)
 
 

@@ -74,21 +74,17 @@ def _check_attention(options: Options, layers: int) -> None:
     """Check that every layer's attention is one whose numbers are those of plain attention."""
     stated = options("attention_config", [[["global"], layers]])
     if all(isinstance(one, str) for one in stated):  # upstream takes one name a layer as well
-        each = list(stated)
+        kinds, count = set(stated), len(stated)
     else:
         try:
-            each = [
-                str(kind)
-                for types, times in stated
-                for kind in types * (layers // len(types) if times == "all" else times)
-            ]
+            kinds = {str(kind) for types, _ in stated for kind in types}
+            count = sum(len(types) * (layers // len(types) if times == "all" else times) for types, times in stated)
         except (TypeError, ValueError, ZeroDivisionError):
             raise ConfigError(
                 f"attention_config: {stated}, expected lists of kinds and how often — correct it"
             ) from None
-    if len(each) != layers:
-        raise ConfigError(f"attention_config: {len(each)} layers, expected num_layers {layers} — correct one of them")
-    kinds = set(each)
+    if count != layers:
+        raise ConfigError(f"attention_config: {count} layers, expected num_layers {layers} — correct one of them")
     if kinds - {"global", "flash"}:
         raise ConfigError(
             f"attention_config: {', '.join(sorted(kinds - {'global', 'flash'}))}, expected global or flash — the "

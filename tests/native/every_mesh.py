@@ -130,7 +130,10 @@ def test_a_saturated_step_is_skipped(train_on):
 def test_on_an_emulated_npu(train_on):
     cases = [
         Case("tensor", "gpt2", {"tensor": 2}),
-        Case("zero-3", "gpt2", {"data": 2, "zero_stage": 3}),
+        Case("sequence", "gated", {"tensor": 2, "sequence": True}),
+        Case("gpt_j_tied", "gpt_j_tied", {"tensor": 2}),
+        Case("pipeline", "neox", {"pipeline": 2}),
+        *(Case(f"zero-{stage}", "gpt2", {"data": 2, "zero_stage": stage}) for stage in (0, 1, 2, 3)),
     ]
     told = train_on(2, cases, device="npu-emulated")
     for case in cases:
