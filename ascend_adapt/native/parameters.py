@@ -58,7 +58,8 @@ class Placed:
     @property
     def local(self) -> torch.Tensor:
         """The numbers that this rank holds."""
-        return local(self.parameter.detach())
+        with torch.no_grad():  # a DTensor's detach() takes twenty times as long as its part's
+            return local(self.parameter).detach()
 
     @property
     def gradient(self) -> torch.Tensor | None:

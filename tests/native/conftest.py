@@ -29,12 +29,19 @@ def one_process(model: str, steps: int = 20, micro: int = 1) -> Told:
 
 
 def assert_equal_to_one_process(told: Told, case: Case) -> None:
-    """Losses to 1e-5, gradient norms to 1e-4, relative."""
+    """Losses to 1e-5, gradient norms to 1e-4, relative; with -s pytest shows how far apart they were."""
     alone = one_process(case.model, micro=case.sizes.get("micro", 1))
     assert alone.losses[-1] < 0.9 * alone.losses[0], "this model learns nothing, so nothing would be compared"
+    apart = (_apart(told.losses, alone.losses), _apart(told.norms, alone.norms))
+    print(f"{case.name}, {case.model}: losses {apart[0]:.1e}, norms {apart[1]:.1e}")
     assert told.losses == pytest.approx(alone.losses, rel=1e-5)
     assert told.norms == pytest.approx(alone.norms, rel=1e-4)
     assert told.evaluated == pytest.approx(alone.evaluated, rel=1e-5)
+
+
+def _apart(these: list[float], those: list[float]) -> float:
+    """Return the largest relative difference."""
+    return max(abs(one - other) / abs(other) for one, other in zip(these, those, strict=True))
 
 
 @pytest.fixture
