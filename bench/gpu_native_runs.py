@@ -99,7 +99,8 @@ class Runs:
             *f"--micro-batch-size {mesh.micro} --global-batch-size {mesh.total} --train-iters {steps}".split(),
             *f"--lr 0.00015 --min-lr 1.0e-5 --lr-decay-style cosine --lr-decay-iters {steps}".split(),
             *f"--lr-warmup-iters {steps // 20} --weight-decay 1e-2 --clip-grad 1.0 --log-interval 1".split(),
-            *f"--eval-iters 0 --hidden-dropout 0.1 --attention-dropout 0.1 --split 949,50,1 --data-path {self.data}".split(),
+            *f"--eval-iters 0 --split 949,50,1 --data-path {self.data}".split(),
+            *["--hidden-dropout", "0.1", "--attention-dropout", "0.1"],
             *mesh.words,
         ]
         if dtype != "fp32":

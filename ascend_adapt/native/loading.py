@@ -101,8 +101,11 @@ def _is_foreign(source: Path) -> bool:
 def _is_of_oneflow(folder: Path) -> bool:
     """Return whether OneFlow saved a model there, or in folders in it: one file, or a folder for each variable.
 
-    Source: Oneflow-Inc/oneflow@v0.9.0 python/oneflow/framework/check_point_v2.py.
+    Sources: OneFlow-Benchmark@de4698a7 LanguageModeling/GPT/oneflow_gpt/snapshot.py, whose --load is a folder of
+    iter<N>_snapshot; Oneflow-Inc/oneflow@v0.9.0 python/oneflow/framework/check_point_v2.py.
     """
+    if any(one.is_dir() for one in folder.glob("iter*_snapshot")):
+        return True
     marks = [mark for name in ("snapshot_done", "pickled_data") for mark in (folder / name, *folder.glob(f"*/{name}"))]
     return any(mark.exists() for mark in marks) or any((meta.parent / "out").exists() for meta in folder.glob("*/meta"))
 

@@ -85,11 +85,12 @@ class Run:
         self.saver: Saver | None = None
         if config.checkpoint.save is not None:
             self.saver = Saver(self.trainer, Path(config.checkpoint.save))
-        self.train = Samples(config, mesh, "train", self.progress.consumed_samples)
+        self.opened: list[Samples] = []
+        self.train = self._samples("train", self.progress.consumed_samples)
         self.valid: Samples | None = None
         if is_evaluated(config, "valid"):
             evaluations = self.progress.iteration // config.eval_interval
-            self.valid = Samples(config, mesh, "valid", evaluations * config.eval_iterations * config.batch.total)
+            self.valid = self._samples("valid", evaluations * config.eval_iterations * config.batch.total)
         self.began = time.monotonic()
 
     def to_the_end(self) -> None:
@@ -106,8 +107,14 @@ class Run:
                     self.saver.wait()
         finally:
             self.profiler.close()
+            for samples in self.opened:
+                samples.close()
             if self.saver is not None:
                 self.saver.close()
+
+    def _samples(self, part: str, consumed: int = 0) -> Samples:
+        self.opened.append(Samples(self.config, self.mesh, part, consumed))
+        return self.opened[-1]
 
     def _say(self, lines: list[str]) -> None:
         for line in lines:
@@ -132,8 +139,7 @@ class Run:
                 self.log.say(f"stopping after iteration {iteration}, {reason}")
                 return
         if is_evaluated(config, "test"):
-            test = Samples(config, self.mesh, "test")
-            self.log.evaluation(self.progress.iteration, "test", self.evaluate(test))
+            self.log.evaluation(self.progress.iteration, "test", self.evaluate(self._samples("test")))
 
     def step(self) -> None:
         """Train on the next global batch."""

@@ -20,7 +20,7 @@ PARTS = ("train", "valid", "test")
 
 
 class Samples:
-    """The micro batches of one part, in order, from ``consumed`` samples on."""
+    """The micro batches of one part, in order, from ``consumed`` samples on; workers read them until ``close``."""
 
     def __init__(self, config: TrainConfig, mesh: Mesh, part: str, consumed: int = 0) -> None:
         data = config.data
@@ -49,7 +49,7 @@ class Samples:
             reset_attention_mask=data.reset_attention_mask,
             eod_mask_loss=data.eod_mask_loss,
         )
-        loader = torch.utils.data.DataLoader(
+        self._loader = torch.utils.data.DataLoader(
             dataset,
             batch_sampler=sampler,
             num_workers=data.num_workers,
@@ -58,7 +58,7 @@ class Samples:
             generator=torch.Generator(),
             worker_init_fn=leave_to_parent,
         )
-        self._micro_batches: Iterator[Batch] = iter(loader)
+        self._micro_batches: Iterator[Batch] | None = None
 
     def next(self, micro_batches: int) -> Batch:
         """Return the next micro batches, one behind the other, on the device.
@@ -66,6 +66,8 @@ class Samples:
         Raises:
             DataError: there are not so many left.
         """
+        if self._micro_batches is None:
+            self._micro_batches = iter(self._loader)
         parts = []
         for _ in range(micro_batches):
             part = next(self._micro_batches, None)
@@ -74,6 +76,15 @@ class Samples:
             parts.append(part)
         names = [*self._names, *(["masked_out"] if "masked_out" in parts[0] else [])]
         return {name: torch.cat([part[name] for part in parts]).to(self.device, non_blocking=True) for name in names}
+
+    def close(self) -> None:
+        """End the workers.
+
+        An error's traceback may keep them, and when Python ends it waits for them for ever: they do not heed SIGTERM.
+        """
+        end = getattr(self._micro_batches, "_shutdown_workers", None)
+        if end is not None:
+            end()
 
 
 def is_evaluated(config: TrainConfig, part: str) -> bool:

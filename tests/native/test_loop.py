@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 from dataclasses import replace
 
 import pytest
@@ -118,6 +119,33 @@ def test_another_trainers_checkpoint(settings, latest, tmp_path):
         run(replace(settings, checkpoint=checkpoint))
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        # As oneflow_gpt.training saves, which is given the folder above; the rest is OneFlow's own flow.save.
+        ["iter100_snapshot/model-wte/out", "iter100_snapshot/model-wte/meta", "iter100_snapshot/snapshot_done"],
+        ["iter0_snapshot/model-wte/out"],
+        ["snapshot_done", "model-wte/out"],
+        ["model-wte/out", "model-wte/meta"],
+        ["pickled_data", "model-wte/out"],
+    ],
+    ids=["oneflow_gpt", "cut short", "single client", "variables", "pickled"],
+)
+@pytest.mark.parametrize("saves", [True, False], ids=["saved there too", "loaded"])
+def test_a_snapshot_of_oneflows_own(settings, files, saves, tmp_path):
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"1")
+    checkpoint = Checkpoint(load=str(tmp_path), save=str(tmp_path) if saves else None)
+    with pytest.raises(TrainingError) as error:
+        run(replace(settings, checkpoint=checkpoint))
+    assert str(error.value) == (
+        f"{tmp_path}: is a snapshot of OneFlow's own, expected a checkpoint of the native trainer — leave --load out, "
+        "or name the folder of a native run"
+    )
+    assert all((tmp_path / name).read_bytes() == b"1" for name in files)
+
+
 def test_a_checkpoint_before_the_first_step(settings, tmp_path):
     saved = Checkpoint(save=str(tmp_path / "saved"), steps=(0, 2), at_end=False)
     run(replace(settings, checkpoint=saved, iterations=3, eval_interval=0))
@@ -133,6 +161,16 @@ def test_a_batch_that_grows(settings):
     assert sizes == sorted(sizes)
     assert sizes[-1] == 8
     assert told.steps[-1].consumed_samples == sum(sizes)
+
+
+def test_a_run_that_fails_leaves_no_worker_behind(settings, tmp_path):
+    """One that was left would keep the rank from ending, for ever."""
+    (tmp_path / "file").touch()
+    data = replace(settings.data, num_workers=1)
+    with pytest.raises(TrainingError, match="iter_0000002: not saved") as error:
+        run(replace(settings, data=data, checkpoint=Checkpoint(save=str(tmp_path / "file" / "saved"), interval=2)))
+    assert error.traceback
+    assert multiprocessing.active_children() == []
 
 
 def test_parts_without_a_share_are_not_evaluated(settings):
