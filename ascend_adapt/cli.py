@@ -152,9 +152,14 @@ def _stop(known: argparse.Namespace) -> int:
 
 
 def _kernels(known: argparse.Namespace) -> int:
-    from ascend_adapt.kernels import report
+    from ascend_adapt import settings
+    from ascend_adapt.kernels import dispatch, report
+    from ascend_adapt.plugin_manager import PluginManager
 
+    plugins = PluginManager.of(settings.resolve(os.environ))
+    dispatch.extend(plugins.kernels(dispatch.unusable))
     here = report.examine(os.environ, check=known.check)
+    here.problems.extend(plugins.problems)
     if known.json:
         _print_json(here.to_json())
     else:

@@ -84,6 +84,10 @@ def _size(folder: str) -> int:
 def _plugin_problems() -> list[str]:
     manager = PluginManager()
     manager.patches()
+    if manager.extends_kernels:
+        from ascend_adapt.kernels import dispatch
+
+        manager.kernels(dispatch.unusable)
     return manager.problems
 
 

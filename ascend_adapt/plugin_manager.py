@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ class PluginManager:
         self._manager.add_hookspecs(hookspecs)
         self._origins: dict[str, _Origin] = {}
         self._patches: dict[str, tuple[Registered, ...]] = {}
+        self._kernels: dict[str, list[tuple[str, Any]]] = {}
         for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.name):
             self.known.append(point.name)
             if point.name in disabled or (allowed is not None and point.name not in allowed):
@@ -82,6 +83,7 @@ class PluginManager:
                 self._manager.unregister(plugin)
                 self._origins.pop(name, None)
                 self._patches.pop(name, None)
+                self._kernels.pop(name, None)
 
     def has(self, plugin: Any) -> bool:
         """Return whether this very plugin is registered."""
@@ -128,6 +130,38 @@ class PluginManager:
             text = str(error) if isinstance(error, AdaptError) else f"register_patches raised {_one_line(error)}"
             self._refuse(origin, text)
             return ()
+
+    @property
+    def extends_kernels(self) -> bool:
+        """Whether a plugin has backends of its own; only then need kernels be imported."""
+        return bool(self._manager.hook.register_kernels.get_hookimpls())
+
+    def kernels(self, unusable: Callable[[str, Any], str]) -> list[tuple[str, Any]]:
+        """Return the backends that plugins add, each with its kernel's name, by plugin name and then as declared.
+
+        ``unusable`` tells why a kernel cannot take a backend, or ""; a plugin that has such a one adds none.
+        """
+        for hook in self._manager.hook.register_kernels.get_hookimpls():
+            if hook.plugin_name not in self._kernels:
+                origin = self._origins[hook.plugin_name]
+                try:
+                    self._kernels[origin.plugin] = _backends(hook.function(), unusable)
+                except (Exception, SystemExit) as error:
+                    text = (
+                        str(error) if isinstance(error, AdaptError) else f"register_kernels raised {_one_line(error)}"
+                    )
+                    self._refuse(origin, text)
+                    self._kernels[origin.plugin] = []
+        taken: dict[tuple[str, str], str] = {}
+        result = []
+        for plugin in sorted(self._kernels):
+            for kernel, backend in self._kernels[plugin]:
+                if taken.setdefault((kernel, backend.name), plugin) == plugin:
+                    result.append((kernel, backend))
+                else:
+                    first = self._origins[taken[kernel, backend.name]]
+                    self._refuse(self._origins[plugin], f"backend {backend.name!r} of {kernel}: is one of {first} too")
+        return result
 
     def check_names(
         self, disabled: Iterable[str], allowed: Iterable[str] | None, may_drift: Iterable[str] = ()
@@ -213,6 +247,21 @@ def _declared(plugin: Any) -> Any:
     """What the plugin's register_patches returns, if that is marked as ours."""
     hook = getattr(plugin, "register_patches", None)
     return hook() if hook is not None and hasattr(hook, "ascend_adapt_impl") else ()
+
+
+def _backends(returned: Any, unusable: Callable[[str, Any], str]) -> list[tuple[str, Any]]:
+    pairs = list(returned) if isinstance(returned, (list, tuple)) else [returned]
+    named: set[tuple[str, str]] = set()
+    for pair in pairs:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise PluginError(f"register_kernels returned {pair!r}, expected pairs of a kernel's name and a backend")
+        kernel, backend = pair
+        if why := unusable(kernel, backend):
+            raise PluginError(f"register_kernels: {why}")
+        if (kernel, backend.name) in named:
+            raise PluginError(f"{kernel}: two backends are named {backend.name!r} — give one of them another name")
+        named.add((kernel, backend.name))
+    return pairs
 
 
 def _registered(plugin: Any, origin: _Origin, returned: Any) -> tuple[Registered, ...]:

@@ -46,7 +46,7 @@ def detect_device(environ: Mapping[str, str], dev: Path = Path("/dev")) -> tuple
 
 
 def device_to_use(asked: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the device kind that was asked for, else (None, "" or ``auto``) the one detected, and how that was told."""
+    """Return the device kind asked for, else (None, "" or ``auto``) what detect_device returns; and how it was told."""
     return detect_device(environ) if asked in (None, "", "auto") else (str(asked), "as asked")
 
 

@@ -81,6 +81,7 @@ def disable() -> Status:
             _in_force.session.revert()
             if _in_force.settings.kernels is not None:
                 _ask_for(None)
+            _extend_kernels(None)
             _last = _status_of(_in_force)
             _in_force = None
         return _last
@@ -184,9 +185,6 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
     patches = manager.patches()
     known, usable = manager.hosts(patches, hosts.KNOWN)
     manager.check_names(wanted.disable, wanted.allowed_plugins, wanted.allow_drift)
-    _tell_problems(manager.problems, wanted)
-    if wanted.kernels is not None:
-        _ask_for(wanted.kernels)
     session = Session(
         device=device,
         hosts=known,
@@ -196,11 +194,16 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
         others=other_patchers.KNOWN,
     )
     try:
+        _extend_kernels(manager)
+        _tell_problems(manager.problems, wanted)
+        if wanted.kernels is not None:
+            _ask_for(wanted.kernels)
         session.add(usable, wanted.disable)
     except BaseException:
         session.revert()
         if wanted.kernels is not None:
             _ask_for(None)
+        _extend_kernels(None)
         raise
     return _InForce(session, manager, wanted, device, reason, caller)
 
@@ -241,6 +244,7 @@ class _Joined:
         manager.add(self.plugins)
         manager.check_names(wanted.disable, ())
         usable = self._usable()
+        _extend_kernels(manager)
         _tell_problems(manager.problems[self.known_problems :], wanted)
         now = self.in_force.settings
         joint = replace(
@@ -262,6 +266,7 @@ class _Joined:
             self.in_force.session.forget(self.patches)
             self.in_force.manager.remove(self.plugins)
             self._usable()
+            _extend_kernels(self.in_force.manager)
             del self.in_force.manager.problems[self.known_problems :]
             if self.stated is not None:
                 self._state(self.stated)
@@ -278,6 +283,14 @@ class _Joined:
         if settings.kernels != self.in_force.settings.kernels:
             _ask_for(settings.kernels)
         self.in_force.settings, self.in_force.session.strict = settings, bool(settings.strict)
+
+
+def _extend_kernels(manager: PluginManager | None) -> None:
+    """Put the kernel backends of plugins in force, None: of no plugin; only for such a plugin are kernels imported."""
+    if (manager is not None and manager.extends_kernels) or "ascend_adapt.kernels.dispatch" in sys.modules:
+        from ascend_adapt.kernels import dispatch
+
+        dispatch.extend(manager.kernels(dispatch.unusable) if manager is not None else ())
 
 
 def _ask_for(kernels: Mapping[str, str] | None) -> None:

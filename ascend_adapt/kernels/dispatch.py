@@ -123,6 +123,7 @@ class Kernel:
 
     def __init__(self, name: str, backends: Sequence[Backend]) -> None:
         self.name = name
+        self.built_in = tuple(backends)
         self.backends = list(backends)
         self.choices: dict[tuple[Any, ...], Choice] = {}
         self._chosen: dict[tuple[Any, ...], Implementation] = {}
@@ -174,6 +175,13 @@ class Kernel:
         for backend in self.backends:
             if not backend.devices or device in backend.devices:
                 yield backend, _unfit(backend, call)
+
+    def extend(self, backends: Sequence[Backend]) -> None:
+        """Prefer these to the built-in ones, in place of what was so preferred before, and choose anew."""
+        extended = [*backends, *self.built_in]
+        if extended != self.backends:
+            self.backends = extended
+            self.forget()
 
     def forget(self) -> None:
         """Choose anew from now on."""
@@ -271,6 +279,23 @@ def ask_for(wishes: Mapping[str, str] | None) -> None:
                 f"kernels {dict(wishes or {})!r}: {name} has no backend {backend!r} — choose one of {', '.join(known)}"
             )
     requests.state(wishes)
+
+
+def unusable(kernel: str, backend: Any) -> str:
+    """Return "" if ``backend`` may extend the kernel of that name, else why not, in words."""
+    if kernel not in kernels():
+        return f"there is no kernel {kernel!r}, expected one of {', '.join(kernels())}"
+    if not isinstance(backend, Backend):
+        return f"{backend!r} is no backend, expected a Backend of ascend_adapt.kernels.dispatch"
+    if backend.name in [one.name for one in kernels()[kernel].built_in]:
+        return f"{kernel} has a backend {backend.name!r} of its own, expected another name"
+    return ""
+
+
+def extend(backends: Sequence[tuple[str, Backend]]) -> None:
+    """Prefer these backends, by kernel, to the built-in ones, in place of all that an earlier call has given."""
+    for name, kernel in kernels().items():
+        kernel.extend([backend for extended, backend in backends if extended == name])
 
 
 def choices() -> tuple[Choice, ...]:

@@ -284,6 +284,10 @@ def _plugins(request: requests.Request, environ: Mapping[str, str]) -> PluginMan
     manager = PluginManager.of(wanted)
     manager.check_names(wanted.disable, wanted.allowed_plugins, (*request.allow_drift, *wanted.allow_drift))
     manager.hosts(manager.patches(), hosts.KNOWN)
+    if manager.extends_kernels:
+        from ascend_adapt.kernels import dispatch
+
+        manager.kernels(dispatch.unusable)
     if manager.problems:
         raise LaunchError("\n".join(manager.problems))
     return manager

@@ -117,6 +117,10 @@ def test_bad_input_is_one_clear_paragraph(ascend_run, argv, code, text, tmp_path
     [
         ("raise RuntimeError('out of\\ncoffee')", "importing broken_plugin raised RuntimeError: out of coffee"),
         (
+            "from ascend_adapt import hookimpl\n@hookimpl\ndef register_kernels(): return [('glue', None)]",
+            "there is no kernel 'glue'",
+        ),
+        (
             "import ascend_adapt\n@ascend_adapt.hookimpl\ndef register_patchs(): return []",
             "unknown hook 'register_patchs'",
         ),
