@@ -7,6 +7,8 @@ import functools
 import importlib
 import os
 import sys
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("one", selection.patches, ids=full_name)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let the processes of the tests begin."""
+    asking = ("test_on_a_stand_in", "test_on_the_installed_target")
+    items = [item for item in session.items if isinstance(item, pytest.Function) and item.originalname in asking]
+    if not session.config.option.collectonly:
+        session.config.stash[_SELECTION].foresee(item.callspec.params for item in items)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave no process behind."""
+    session.config.stash[_SELECTION].close()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the guard behind all that it guards."""
     items.sort(key=lambda item: item.name.startswith("test_every_patch_reached_applied"))
@@ -162,8 +177,9 @@ class Selection:
         self.why_not_real: dict[str, str] = {}
         self.not_shown: list[str] = []
         self.records: list[evidence.Record] = []
-        self._stages: dict[tuple[str, ...], dict[str, dict[str, list[str]]]] = {}
-        self._real: dict[tuple[str, str], dict[str, list[str]]] = {}
+        self._stages: dict[tuple[str, ...], Future[dict[str, dict[str, list[str]]]]] = {}
+        self._real: dict[tuple[str, str], Future[dict[str, list[str]]]] = {}
+        self._processes = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
 
     @classmethod
     def of(cls, config: pytest.Config) -> Selection:
@@ -217,16 +233,18 @@ class Selection:
 
     def on_stand_in(self, one: Registered, topic: str) -> dict[str, list[str]]:
         """Return the results of one topic of a patch's scenarios: scenario -> [passed, failed or not shown, text]."""
-        name = full_name(one)
-        together = topic in _TOGETHER
-        trees = {full_name(each): self._tree_of(each) for each in (self.patches if together else (one,))}
-        topics = [each for each in scenarios.of(one.patch) if (each in _TOGETHER) == together]
-        key = (*_TOGETHER,) if together else (name,)
-        if key not in self._stages:
-            plan = {"patches": trees, "plugins": self.modules, "topics": topics}
-            self._stages[key] = stage.run(plan, self._environ())
-        told = self._stages[key][name]
+        told = self._stage(one, topic).result()[full_name(one)]
         return {text: result for text, result in told.items() if text.startswith(f"{topic}: ")}
+
+    def _stage(self, one: Registered, topic: str) -> Future[dict[str, dict[str, list[str]]]]:
+        together = topic in _TOGETHER
+        key = (*_TOGETHER,) if together else (full_name(one),)
+        if key not in self._stages:
+            trees = {full_name(each): self._tree_of(each) for each in (self.patches if together else (one,))}
+            topics = [each for each in scenarios.of(one.patch) if (each in _TOGETHER) == together]
+            plan = {"patches": trees, "plugins": self.modules, "topics": topics}
+            self._stages[key] = self._processes.submit(stage.run, plan, self._environ())
+        return self._stages[key]
 
     def _tree_of(self, one: Registered) -> str | None:
         """The tree whose target has the shape to stand in for: where the patch fits."""
@@ -237,12 +255,33 @@ class Selection:
 
     def on_real_target(self, one: Registered) -> list[str]:
         """Return [passed, failed or not shown, text] of a patch on the installed target, in a process of its own."""
+        return self._real_target(one).result()[full_name(one)]
+
+    def _real_target(self, one: Registered) -> Future[dict[str, list[str]]]:
         key = (one.patch.target.module, self.device_of(one))
         if key not in self._real:
             together = [each for each in self.patches if (each.patch.target.module, self.device_of(each)) == key]
             names = [full_name(each) for each in together if self.verdict(each).state == "armed"]
-            self._real[key] = real_target.run(names, self.modules, key[1], self._environ())
-        return self._real[key][full_name(one)]
+            self._real[key] = self._processes.submit(real_target.run, names, self.modules, key[1], self._environ())
+        return self._real[key]
+
+    def foresee(self, asked: Iterable[Mapping[str, Any]]) -> None:
+        """Start the processes that tests with these parameters will ask for, in their order, one for each core."""
+        for parameters in asked:
+            one = parameters["one"]
+            if "topic" in parameters:
+                self._stage(one, parameters["topic"])
+            elif self.tier != "hardware" and self.is_on_real_target(one, self.verdict(one)):
+                self._real_target(one)
+
+    def close(self) -> None:
+        """Start nothing more, and wait for what runs."""
+        self._processes.shutdown(cancel_futures=True)
+
+    @staticmethod
+    def is_on_real_target(one: Registered, outcome: Outcome) -> bool:
+        """Return whether a patch of this verdict is tried on what is installed."""
+        return outcome.state == "armed" and one.patch.host_script is None
 
     def _environ(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ASCEND_ADAPT")}

@@ -6,6 +6,7 @@ stand-in of its own first on sys.path. Prints one JSON object: patch -> scenario
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -43,6 +44,7 @@ def main() -> None:
     loaded = {name for name, one in patches.items() if _is_loaded(one)}
     if "compile" in plan["topics"]:
         _warm_torch_up()
+    gc.freeze()  # else each child's first collection copies every page of it
     results: dict[str, dict[str, list[str]]] = {name: {} for name in patches}
     with tempfile.TemporaryDirectory() as folder:
         for name, one in patches.items():

@@ -15,7 +15,7 @@ def test_on_the_installed_target(one: Registered, selection: Selection) -> None:
     outcome = selection.verdict(one)
     selection.why_not_real[full_name(one)] = outcome.reason
     require(outcome.state in ("armed", "skipped", "not_needed"), f"is {outcome.state}: {outcome.reason}")
-    if outcome.state != "armed" or one.patch.host_script is not None:
+    if not selection.is_on_real_target(one, outcome):
         pytest.skip(f"{outcome.state}: {outcome.reason}")
     result, text = selection.on_real_target(one)
     selection.why_not_real[full_name(one)] = text
