@@ -33,6 +33,8 @@ class _Origin:
 class PluginManager:
     """The plugins of this process; ``problems`` tells those that could not be used, one paragraph each.
 
+    ``without_kernels`` names those whose kernel backends are left out.
+
     Args:
         extra: plugin modules or objects to register after the installed ones.
         disabled: plugins, by entry-point name, that are not even loaded.
@@ -44,6 +46,7 @@ class PluginManager:
     ) -> None:
         self.problems: list[str] = []
         self.known: list[str] = []
+        self.without_kernels: set[str] = set()
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         self._origins: dict[str, _Origin] = {}
@@ -154,7 +157,7 @@ class PluginManager:
                     self._kernels[origin.plugin] = []
         taken: dict[tuple[str, str], str] = {}
         result = []
-        for plugin in sorted(self._kernels):
+        for plugin in sorted(set(self._kernels) - self.without_kernels):
             for kernel, backend in self._kernels[plugin]:
                 if taken.setdefault((kernel, backend.name), plugin) == plugin:
                     result.append((kernel, backend))

@@ -235,6 +235,7 @@ class _Joined:
     stated: Settings | None = None
     """The settings before, if this call has changed them."""
     plugins: list[Any] = field(default_factory=list)
+    silenced: set[str] = field(default_factory=set)
     disabled: dict[Registered, Outcome] = field(default_factory=dict)
     patches: list[Registered] = field(default_factory=list)
 
@@ -244,6 +245,8 @@ class _Joined:
         manager.add(self.plugins)
         manager.check_names(wanted.disable, ())
         usable = self._usable()
+        self.silenced = set(wanted.disable) - manager.without_kernels
+        manager.without_kernels |= self.silenced
         _extend_kernels(manager)
         _tell_problems(manager.problems[self.known_problems :], wanted)
         now = self.in_force.settings
@@ -265,6 +268,7 @@ class _Joined:
                 return  # disable() was called meanwhile
             self.in_force.session.forget(self.patches)
             self.in_force.manager.remove(self.plugins)
+            self.in_force.manager.without_kernels -= self.silenced
             self._usable()
             _extend_kernels(self.in_force.manager)
             del self.in_force.manager.problems[self.known_problems :]

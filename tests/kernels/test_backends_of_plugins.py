@@ -102,6 +102,9 @@ def test_joining_adds_them_and_leaving_takes_just_those_back():
     with ascend_adapt.enabled(plugins=[plugin(mine("a_second"), name="another")]):
         assert [one.name for one in dispatch.kernels()["gelu"].backends][:3] == ["a_second", "counting", "npu"]
     assert [one.name for one in dispatch.kernels()["gelu"].backends][:2] == ["counting", "npu"]
+    with ascend_adapt.enabled(disable=["fast_kernels"]):
+        assert [one.name for one in dispatch.kernels()["gelu"].backends][0] == "npu"
+    assert [one.name for one in dispatch.kernels()["gelu"].backends][0] == "counting"
 
 
 @pytest.mark.parametrize(
