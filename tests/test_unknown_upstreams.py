@@ -53,7 +53,7 @@ def _only_the_patches_of_this_test(site, monkeypatch):
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "stand_in")
 
 
-def test_an_unknown_commit_says_what_drifted_and_runs(site: Site, monkeypatch) -> None:
+def test_an_unknown_commit_says_what_drifted_and_runs(site: Site, monkeypatch, caplog) -> None:
     monkeypatch.syspath_prepend(
         checkout(site, "megatron-deepspeed", "def loss(total, count): return total / count ** 2\n")
     )
@@ -69,6 +69,26 @@ def test_an_unknown_commit_says_what_drifted_and_runs(site: Site, monkeypatch) -
     assert status["gone"].reason == "megatron.loss:scaled_loss: 'scaled_loss' is not in module megatron.loss"
     assert "megatron.loss:loss" in status["changed"].reason
     assert loss(8, 2) == 2
+    # In the job's own output, once: where upstream then fails, nothing else would tell why.
+    told = [message for message in caplog.messages if "drifted" in message]
+    assert len(told) == 2
+    assert "'gone' (plugin 'stand_in'" in told[0]
+    assert told[0].endswith("'scaled_loss' is not in module megatron.loss — without it: crash (a test)")
+
+
+@pytest.mark.parametrize(("name", "value"), [("RANK", "1"), ("ASCEND_ADAPT_ALLOW_DRIFT", "gone,changed")])
+def test_what_drifted_is_told_by_one_rank_and_not_if_it_is_allowed(
+    site: Site, monkeypatch, caplog, name, value
+) -> None:
+    monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(
+        checkout(site, "megatron-deepspeed", "def loss(total, count): return total / count ** 2\n")
+    )
+    enable(plugins=[patches("crash")], device="cpu")
+    import megatron.loss  # noqa: F401
+
+    assert enable()["gone"].state == "drifted"
+    assert "drifted" not in caplog.text
 
 
 def test_an_unknown_commit_stops_where_numbers_would_be_wrong(site: Site, monkeypatch) -> None:

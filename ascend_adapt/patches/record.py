@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -10,6 +12,8 @@ from ascend_adapt.errors import AdaptError, PatchConflict, PatchDrift, PatchFail
 from ascend_adapt.patches.application import Application
 from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.spec import Patch, Registered
+
+logger = logging.getLogger("ascend_adapt")
 
 _ERRORS: dict[str, type[AdaptError]] = {"drifted": PatchDrift, "failed": PatchFailed, "lost": PatchLost}
 
@@ -24,6 +28,7 @@ class Record:
     found: str = ""
     conflicts: bool = False
     applications: list[Application] = field(default_factory=list)
+    _told: str = ""
 
     @property
     def patch(self) -> Patch:
@@ -53,7 +58,7 @@ class Record:
         return self.registered.outcome(self.state, self.reason, self.found)
 
     def raise_grave(self, strict: bool, allow_drift: Collection[str]) -> None:
-        """Raise if the patch drifted, failed or was lost, and must not be passed over.
+        """Raise if the patch drifted, failed or was lost, and must not be passed over; else rank 0 logs it once.
 
         Raises:
             PatchConflict: it failed because another patch excludes it.
@@ -67,11 +72,14 @@ class Record:
             raise PatchConflict(self.reason)
         error = _ERRORS.get(self.state)
         is_grave = strict or (self.patch.without == "wrong numbers" and self.state != "lost")
-        if error is not None and is_grave and not self.registered.is_named(allow_drift):
-            raise error(
-                f"{self.registered} {self.state}: {self.reason} — without it: {self.patch.without} "
-                f"({self.patch.why}); --allow-drift {self.registered.name} goes on without"
-            )
+        if error is None or self.registered.is_named(allow_drift):
+            return
+        told = f"{self.registered} {self.state}: {self.reason} — without it: {self.patch.without} ({self.patch.why})"
+        if is_grave:
+            raise error(f"{told}; --allow-drift {self.registered.name} goes on without")
+        if self._told != told and os.environ.get("RANK", "0") == "0":
+            self._told = told
+            logger.warning("ascend_adapt: %s", told)
 
 
 def as_reason(error: Exception) -> str:

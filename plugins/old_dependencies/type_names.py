@@ -50,13 +50,6 @@ PATCHES = (
         host=BIGSCIENCE,
     ),
     type_names(
-        "type_names_of_gradients_by_accelerator",
-        f"{_OPTIMIZER}.clip_grads:clip_grad_norm_fp32",
-        "param.grad.type() == 'torch.{}.FloatTensor'.format(get_accelerator().device_name())",
-        host=MEGATRON_DEEPSPEED,
-        named=CPU,
-    ),
-    type_names(
         "type_names_of_masters_by_accelerator",
         f"{_OPTIMIZER}.optimizer:Float16OptimizerWithFloat16Params.__init__",
         "param.type() == 'torch.{}.FloatTensor'.format(format(get_accelerator().device_name()))",

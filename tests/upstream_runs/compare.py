@@ -65,10 +65,10 @@ def run(job: UpstreamJob, place: Place, side: Side, *, disable: Sequence[str] = 
     """Run a job once, and add what was seen to its side."""
     peaks = place.folder / "peaks"
     peaks.mkdir(parents=True, exist_ok=True)
-    # A job may have a path of its own.
-    path = os.pathsep.join(filter(None, (str(HERE / "measuring"), job.variables.get("PYTHONPATH", ""))))
-    variables = {**job.variables, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "UPSTREAM_RUNS_PEAKS": str(peaks)}
-    ended = upstream_job.run(replace(job, variables=variables), place, disable=disable, adapt=adapt)
+    path = os.pathsep.join([str(HERE / "measuring"), *([job.path(place)] if job.path else [])])
+    variables = {**job.variables, "PYTHONUNBUFFERED": "1", "UPSTREAM_RUNS_PEAKS": str(peaks)}
+    measured = replace(job, variables=variables, path=lambda place: path)
+    ended = upstream_job.run(measured, place, disable=disable, adapt=adapt)
     if ended.code == 0 and ended.losses:
         side.losses = side.losses or ended.losses
         side.milliseconds += steps_ms(ended.times, len(ended.losses))

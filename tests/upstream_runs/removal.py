@@ -3,8 +3,8 @@
     python tests/upstream_runs/removal.py hugging_face --seen runs/removal.jsonl --write docs/upstreams/hugging-face.md
     python tests/upstream_runs/removal.py megatron_core megatron_lm --device cpu --device npu-emulated --seen FILE
 
-A patch is taken out of the quickest job in which a rank tells that it was applied, then of the next one, until its
-absence shows. Every run is added to the file of --seen, and none that is in it is made again: what was stopped goes on.
+A patch is taken out of the first job in which a rank tells that it was applied, then of the next one, until its absence
+shows. Every run is added to the file of --seen, and none that is in it is made again: what was stopped goes on.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def effect(whole: Record, without: Record, bound: float) -> Effect:
 
 def _one_line(told: str) -> str:
     """Return what was told without the folders of this machine, which tell nobody anything, for a cell of a table."""
-    plain = re.sub(r"(/[\w.+-]+){2,}/", "", told).replace("|", "\\|").replace("`", "'")
+    plain = re.sub(r"(/[\w.+-]+){2,}/|^\[?rank\d+\]?: | \(exit code \d+\); its log:.*", "", told)
+    plain = plain.replace("|", "\\|").replace("`", "'")
     return " ".join(plain.split())[:220]
 
 
@@ -114,10 +115,10 @@ def uses(
     """Return, for each patch that was applied, groups of whole jobs to take it out of until it shows.
 
     A patch for some devices has a group for each of them, as they may need it for different things; any other has one.
-    In a group are at most ``tries`` jobs of each device, the quickest first.
+    In a group are at most ``tries`` jobs of each device, in the order of ``wholes``.
     """
     found: dict[str, dict[str, list[Record]]] = {}
-    for record in sorted(wholes, key=lambda one: (devices.index(one.device), one.seconds)):
+    for record in sorted(wholes, key=lambda one: devices.index(one.device)):
         for patch in record.applied:
             group = found.setdefault(patch, {}).setdefault(record.device if for_devices.get(patch) else "any", [])
             if sum(one.device == record.device for one in group) < tries:
@@ -177,6 +178,7 @@ def main() -> int:
     parser.add_argument("jobs", nargs="+", metavar="CODE_BASE[:JOB]", help=f"of {', '.join(upstream_job.names())}")
     parser.add_argument("--device", action="append", choices=DEVICES, help="repeatable; the first is tried first")
     parser.add_argument("--seen", type=Path, required=True, metavar="FILE", help="records of runs, read and added to")
+    parser.add_argument("--plugin", action="append", help="repeatable; only patches of these plugins, default all")
     parser.add_argument("--tries", type=int, default=3, help="in how many jobs a patch is looked for an effect")
     parser.add_argument(
         "--at-most", type=int, default=None, metavar="RUNS", help="stop after so many; then the code is 1"
@@ -197,6 +199,8 @@ def main() -> int:
         removal = Removal(known.seen, (known.keep or Path(scratch)).absolute(), limit)
         wholes = [record for record in (whole_job(removal, *one) for one in _product(chosen, devices)) if record]
         found = uses(wholes, devices, for_devices, known.tries)
+        if known.plugin:
+            found = {patch: groups for patch, groups in found.items() if patch.partition(".")[0] in known.plugin}
         made = list(rows(removal, chosen, found))
     told = table(made, {name: patch.without for name, patch in patches.items()})
     if known.write is None:

@@ -27,6 +27,7 @@ WHOLE = Record("base:one", "cpu", "float32", (), True, 10.0, 0, (2.0, 1.0), ("p.
         ({"seconds": 19.0}, False, "the same losses, every digit"),
         ({"problems": ("p.b lost: reloaded",)}, True, "p.b lost: reloaded"),
         ({"code": 1, "told": "KeyError: 'step'"}, True, "`KeyError: 'step'`"),
+        ({"code": 1, "told": "[rank1]: KeyError: 1 (exit code 1); its log: /a/b/rank-1.log"}, True, "`KeyError: 1`"),
         ({"code": 1, "told": "OSError: /some/where/of/ours/a.py: a|b"}, True, r"`OSError: a.py: a\|b`"),
     ],
 )
@@ -35,14 +36,14 @@ def test_what_the_absence_of_a_patch_does(changed, shows: bool, told: str) -> No
     assert removal.effect(WHOLE, without, 1e-4) == removal.Effect(shows, told)
 
 
-def test_a_patch_is_taken_out_of_the_quickest_jobs_of_each_device_it_is_for() -> None:
-    slow = replace(WHOLE, job="base:slow", seconds=20.0)
-    emulated = replace(WHOLE, job="base:other", device="npu-emulated", seconds=5.0)
+def test_a_patch_is_taken_out_of_the_first_jobs_of_each_device_it_is_for() -> None:
+    second = replace(WHOLE, job="base:second")
+    emulated = replace(WHOLE, job="base:other", device="npu-emulated")
     for_devices = {"p.a": ("cpu", "npu"), "p.b": ()}
-    found = removal.uses([emulated, slow, WHOLE], ("cpu", "npu-emulated"), for_devices, tries=1)
+    found = removal.uses([emulated, WHOLE, second], ("cpu", "npu-emulated"), for_devices, tries=1)
     assert found == {"p.a": [[WHOLE], [emulated]], "p.b": [[WHOLE, emulated]]}
-    found = removal.uses([emulated, slow, WHOLE], ("cpu", "npu-emulated"), for_devices, tries=2)
-    assert found["p.b"] == [[WHOLE, slow, emulated]]
+    found = removal.uses([emulated, WHOLE, second], ("cpu", "npu-emulated"), for_devices, tries=2)
+    assert found["p.b"] == [[WHOLE, second, emulated]]
 
 
 @pytest.fixture

@@ -81,6 +81,7 @@ PEER = "[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.
         (["[rank1]: KeyError: 'step'", PEER, TORCHRUN], "[rank1]: KeyError: 'step'"),
         (["ascend-run: rank 0 on one failed first: q, k: are 2", "ascend-run: rehearsal: 3"], "q, k: are 2"),
         ([TORCHRUN], TORCHRUN),
+        (["ERROR:megatron.core.utils:make failed", TORCHRUN], "ERROR:megatron.core.utils:make failed"),
         (["one", "two"], "two"),
     ],
 )

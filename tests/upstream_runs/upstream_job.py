@@ -75,7 +75,8 @@ class UpstreamJob:
     rank prints, one group each, oldest first. ``bound`` is by how much they may differ between devices in float32,
     relative. ``needs`` names packages that must be installed. The code base itself takes 16 bits on no device of
     ``float32_only``. ``resumes`` names the job that it is with an interruption: its last loss is the same.
-    ``any_model`` is whether it trains the place's model, if one is given.
+    ``path`` returns what is on the job's PYTHONPATH. ``any_model`` is whether it trains the place's model, if that is
+    given.
     """
 
     name: str
@@ -92,6 +93,7 @@ class UpstreamJob:
     any_model: bool = False
     release: tuple[str, str] | None = None
     options: tuple[str, ...] = ()
+    path: Callable[[Place], str] | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     seconds: int = 900
 
@@ -162,7 +164,9 @@ class Ended:
         """The last line that looks like an error, for a table of failures."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
         errors = [
-            line for line in lines if re.match(r"(\[?rank ?\d+\]?:? *)?[\w.]*(Error|Exception|Interrupt)\b", line)
+            line
+            for line in lines
+            if re.match(r"(\[?rank ?\d+\]?:? *)?([\w.]*(Error|Exception|Interrupt|PatchDrift)\b|ERROR:)", line)
         ]
         # What torchrun says of a rank's end, and other ranks of theirs, tells nothing of its cause.
         causes = [line for line in errors if not re.search("ChildFailedError|Connection closed by peer", line)]
@@ -188,6 +192,8 @@ def run(
     kept = {name: value for name, value in environ.items() if name in _KEPT or not _LEFT_OUT.match(name)}
     extensions = {"TORCH_EXTENSIONS_DIR": str(place.shared / "torch_extensions")}
     variables = {**kept, "PATH": path, "OMP_NUM_THREADS": "1", **extensions, **job.variables}
+    if job.path is not None:
+        variables["PYTHONPATH"] = job.path(place)
     code, lines = _lines(command, place.folder, variables, job.seconds)
     output = "".join(text for _, text in lines)
     (place.folder / "output.txt").write_text(output)

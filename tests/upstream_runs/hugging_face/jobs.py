@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import yaml
 from upstream_job import Place, UpstreamJob
+
+from ascend_adapt.emulation import wheel
 
 HERE = Path(__file__).parent
 STEPS = 6
@@ -117,6 +120,12 @@ def multi_gpu(place: Place) -> Sequence[str]:
     return accelerate(place, "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--dynamo_backend", "no")
 
 
+def torch_npu(place: Place) -> str:
+    """Return the folder of an unpacked torch_npu for the installed torch, without the CANN that it needs."""
+    environ = {name: value for name, value in os.environ.items() if name != "ASCEND_HOME_PATH"}
+    return str(wheel.for_installed_torch(environ).site)
+
+
 # The Trainer prints four digits, and the loop six. It refuses --bf16 on a CPU without --use_cpu.
 TRAINER = {"loss": r"'loss': '?([0-9.]+)", "bound": 2e-4, "float32_only": ("cpu",), "any_model": True}
 LORA = {**TRAINER, "needs": ("peft",)}
@@ -127,6 +136,14 @@ JOBS = (
         for stage in (2, 3)
     ),
     UpstreamJob("llama-ddp", lambda place: trainer(place, "llama"), **TRAINER),
+    # An image for NPUs on a machine that has none.
+    UpstreamJob(
+        "llama-ddp-torch_npu-without-cann",
+        lambda place: trainer(place, "llama"),
+        devices=("cpu", "cuda"),
+        path=torch_npu,
+        **TRAINER,
+    ),
     UpstreamJob("lora-zero2", lambda place: lora(place, 2), **LORA),
     UpstreamJob("lora-zero3", lambda place: lora(place, 3), **LORA),
     UpstreamJob("accelerate-config-zero3", by_configuration),

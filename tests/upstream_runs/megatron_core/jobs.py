@@ -34,7 +34,8 @@ def job(version: str, layout: str) -> UpstreamJob:
         lambda place: command(place, version, layout),
         release=("megatron-core", version),
         nproc=tensor * pipeline,
-        variables={"PYTHONPATH": str(RELEASES.cache / f"megatron-core-{version}"), "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+        path=lambda place: str(RELEASES.cache / f"megatron-core-{version}"),
+        variables={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         bound=1e-5,
         any_model=True,
     )

@@ -25,6 +25,10 @@ def data(place: Place) -> tuple[str, str, str]:
     # Both scripts load what they find where they save.
     shutil.rmtree(place.folder / "checkpoints", ignore_errors=True)
     folder = place.shared / "data"
+    # The order of samples is made once, and kept beside the data.
+    shutil.rmtree(folder / "index-cache", ignore_errors=True)
+    for kept in folder.glob("*_indexmap_*"):
+        kept.unlink()
     prefix, vocabulary, merges = folder / "meg-gpt2", folder / "vocab.json", folder / "merges.txt"
     if not (folder / "done").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,6 +91,24 @@ def by_deepspeed(ranks: int, stage: int, *arguments: str, engine: bool = True) -
     return command
 
 
+def without_the_engine(*arguments: str) -> Callable[[Place], Sequence[str]]:
+    """Return a script of our own that trains with Megatron's optimizers, as a user's own script would."""
+
+    def command(place: Place) -> Sequence[str]:
+        prefix, vocabulary, merges = data(place)
+        model = {"num-layers": 2, "hidden-size": 64, "num-attention-heads": 4}
+        length = {"seq-length": 32, "max-position-embeddings": 32}
+        batch = {"micro-batch-size": 2, "global-batch-size": 8, "train-iters": 8}
+        text = {"data-path": prefix, "vocab-file": vocabulary, "merge-file": merges, "data-impl": "mmap"}
+        rate = {"lr": 1.5e-3, "min-lr": 1e-5, "lr-decay-style": "cosine", "lr-decay-iters": 320, "clip-grad": 1.0}
+        told = {"log-interval": 1, "eval-interval": 100, "eval-iters": 1, "split": "949,50,1"}
+        valued = {**model, **length, **batch, **text, **rate, **told}
+        words = [word for name, value in valued.items() for word in (f"--{name}", str(value))]
+        return [str(HERE / "train.py"), *words, *_in_the_ranks(place), *arguments, *_precision(place)]
+
+    return command
+
+
 def _port() -> str:
     """A port that is free now: the scripts choose one themselves, and several jobs may run at a time."""
     with socket.socket() as found:
@@ -117,7 +139,12 @@ def _precision(place: Place) -> list[str]:
 
 
 def job(
-    name: str, code_base: str, command: Callable[[Place], Sequence[str]], ranks: int = 2, bound: float = 1e-4
+    name: str,
+    code_base: str,
+    command: Callable[[Place], Sequence[str]],
+    ranks: int = 2,
+    bound: float = 1e-4,
+    path: Callable[[Place], str] | None = None,
 ) -> UpstreamJob:
     """Return one job; Megatron prints seven digits of a loss."""
     return UpstreamJob(
@@ -128,7 +155,8 @@ def job(
         devices=("cpu", "npu-emulated", "cuda"),
         loss=LOSS,
         bound=bound,
-        any_model=code_base == DEEPSPEEDAI,
+        path=path,
+        any_model=code_base == DEEPSPEEDAI and path is None,
         variables={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     )
 
@@ -139,13 +167,26 @@ SAME = ("--use-cpu-initialization", "--hidden-dropout", "0", "--attention-dropou
 NO_PIPE = ("--no-pipeline-parallel", "--recompute-method", "uniform")
 TP2 = ("--tensor-model-parallel-size", "2")
 PP2 = ("--pipeline-model-parallel-size", "2")
+FP16 = ("--fp16", "--initial-loss-scale", "1024")
 RESET = ("--reset-attention-mask", "--reset-position-ids")
+# Megatron's own distributed optimizer is for 16 bits.
+SHARDS = (*FP16, "--use-distributed-optimizer")
+
+
+def checkout(place: Place) -> str:
+    """Return the code base's folder, for a script of our own."""
+    return str(place.checkout)
+
+
 JOBS = (
     job("deepspeedai-zero1", DEEPSPEEDAI, by_deepspeed(2, 1, *NO_PIPE, *SAME)),
     # Below zero.Init even the initialization on the CPU draws its numbers on the device.
     job("deepspeedai-zero3", DEEPSPEEDAI, by_deepspeed(2, 3, *NO_PIPE, *SAME), bound=1e-2),
     job("deepspeedai-tp2", DEEPSPEEDAI, by_deepspeed(2, 1, *NO_PIPE, *TP2, *SAME)),
     job("deepspeedai-pp2", DEEPSPEEDAI, by_deepspeed(2, 1, *PP2, *SAME)),
+    job("deepspeedai-engineless", DEEPSPEEDAI, without_the_engine(*SAME), path=checkout),
+    job("deepspeedai-engineless-fp16", DEEPSPEEDAI, without_the_engine(*SAME, *FP16), path=checkout, bound=1e-3),
+    job("deepspeedai-engineless-shards", DEEPSPEEDAI, without_the_engine(*SAME, *SHARDS), path=checkout, bound=1e-3),
     job("bigscience-one", BIGSCIENCE, by_torch(1, *SAME), ranks=1),
     job("bigscience-one-zero1", BIGSCIENCE, by_deepspeed(1, 1, *SAME), ranks=1),
     job("bigscience-tp2", BIGSCIENCE, by_torch(2, *TP2, *SAME)),
@@ -155,7 +196,7 @@ JOBS = (
     job("bigscience-zero1-tp2", BIGSCIENCE, by_deepspeed(2, 1, *TP2, *SAME)),
     job("bigscience-pp2", BIGSCIENCE, by_deepspeed(2, 1, *PP2, *SAME)),
     # From its default, 2**32, the loss scale would need more steps than these to come down.
-    job("bigscience-fp16", BIGSCIENCE, by_torch(2, *TP2, *SAME, "--fp16", "--initial-loss-scale", "1024"), bound=1e-3),
+    job("bigscience-fp16", BIGSCIENCE, by_torch(2, *TP2, *SAME, *FP16), bound=1e-3),
     job("bigscience-dropout", BIGSCIENCE, by_torch(2, *TP2), bound=1e-2),
     job("deepspeedai-dropout", DEEPSPEEDAI, by_deepspeed(2, 1, *NO_PIPE, *TP2), bound=1e-2),
 )
