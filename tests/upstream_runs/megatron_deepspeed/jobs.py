@@ -185,7 +185,9 @@ JOBS = (
     job("deepspeedai-tp2", DEEPSPEEDAI, by_deepspeed(2, 1, *NO_PIPE, *TP2, *SAME)),
     job("deepspeedai-pp2", DEEPSPEEDAI, by_deepspeed(2, 1, *PP2, *SAME)),
     job("deepspeedai-engineless", DEEPSPEEDAI, without_the_engine(*SAME), path=checkout),
-    job("deepspeedai-engineless-fp16", DEEPSPEEDAI, without_the_engine(*SAME, *FP16), path=checkout, bound=1e-3),
+    job(
+        "deepspeedai-engineless-reset", DEEPSPEEDAI, without_the_engine(*SAME, *FP16, *RESET), path=checkout, bound=1e-3
+    ),
     job("deepspeedai-engineless-shards", DEEPSPEEDAI, without_the_engine(*SAME, *SHARDS), path=checkout, bound=1e-3),
     job("bigscience-one", BIGSCIENCE, by_torch(1, *SAME), ranks=1),
     job("bigscience-one-zero1", BIGSCIENCE, by_deepspeed(1, 1, *SAME), ranks=1),
