@@ -37,12 +37,8 @@ def type_names(name: str, target: str, comparison: str) -> Patch:
 
 
 PATCHES = (
-    type_names(
-        "type_names_of_shards",
-        f"{OPTIMIZER}.distrib_optimizer:DistributedOptimizer._build_model_and_main_param_groups",
-        "model_param.type() == 'torch.cuda.FloatTensor'",
-    ),
-    type_names("type_names_of_master_shards", f"{OPTIMIZER}.distrib_optimizer:DistributedOptimizer.__init__", HALF),
+    # Of it and of all that it calls.
+    type_names("type_names_of_shards", f"{OPTIMIZER}.distrib_optimizer:DistributedOptimizer.__init__", HALF),
     type_names("type_names_of_masters", f"{OPTIMIZER}.optimizer:Float16OptimizerWithFloat16Params.__init__", HALF),
     type_names(
         "type_names_of_gradients",
