@@ -119,8 +119,9 @@ def check_compiler(device: torch.device) -> None:
     """
     missing = ""
     if device.type == "cpu":
-        if not any(map(shutil.which, _cpp_compilers())):
-            missing = f"{' and '.join(_cpp_compilers())} are missing, expected a C++ compiler"
+        compilers = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
+        if not any(map(shutil.which, compilers)):
+            missing = f"{compilers[0]} is missing, expected a C++ compiler"
     elif device.type == "cuda":
         if importlib.util.find_spec("triton") is None:
             missing = "triton is not installed, expected it beside a torch for CUDA"
@@ -128,11 +129,6 @@ def check_compiler(device: torch.device) -> None:
         missing = "torch_npu's compilers are not used here, expected a CPU or a GPU"
     if missing:
         raise TrainingError(f"--compile on {device.type}: {missing} — leave --compile out")
-
-
-def _cpp_compilers() -> list[str]:
-    own = os.environ.get("CXX")
-    return [own] if own else ["g++", "clang++"]
 
 
 def moment(device: torch.device) -> Any:

@@ -6,6 +6,7 @@ The format is torch.distributed.checkpoint's; ``checkpoint_folder`` says how it 
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -86,8 +87,10 @@ class Saver:
         except (TrainingError, OSError, RuntimeError, dcp.CheckpointException) as error:
             if group.rank == 0:
                 self.folder.abandon(iteration)
+            # A full disk may be told in other words: torch's writer of archives has its own.
+            why = f"{_reason(error)}; {_free(self.folder.path)}"
             raise TrainingError(
-                f"{self.folder.of(iteration)}: not saved ({_reason(error)}), the latest whole checkpoint is "
+                f"{self.folder.of(iteration)}: not saved ({why}), the latest whole checkpoint is "
                 f"{self.folder.latest() or 'none'} — make room, or correct the folder, and start again"
             ) from error
 
@@ -95,6 +98,11 @@ class Saver:
         """Return the sums of the files that this rank wrote, and rank 0's of all that no rank owns."""
         mine = [*aside.glob(f"__{self._group.rank}_*"), *(aside.glob(".metadata") if self._group.rank == 0 else ())]
         return {one.name: checksum(one) for one in mine if one.name not in (PROGRESS, SUMS)}
+
+
+def _free(folder: Path) -> str:
+    there = next((one for one in (folder, *folder.absolute().parents) if one.is_dir()), Path("/"))
+    return f"{shutil.disk_usage(there).free / 1e6:.0f} MB are free there"
 
 
 def _reason(error: BaseException) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -52,6 +54,7 @@ class Trainer:
         self.passes = passes(config, mesh, self.decoders)
         self.optimizer = Optimizer(self.parameters, config.optimizer)
         self.scaler = Scaler(config.precision)
+        self._has_run: set[str] = set()
         seed_dropout(config.seed, mesh)
 
     def step(
@@ -70,7 +73,8 @@ class Trainer:
         if is_scaled:
             # What an evaluation has overflowed is no matter of this step.
             devices.take_overflow(self.mesh.device)
-        loss = self.passes.train(batch, micro_batches, scale)
+        with self._eager_at_first("train"):
+            loss = self.passes.train(batch, micro_batches, scale)
         gradients.complete(self.parameters, self.mesh, tied=self.config.model.tied_embeddings)
         if scale != 1.0:
             gradients.scale(self.parameters, 1.0 / scale)
@@ -107,9 +111,18 @@ class Trainer:
         """Return the mean loss of all data-parallel ranks on their parts of one global batch."""
         for decoder in self.decoders:
             decoder.eval()
-        loss = self.passes.evaluate(batch, micro_batches)
+        with self._eager_at_first("evaluate"):
+            loss = self.passes.evaluate(batch, micro_batches)
         share = loss.float() / self.mesh.parallel.data
         return float(self.mesh.sum_over_all(share if self.mesh.tensor_rank == 0 else torch.zeros_like(share)))
+
+    def _eager_at_first(self, kind: str) -> AbstractContextManager[Any]:
+        """Leave the first passes of a kind as they are: kernels choose their backends then, which cuts a graph."""
+        if not self.config.compile or kind in self._has_run:
+            return nullcontext()
+        self._has_run.add(kind)
+        stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+        return stance
 
 
 def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:

@@ -62,6 +62,24 @@ def test_a_dry_run_adds_configuration_layout_and_memory(ascend_run):
     assert told == plan["config"]
 
 
+def test_what_is_asked_for_beside_the_dialect_is_in_the_configuration(ascend_run):
+    words = ["--device", "cpu", "--native", "megatron", *SIZES.split(), "--data-path", "d", "--vocab-size", "257"]
+    own = ["--compile", "--profile", "3-5", "--profile-ranks", "0-1"]
+    done = ascend_run("--nproc", "2", *own, *words, "--dry-run")
+    told = json.loads(done.stdout)["config"]
+    assert (told["compile"], told["profile"]) == (True, {"first": 3, "last": 5, "ranks": [0, 1]})
+    done = ascend_run("--nproc", "1", *own, *words, "--dry-run")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "ascend-run: profile: rank 1, expected below 1, the ranks there are — name others\n",
+    )
+    done = ascend_run("--profile", "3", "bash")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "ascend-run: --compile, --profile: are for --native — leave them out, or see what the script itself offers\n",
+    )
+
+
 def test_the_dialects_own_number_of_ranks(ascend_run, tmp_path):
     (tmp_path / "c.yml").write_text(
         '{"num_gpus": 4, "num-layers": 4, "hidden-size": 64, "num-attention-heads": 4, "seq-length": 32,'

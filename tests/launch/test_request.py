@@ -52,6 +52,8 @@ def test_repeatable_options():
         (["--device", "tpu", "train.py"], "invalid choice: 'tpu'"),
         (["--master-port", "70000", "train.py"], "is not a port"),
         (["--strict=yes", "train.py"], "--strict"),
+        (["--grace", "-1", "train.py"], "'-1' is no number of seconds"),
+        (["--grace", "inf", "train.py"], "'inf' is no number of seconds"),
     ],
 )
 def test_a_usage_error_is_one_line_and_exit_code_2(argv, text, capsys):
@@ -115,3 +117,11 @@ def test_native_is_no_module(capsys):
     with pytest.raises(SystemExit):
         parse(["-m", "--native", "neox", "a.yml"])
     assert "--native: takes neither -m nor --once" in capsys.readouterr().err
+
+
+def test_the_grace_and_what_a_native_run_is_asked_for_beside_its_dialect():
+    assert parse(["train.py"]).grace is None
+    words = ["--grace", "2.5", "--compile", "--profile", "3-5", "--profile-ranks", "0,2", "--native", "neox", "a.yml"]
+    request = parse(words)
+    assert (request.grace, request.compile, request.profile, request.profile_ranks) == (2.5, True, "3-5", "0,2")
+    assert request.arguments == ("a.yml",)
