@@ -15,6 +15,9 @@ import pytest
 import yaml
 from launch.terminals import read_all, screen, terminal
 
+from ascend_adapt.launch import native
+from ascend_adapt.launch.request import parse
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZES = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
@@ -78,6 +81,15 @@ def test_what_is_asked_for_beside_the_dialect_is_in_the_configuration(ascend_run
         2,
         "ascend-run: --compile, --profile: are for --native — leave them out, or see what the script itself offers\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "grace"),
+    [([], [], 10.0), ([], ["--save", "s", "--save-interval", "5"], 600.0), (["--grace", "30"], ["--save", "s"], 30.0)],
+)
+def test_a_run_that_saves_is_given_the_time_for_it(before, after, grace):
+    argv = [*before, "--native", "megatron", *SIZES.split(), "--data-path", "d", "--vocab-size", "257", *after]
+    assert native.prepare(parse(argv)).request.grace == grace
 
 
 def test_the_dialects_own_number_of_ranks(ascend_run, tmp_path):
