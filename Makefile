@@ -81,7 +81,8 @@ torture-checkpoint: RUNS = 100
 torture-checkpoint: install
 	$(BIN)/python bench/torture_checkpoint.py --runs $(RUNS) --seed $(SEED) --write docs/reliability.md
 
-# Four hosts in namespaces of this machine; needs root, and Debian's iproute2, openssh-server and pdsh.
+# Four hosts in namespaces of this machine; needs root, and Debian's iproute2, openssh-server and pdsh. GPT-NeoX on two
+# of them is from ASCEND_ADAPT_UPSTREAMS.
 hosts: install
 	ASCEND_ADAPT_HOSTS=all $(BIN)/python -m pytest tests/launch/hosts
 	test -e data/stdlib_text_document.bin || $(MAKE) demo

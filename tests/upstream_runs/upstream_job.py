@@ -198,7 +198,7 @@ def run(
     output = "".join(text for _, text in lines)
     (place.folder / "output.txt").write_text(output)
     times = tuple(at for at, text in lines for _ in re.findall(job.loss, text))
-    return Ended(code, _losses(job.loss, output, run_dir), output, _report(run_dir, variables), run_dir, times)
+    return Ended(code, _losses(job.loss, output, run_dir), output, report_of(run_dir, variables), run_dir, times)
 
 
 def _lines(
@@ -237,7 +237,8 @@ def _losses(pattern: str, output: str, run_dir: Path) -> tuple[float, ...]:
     return ()
 
 
-def _report(run_dir: Path, variables: Mapping[str, str]) -> Mapping[str, Any]:
+def report_of(run_dir: Path, variables: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return what ``ascend-adapt status RUN_DIR --json`` says."""
     command = [sys.executable, "-m", "ascend_adapt.cli", "status", str(run_dir), "--json"]
     ended = subprocess.run(command, env=dict(variables), capture_output=True, text=True)
     try:
