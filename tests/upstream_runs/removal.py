@@ -31,6 +31,8 @@ from ascend_adapt.plugin_manager import PluginManager
 BEGIN, END = "<!-- made by `make upstream-removals` -->\n", "<!-- end of what is made -->\n"
 HEAD = "| patch | declared | job | without it |\n|---|---|---|---|\n"
 DTYPE = "float32"
+# Of another order of operations, in fp32.
+ROUNDING = 1e-5
 # Of the whole job, its imports included: less is the noise of a machine that does other things as well.
 SLOWER = 2.0
 
@@ -47,17 +49,21 @@ class Effect:
     text: str
 
 
-def effect(whole: Record, without: Record, bound: float) -> Effect:
-    """Return what the absence of a patch did; losses may differ by ``bound``, relative, as they do between devices."""
+def effect(whole: Record, without: Record) -> Effect:
+    """Return what the absence of a patch did; a job on one device has the same losses each time."""
     if without.code:
         return Effect(True, f"`{_one_line(without.told)}`")
     if not without.losses:
         return Effect(True, "no loss is printed")
+    if len(whole.losses) != len(without.losses):
+        return Effect(True, f"{len(without.losses)} losses instead of {len(whole.losses)}")
     far = upstream_job.apart(whole.losses, without.losses)
-    if far > bound:
-        last = f"the last loss is {without.losses[-1]:.7g} instead of {whole.losses[-1]:.7g}"
-        same_number = len(whole.losses) == len(without.losses)
-        return Effect(True, f"other numbers: {last}" if same_number else "other numbers: not as many losses")
+    if far > ROUNDING:
+        pairs = zip(without.losses, whole.losses, strict=True)
+        step, (other, loss) = max(
+            enumerate(pairs, 1), key=lambda one: abs(one[1][0] - one[1][1]) / max(abs(one[1][1]), 1e-12)
+        )
+        return Effect(True, f"other numbers: loss {step} is {other:.7g} instead of {loss:.7g}")
     if worse := sorted(set(without.problems) - set(whole.problems)):
         return Effect(True, _one_line(worse[0]))
     if without.seconds > SLOWER * whole.seconds:
@@ -138,7 +144,7 @@ def rows(
             without = removal.run(name, job, whole.device, (patch,))
             if without is None:
                 break
-            told.append((whole, effect(whole, without, job.bound)))
+            told.append((whole, effect(whole, without)))
             if told[-1][1].shows:
                 break
         if not told:
