@@ -21,17 +21,15 @@ import sysconfig
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_models import busy_ms
 from rich.console import Console
 from rich.table import Table
 
 VOCABULARY = 50257
-WARM_UP = 5
+WARM_UP, PROFILED = 5, 2
 LR, WEIGHT_DECAY = 1.5e-4, 0.01
 
 
@@ -86,48 +84,99 @@ def configuration(options: argparse.Namespace, prefix: Path) -> Any:
 
 def steps_of(options: argparse.Namespace) -> int:
     """Return how many steps a side makes: before the clock, on it, and those the profiler sees."""
-    return WARM_UP + int(options.steps) + 4
+    return WARM_UP + int(options.steps) + PROFILED
 
 
-class Losses:
-    """A run's log that keeps the losses."""
+class Clock:
+    """Times the steps of a side, each of which ends by ``tick``, and looks at the GPU's kernels in the last of them.
 
-    def __init__(self) -> None:
-        self.told: list[float] = []
+    It is the log of a native run too.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.on_gpu = steps, False
+        self.losses: list[float] = []
+        self.seconds: list[float] = []
+        self.facts: dict[str, Any] = {}
+        self.profile: Any = None
+        self.before = self.began = time.perf_counter()
+
+    def tick(self, loss: float) -> None:
+        """A step has ended; the loss was waited for, the rest is now."""
+        import torch
+
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        now, done = time.perf_counter(), len(self.losses)
+        self.losses.append(loss)
+        if WARM_UP <= done < WARM_UP + self.steps:
+            self.seconds.append(now - self.before)
+        if self.on_gpu:
+            self._look(torch, done + 1)
+        if done + 1 == WARM_UP:
+            self.facts["warm_up_s"] = now - self.began
+        self.before = time.perf_counter()
+
+    def _look(self, torch: Any, done: int) -> None:
+        if done == WARM_UP:
+            torch.cuda.reset_peak_memory_stats()
+        elif done == WARM_UP + self.steps:
+            self.facts["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+            self.profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self.profile.start()
+        elif done == WARM_UP + self.steps + PROFILED:
+            self.profile.stop()
+            self.facts |= kernels_of(self.profile)
 
     def say(self, text: str) -> None:
         """Say nothing: the table does."""
 
     def step(self, metrics: Any) -> None:
-        """Keep the loss of a step."""
-        self.told.append(metrics.lm_loss)
+        """A native step has ended."""
+        self.tick(metrics.lm_loss)
 
     def evaluation(self, iteration: int, part: str, loss: float) -> None:
         """Nothing is evaluated."""
 
 
-def native(config: Any, device: Any) -> tuple[Callable[[], Any], list[float]]:
+def kernels_of(profile: Any, kept: int = 25) -> dict[str, Any]:
+    """Return how long a step keeps the GPU busy, and the kernels that take longest, in milliseconds a step."""
+    import torch
+
+    took: Counter[str] = Counter()
+    for event in profile.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            took[event.name[:120]] += event.time_range.end - event.time_range.start
+    each = {name: round(spent / PROFILED / 1e3, 3) for name, spent in took.most_common(kept)}
+    return {"busy_ms": sum(took.values()) / PROFILED / 1e3, "longest_kernels_ms": each}
+
+
+def native(config: Any, clock: Clock) -> None:
     """The native trainer's own loop."""
-    from ascend_adapt.native import mesh as meshes
-    from ascend_adapt.native.loop import Run
+    from ascend_adapt.native import loop
 
-    log = Losses()
-    run = Run(config, meshes.build(config.parallel, device), log, Path(tempfile.gettempdir()))
-    return run.step, log.told
+    with tempfile.TemporaryDirectory() as folder:
+        loop.train(config, folder, clock)
 
 
-def hugging_face(config: Any, device: Any) -> tuple[Callable[[], Any], list[float]]:
+def native_compiled(config: Any, clock: Clock) -> None:
+    """The native trainer with ``ascend-run --compile``."""
+    native(dataclasses.replace(config, compile=True), clock)
+
+
+def hugging_face(config: Any, clock: Clock) -> None:
     """transformers' GPT-2 as its users make it fast: SDPA, autocast, torch.compile, fused AdamW."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
+    from ascend_adapt.native import device as devices
     from ascend_adapt.native import mesh as meshes
     from ascend_adapt.native.samples import Samples
 
-    shape, length = config.model, config.data.seq_length
+    shape, device = config.model, devices.of_this_rank()
     settings = GPT2Config(
         vocab_size=shape.padded_vocab_size,
-        n_positions=length,
+        n_positions=config.data.seq_length,
         n_embd=shape.hidden_size,
         n_layer=shape.num_layers,
         n_head=shape.num_heads,
@@ -142,9 +191,7 @@ def hugging_face(config: Any, device: Any) -> tuple[Callable[[], Any], list[floa
     compiled = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY, fused=True)
     samples = Samples(config, meshes.single(device), "train")
-    losses: list[float] = []
-
-    def step() -> None:
+    for _ in range(config.iterations):
         tokens = samples.next(1)["tokens"]
         with torch.autocast(device.type, torch.bfloat16):
             loss = compiled(input_ids=tokens, labels=tokens).loss
@@ -152,14 +199,7 @@ def hugging_face(config: Any, device: Any) -> tuple[Callable[[], Any], list[floa
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(float(loss))
-
-    return step, losses
-
-
-def native_compiled(config: Any, device: Any) -> tuple[Callable[[], Any], list[float]]:
-    """The native trainer with ``ascend-run --compile``."""
-    return native(dataclasses.replace(config, compile=True), device)
+        clock.tick(float(loss))
 
 
 SIDES = {"native": native, "native, compiled": native_compiled, "Hugging Face, compiled": hugging_face}
@@ -167,59 +207,15 @@ SIDES = {"native": native, "native, compiled": native_compiled, "Hugging Face, c
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Train one side in this process; return medians and what it held."""
-    import torch
-
     from ascend_adapt.native import device as devices
     from ascend_adapt.native.flops import model_flops
 
-    device = devices.of_this_rank()
-    on_gpu = device.type == "cuda"
-    torch.distributed.init_process_group(
-        devices.backend(device), store=torch.distributed.HashStore(), rank=0, world_size=1
-    )
-    config = configuration(options, options.words)
-    step, losses = SIDES[options.side](config, device)
-    begun = time.perf_counter()
-    for _ in range(WARM_UP):
-        step()
-    told: dict[str, Any] = {"warm_up_s": time.perf_counter() - begun}
-    if on_gpu:
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-    seconds = []
-    for _ in range(options.steps):
-        start = time.perf_counter()
-        step()
-        if on_gpu:
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    middle = statistics.median(seconds)
-    told |= {
-        "step_ms": middle * 1e3,
-        "tflops": model_flops(config, options.micro_batch) / middle / 1e12,
-        "losses": list(losses),
-    }
-    if on_gpu:
-        told |= {"peak_gib": torch.cuda.max_memory_allocated() / 2**30, "busy_ms": busy_ms(step)}
-        told["longest_kernels_ms"] = longest_kernels_ms(step)
-    torch.distributed.destroy_process_group()
-    return told
-
-
-def longest_kernels_ms(step: Callable[[], Any], steps: int = 2, kept: int = 25) -> dict[str, float]:
-    """Milliseconds a step of the kernels that take longest, by name."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        for _ in range(steps):
-            step()
-        torch.cuda.synchronize()
-    took: Counter[str] = Counter()
-    for event in seen.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            took[event.name[:120]] += event.time_range.end - event.time_range.start
-    return {name: round(spent / steps / 1e3, 3) for name, spent in took.most_common(kept)}
+    config, clock = configuration(options, options.words), Clock(options.steps)
+    clock.on_gpu = devices.of_this_rank().type == "cuda"
+    SIDES[options.side](config, clock)
+    middle = statistics.median(clock.seconds)
+    work = model_flops(config, options.micro_batch)
+    return {"step_ms": middle * 1e3, "tflops": work / middle / 1e12, "losses": clock.losses, **clock.facts}
 
 
 def child(options: argparse.Namespace, side: str, prefix: Path) -> dict[str, Any]:
