@@ -199,7 +199,7 @@ def hugging_face(config: Any, clock: Clock) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        clock.tick(float(loss))
+        clock.tick(loss.item())
 
 
 SIDES = {"native": native, "native, compiled": native_compiled, "Hugging Face, compiled": hugging_face}
