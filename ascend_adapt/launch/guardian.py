@@ -134,7 +134,8 @@ class Guardian:
     def _start(self, command: RankCommand, output: Output, restarts: int, bar: ProgressBar | None) -> int:
         env = {**os.environ, **command.env, "ASCEND_ADAPT_JOB": f"{self._job_name()}.{restarts}"}
         # Of a rank that this very launcher was started by.
-        env.pop("ASCEND_ADAPT_RANK_PID", None)
+        for name in ("ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_PROGRESS_FD"):
+            env.pop(name, None)
         stdout = stderr = None
         inherited: tuple[int, ...] = ()
         if command.rank is not None:
