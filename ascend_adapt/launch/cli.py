@@ -82,6 +82,9 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     for warning in environment.warnings(device, environ, nodes):
         _say(warning)
     adapt = request.adapt and not settings.is_off(environ)
+    if request.npu_compile_mode != "keep" and not (adapt and device == "npu"):
+        why = f"this job runs on {device}" if adapt else "this job runs without patches, by nothing of ours"
+        raise _Usage(f"--npu-compile-mode {request.npu_compile_mode}: is for an NPU, {why} — leave it out")
     if adapt or emulation:
         _check_bootstrap()
     patched = _patched(request, device, environ) if adapt else environment.SWITCHED_OFF

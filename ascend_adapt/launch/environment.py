@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ascend_adapt import probe
 from ascend_adapt.errors import LaunchError
-from ascend_adapt.launch import network
+from ascend_adapt.launch import compile_mode, network
 from ascend_adapt.launch.plan import threads_per_rank
 from ascend_adapt.launch.request import Request
 
@@ -46,6 +46,7 @@ def of_patches(request: Request, device: str, targets: Iterable[str], environ: M
         **({"ASCEND_ADAPT_DEBUG": "1"} if request.debug else {}),
         **({"ASCEND_ADAPT_NUMERICS": request.numerics} if request.numerics else {}),
         **(_repeatable(environ) if request.deterministic else {}),
+        **({compile_mode.VARIABLE: request.npu_compile_mode} if request.npu_compile_mode != "keep" else {}),
     }
 
 

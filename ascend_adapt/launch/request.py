@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ascend_adapt.emulation import SOCS
-from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.compile_mode import MODES
 
 DEVICES = ("auto", "npu", "cuda", "cpu", "npu-emulated")
 FORMS = ("script", "module", "command")
@@ -22,8 +22,6 @@ ascend-run [options] script.py [script arguments ...]
 
 LAUNCHERS = ("auto", "local", "ssh", "pdsh")
 
-# Promised, not built: said in one line rather than ignored.
-NOT_BUILT = ("--npu-compile-mode",)
 NUMERICS = ("upstream", "exact")
 # What is said to the launcher outside of a container only; true for those that take a value.
 _OUTSIDE = {
@@ -71,6 +69,7 @@ class Request:
     strict: bool = False
     numerics: str | None = None
     deterministic: bool = False
+    npu_compile_mode: str = "keep"
     adapt: bool = True
     pass_local_rank: bool = False
     max_restarts: int = 0
@@ -89,7 +88,6 @@ def parse(argv: Sequence[str]) -> Request:
 
     Raises:
         SystemExit: usage error (2), --help or --version (0).
-        LaunchError: an option that is promised and not built yet.
     """
     parser = _parser()
     options, command = _split(parser, list(argv))
@@ -144,6 +142,7 @@ def parse(argv: Sequence[str]) -> Request:
         strict=known.strict,
         numerics=known.numerics,
         deterministic=known.deterministic,
+        npu_compile_mode=known.npu_compile_mode,
         adapt=not known.no_adapt,
         pass_local_rank=known.pass_local_rank,
         max_restarts=known.max_restarts,
@@ -216,6 +215,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--strict", action="store_true", help="stop on every patch that drifted, failed or was lost")
     add("--numerics", choices=NUMERICS, help="masks of Megatron's softmax extensions: upstream's own fill, or exact")
     add("--deterministic", action="store_true", help="kernels that repeat bit for bit; none is chosen by measuring")
+    add(
+        "--npu-compile-mode", choices=MODES, default="keep", help="torch_npu's operators: shipped, or compiled by shape"
+    )
     add("--no-adapt", action="store_true", help="start the job without any patch")
     add("--pass-local-rank", action="store_true", help="add --local_rank=N to the script's arguments")
     add("--max-restarts", type=_at_least_zero, default=0, metavar="N", help="restart all ranks up to N times")
@@ -254,8 +256,6 @@ def _split(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str],
             return options, argv[index:]
         name, equals, value = word.partition("=")
         name = name if not name.startswith("--") else name.replace("_", "-")
-        if name in NOT_BUILT:
-            raise LaunchError(f"{name}: is not built yet — leave it out")
         options.append(name + equals + value)
         if takes_value.get(name) and not equals:
             follower = next(rest, None)

@@ -86,6 +86,13 @@ def test_a_code_base_whose_plugin_asks_for_transfer_to_npu(job):
     assert job("says_cuda.py").check().told[0] == [["npu", "npu"]]
 
 
+@pytest.mark.parametrize(("mode", "told"), [("binary", "disable"), ("jit", "enable")])
+def test_the_compile_mode_of_torch_npu(job, mode, told):
+    """Set before the first tensor, in what a rank starts too; torch_npu itself keeps the value."""
+    ended = job("compile_mode.py", options=("--npu-compile-mode", mode)).check()
+    assert ended.told[0] == [[told, told, told]]
+
+
 def test_a_rank_that_does_not_come_to_a_collective(job):
     told = job("one_stays_away.py", nproc=2, HCCL_EXEC_TIMEOUT="2").check().told[0][0]
     assert "rank 0 of 2: is in all_reduce, and rank 1 has not come to it within HCCL_EXEC_TIMEOUT" in told

@@ -192,3 +192,17 @@ def test_a_bootstrap_that_everybody_may_write_is_refused(tmp_path, monkeypatch, 
     monkeypatch.setattr(environment, "BOOTSTRAP", str(tmp_path / "bootstrap"))
     assert cli.main(["--dry-run", str(tmp_path / "train.py")]) == 1
     assert f"{tmp_path}/bootstrap: is writable by everybody" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--device", "cpu"], "this job runs on cpu"),
+        (["--device", "cpu", "--no-adapt"], "this job runs without patches, by nothing of ours"),
+    ],
+)
+def test_torch_npus_compile_mode_is_for_an_npu(ascend_run, tmp_path, options, why):
+    (tmp_path / "train.py").touch()
+    job = ascend_run(*options, "--npu-compile-mode", "jit", "train.py")
+    assert job.returncode == 2
+    assert job.stderr == f"ascend-run: --npu-compile-mode jit: is for an NPU, {why} — leave it out\n"

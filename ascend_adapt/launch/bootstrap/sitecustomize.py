@@ -74,6 +74,8 @@ def _begin() -> None:
         return
     if os.environ.get("RANK"):
         _claim_rank()
+    if os.environ.get("ASCEND_ADAPT_NPU_COMPILE_MODE"):
+        _set_compile_mode()
     _leave_beacon()
     roots = frozenset(os.environ.get("ASCEND_ADAPT_TARGETS", "").split(",")) - {""}
     if not roots.isdisjoint(sys.modules):
@@ -97,6 +99,18 @@ def _emulate() -> None:
         )
         return
     rank.watch()
+
+
+def _set_compile_mode() -> None:
+    try:
+        from ascend_adapt.launch import compile_mode
+    except ImportError as error:
+        print(
+            f"ascend_adapt: {sys.executable}: {error}, --npu-compile-mode is not heeded — install ascend_adapt there",
+            file=sys.stderr,
+        )
+        return
+    compile_mode.watch(os.environ["ASCEND_ADAPT_NPU_COMPILE_MODE"])
 
 
 def _claim_rank() -> None:

@@ -1,0 +1,20 @@
+"""`--npu-compile-mode`: how torch_npu gets its operators, from the shipped binaries or compiled for each new shape."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+MODES = ("keep", "binary", "jit")
+VARIABLE = "ASCEND_ADAPT_NPU_COMPILE_MODE"
+
+
+def watch(mode: str) -> None:
+    """Set the mode right after torch_npu's import, whoever imports it, so before a tensor is on the device."""
+    import wrapt
+
+    def set_mode(torch_npu: ModuleType) -> None:
+        npu: Any = torch_npu.npu
+        npu.set_compile_mode(jit_compile=mode == "jit")
+
+    wrapt.register_post_import_hook(set_mode, "torch_npu")
