@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ascend_adapt.native.spread import Spread
+
+@dataclass(frozen=True)
+class Spread:
+    """Seconds of a part of the step: of the quickest rank, in the middle, and of the slowest, with its number."""
+
+    least: float
+    median: float
+    most: float
+    slowest: int
+
+    @staticmethod
+    def of(seconds: Sequence[float]) -> Spread:
+        """Return that of the ranks' seconds, in the order of the ranks."""
+        most = max(seconds)
+        return Spread(min(seconds), statistics.median(seconds), most, seconds.index(most))
 
 
 @dataclass(frozen=True)

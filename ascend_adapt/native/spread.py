@@ -10,7 +10,6 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -19,6 +18,7 @@ from ascend_adapt.native import device as devices
 from ascend_adapt.native.host_group import HostGroup
 from ascend_adapt.native.layers import MLP
 from ascend_adapt.native.mesh import Mesh
+from ascend_adapt.native.metrics import Spread
 
 KEPT = 32
 """Steps of an interval that are looked at, the last."""
@@ -27,22 +27,6 @@ LEAST_S = {"samples": 2e-3, "mlp": 2e-4}
 LEAST_STEPS = 8
 """A rank is slow which takes this many times the median, and this many seconds more, in so many steps or more."""
 PARTS = {"samples": "getting its samples", "mlp": "the first MLP of a step"}
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Seconds of a part of the step: of the quickest rank, in the middle, and of the slowest, with its number."""
-
-    least: float
-    median: float
-    most: float
-    slowest: int
-
-    @staticmethod
-    def of(seconds: Sequence[float]) -> Spread:
-        """Return that of the ranks' seconds, in the order of the ranks."""
-        most = max(seconds)
-        return Spread(min(seconds), statistics.median(seconds), most, seconds.index(most))
 
 
 class StepTimes:

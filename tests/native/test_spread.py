@@ -16,7 +16,8 @@ from native.small_models import GPT2, config
 
 from ascend_adapt.native import mesh as meshes
 from ascend_adapt.native.config_file import to_dict
-from ascend_adapt.native.spread import Spread, StepTimes
+from ascend_adapt.native.metrics import Spread
+from ascend_adapt.native.spread import StepTimes
 from ascend_adapt.native.trainer import Trainer
 
 HERE = Path(__file__).parent
