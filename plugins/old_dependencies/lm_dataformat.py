@@ -1,4 +1,4 @@
-"""``lm_dataformat``, which needs cchardet, whose last release compiles on no Python from 3.11 on."""
+"""``lm_dataformat``, which GPT-NeoX's requirements take from GitHub, at a commit."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _document(read: Any, get_meta: bool) -> Any:
 @provide(
     "lm_dataformat",
     host=GPT_NEOX,
-    why="the tools that tokenize import it, and it cannot be installed where cchardet does not compile",
-    until="lm_dataformat goes on without cchardet",
+    why="the tools that tokenize import it, and requirements.txt takes it from GitHub, which clusters rarely reach",
+    until="GPT-NeoX names a release of it, or reads JSON lines without it",
     without="crash",
 )
 def lm_dataformat(module: ModuleType) -> None:

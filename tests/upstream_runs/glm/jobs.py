@@ -12,6 +12,8 @@ from pathlib import Path
 import library_text
 from upstream_job import Place, UpstreamJob
 
+# Of its requirements.txt, what both scripts import.
+NEEDS = ("tensorboardX", "boto3", "nltk", "sklearn", "pandas", "scipy", "unidecode")
 LOSS = r"(?i)lm loss:? ([0-9.]+E[+-][0-9]+)"
 MODEL = "--block-lm --num-layers 2 --hidden-size 32 --num-attention-heads 4 --max-position-embeddings 128"
 TOKENIZER = "--tokenizer-type GPT2BPETokenizer --tokenizer-model-type gpt2 --task-mask"
@@ -150,7 +152,7 @@ def finetune(ranks: int, model_parallel: int) -> Callable[[Place], Sequence[str]
 
 
 def job(name: str, command: Callable[[Place], Sequence[str]], ranks: int) -> UpstreamJob:
-    return UpstreamJob(name, command, "GLM", ranks, loss=LOSS, bound=1e-5)
+    return UpstreamJob(name, command, "GLM", ranks, loss=LOSS, bound=1e-5, needs=NEEDS)
 
 
 JOBS = (
