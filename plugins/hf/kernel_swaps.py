@@ -103,6 +103,28 @@ fused_attention = entry(
 )
 
 
+# Of the function and not of its entry in LOSS_MAPPING: the Trainer asks whether that entry is this function, and else
+# counts a token more in each row than there are losses.
+@wrap(
+    "transformers.loss.loss_utils:ForCausalLMLoss",
+    requires="transformers>=4.57",
+    why="the loss turns all logits into fp32, and keeps them and their softmax for the gradient",
+    until="transformers computes its loss from logits as they are",
+    without="slower",
+    symptom=Symptom("logits.float()"),
+)
+def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the loss of the next token, fp32, from logits [B, S, V] as they are: no copy of them in fp32 is made.
+
+    Where somebody has put another cross entropy in torch's place, as Liger does, it is that which is used.
+    """
+    import torch
+
+    if _is_traced() or torch.nn.functional.cross_entropy.__module__ != "torch.nn.functional":
+        return wrapped(*args, **kwargs)
+    return causal_lm_loss(*args, **kwargs)
+
+
 def causal_lm_loss(
     logits: Any,
     labels: Any,
@@ -112,18 +134,9 @@ def causal_lm_loss(
     shift_labels: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Return the loss of the next token, fp32, from logits [B, S, V] as they are: no copy of them in fp32 is made.
-
-    Where somebody has put another cross entropy in torch's place, as Liger does, it is that which is used.
-    """
+    """Return what transformers' ForCausalLMLoss returns, from logits [B, S, V] and labels [B, S]."""
     import torch
 
-    if _is_traced() or torch.nn.functional.cross_entropy.__module__ != "torch.nn.functional":
-        from transformers.loss.loss_utils import ForCausalLMLoss
-
-        return ForCausalLMLoss(
-            logits, labels, vocab_size, num_items_in_batch, ignore_index, shift_labels=shift_labels, **kwargs
-        )
     from ascend_adapt.kernels import cross_entropy
 
     if shift_labels is None:
@@ -134,20 +147,6 @@ def causal_lm_loss(
     if torch.is_tensor(num_items_in_batch):
         num_items_in_batch = num_items_in_batch.to(logits.device)
     return cross_entropy(flat, targets, ignore_index=ignore_index, reduction="sum") / num_items_in_batch
-
-
-loss_without_a_copy = entry(
-    "transformers.loss.loss_utils:LOSS_MAPPING",
-    "ForCausalLM",
-    causal_lm_loss,
-    present=True,
-    requires="transformers>=4.57",
-    name="loss_without_a_copy",
-    why="the loss turns all logits into fp32, and keeps them and their softmax for the gradient",
-    until="transformers computes its loss from logits as they are",
-    without="slower",
-    symptom=Symptom("logits.float()", at="transformers.loss.loss_utils:ForCausalLMLoss"),
-)
 
 
 @wrap(

@@ -173,6 +173,35 @@ def test_a_cross_entropy_of_somebody_else_is_used(monkeypatch):
         return 2 * theirs(*args, **kwargs)
 
     logits, labels = torch.randn(1, 5, 11), torch.randint(0, 11, (1, 5))
-    plain = kernel_swaps.causal_lm_loss(logits, labels, vocab_size=11)
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    def loss() -> torch.Tensor:
+        return kernel_swaps.loss_without_a_copy.function(ForCausalLMLoss, None, (logits, labels, 11), {})
+
+    plain = loss()
     monkeypatch.setattr(torch.nn.functional, "cross_entropy", liger_cross_entropy)
-    torch.testing.assert_close(kernel_swaps.causal_lm_loss(logits, labels, vocab_size=11), 2 * plain)
+    torch.testing.assert_close(loss(), 2 * plain)
+
+
+WHAT_THE_TRAINER_ASKS = """
+import ascend_adapt
+ascend_adapt.enable(device="cpu")
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+applied = {f"{one.plugin}.{one.patch}" for one in ascend_adapt.status().outcomes if one.state == "applied"}
+assert "hf.loss_without_a_copy" in applied
+assert LOSS_MAPPING["ForCausalLM"] is ForCausalLMLoss
+sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 11}
+model = LlamaForCausalLM(LlamaConfig(**sizes))
+trainer = Trainer(model=model, args=TrainingArguments(output_dir="out", report_to="none", use_cpu=True))
+labels = torch.zeros(2, 5, dtype=torch.long)
+items = trainer._get_num_items_in_batch([{"labels": labels}], torch.device("cpu"))
+assert int(items) == 8, items
+"""
+
+
+def test_the_trainer_counts_as_many_tokens_as_have_a_loss(tmp_path):
+    """It asks whether the loss of the model is transformers' own function; with another it counts all 10."""
+    ended = subprocess.run([sys.executable, "-c", WHAT_THE_TRAINER_ASKS], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-2000:]
