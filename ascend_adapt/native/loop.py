@@ -80,7 +80,8 @@ class Run:
         self.progress, told = load(self.trainer)
         self._say(told)
         self.interruption, self.watch = Interruption(), Watch(mesh)
-        self.times, self.profiler = StepTimes(mesh, self.trainer.decoders), Profiler(config.profile, mesh, run_dir)
+        self.times = StepTimes(mesh, [] if config.compile else self.trainer.decoders)
+        self.profiler = Profiler(config.profile, mesh, run_dir)
         self.votes = 0
         self.saver: Saver | None = None
         if config.checkpoint.save is not None:

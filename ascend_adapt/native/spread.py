@@ -30,7 +30,10 @@ PARTS = {"samples": "getting its samples", "mlp": "the first MLP of a step"}
 
 
 class StepTimes:
-    """This rank's times; every rank must make it, and call ``spread`` after the same steps."""
+    """This rank's times; every rank must make it, and call ``spread`` after the same steps.
+
+    Without ``decoders`` no MLP is timed: in compiled blocks it is nothing by itself.
+    """
 
     def __init__(self, mesh: Mesh, decoders: Sequence[nn.Module]) -> None:
         self._mesh, self._group = mesh, HostGroup(mesh)
@@ -42,6 +45,7 @@ class StepTimes:
         self._told: set[tuple[str, int]] = set()
         mlps = (one for decoder in decoders for one in decoder.modules() if isinstance(one, MLP))
         mlp = next(mlps, None) if mesh.parallel.world_size > 1 else None
+        self._parts = list(PARTS) if mlp is not None else ["samples"]
         if mlp is not None:
             mlp.register_forward_pre_hook(self._begins)
             mlp.dense_4h_to_h.register_forward_pre_hook(self._ends)
@@ -73,7 +77,7 @@ class StepTimes:
         told = self._group.together(lambda: mine)
         self._samples.clear()
         self._moments.clear()
-        return {part: Spread.of([times[number] for times in told]) for number, part in enumerate(PARTS)}
+        return {part: Spread.of([times[number] for times in told]) for number, part in enumerate(self._parts)}
 
     def told(self, iteration: int, spreads: Mapping[str, Spread]) -> list[str]:
         """Return a line for each part in which a rank is slow, and was not said to be."""

@@ -46,6 +46,10 @@ def times(others):
     return made
 
 
+def test_what_is_not_timed_is_not_told():
+    assert list(times([(1.0, 0.0)] * 3).spread()) == ["samples"]
+
+
 def test_a_slow_rank_is_named_once():
     mine = times([(1e-3, 0.0), (80e-3, 0.0), (1e-3, 0.0)])
 
