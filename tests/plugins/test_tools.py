@@ -14,15 +14,29 @@ GPT_NEOX = {"megatron__neox_arguments____init__": ""}
 BIGSCIENCE = {"megatron__arguments": "", "megatron__enums": ""}
 
 
+# Where this runs, they may be installed.
+WITHOUT_BOTH = """
+import importlib.machinery, runpy, sys
+
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        hidden = name.partition(".")[0] in ("nltk", "lm_dataformat")
+        return None if hidden else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Finder
+import ascend_adapt
+ascend_adapt.enable(device="cpu")
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
 def run_tool(site: Site, tool: str) -> str:
     """Run ``tool``, in the folder tools of a code base."""
     path = site.folder / "tools" / "preprocess_data.py"
     path.parent.mkdir()
     path.write_text(tool)
-    code = "import ascend_adapt, runpy, sys; ascend_adapt.enable(device='cpu'); "
-    return site.run(
-        code + "runpy.run_path(sys.argv[1], run_name='__main__')", str(path), ASCEND_ADAPT_PLUGINS="old_dependencies"
-    )
+    return site.run(WITHOUT_BOTH, str(path), ASCEND_ADAPT_PLUGINS="old_dependencies")
 
 
 def test_documents_are_read_as_lm_dataformat_reads_them(tmp_path) -> None:
