@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from ascend_adapt import Symptom, wrap
+
+logger = logging.getLogger("ascend_adapt")
 
 
 @wrap(
@@ -51,4 +54,26 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
         return run()
 
 
-PATCHES = (fused_attention,)
+@wrap(
+    "megatron.utils:expand_attention_types",
+    host="gpt-neox",
+    devices=("cpu", "npu"),
+    why='"flash" in attention_config needs flash_attn, which is for GPUs: PackageNotFoundError',
+    until="flash_attn, or GPT-NeoX's use of it, runs on every device",
+    without="crash",
+    symptom=Symptom("self.attention_type == 'flash'", at="megatron.model.transformer:ParallelSelfAttention.__init__"),
+)
+def flash_is_global(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the attention types, one a layer, with "global" for "flash": the same sums, over the same window.
+
+    What global attention does, ``fused_attention`` does in one operation. Under mup the two differ in GPT-NeoX itself:
+    flash ignores its scale 1 / D, global has it.
+    """
+    types = wrapped(*args, **kwargs)
+    if "flash" not in types:
+        return types
+    logger.info('ascend_adapt: attention_config says "flash", taken for "global"')
+    return ["global" if one == "flash" else one for one in types]
+
+
+PATCHES = (fused_attention, flash_is_global)

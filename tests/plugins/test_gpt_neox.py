@@ -211,6 +211,30 @@ def test_calls_that_only_upstream_knows_are_left_to_it(neox: Site) -> None:
         layer.attention(*torch.ones(3, S, B, N, D), None, None)
 
 
+EXPANDING = """
+    def expand_attention_types(attention_config, num_layers):
+        if all(isinstance(one, str) for one in attention_config):
+            return attention_config
+        return [one for types, count in attention_config for _ in range(count) for one in types]
+    """
+
+
+@pytest.mark.parametrize(("device", "becomes"), [("cpu", "global"), ("npu", "global"), ("cuda", "flash")])
+def test_flash_attention_is_asked_for_where_there_is_none(neox: Site, device, becomes) -> None:
+    neox.write(
+        megatron__utils=EXPANDING,
+        megatron__neox_arguments__arguments=f"{ARGUMENTS}\n    from megatron.utils import expand_attention_types\n",
+    )
+    ascend_adapt.enable(device=device)
+    from megatron.neox_arguments.arguments import expand_attention_types
+
+    assert state("flash_is_global") == ("skipped" if device == "cuda" else "applied")
+    given = [[["flash", "bigbird"], 2]]
+    assert expand_attention_types(given, num_layers=4) == [becomes, "bigbird"] * 2
+    assert given == [[["flash", "bigbird"], 2]]
+    assert expand_attention_types(["flash", "global"], 2) == [becomes, "global"]
+
+
 def test_the_rotary_extension_turns_and_turns_back() -> None:
     torch.manual_seed(0)
     angles = torch.randn(5, 1, 1, 2, dtype=torch.double).repeat(1, 1, 1, 2)

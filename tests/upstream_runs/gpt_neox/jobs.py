@@ -159,6 +159,8 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
         # Its own precision, whichever is asked of the run. DeepSpeed's fp16 engine refuses a CPU.
         job("fp16", deepy(2, **STAGED, **FP16), 2, 1e-3, devices=("npu-emulated", "cuda"), dtypes=("float32",)),
         job("fused", deepy(1, **FUSED, finetune="False", **OF_THE_FORK), 1),
+        # As all of its configurations for Pythia, Llama and Mistral have it.
+        job("flash", deepy(1, attention_config=[[["flash"], 2]]), 1),
         job("stages-zero1", deepy(2, **STAGED, **ZERO), 2),
         replace(job("resume", in_two_parts({"train-iters": 6}), 2), resumes=f"{version}-stages-zero1"),
         job("finetune", in_two_parts({"train-iters": 3, "finetune": "True"}, slim=True), 2),
