@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -23,6 +24,12 @@ def run(venv, tmp_path, *options):
     status = json.loads((tmp_path / "run" / "adapt-status.3.json").read_text())
     states = {outcome["patch"]: outcome["state"] for outcome in status["outcomes"]}
     return job.returncode, printed[0]["losses"] if printed else None, states, job.stdout + job.stderr
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return found.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +79,44 @@ assert FusedAdamBuilder().load().__name__ == "TorchFusedAdam"
 """
     job = subprocess.run([OLD / "bin" / "python", "-c", code], capture_output=True, text=True, timeout=120)
     assert job.returncode == 0, job.stderr
+
+
+@pytest.mark.parametrize(("clipping", "told"), [("1.0e-3", 1), ("0.0", 0)])
+def test_clipping_that_zero_leaves_out_is_told_once(clipping, told, tmp_path):
+    code = f"""
+import ascend_adapt
+ascend_adapt.enable(device="cpu", strict=True)
+import deepspeed, torch
+from deepspeed.accelerator import get_accelerator
+deepspeed.init_distributed("gloo")
+model = torch.nn.Linear(2, 1, bias=False)
+start = model.weight.detach().clone()
+config = {{"train_batch_size": 1, "zero_optimization": {{"stage": 1}}, "gradient_clipping": {clipping},
+          "zero_allow_untested_optimizer": True}}
+engine, *_ = deepspeed.initialize(
+    model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0), config=config, dist_init_required=False
+)
+for _ in range(2):
+    engine.backward(engine(torch.tensor([[3.0, 4.0]])).sum())
+    engine.step()
+# 5 long, twice: DeepSpeed's own arithmetic, unclipped, also where clipping is asked for.
+print("went", (start - model.weight).norm().item())
+"""
+    alone = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(free_port()),
+    }
+    env = {**os.environ, **alone, "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    job = subprocess.run([OLD / "bin" / "python", "-c", code], capture_output=True, text=True, timeout=120, env=env)
+    assert job.returncode == 0, job.stderr
+    assert "went 10.0" in job.stdout
+    warned = job.stdout + job.stderr
+    assert (
+        warned.count(
+            "ascend_adapt: gradient_clipping 0.001: this DeepSpeed's ZeRO-1 and ZeRO-2 clip float16 only, not float32"
+        )
+        == told
+    )
