@@ -1,4 +1,4 @@
-"""deepspeed.initialize called with the configuration twice."""
+"""deepspeed.initialize called with the configuration twice, and sections of it that say their own name again."""
 
 from __future__ import annotations
 
@@ -43,4 +43,64 @@ def _content(configuration: Any) -> Any:
         return configuration  # DeepSpeed will say what is wrong with it
 
 
-PATCHES = (one_configuration,)
+_PRECISION = "deepspeed.runtime.precision_config"
+_WHY = "GPT-NeoX's configurations, 20B.yml among them, repeat a section's name within it; since 0.17.1 that is refused"
+_UNTIL = "GPT-NeoX's configurations and its code name only what DeepSpeed has"
+# What some of them say of bfloat16, which scales no loss.
+_OF_A_LOSS_SCALE = ("loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale")
+
+
+@wrap(
+    f"{_PRECISION}:get_float16_config",
+    requires="deepspeed>=0.17.1",
+    why=_WHY,
+    until=_UNTIL,
+    without="crash",
+    symptom=Symptom("DeepSpeedFP16Config(**fp16_config_dict)"),
+)
+def fp16_says_fp16(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the section fp16, read without ``"fp16": true`` and ``"type": "fp16"``, which repeat its name."""
+    return _read(wrapped, args, kwargs, ("fp16",))
+
+
+@wrap(
+    f"{_PRECISION}:get_bfloat16_config",
+    requires="deepspeed>=0.17.1",
+    why=_WHY,
+    until=_UNTIL,
+    without="crash",
+    symptom=Symptom("DeepSpeedBF16Config(**bf16_config_dict)"),
+)
+def bf16_says_bf16(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the section bf16, read without what repeats its name, and without a loss scale, which it has not."""
+    return _read(wrapped, args, kwargs, ("bf16", "bfloat16"), _OF_A_LOSS_SCALE)
+
+
+def _read(
+    wrapped: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    names: tuple[str, ...],
+    without: tuple[str, ...] = (),
+) -> Any:
+    call = inspect.signature(wrapped).bind(*args, **kwargs)
+    whole = call.arguments["param_dict"]
+    read = {name: _unrepeated(whole[name], names, without) for name in names if isinstance(whole.get(name), dict)}
+    call.arguments["param_dict"] = {**whole, **read}
+    return wrapped(*call.args, **call.kwargs)
+
+
+def _unrepeated(section: dict[str, Any], own_names: tuple[str, ...], without: tuple[str, ...]) -> dict[str, Any]:
+    """Return a section without its own name; where that says something else, DeepSpeed's refusal stands."""
+
+    def repeats(name: str, value: Any) -> bool:
+        return (
+            name in without
+            or (name in own_names and value is section.get("enabled", False))
+            or (name == "type" and value in own_names)
+        )
+
+    return {name: value for name, value in section.items() if not repeats(name, value)}
+
+
+PATCHES = (one_configuration, fp16_says_fp16, bf16_says_bf16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -175,6 +176,48 @@ def test_one_configuration_given_twice(in_args, given, fits, tmp_path):
         assert job.stdout.endswith("batch 1\n"), job.stderr
     else:
         assert "Not sure how to proceed, we were given deepspeed configs" in job.stderr
+
+
+SCALE = {"loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 12, "hysteresis": 2, "min_loss_scale": 1}
+
+
+OWN_NAMES = [
+    ("fp16", {"fp16": True, "enabled": True, **SCALE}, True),  # as GPT-NeoX's 20B.yml has it
+    ("fp16", {"type": "fp16", "enabled": True}, True),  # as GPT-NeoX itself makes it of "precision": "fp16"
+    ("fp16", {"fp16": False, "enabled": False}, True),
+    ("fp16", {"fp16": True, "enabled": False}, False),
+    ("fp16", {"fp16": True}, False),
+    ("fp16", {"type": "bfloat16", "enabled": True}, False),  # of a fork of DeepSpeed: it is not fp16
+    ("fp16", {"enabled": True, "hysterisis": 2}, False),
+    ("bf16", {"bf16": True, "enabled": True, **SCALE}, True),  # as GPT-NeoX's rwkv/170M.yml has it
+    ("bfloat16", {"type": "bfloat16", "enabled": True}, True),
+    ("bf16", {"bf16": True, "enabled": True, "fp16": True}, False),
+]
+READ_SECTIONS = """
+import json, sys
+import ascend_adapt
+ascend_adapt.enable(strict=True)
+from deepspeed.runtime import config
+for name, content, fits in json.loads(sys.argv[1]):
+    read = config.get_float16_config if name == "fp16" else config.get_bfloat16_config
+    given = {name: dict(content)}
+    try:
+        told = read(given).model_dump()
+        assert fits and told["enabled"] == content["enabled"], (name, content, told)
+        assert name != "fp16" or all(told[key] == content[key] for key in content if key in told), (content, told)
+    except ValueError as error:
+        assert not fits and "Extra inputs are not permitted" in str(error), (name, content, error)
+    assert given == {name: content}
+print("all read")
+"""
+
+
+def test_sections_that_say_their_own_name(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(READ_SECTIONS)
+    command = [sys.executable, script, json.dumps(OWN_NAMES)]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert job.stdout.endswith("all read\n"), job.stderr
 
 
 METADATA = """
