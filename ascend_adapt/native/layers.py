@@ -31,13 +31,18 @@ class Norm(Declared):
 
     def __init__(self, model: Model, tp: TensorParallel) -> None:
         super().__init__()
-        self.eps, self.rms = model.norm_eps, model.norm == "rmsnorm"
+        self.eps, self.rms, self.eps_on_root = model.norm_eps, model.norm == "rmsnorm", model.rms_eps_on_root
         width = (model.hidden_size,)
         self.declare("weight", width, Layout(1.0, partial=tp.sequence))
         self.declare("bias", None if self.rms else width, Layout(0.0, partial=tp.sequence))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [..., H], normalised."""
+        if self.eps_on_root:
+            # Source: gpt-neox@9610391a megatron/model/norms.py. The root of a mean would have no gradient at 0.
+            wide = torch.promote_types(x.dtype, torch.float32)
+            root = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide) * x.shape[-1] ** -0.5
+            return (x / (root + self.eps)).to(x.dtype) * self.weight
         if self.rms:
             return kernels.rms_norm(x, self.weight, eps=self.eps)
         return kernels.layer_norm(x, self.weight, self.bias, eps=self.eps)

@@ -37,6 +37,7 @@ class Model:
     number of key and value heads. ``rotary_fraction`` of each head is turned, in the half-split style. With
     ``parallel_residual`` a block is x + attention(norm1(x)) + mlp(norm2(x)); with ``shared_norm`` norm2 is norm1.
     ``ffn_hidden_size`` is the width after the gate for swiglu and geglu. Biases of norms exist where layernorm does.
+    RMSNorm divides by sqrt(mean(x^2) + eps); with ``rms_eps_on_root`` by sqrt(mean(x^2)) + eps.
     """
 
     vocab_size: int
@@ -55,6 +56,7 @@ class Model:
     shared_norm: bool = False
     norm: str = "layernorm"
     norm_eps: float = 1e-5
+    rms_eps_on_root: bool = False
     activation: str = "gelu"
     tied_embeddings: bool = True
     attention_bias: bool = True
@@ -95,6 +97,8 @@ class Model:
                     f"rotary_fraction: {self.rotary_fraction} of {self.head_dim} is {self.rotary_dim} dimensions, "
                     "expected an even number — choose a fraction that gives one"
                 )
+        if self.rms_eps_on_root and self.norm != "rmsnorm":
+            raise ConfigError(f"rms_eps_on_root: True with {self.norm}, expected rmsnorm — leave it out")
         if self.shared_norm and not self.parallel_residual:
             raise ConfigError("shared_norm: True without parallel_residual, expected both — set both or neither")
 

@@ -56,6 +56,7 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
         shared_norm=shared and options("gpt_j_residual"),
         norm=norm,
         norm_eps=epsilons[norm],
+        rms_eps_on_root=norm == "rmsnorm" and options.line.name == "v2.0",
         activation=activation,
         tied_embeddings=not options("no_weight_tying"),
         attention_bias=attention_bias,

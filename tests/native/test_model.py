@@ -149,6 +149,21 @@ def test_activations(activation):
     torch.testing.assert_close(mlp(x), inner @ mlp.dense_4h_to_h.weight.t())
 
 
+@pytest.mark.parametrize("on_root", [False, True])
+def test_where_the_epsilon_of_rmsnorm_is_added(on_root):
+    from ascend_adapt.native.layers import Norm
+
+    norm = Norm(replace(GATED, norm_eps=0.3, rms_eps_on_root=on_root), TensorParallel.of(ALONE)).double()
+    torch.nn.init.normal_(norm.weight)
+    x = torch.randn(2, 3, GATED.hidden_size, dtype=torch.float64)
+    mean = x.square().mean(-1, keepdim=True)
+    root = mean.sqrt() + 0.3 if on_root else (mean + 0.3).sqrt()
+    torch.testing.assert_close(norm(x), x / root * norm.weight, rtol=1e-6, atol=0)
+    nothing = torch.zeros(1, GATED.hidden_size, dtype=torch.float64, requires_grad=True)
+    norm(nothing).sum().backward()
+    assert nothing.grad.isfinite().all()
+
+
 def test_documents_do_not_see_each_other_and_positions_begin_anew():
     settings = config(GPT2)
     trainer = Trainer(settings, ALONE)

@@ -95,6 +95,13 @@ def test_the_gate_of_swiglu_takes_two_thirds(tmp_path):
     assert read(tmp_path, *more, "--mlp_multiple_of", "256")[0].model.ffn_hidden_size == 5632
 
 
+@pytest.mark.parametrize(("line", "on_root"), [("v2.0", True), ("newest", False)])
+def test_v2_adds_the_epsilon_of_rmsnorm_to_the_root(tmp_path, line, on_root):
+    model = read(tmp_path, "--norm", "rmsnorm", "--rms_norm_epsilon", "1e-3", "--upstream-line", line)[0].model
+    assert (model.norm, model.norm_eps, model.rms_eps_on_root) == ("rmsnorm", 1e-3, on_root)
+    assert not read(tmp_path, "--upstream-line", line)[0].model.rms_eps_on_root
+
+
 @pytest.mark.parametrize(
     ("keys", "dtype"),
     [
