@@ -22,6 +22,7 @@ DECAY_STYLES = ("constant", "linear", "cosine", "exponential", "inverse-square-r
 WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
 DTYPES = ("fp32", "fp16", "bf16")
 LOG_FORMATS = ("megatron", "bigscience", "deepspeed", "mcore", "neox", "glm", "oneflow", "json")
+LOSS_MEANS = ("micro_batches", "tokens")
 FLOPS = ("paper", "mcore", "neox-v2")
 
 
@@ -231,11 +232,16 @@ class Data:
 
 @dataclass(frozen=True)
 class Logging:
-    """What is told of the run; ``interval`` in iterations."""
+    """What is told of the run; ``interval`` in iterations.
+
+    ``loss_mean``: whether micro batches count alike in the loss that is told, or by their tokens that count. The
+    gradient is always that of the mean over micro batches.
+    """
 
     format: str = "megatron"
     interval: int = 100
     flops: str = "paper"
+    loss_mean: str = "micro_batches"
     tensorboard: str | None = None
     tensorboard_interval: int = 1
     wandb_project: str | None = None
@@ -249,6 +255,7 @@ class Logging:
     def __post_init__(self) -> None:
         one_of("log format", self.format, LOG_FORMATS)
         one_of("flops", self.flops, FLOPS)
+        one_of("loss mean", self.loss_mean, LOSS_MEANS)
         at_least("log interval", self.interval, 1)
 
 

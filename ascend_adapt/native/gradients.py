@@ -49,16 +49,21 @@ def reduced(
 ) -> torch.Tensor:
     """Return, fp32 [2 + marks], the norm of all gradients, the loss of all data-parallel ranks, the sums of marks.
 
-    ``each`` is that of ``squares``; each number is counted once. All are the same on every rank, after one collective;
-    a norm that is not finite says that some gradient is not.
+    ``each`` is that of ``squares``; each number is counted once. ``loss`` is this rank's two sums, as Passes gives
+    them. All are the same on every rank, after one collective; a norm that is not finite says that some gradient is
+    not.
     """
     mine = [each[one.name] for one in parameters if one.name in each and counts(one, mesh)]
     total = torch.stack([square.to(mesh.device) for square in mine]).sum() if mine else loss.new_zeros(())
-    share = loss / mesh.parallel.data if mesh.tensor_rank == 0 else torch.zeros_like(loss)
+    share = counted_once(loss, mesh)
     told = [torch.full_like(total, mark) for mark in marks]
-    sums = mesh.sum_over_all(torch.stack([total, share.float(), *told]))
-    sums[0].sqrt_()
-    return sums
+    sums = mesh.sum_over_all(torch.stack([total, *share, *told]))
+    return torch.cat([sums[:1].sqrt(), sums[1:2] / sums[2:3], sums[3:]])
+
+
+def counted_once(loss: torch.Tensor, mesh: Mesh) -> torch.Tensor:
+    """Return the two sums of Passes, which tensor-parallel ranks all have, on the first of these, fp32; else zeros."""
+    return loss.float() if mesh.tensor_rank == 0 else torch.zeros_like(loss, dtype=torch.float32)
 
 
 def not_finite(each: Mapping[str, torch.Tensor]) -> tuple[str, ...]:

@@ -185,11 +185,11 @@ class Run:
     def evaluate(self, samples: Samples) -> float:
         """Return the mean loss of the next ``eval_iterations`` global batches."""
         config = self.config
-        losses = [
-            self.trainer.evaluate(samples.next(config.batch.accumulation), config.batch.accumulation)
+        sums = [
+            self.trainer.losses(samples.next(config.batch.accumulation), config.batch.accumulation)
             for _ in range(config.eval_iterations)
         ]
-        return sum(losses) / len(losses)
+        return sum(losses for losses, _ in sums) / sum(weights for _, weights in sums)
 
     def save(self) -> None:
         """Begin to save a checkpoint."""

@@ -23,13 +23,14 @@ class Passes(Protocol):
     """What runs the micro batches of a step."""
 
     def train(self, batch: Batch, micro_batches: int, scale: float) -> torch.Tensor:
-        """Leave the gradients of scale * mean loss in the parameters; return the mean loss, fp32, 0-d.
+        """Leave the gradients of scale * mean loss in the parameters.
 
-        On a rank without the last stage it is 0.
+        Return, fp32 [2], the sum of the micro batches' losses by their weights, and that of the weights; of a rank
+        without the last stage both are 0.
         """
 
     def evaluate(self, batch: Batch, micro_batches: int) -> torch.Tensor:
-        """Return the mean loss of the micro batches in the same way, without gradients."""
+        """Return the same two sums, without gradients."""
 
 
 def passes(config: TrainConfig, mesh: Mesh, decoders: Sequence[Decoder]) -> Passes:
@@ -43,7 +44,7 @@ class Accumulation:
     """One stage: micro batches one after another."""
 
     def __init__(self, config: TrainConfig, decoder: Decoder) -> None:
-        self.parallel, self.decoder = config.parallel, decoder
+        self.config, self.parallel, self.decoder = config, config.parallel, decoder
 
     def train(self, batch: Batch, micro_batches: int, scale: float) -> torch.Tensor:
         """As Passes says."""
@@ -53,12 +54,13 @@ class Accumulation:
             loss = _loss(self.decoder, part)
             (loss * (scale / micro_batches)).sum().backward()
             losses.append(loss.detach())
-        return torch.cat(losses).mean()
+        return _sums(self.config, torch.cat(losses), batch)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro_batches: int) -> torch.Tensor:
         """As Passes says."""
-        return torch.cat([_loss(self.decoder, part) for part in _parts(batch, micro_batches)]).mean()
+        losses = [_loss(self.decoder, part) for part in _parts(batch, micro_batches)]
+        return _sums(self.config, torch.cat(losses), batch)
 
 
 class Pipeline:
@@ -90,7 +92,9 @@ class Pipeline:
         inputs = (batch["tokens"],) if self.mesh.pipeline_rank == 0 else ()
         more = {"target": batch["labels"]} if trains else {}
         losses = self._schedules[key].step(*inputs, **more, **others)
-        return torch.zeros((), device=self.mesh.device) if losses is None else losses.detach().mean()
+        if losses is None:
+            return torch.zeros(2, device=self.mesh.device)
+        return _sums(self.config, losses.detach().flatten(), batch)
 
     def _schedule(self, micro_batches: int, *, trains: bool) -> Any:
         """Return a schedule with stages of its own: what they keep for training and for evaluation differs."""
@@ -170,6 +174,15 @@ class _Stage(nn.Module):
 def _unscaled(kind: Any) -> dict[str, Any]:
     """Say that the loss is already a mean over micro batches; torch 2.6 has no such switch, and divides nothing."""
     return {"scale_grads": False} if "scale_grads" in inspect.signature(kind.__init__).parameters else {}
+
+
+def _sums(config: TrainConfig, losses: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Return what Passes does of the losses of micro batches, [M]."""
+    weights = torch.ones_like(losses)
+    if config.logging.loss_mean == "tokens":
+        weights = batch["loss_mask"].view(len(losses), -1).sum(1).to(losses)
+        losses = losses.where(weights > 0, 0.0)  # the mean of nothing is no number
+    return torch.stack([(losses * weights).sum(), weights.sum()])
 
 
 def _loss(decoder: Decoder, part: Batch) -> torch.Tensor:

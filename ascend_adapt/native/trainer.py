@@ -109,12 +109,17 @@ class Trainer:
 
     def evaluate(self, batch: Batch, micro_batches: int) -> float:
         """Return the mean loss of all data-parallel ranks on their parts of one global batch."""
+        losses, weights = self.losses(batch, micro_batches)
+        return losses / weights
+
+    def losses(self, batch: Batch, micro_batches: int) -> tuple[float, float]:
+        """Return the two sums of Passes over all data-parallel ranks, on their parts of one global batch."""
         for decoder in self.decoders:
             decoder.eval()
         with self._eager_at_first("evaluate"):
             loss = self.passes.evaluate(batch, micro_batches)
-        share = loss.float() / self.mesh.parallel.data
-        return float(self.mesh.sum_over_all(share if self.mesh.tensor_rank == 0 else torch.zeros_like(share)))
+        losses, weights = self.mesh.sum_over_all(gradients.counted_once(loss, self.mesh)).tolist()
+        return losses, weights
 
     def _eager_at_first(self, kind: str) -> AbstractContextManager[Any]:
         """Leave the first passes of a kind as they are: kernels choose their backends then, which cuts a graph."""

@@ -340,6 +340,7 @@ def _logging(options: Options, own: OwnOptions) -> Logging:
         format=own.log_format or _LOG_FORMAT.get(name, "mcore"),
         interval=options("log_interval"),
         flops="mcore" if name in ("core_v0.9.0", "newest") else "paper",
+        loss_mean="tokens" if name in ("core_v0.9.0", "newest") else "micro_batches",
         tensorboard=options("tensorboard_dir"),
         tensorboard_interval=options("tensorboard_log_interval", 1),
         wandb_project=options("wandb_project") or None,

@@ -23,14 +23,16 @@ HERE = Path(__file__).parent
 
 
 @functools.cache
-def one_process(model: str, steps: int = 20, micro: int = 1) -> Told:
+def one_process(model: str, steps: int = 20, micro: int = 1, loss_mean: str = "micro_batches") -> Told:
     """Return what training a model of small_models on one process gives."""
-    return train(Case(model, model, {"micro": micro}, steps=steps), meshes.single(torch.device("cpu")))
+    return train(
+        Case(model, model, {"micro": micro}, steps=steps, loss_mean=loss_mean), meshes.single(torch.device("cpu"))
+    )
 
 
 def assert_equal_to_one_process(told: Told, case: Case) -> None:
     """Losses to 1e-5, gradient norms to 1e-4, relative; with -s pytest shows how far apart they were."""
-    alone = one_process(case.model, micro=case.sizes.get("micro", 1))
+    alone = one_process(case.model, micro=case.sizes.get("micro", 1), loss_mean=case.loss_mean)
     assert alone.losses[-1] < 0.9 * alone.losses[0], "this model learns nothing, so nothing would be compared"
     apart = (_apart(told.losses, alone.losses), _apart(told.norms, alone.norms))
     print(f"{case.name}, {case.model}: losses {apart[0]:.1e}, norms {apart[1]:.1e}")

@@ -118,6 +118,7 @@ class Case:
     steps: int = 20
     dtype: str = "fp32"
     initial_scale: float = 2.0**12
+    loss_mean: str = "micro_batches"
     load: str | None = None
     save: str | None = None
 
@@ -127,7 +128,7 @@ class Case:
         made = config(MODELS[self.model], **self.sizes)
         checkpoint = Checkpoint(load=self.load, save=self.save)
         precision = Precision(self.dtype, loss_scale=LossScale(initial=self.initial_scale, hysteresis=1))
-        return replace(made, precision=precision, checkpoint=checkpoint)
+        return replace(made, precision=precision, checkpoint=checkpoint, logging=Logging(loss_mean=self.loss_mean))
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from native.small_models import Case
 TWO_RANKS = [
     Case("tensor", "gpt2", {"tensor": 2}),
     Case("sequence", "gated", {"tensor": 2, "sequence": True}),
-    Case("zero-1", "gpt2", {"data": 2, "zero_stage": 1}),
+    Case("zero-1", "gpt2", {"data": 2, "zero_stage": 1}, loss_mean="tokens"),
     Case("zero-3", "neox", {"data": 2, "zero_stage": 3, "recompute": "full"}),
-    Case("interleaved", "gpt2", {"pipeline": 2, "virtual_stages": 2}),
+    Case("interleaved", "gpt2", {"pipeline": 2, "virtual_stages": 2}, loss_mean="tokens"),
 ]
 
 

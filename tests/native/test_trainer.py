@@ -40,6 +40,28 @@ def test_recomputing_changes_no_bit(sizes):
     assert train(Case("", "neox", sizes, steps=3), ALONE) == one_process("neox", steps=3)
 
 
+def test_the_loss_that_is_told_may_be_the_mean_over_tokens():
+    settings = config(NEOX, micro=2)
+    given = batch(0, settings)
+    given["loss_mask"][:4, 3:] = 0
+    given["loss_mask"][4:6] = 0
+    by_tokens = Trainer(replace(settings, logging=Logging(loss_mean="tokens")), ALONE)
+    decoder = by_tokens.decoders[0].eval()
+    with torch.no_grad():
+        logits = decoder(given["tokens"])
+    each = torch.nn.functional.cross_entropy(logits.transpose(1, 2), given["labels"], reduction="none")
+    mean = float((each * given["loss_mask"]).sum() / given["loss_mask"].sum())
+    assert by_tokens.evaluate(given, 4) == pytest.approx(mean, rel=1e-6)
+    step = by_tokens.step(given, 4, 1e-3, 0.1)
+    assert step.loss == pytest.approx(mean, rel=1e-6)
+    # What is told changes nothing of what is trained.
+    given["loss_mask"][4:6, 0] = 1
+    steps = [Trainer(replace(settings, logging=Logging(loss_mean=how)), ALONE) for how in ("tokens", "micro_batches")]
+    tokens, micro_batches = (trainer.step(given, 4, 1e-3, 0.1) for trainer in steps)
+    assert tokens.grad_norm == micro_batches.grad_norm
+    assert tokens.loss != pytest.approx(micro_batches.loss, rel=1e-4)
+
+
 @pytest.mark.parametrize("recompute", ["full", "selective"])
 def test_dropout_is_the_same_when_recomputed(recompute):
     model = replace(GPT2, hidden_dropout=0.2, attention_dropout=0.2)

@@ -45,6 +45,7 @@ def test_the_guides_run():
 def test_each_line_has_its_order_and_its_lines(more, line, order, style):
     config, _ = read(more)
     assert (config.data.order, config.logging.format) == (order, style)
+    assert config.logging.loss_mean == "micro_batches"
     assert line in megatron.read([*GUIDE.split(), *more.split()]).source
 
 
@@ -67,6 +68,7 @@ def test_what_only_core_has():
         False,
     )
     assert (config.parallel.recompute_layers, config.parallel.zero_stage, config.data.order) == (4, 1, "mcore")
+    assert config.logging.loss_mean == "tokens"
 
 
 @pytest.mark.parametrize(
