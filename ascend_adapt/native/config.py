@@ -6,6 +6,7 @@ recipe fills in its dialect's own defaults, so two runs with equal configuration
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from ascend_adapt.errors import ConfigError
@@ -109,7 +110,8 @@ class Optimizer:
         for name, beta in zip(("first beta", "second beta"), self.betas, strict=True):
             if not 0 <= beta < 1:
                 raise ConfigError(f"{name} of Adam: {beta}, expected at least 0 and below 1 — correct it")
-        at_least("clip_grad", self.clip_grad, 0)
+        if self.clip_grad != math.inf:
+            at_least("clip_grad", self.clip_grad, 0)
         at_least("eps of Adam", self.eps, 0)
         at_least("weight_decay", self.weight_decay, 0)
 
@@ -175,8 +177,9 @@ class LossScale:
     def __post_init__(self) -> None:
         one_of("loss scale rule", self.rule, ("megatron", "deepspeed"))
         for name, value in (("initial", self.initial), ("fixed", self.fixed)):
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} loss scale: {value}, expected above 0 — correct it")
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name} loss scale: {value}, expected above 0, and a number — correct it")
+        at_least("loss scale window", self.window, 1)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def one_of(name: str, value: object, choices: Collection[object]) -> None:
 
 def at_least(name: str, value: float, least: float) -> None:
     """Check that a number is not too small, and a number."""
-    if not value >= least:
+    if not least <= value < math.inf:
         raise ConfigError(f"{name}: {value}, expected at least {least} — correct it")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from ascend_adapt.errors import ConfigError
@@ -88,6 +89,8 @@ class Model:
             )
         divides("num_heads", self.num_heads, "num_query_groups", self.num_query_groups)
         if self.positions == "rotary":
+            if not 0 < self.rotary_base < math.inf:
+                raise ConfigError(f"rotary_base: {self.rotary_base}, expected above 0, and a number — correct it")
             if not 0 < self.rotary_fraction <= 1:
                 raise ConfigError(
                     f"rotary_fraction: {self.rotary_fraction}, expected above 0 and at most 1 — correct it"

@@ -50,6 +50,8 @@ _SECTIONS = {
         enabled auto_cast bf16 check_grad_overflow hysteresis immediate_grad_update initial_scale_power loss_scale
         loss_scale_window min_loss_scale bf16_master_weights_and_grads bf16_optimizer_states""",
 }
+# In quotes, as text, "false" would be true.
+_FLAGS = ("enabled", "cpu_offload", "cpu_offload_param", "cpu_offload_params")
 _OF_16_BITS_REFUSED = """
     consecutive_hysteresis fp16_master_weights_and_grads bf16_master_weights_and_grads bf16_optimizer_states"""
 
@@ -110,6 +112,10 @@ def section(name: str, content: Any) -> Mapping[str, Any]:
             close = difflib.get_close_matches(str(one), known, 1)
             step = f"did you mean {close[0]}?" if close else "correct it or leave it out"
             raise ConfigError(f"{name}.{one}: is unknown — {step}")
+        if one in _FLAGS and value not in (True, False, None):
+            raise ConfigError(f"{name}.{one}: {value!r}, expected true or false — correct it")
+        if one == "type" and value not in ("fp16", "bfloat16", None):
+            raise ConfigError(f"{name}.type: {value!r}, expected 'fp16' or 'bfloat16' — choose one of them")
         # Sizes are switched off by 1 or -1, which True is equal to.
         if one in refused and (value is True or value not in (None, False, 1, -1)):
             raise ConfigError(
@@ -165,10 +171,13 @@ def loss_scale(content: Mapping[str, Any]) -> LossScale:
         value = fp16.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
             raise ConfigError(f"fp16.{name}: {value!r}, expected a number, at least 0 — correct it")
+    power = fp16.get("initial_scale_power", 16)
+    if power > 127:
+        raise ConfigError(f"fp16.initial_scale_power: {power}, expected at most 127 — lower it")
     fixed = fp16.get("loss_scale", 0)
     return LossScale(
         fixed=float(fixed) if fixed else None,
-        initial=float(2 ** fp16.get("initial_scale_power", 16)),
+        initial=float(2**power),
         minimum=float(fp16.get("min_loss_scale", fp16.get("min_scale", 1))),
         window=int(fp16.get("loss_scale_window", 1000)),
         hysteresis=int(fp16.get("hysteresis", 2)),

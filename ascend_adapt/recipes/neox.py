@@ -11,9 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import yaml
-
-from ascend_adapt.errors import ConfigError, one_line
+from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.batches import resolve_batch
 from ascend_adapt.native.config import (
     Checkpoint,
@@ -28,7 +26,7 @@ from ascend_adapt.native.config import (
 from ascend_adapt.native.partition import balanced_stages
 from ascend_adapt.recipes import deepspeed_json
 from ascend_adapt.recipes.command_line import OwnOptions, take_own_options
-from ascend_adapt.recipes.neox_files import converted, read_files
+from ascend_adapt.recipes.neox_files import converted, parsed, read_files
 from ascend_adapt.recipes.neox_ignored import IGNORED
 from ascend_adapt.recipes.neox_model import read_model
 from ascend_adapt.recipes.options import Line, Options, choose_line
@@ -112,10 +110,7 @@ def _command_line(argv: Sequence[str]) -> tuple[list[str], str | None, dict[str,
             continue
         name, equals, value = word[2:].partition("=")
         value = value if equals else next(words, "true")
-        try:
-            overrides[name.replace("-", "_")] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--{name}: {value!r} is no YAML ({one_line(error)}) — correct it") from error
+        overrides[name.replace("-", "_")] = parsed(value, f"--{name} {value!r}")
     if files and files[0].endswith(".py"):
         files = files[1:]
     if not files:
@@ -197,11 +192,14 @@ def _optimizer(options: Options) -> tuple[float, Optimizer]:
     parameters = dict(parameters)
     if kind.lower() not in ("adam", "adamw"):
         raise ConfigError(f"optimizer.type: {kind!r}, expected Adam — the native trainer has no other here")
-    lr = converted("optimizer.params.lr", parameters.pop("lr", 0.001), "float", [])
+    unknown = sorted(map(str, set(section) - {"type", "params", "legacy_fusion"}))
+    if unknown:
+        raise ConfigError(f"optimizer: {', '.join(unknown)} unknown beside type and params — correct or leave out")
+    lr = _number(parameters, "lr", 0.001)
     betas = parameters.pop("betas", [0.9, 0.999])
     if not isinstance(betas, list) or len(betas) != 2 or not all(isinstance(beta, (int, float)) for beta in betas):
         raise ConfigError(f"optimizer.params.betas: {betas!r}, expected two numbers — correct them")
-    eps = converted("optimizer.params.eps", parameters.pop("eps", 1e-8), "float", [])
+    eps = _number(parameters, "eps", 1e-8)
     decay = options("weight_decay")
     stated = parameters.pop("weight_decay", decay)
     if stated != decay:
@@ -209,11 +207,14 @@ def _optimizer(options: Options) -> tuple[float, Optimizer]:
             f"optimizer.params.weight_decay: {stated}, expected weight-decay's {decay} — leave it out there"
         )
     # Defaults that upstream writes out for optimizers it does not use.
-    for name in ("freeze_step", "momentum", "cuda_aware", "adam_w_mode", "bias_correction"):
-        if parameters.pop(name, None) is False and name in ("adam_w_mode", "bias_correction"):
-            raise ConfigError(f"optimizer.params.{name}: false, expected true — the native trainer has no other")
+    for name in ("freeze_step", "momentum", "cuda_aware"):
+        parameters.pop(name, None)
+    for name in ("adam_w_mode", "bias_correction"):
+        value = parameters.pop(name, True)
+        if value is not True:
+            raise ConfigError(f"optimizer.params.{name}: {value!r}, expected true — the native trainer has no other")
     if parameters:
-        raise ConfigError(f"optimizer.params: {', '.join(parameters)} unknown — correct or leave out")
+        raise ConfigError(f"optimizer.params: {', '.join(map(str, parameters))} unknown — correct or leave out")
     clip = float(options("gradient_clipping"))
     return lr, Optimizer(
         kind="adam",
@@ -223,6 +224,13 @@ def _optimizer(options: Options) -> tuple[float, Optimizer]:
         decayed="not_bias_or_norm",
         clip_grad=clip,
     )
+
+
+def _number(parameters: dict[str, Any], name: str, default: float) -> float:
+    value = converted(f"optimizer.params.{name}", parameters.pop(name, default), "float", [])
+    if value is None:
+        raise ConfigError(f"optimizer.params.{name}: null, expected a number — give one, or leave it out")
+    return float(value)
 
 
 def _schedule(options: Options, line: Line, lr: float, iterations: int) -> Schedule:

@@ -21,9 +21,11 @@ class _Loader(yaml.SafeLoader):
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    loader.flatten_mapping(node)
     seen: set[Any] = set()
     for key, _ in node.value:
+        # What `<<` brings may stand again, and gives way; what is no name is refused below.
+        if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key, yaml.ScalarNode):
+            continue
         name = loader.construct_object(key)
         name = name.replace("-", "_") if isinstance(name, str) else name
         if name in seen:
@@ -56,16 +58,28 @@ def read_files(paths: Sequence[str], folder: str | None) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506, a SafeLoader
+        content = parsed(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror} — give a readable YAML file, and its folder by -d") from error
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: is no YAML ({one_line(error)}) — correct it") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is no text ({error}) — correct it") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: is a {type(content).__name__}, expected keys and values — correct it")
     return content
+
+
+def parsed(text: str, where: str) -> Any:
+    """Return what a piece of YAML says.
+
+    Raises:
+        ConfigError: it is no YAML, or has a key twice.
+    """
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506, a SafeLoader
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: is no YAML ({one_line(error)}) — correct it") from error
 
 
 def converted(name: str, value: Any, kind: str, notes: list[str]) -> Any:

@@ -93,9 +93,16 @@ class Options:
         self._read: set[str] = set()
 
     def __call__(self, name: str, absent: Any = None) -> Any:
-        """Return the value of ``name``; ``absent`` where the line has no such option, or None for its value."""
+        """Return the value of ``name``; ``absent`` where the line has no such option, or None for its value.
+
+        Raises:
+            ConfigError: nothing (null) is given where upstream has something.
+        """
         self._read.add(name)
-        value = self.given.get(name, self._defaults.get(name))
+        default = self._defaults.get(name)
+        value = self.given.get(name, default)
+        if value is None and default is not None:
+            raise ConfigError(f"{name}: null, expected a value such as {default!r} — give one, or leave it out")
         return absent if value is None else value
 
     def required(self, name: str) -> Any:

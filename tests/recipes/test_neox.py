@@ -173,6 +173,19 @@ def test_data_in_three_parts_with_weights(tmp_path):
         ('{"init_method": "nonsense"}', "init_method: 'nonsense', expected one of normal"),
         ('{"rotary_emb_base": "ten"}', "rotary_emb_base: 'ten', expected int"),
         ('{"seed": 1.5}', "seed: 1.5, expected int"),
+        ('{"seed": null}', "seed: null, expected a value such as 1234"),
+        ('{"hidden_dropout": null}', "hidden_dropout: null, expected a value"),
+        ('{"rotary_emb_base": 0}', "rotary_base: 0.0, expected above 0"),
+        ('{"init_method_std": .inf}', "init std: inf, expected at least 0"),
+        ('{"fp16": {"enabled": "False"}}', "fp16.enabled: 'False', expected true or false"),
+        ('{"fp16": {"enabled": true, "type": "bf16"}}', "fp16.type: 'bf16', expected 'fp16' or 'bfloat16'"),
+        ('{"fp16": {"initial_scale_power": 5000}}', "initial_scale_power: 5000, expected at most 127"),
+        ('{"fp16": {"loss_scale": .inf}}', "fixed loss scale: inf, expected above 0, and a number"),
+        ('{"fp16": {"loss_scale_window": 0}}', "loss scale window: 0, expected at least 1"),
+        ('{"zero_optimization": {"stage": 1, "cpu_offload": "false"}}', "cpu_offload: 'false', expected true or false"),
+        ('{"save": 2001-99-99}', "more.yml: is no YAML .*month"),
+        ("{[1]: 2}", "more.yml: is no YAML .*unhashable"),
+        pytest.param("[" * 3000, "more.yml: is no YAML .*recursion", id="deep"),
         ('{"seed": 1, "seed": 2}', "seed: stands twice, again in line 1"),
         ('{"global_num_gpus": 3, "num_nodes": 2}', "global_num_gpus: 3, expected a multiple of 2 num_nodes"),
         ("[1, 2]", "more.yml: is a list, expected keys and values"),
@@ -183,6 +196,29 @@ def test_what_cannot_be_meant_is_one_sentence(tmp_path, keys, told):
     small = SMALL.replace('"pos-emb": "rotary",', "") if "pos_emb" in keys else SMALL
     with pytest.raises(ConfigError, match=told):
         read(tmp_path, more=keys, small=small)
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ('{"type": "Adam", "lr": 1}', "optimizer: lr unknown beside type and params"),
+        ('{"type": "Adam", "params": {"lr": null}}', "optimizer.params.lr: null, expected a number"),
+        ('{"type": "Adam", "params": {"adam_w_mode": 0}}', "adam_w_mode: 0, expected true"),
+        ('{"type": "Adam", "params": {1: 2}}', "optimizer.params: 1 unknown"),
+    ],
+)
+def test_what_an_optimizer_cannot_mean(tmp_path, section, told):
+    stated = '"optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": [0.9, 0.95], }, },'
+    assert stated in SMALL
+    with pytest.raises(ConfigError, match=told):
+        read(tmp_path, small=SMALL.replace(stated, f'"optimizer": {section},'))
+
+
+def test_what_is_merged_in_gives_way(tmp_path):
+    merged = '{"zero_optimization": {<<: {"stage": 1, "reduce_scatter": true}, "stage": 0}}'
+    assert read(tmp_path, more=merged)[0].parallel.zero_stage == 0
+    whole = "fp16: &off {enabled: false, loss_scale: 0}\nbf16: {<<: *off, enabled: true}\nprecision: bfloat16"
+    assert read(tmp_path, "--upstream-line", "newest", more=whole)[0].precision.dtype == "bf16"
 
 
 def test_attention_by_name_and_by_pattern(tmp_path):
@@ -212,7 +248,7 @@ def test_ranks_and_machines(tmp_path):
 
 def test_no_file_and_a_file_that_is_not_there(tmp_path):
     (tmp_path / "small.yml").write_text(SMALL)
-    with pytest.raises(ConfigError, match=r"--fp16: '\{' is no YAML"):
+    with pytest.raises(ConfigError, match=r"--fp16 '\{': is no YAML"):
         neox.read(["-d", str(tmp_path), "small", "--fp16", "{"])
     with pytest.raises(ConfigError, match="no configuration file"):
         neox.read([])
