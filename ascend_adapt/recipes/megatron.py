@@ -21,7 +21,6 @@ from ascend_adapt.native.config import (
     Optimizer,
     Parallel,
     Precision,
-    Schedule,
     TrainConfig,
 )
 from ascend_adapt.native.partition import balanced_stages, even_stages
@@ -29,6 +28,7 @@ from ascend_adapt.recipes import deepspeed_json
 from ascend_adapt.recipes.command_line import OwnOptions, parse, take_own_options
 from ascend_adapt.recipes.megatron_ignored import IGNORED
 from ascend_adapt.recipes.megatron_model import read_model, read_seq_length
+from ascend_adapt.recipes.megatron_schedule import read_schedule
 from ascend_adapt.recipes.options import Options
 from ascend_adapt.recipes.recipe import Recipe
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
@@ -74,7 +74,7 @@ def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]
         parallel=parallel,
         batch=batch,
         optimizer=_optimizer(options, deepspeed),
-        schedule=_schedule(options, batch, iterations, samples),
+        schedule=read_schedule(options, batch, iterations, samples),
         precision=_precision(options, deepspeed),
         data=data,
         logging=_logging(options, own),
@@ -238,45 +238,6 @@ def _optimizer(options: Options, deepspeed: dict[str, Any]) -> Optimizer:
         weight_decay=options("weight_decay"),
         decoupled=kind == "adam",
         clip_grad=clip,
-    )
-
-
-def _schedule(options: Options, batch: Batch, iterations: int, samples: int | None) -> Schedule:
-    if samples is None:
-        decay = options("lr_decay_iters", iterations) * batch.total
-        warmup = options("lr_warmup_iters", 0) * batch.total
-        wsd = options("lr_wsd_decay_iters", 0) * batch.total
-        misplaced = ("lr_decay_samples", "lr_warmup_samples", "lr_wsd_decay_samples")
-    else:
-        decay = options("lr_decay_samples", samples)
-        warmup = options("lr_warmup_samples", 0)
-        wsd = options("lr_wsd_decay_samples", 0)
-        misplaced = ("lr_decay_iters", "lr_warmup_iters", "lr_wsd_decay_iters")
-    for name in misplaced:
-        if options(name):
-            counted = "iterations" if samples is None else "samples"
-            raise ConfigError(f"{name}: {options(name)}, in a run that counts {counted} — give it in {counted}")
-    fraction = options("lr_warmup_fraction")
-    if fraction is not None:
-        if warmup:
-            raise ConfigError("--lr-warmup-fraction: given beside a warm-up of its own length — give one of them")
-        warmup = fraction * decay
-    style = options("weight_decay_incr_style", "constant")
-    return Schedule(
-        dialect="megatron",
-        lr=options.required("lr"),
-        min_lr=options("min_lr"),
-        style=options("lr_decay_style"),
-        unit="samples",
-        warmup=warmup,
-        decay=decay,
-        init_lr=options("lr_warmup_init", 0.0),
-        wsd_style=options("lr_wsd_decay_style", "exponential"),
-        wsd_decay=wsd,
-        start_weight_decay=options("start_weight_decay"),
-        end_weight_decay=options("end_weight_decay"),
-        weight_decay_style=style,
-        weight_decay_over=float(samples or iterations * batch.total),
     )
 
 

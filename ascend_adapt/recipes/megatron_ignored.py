@@ -37,6 +37,7 @@ IGNORED = {
         distributed_backend distributed_timeout_minutes local_rank use_tp_pp_dp_mapping""",
     "the model is always built from this package's own layers": """
         deprecated_use_mcore_models use_cpu_initialization use_legacy_models""",
+    "it changes no number of the line's own model": "onnx_safe openai_gelu",
     "the schedule is always the configuration's, also behind a checkpoint": """
         override_lr_scheduler override_opt_param_scheduler""",
     "the format is read off the token files": """

@@ -34,8 +34,6 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
     gated = options("swiglu", False)
     ffn = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     bias = options("add_bias_linear", True)
-    fused = options("bias_gelu_fusion") and bias
-    tanh = options("openai_gelu", False) or (fused and not options("onnx_safe", False))
     groups = options("num_key_value_heads", heads)
     if options("group_query_attention", False):
         groups = options("num_query_groups")
@@ -60,7 +58,7 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
         rotary_base=float(options("rotary_base", options("rope_theta", 10000.0))),
         norm=normalization,
         norm_eps=options("norm_epsilon", options("layernorm_epsilon", 1e-5)),
-        activation="swiglu" if gated else "gelu_tanh" if tanh else "gelu",
+        activation="swiglu" if gated else "gelu_tanh" if _is_tanh(options, bias) else "gelu",
         tied_embeddings=not options("untie_embeddings_and_output_weights", False),
         attention_bias=bias or options("add_qkv_bias", False),
         output_bias=bias,
@@ -72,6 +70,20 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
         output_init=Init(std=std / math.sqrt(2.0 * layers)),
         head_init=weights,
     )
+
+
+def _is_tanh(options: Options, bias: bool) -> bool:
+    """Return whether GELU is its tanh approximation, which the one that is fused with the bias is.
+
+    --onnx-safe asks for the exact one, for which it gives way only in deepspeedai's. Megatron-core looks at neither it
+    nor --openai-gelu. Sources: ParallelMLP of Megatron-LM@v2.5, bigscience Megatron-DeepSpeed@8387ae17 and deepspeedai
+    Megatron-DeepSpeed@4efb479d megatron/model/transformer.py.
+    """
+    fused = bool(options("bias_gelu_fusion") and bias)
+    if options.line.name in ("core_v0.9.0", "newest"):
+        return fused
+    gives_way = options.line.name == "deepspeed" and options("onnx_safe")
+    return bool(options("openai_gelu")) or (fused and not gives_way)
 
 
 def _positions(options: Options) -> str:

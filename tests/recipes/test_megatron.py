@@ -93,6 +93,44 @@ def test_the_fused_gelu_decides_on_the_formula():
     assert read("--no-bias-gelu-fusion --openai-gelu")[0].model.activation == "gelu_tanh"
 
 
+@pytest.mark.parametrize(
+    ("line", "options", "formula"),
+    [
+        ("v2.5", "--onnx-safe True", "gelu_tanh"),
+        ("bigscience", "--onnx-safe True", "gelu_tanh"),
+        ("bigscience", "--onnx-safe True --no-bias-gelu-fusion", "gelu"),
+        ("deepspeed", "--onnx-safe True", "gelu"),
+        ("deepspeed", "--onnx-safe True --openai-gelu", "gelu_tanh"),
+        ("core_v0.9.0", "--onnx-safe True", "gelu_tanh"),
+        ("newest", "--openai-gelu --no-bias-gelu-fusion", "gelu"),
+    ],
+)
+def test_which_gelu_each_line_takes(line, options, formula):
+    base = GUIDE.replace("--checkpoint-activations", "").replace("--data-impl mmap", "")
+    config, notes = read(f"--upstream-line {line} {options}", base=base)
+    assert config.model.activation == formula
+    unheeded = any("changes no number of the line's own model" in note for note in notes)
+    assert unheeded is (line != "deepspeed")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--start-weight-decay 0.1", "given with a constant weight decay"),
+        ("--weight-decay-incr-style linear --end-weight-decay 0.1", "linear without --start-weight-decay and"),
+        (
+            "--weight-decay-incr-style cosine --start-weight-decay 0.2 --end-weight-decay 0.1",
+            "--end-weight-decay: 0.1, expected at least --start-weight-decay 0.2",
+        ),
+        ("--lr-decay-style WSD", "WSD without a length of its decay"),
+    ],
+)
+def test_schedules_that_upstream_stops_at(options, told):
+    base = GUIDE.replace("--checkpoint-activations", "").replace("--data-impl mmap", "")
+    with pytest.raises(ConfigError, match=told):
+        read(f"--upstream-line core_v0.9.0 {options}", base=base)
+
+
 def test_deviations_are_upstreams_own():
     recorded = Path(__file__).parents[1] / "native" / "upstream_schedules.json"
     rows = [row for row in json.loads(recorded.read_text())["deviations"] if row["source"] == "Megatron-LM@v2.5"]
