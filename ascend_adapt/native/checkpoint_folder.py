@@ -39,7 +39,7 @@ class CheckpointFolder:
     def latest(self) -> str | None:
         """Return what is named the latest, or None where nothing is; other trainers write a file of the same name."""
         tracker = self.path / LATEST
-        return tracker.read_text(encoding="utf-8").strip() if tracker.exists() else None
+        return tracker.read_text(encoding="utf-8", errors="replace").strip() if tracker.exists() else None
 
     def saved(self) -> list[int]:
         """Return the iterations of which there is a checkpoint, in order; their sums are not looked at."""

@@ -38,7 +38,7 @@ def load(trainer: Trainer) -> tuple[Progress, list[str]]:
     if config.load is None:
         return Progress(), [f"{FRESH} no checkpoint was named"]
     folder, group = CheckpointFolder(Path(config.load)), HostGroup(trainer.mesh)
-    candidates = group.on_first(lambda: _candidates(folder))
+    candidates, doubts = group.on_first(lambda: _candidates(folder))
     if not candidates:
         if group.on_first(lambda: _is_of_oneflow(folder.path)):
             raise TrainingError(
@@ -53,18 +53,24 @@ def load(trainer: Trainer) -> tuple[Progress, list[str]]:
         )
     source, told = _first_whole(candidates, group)
     progress, more = _take_up(trainer, source)
-    return progress, [*told, *more]
+    return progress, [*doubts, *told, *more]
 
 
-def _candidates(folder: CheckpointFolder) -> list[Path]:
-    """Return what may be loaded, the latest first; without a tracker, all there is."""
-    latest = folder.latest()
-    if latest is None:
-        return [folder.of(number) for number in reversed(folder.saved())]
-    if not latest.isdecimal():
-        return [folder.path / latest]
-    number = int(latest)
-    return [folder.of(number), *(folder.of(older) for older in reversed(folder.saved()) if older < number)]
+def _candidates(folder: CheckpointFolder) -> tuple[list[Path], list[str]]:
+    """Return what may be loaded, the latest first; without a tracker, or by one that names nothing, all there is.
+
+    The second are warnings.
+    """
+    latest, saved = folder.latest(), sorted(folder.saved(), reverse=True)
+    if latest is not None and latest.isdecimal():
+        number = int(latest)
+        return [folder.of(number), *(folder.of(older) for older in saved if older < number)], []
+    if latest and (not saved or (folder.path / latest).is_dir()):
+        return [folder.path / latest], []
+    there = [folder.of(number) for number in saved]
+    if latest is None or not there:
+        return there, []
+    return there, [f"warning: {folder.path / LATEST} names no checkpoint ({latest[:40]!r}), so the newest is looked at"]
 
 
 def _first_whole(candidates: Sequence[Path], group: HostGroup) -> tuple[Path, list[str]]:
@@ -149,6 +155,8 @@ def _take_up(trainer: Trainer, source: Path) -> tuple[Progress, list[str]]:
             told.append("dropout goes on from other random numbers: the ranks are others, or none were saved")
     if config.load_optimizer:
         trainer.scaler.load_state_dict(then["loss_scale"])
+    if trainer.scaler.moves and not (config.load_optimizer and then["loss_scale"]):
+        told.append(f"the loss scale begins at {trainer.scaler.scale:g}: none was taken up")
     told += _changes_of_order(then["config"], trainer.config)
     return progress, told
 

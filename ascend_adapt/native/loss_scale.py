@@ -26,11 +26,12 @@ class Scaler:
             TrainingError: by DeepSpeed's rule, an overflow at the smallest scale.
         """
         rule = self.rule
-        if rule is None or rule.fixed:
+        if rule is None or not self.moves:
             return
         if not overflowed:
             self._good += 1
-            if self._good == rule.window:
+            # A run that is taken up may have got a shorter window than it has come through.
+            if self._good >= rule.window:
                 self._good, self._hysteresis = 0, rule.hysteresis
                 self.scale *= 2.0
             return
@@ -42,12 +43,19 @@ class Scaler:
             if self._hysteresis <= 0:
                 self.scale = max(self.scale * 0.5, rule.minimum)
 
+    @property
+    def moves(self) -> bool:
+        """Whether it is a scale that steps change."""
+        return self.rule is not None and not self.rule.fixed
+
     def state_dict(self) -> dict[str, float]:
-        """Return what a run that is taken up must know."""
-        return {"scale": self.scale, "hysteresis": self._hysteresis, "good": self._good}
+        """Return what a run that is taken up must know; of a scale that does not move, nothing."""
+        return {"scale": self.scale, "hysteresis": self._hysteresis, "good": self._good} if self.moves else {}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Take up where ``state_dict`` was."""
+        """Take up where ``state_dict`` was. A scale that does not move stays as configured, as do those of no state."""
+        if not (self.moves and state):
+            return
         self.scale, self._hysteresis = state["scale"], int(state["hysteresis"])
         self._good = int(state["good"])
 

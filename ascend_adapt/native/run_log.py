@@ -143,11 +143,11 @@ class RunLog:
         """Open what this run adds rows to, without rows of ``iteration`` and later."""
         for name in ("metrics", "evaluations"):
             path = self._folder / f"{name}.jsonl"
-            before = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-            kept = [row for row in before if json.loads(row)["iteration"] < iteration]
+            before = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+            kept = "".join(f"{row}\n" for row in before.splitlines() if _is_before(row, iteration))
             if kept != before:
                 aside = path.with_suffix(".part")
-                aside.write_text("".join(f"{row}\n" for row in kept), encoding="utf-8")
+                aside.write_text(kept, encoding="utf-8")
                 aside.replace(path)
             self._files[name] = path.open("a", encoding="utf-8", buffering=1)
 
@@ -177,6 +177,14 @@ class RunLog:
         )
         self._scalars.append(lambda name, value, iteration: run.log({name: value}, step=iteration))
         self._closing.append(run.finish)
+
+
+def _is_before(row: str, iteration: int) -> bool:
+    """Return whether it is a whole row of an earlier iteration: a crash or a full disk may have cut the last."""
+    try:
+        return bool(json.loads(row)["iteration"] < iteration)
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def _is_nothing(value: Any) -> bool:

@@ -28,9 +28,10 @@ class Watch:
     def told(self, iteration: int, step: Step) -> list[str]:
         """Return what is to be said of a step, on rank 0; of steps in a row without numbers only the first is told.
 
-        A step that fp16's loss scale skipped is nothing to be told of.
+        A step that fp16's loss scale skipped is nothing to be told of, unless its loss is no number either: it is not
+        the scale that spoils that, and no other scale will mend it.
         """
-        if step.skipped:
+        if step.skipped and math.isfinite(step.loss):
             return []
         if not math.isfinite(step.grad_norm) or not math.isfinite(step.loss):
             was, self._was_spoiled = self._was_spoiled, True

@@ -23,7 +23,7 @@ from ascend_adapt.errors import TrainingError
 from ascend_adapt.native import loop
 from ascend_adapt.native import mesh as meshes
 from ascend_adapt.native.checkpoint_folder import LATEST, PROGRESS, SUMS, CheckpointFolder
-from ascend_adapt.native.config import Checkpoint
+from ascend_adapt.native.config import Checkpoint, LossScale, Precision
 from ascend_adapt.native.loading import load
 from ascend_adapt.native.saving import Saver
 from ascend_adapt.native.state import Progress
@@ -110,6 +110,28 @@ def test_a_tracker_is_not_needed(saved, tmp_path):
     os.system(f"cp -r {saved} {folder}")
     (folder / LATEST).unlink()
     assert load(filled(Checkpoint(load=str(folder)), 7))[0].iteration == 4
+
+
+@pytest.mark.parametrize("named", [b"", b"\0\0", b"\xff\xfe", b"release"])
+def test_a_tracker_that_names_nothing_is_passed_over(saved, tmp_path, named):
+    folder = tmp_path / "copy"
+    shutil.copytree(saved, folder)
+    (folder / LATEST).write_bytes(named)
+    progress, told = load(filled(Checkpoint(load=str(folder)), 7))
+    assert progress.iteration == 4
+    assert told[0].startswith(f"warning: {folder / LATEST} names no checkpoint (")
+    for one in folder.glob("iter_*"):
+        shutil.rmtree(one)
+    with pytest.raises(TrainingError, match=f"^{folder}: no "):
+        load(filled(Checkpoint(load=str(folder)), 7))
+
+
+def test_a_loss_scale_is_taken_up_by_what_has_one(saved):
+    precision = Precision("fp16", loss_scale=LossScale(initial=256.0))
+    settings = replace(config(), checkpoint=Checkpoint(load=str(saved)), precision=precision)
+    trainer = Trainer(settings, meshes.build(settings.parallel, torch.device("cpu")))
+    assert load(trainer)[1][1:] == ["the loss scale begins at 256: none was taken up"]
+    assert trainer.scaler.scale == 256.0
 
 
 @contextlib.contextmanager

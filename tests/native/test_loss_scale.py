@@ -47,3 +47,19 @@ def test_a_run_that_is_taken_up():
     scales(one, [True, False, False])
     other.load_state_dict(one.state_dict())
     assert scales(one, [False, True, True]) == scales(other, [False, True, True]) == [8, 8, 4]
+
+
+def test_a_run_that_is_taken_up_with_another_scale():
+    moved, fixed, none = scaler(), scaler(fixed=128.0), Scaler(Precision("fp32"))
+    scales(moved, [True])
+    for one, before in ((fixed, 128.0), (none, 1.0)):
+        one.load_state_dict(moved.state_dict())
+        assert one.scale == before
+        # Of these a scale that moves learns nothing: neither 1, which is too small, nor what it is not to be.
+        other = scaler()
+        other.load_state_dict(one.state_dict())
+        assert (other.scale, scales(other, [False] * 3)) == (4.0, [4, 4, 8])
+    shorter = scaler(window=2)
+    scales(moved, [False, False])
+    shorter.load_state_dict(moved.state_dict())
+    assert scales(shorter, [False]) == [4]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 
 import pytest
 from native.configurations import config
@@ -62,6 +63,16 @@ def test_a_run_that_goes_on_writes_what_came_after_anew(tmp_path):
     found = rows(tmp_path / "metrics.jsonl")
     assert [(row["iteration"], row["lm_loss"]) for row in found] == [(2, 2.0), (4, 2.0), (6, 1.0)]
     assert [row["iteration"] for row in rows(tmp_path / "evaluations.jsonl")] == [6]
+
+
+@pytest.mark.parametrize("lost", [1, 20])
+def test_a_row_that_was_cut_short_is_written_anew(tmp_path, lost):
+    tell(tmp_path, [step(number) for number in range(1, 5)])
+    for path in tmp_path.glob("*.jsonl"):
+        os.truncate(path, path.stat().st_size - lost)
+    tell(tmp_path, [step(5, 1.0), step(6, 1.0)])
+    assert [row["iteration"] for row in rows(tmp_path / "metrics.jsonl")] == ([2, 4, 6] if lost == 1 else [2, 6])
+    assert [row["iteration"] for row in rows(tmp_path / "evaluations.jsonl")] == ([4, 6] if lost == 1 else [6])
 
 
 def test_only_the_first_rank_tells(tmp_path):
