@@ -14,7 +14,8 @@ from pathlib import Path
 
 import yaml
 
-from ascend_adapt.errors import ConfigError, one_line
+from ascend_adapt.errors import ConfigError, TrainingError, one_line
+from ascend_adapt.native.checkpoint_folder import write_durably
 from ascend_adapt.native.config import TrainConfig
 from ascend_adapt.native.config_file import from_dict, to_dict
 
@@ -26,13 +27,13 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
 
     Raises:
         ConfigError: no configuration, or one that cannot be meant.
+        TrainingError: the run directory cannot be written to, or what ``loop.train`` raises.
     """
     config = _configuration(argv, environ)
     run_dir = Path(environ.get("ASCEND_ADAPT_RUN_DIR", config.checkpoint.save or "runs/native"))
     rank = int(environ.get("RANK", "0"))
     if rank == 0:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / "config.yaml").write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
+        _keep(config, run_dir)
     # torch takes its time, and a configuration that cannot be meant should not.
     from ascend_adapt.native import device, loop
     from ascend_adapt.native.progress import Progress
@@ -44,6 +45,17 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
         loop.train(config, run_dir, log)
     finally:
         log.close()
+
+
+def _keep(config: TrainConfig, run_dir: Path) -> None:
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_durably(run_dir / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
+    except OSError as error:
+        raise TrainingError(
+            f"{run_dir}: config.yaml cannot be written ({error.strerror}), expected a folder to write to — make room, "
+            "or choose another by --log-dir"
+        ) from error
 
 
 def _configuration(argv: Sequence[str], environ: Mapping[str, str]) -> TrainConfig:

@@ -3,11 +3,12 @@
     SAVE/latest_checkpointed_iteration.txt      the number of the last whole checkpoint
     SAVE/iter_0000100/                          a checkpoint: parts of ranks, .metadata, progress.json
     SAVE/iter_0000100/SHA256SUMS                sums of all its files, as sha256sum -c reads them
+    SAVE/.in-use                                held by the run that saves there (save_lock)
     SAVE/.saving-iter_0000200/                  one that is being written
     SAVE/.removing-iter_0000050/                one that is being removed
 
-What begins with a dot is rubbish after a crash, and goes away with the next save. A checkpoint is written aside,
-brought to the disk, renamed, and only then named the latest.
+What begins with .saving or .removing is rubbish after a crash, and goes away with the next save. A checkpoint is
+written aside, brought to the disk, renamed, and only then named the latest.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from ascend_adapt.native.loading import load
 from ascend_adapt.native.metrics import StepMetrics
 from ascend_adapt.native.profiling import Profiler
 from ascend_adapt.native.samples import Samples, is_evaluated
+from ascend_adapt.native.save_lock import SaveLock
 from ascend_adapt.native.saving import Saver
 from ascend_adapt.native.schedules import learning_rate, weight_decay
 from ascend_adapt.native.spread import StepTimes
@@ -57,8 +58,11 @@ def train(config: TrainConfig, run_dir: str | Path, log: Log) -> None:
     if started_here:
         _start(device)
     try:
-        run = Run(config, meshes.build(config.parallel, device), log, Path(run_dir))
-        run.to_the_end()
+        mesh = meshes.build(config.parallel, device)
+        with SaveLock(config.checkpoint.save, mesh) as told:
+            for line in told:
+                log.say(line)
+            Run(config, mesh, log, Path(run_dir)).to_the_end()
     finally:
         if started_here:
             dist.destroy_process_group()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import sys
@@ -12,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
+from ascend_adapt.errors import one_line
 from ascend_adapt.native.config import TrainConfig
 from ascend_adapt.native.config_file import to_dict
 from ascend_adapt.native.flops import dialect_flops, model_flops, peak_flops
@@ -23,6 +25,7 @@ from ascend_adapt.native.progress import Progress
 class RunLog:
     """What one rank tells of a run; rank 0 does, the others are silent.
 
+    Where telling fails, as on a full disk, that is said, and the run goes on.
     ``step`` is called after every iteration, ``evaluation`` after every evaluation, ``close`` at the end. A run that
     goes on from a checkpoint goes on in the same files, without what an earlier one wrote past that checkpoint.
     """
@@ -45,13 +48,15 @@ class RunLog:
         self._told = 0
         self._tells = rank == 0
         self._folder = Path(run_dir)
+        self._is_open = False
         self._files: dict[str, TextIO] = {}
-        self._scalars: list[Callable[[str, float, int], None]] = []
-        self._closing: list[Callable[[], Any]] = []
+        self._scalars: dict[str, Callable[[str, float, int], None]] = {}
+        self._closing: dict[str, Callable[[], Any]] = {}
+        self._failed: set[str] = set()
         if self._tells:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._open_tensorboard(self._folder)
-            self._open_wandb()
+            self._try("tensorboard", lambda: self._open_tensorboard(self._folder))
+            self._try("wandb", self._open_wandb)
 
     def say(self, text: str) -> None:
         """Print one line, once for all ranks."""
@@ -62,7 +67,7 @@ class RunLog:
         """Take note of one iteration, and tell of it where the interval is full."""
         if not self._tells:
             return
-        if not self._files:
+        if not self._is_open:
             self._open_files(metrics.iteration)
         self._steps.append(metrics)
         if self._progress is not None:
@@ -84,7 +89,7 @@ class RunLog:
         """Tell of an evaluation: ``part`` is "valid", or "test" at the end of training."""
         if not self._tells:
             return
-        if not self._files:
+        if not self._is_open:
             self._open_files(iteration)
         for line in evaluation_lines(self._config, iteration, part, loss):
             self.say(line)
@@ -93,8 +98,21 @@ class RunLog:
 
     def close(self) -> None:
         """Write out what is left."""
-        for close in (*(file.close for file in self._files.values()), *self._closing):
-            close()
+        for name, file in self._files.items():
+            self._try(name, file.close)
+        for name, close in self._closing.items():
+            # A writer that has failed may wait for its thread for ever.
+            if name not in self._failed:
+                self._try(name, close)
+
+    def _try(self, name: str, tell: Callable[[], Any]) -> None:
+        """Tell one of those that are told; what fails there is said once, and is no reason to end a run."""
+        try:
+            tell()
+        except Exception as error:  # TensorBoard and Weights & Biases have some of their own
+            if name not in self._failed:
+                self._failed.add(name)
+                self.say(f"warning: {name}: {type(error).__name__}: {one_line(error)} — the run goes on without")
 
     def _interval(self) -> Interval:
         steps, config = self._steps, self._config
@@ -129,27 +147,34 @@ class RunLog:
     def _keep(self, file: str, values: dict[str, Any]) -> None:
         # JSON has no word for what is not a number.
         known = {name: None if _is_nothing(value) else value for name, value in values.items()}
-        self._files[file].write(json.dumps(known, allow_nan=False) + "\n")
+        row = json.dumps(known, allow_nan=False) + "\n"
+        if file in self._files:
+            self._try(f"{file}.jsonl", lambda: self._files[file].write(row))
 
     def _write_scalars(self, metrics: StepMetrics) -> None:
         for name in ("lm_loss", "learning_rate", "grad_norm", "loss_scale"):
             self._scalar(f"train/{name}", getattr(metrics, name), metrics.iteration)
 
     def _scalar(self, name: str, value: float, iteration: int) -> None:
-        for write in self._scalars:
-            write(name, value, iteration)
+        for sink, write in self._scalars.items():
+            if sink not in self._failed:
+                self._try(sink, functools.partial(write, name, value, iteration))
 
     def _open_files(self, iteration: int) -> None:
         """Open what this run adds rows to, without rows of ``iteration`` and later."""
+        self._is_open = True
         for name in ("metrics", "evaluations"):
-            path = self._folder / f"{name}.jsonl"
-            before = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-            kept = "".join(f"{row}\n" for row in before.splitlines() if _is_before(row, iteration))
-            if kept != before:
-                aside = path.with_suffix(".part")
-                aside.write_text(kept, encoding="utf-8")
-                aside.replace(path)
-            self._files[name] = path.open("a", encoding="utf-8", buffering=1)
+            self._try(f"{name}.jsonl", functools.partial(self._open_file, name, iteration))
+
+    def _open_file(self, name: str, iteration: int) -> None:
+        path = self._folder / f"{name}.jsonl"
+        before = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        kept = "".join(f"{row}\n" for row in before.splitlines() if _is_before(row, iteration))
+        if kept != before:
+            aside = path.with_suffix(".part")
+            aside.write_text(kept, encoding="utf-8")
+            aside.replace(path)
+        self._files[name] = path.open("a", encoding="utf-8", buffering=1)
 
     def _open_tensorboard(self, folder: Path) -> None:
         asked = self._config.logging.tensorboard
@@ -158,8 +183,7 @@ class RunLog:
                 self.say(f"tensorboard: nothing is written to {asked}, tensorboard is not installed — install it")
             return
         writer = import_module("torch.utils.tensorboard").SummaryWriter(log_dir=str(asked or folder / "tensorboard"))
-        self._scalars.append(writer.add_scalar)
-        self._closing.append(writer.close)
+        self._scalars["tensorboard"], self._closing["tensorboard"] = writer.add_scalar, writer.close
 
     def _open_wandb(self) -> None:
         logging = self._config.logging
@@ -175,8 +199,8 @@ class RunLog:
             entity=logging.wandb_entity,
             config=to_dict(self._config),
         )
-        self._scalars.append(lambda name, value, iteration: run.log({name: value}, step=iteration))
-        self._closing.append(run.finish)
+        self._scalars["wandb"] = lambda name, value, iteration: run.log({name: value}, step=iteration)
+        self._closing["wandb"] = run.finish
 
 
 def _is_before(row: str, iteration: int) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -73,6 +74,41 @@ def test_a_row_that_was_cut_short_is_written_anew(tmp_path, lost):
     tell(tmp_path, [step(5, 1.0), step(6, 1.0)])
     assert [row["iteration"] for row in rows(tmp_path / "metrics.jsonl")] == ([2, 4, 6] if lost == 1 else [2, 6])
     assert [row["iteration"] for row in rows(tmp_path / "evaluations.jsonl")] == ([4, 6] if lost == 1 else [6])
+
+
+class Full:
+    """A disk without room, for a while."""
+
+    def __init__(self, stream):
+        self.stream, self.is_full = stream, True
+
+    def write(self, text):
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self.stream.write(text)
+
+    def close(self):
+        self.stream.close()
+
+
+def test_a_full_disk_ends_no_run(tmp_path):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    output = io.StringIO()
+    log = RunLog(config(logging={"interval": 1}), tmp_path, rank=0, output=output)
+    log.step(step(1))
+    disk = log._files["metrics"] = Full(log._files["metrics"])
+    log._scalars["tensorboard"] = full
+    for number in (2, 3):
+        log.step(step(number))
+    disk.is_full = False
+    log.step(step(4))
+    log.close()
+    told = [line for line in output.getvalue().splitlines() if line.startswith("warning")]
+    why = "OSError: [Errno 28] No space left on device — the run goes on without"
+    assert sorted(told) == [f"warning: metrics.jsonl: {why}", f"warning: tensorboard: {why}"]
+    assert [row["iteration"] for row in rows(tmp_path / "metrics.jsonl")] == [1, 4]
 
 
 def test_only_the_first_rank_tells(tmp_path):
