@@ -340,6 +340,11 @@ class TrainConfig:
             raise ConfigError(
                 f"stages: {sum(parallel.stages)} layers in all, expected {model.num_layers} — correct {parallel.stages}"
             )
+        if self.profile.first > self.iterations:
+            raise ConfigError(
+                f"profile: iteration {self.profile.first}, expected at most {self.iterations}, the run's last — name "
+                "earlier ones"
+            )
         for rank in self.profile.ranks if self.profile.is_on else ():
             if rank >= parallel.world_size:
                 raise ConfigError(

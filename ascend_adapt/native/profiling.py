@@ -49,8 +49,11 @@ class Profiler:
 
     def finish(self) -> list[str]:
         """Write the traces of what was looked at until now, and return what is to be said."""
-        if self._group is None or not self._done:
+        if self._group is None:
             return []
+        if not self._done:
+            chosen = self._profile
+            return [f"profile: none of the iterations {chosen.first} to {chosen.last} was among those that were done"]
         if self._running is not None:
             self._outcome = self._written()
         mine = (self._mesh.rank, self._outcome)
