@@ -8,6 +8,7 @@ from ascend_adapt import Patch, hookimpl
 
 from . import (
     attention,
+    buffers,
     configuration,
     conversion,
     data_helpers,
@@ -24,6 +25,7 @@ def register_patches() -> list[Patch]:
     """Return the patches of every topic."""
     topics = (
         attention,
+        buffers,
         configuration,
         conversion,
         data_helpers,

@@ -211,6 +211,36 @@ def test_calls_that_only_upstream_knows_are_left_to_it(neox: Site) -> None:
         layer.attention(*torch.ones(3, S, B, N, D), None, None)
 
 
+ENGINE = """
+    import torch
+
+    class DeepSpeedEngine:
+        asked_for = None
+
+        def _mixed_precision_dtypes(self):
+            buffer_dtype = None
+            if self.asked_for is not None:
+                buffer_dtype = self.asked_for
+            return self.param_dtype, buffer_dtype
+    """
+
+
+def test_buffers_are_of_the_parameters_type_unless_another_is_asked_for(neox: Site) -> None:
+    neox.write(deepspeed__runtime__engine=ENGINE)
+    neox.install("deepspeed", "0.19.2")
+    ascend_adapt.enable(device="cpu")
+    import megatron.training  # noqa: F401 - the host is known
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    assert state("buffers_like_parameters") == "applied"
+    engine = DeepSpeedEngine()
+    for of_parameters in (torch.half, torch.bfloat16, None):
+        engine.param_dtype = of_parameters
+        assert engine._mixed_precision_dtypes() == (of_parameters, of_parameters)
+    engine.param_dtype, engine.asked_for = torch.half, torch.float32
+    assert engine._mixed_precision_dtypes() == (torch.half, torch.float32)
+
+
 EXPANDING = """
     def expand_attention_types(attention_config, num_layers):
         if all(isinstance(one, str) for one in attention_config):

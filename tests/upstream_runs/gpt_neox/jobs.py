@@ -85,6 +85,47 @@ def deepy(ranks: int, **changes: Any) -> Callable[[Place], Sequence[str]]:
     return command
 
 
+# What 20B.yml has and no test machine holds; all else in it stays.
+SMALL = {
+    "pipe_parallel_size": 2,
+    "model_parallel_size": 1,
+    "num_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "seq_length": 32,
+    "max_position_embeddings": 32,
+    "gradient_accumulation_steps": 2,
+    "split": "90,8,2",
+    "train_iters": 4,
+    "lr_decay_iters": 4,
+    "checkpoint_factor": 2,
+    "eval_interval": 2,
+    "eval_iters": 1,
+    "log_interval": 1,
+}
+
+
+def guides_20b(place: Place) -> Sequence[str]:
+    """Return the command of the guide's own 20B.yml, small, and a second file for what is of this machine."""
+    import yaml
+
+    saved = str(place.folder / "20B checkpoints")  # load = save, and empty, as on the guide's first day
+    ours = {
+        **SMALL,
+        "vocab_file": str(place.shared / "tokenizer.json"),
+        "data_path": str(library_text.write_tokens(place.shared)),
+        "save": saved,
+        "load": saved,
+    }
+    theirs = yaml.safe_load((place.checkout / "configs" / "20B.yml").read_text())
+    whole = {**{name.replace("-", "_"): value for name, value in theirs.items()}, **ours}
+    here = {"num_gpus": 2, "global_num_gpus": 2, "master_port": free_port(), "use_cpu_initialization": True}
+    (place.folder / "20B.yml").write_text(yaml.safe_dump(whole))
+    (place.folder / "local.yml").write_text(yaml.safe_dump(here))
+    deepy_py, train_py = (str(place.checkout / name) for name in ("deepy.py", "train.py"))
+    return [deepy_py, train_py, "-d", str(place.folder), "20B.yml", "local.yml"]
+
+
 def in_two_parts(second: dict[str, Any], slim: bool = False) -> Callable[[Place], Sequence[str]]:
     """Return the command of a training of three steps that is saved, and one that begins where it is saved.
 
@@ -158,6 +199,8 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
         job("zero1", deepy(2, **ZERO, checkpoint_activations=True), 2),
         # Its own precision, whichever is asked of the run. DeepSpeed's fp16 engine refuses a CPU.
         job("fp16", deepy(2, **STAGED, **FP16), 2, 1e-3, devices=("npu-emulated", "cuda"), dtypes=("float32",)),
+        # In fp16, whichever precision is asked of the run.
+        job("20B", guides_20b, 2, 1e-3, dtypes=("float32",)),
         job("fused", deepy(1, **FUSED, finetune="False", **OF_THE_FORK), 1),
         # As all of its configurations for Pythia, Llama and Mistral have it.
         job("flash", deepy(1, attention_config=[[["flash"], 2]]), 1),
