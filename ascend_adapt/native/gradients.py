@@ -66,8 +66,15 @@ def counted_once(loss: torch.Tensor, mesh: Mesh) -> torch.Tensor:
     return loss.float() if mesh.tensor_rank == 0 else torch.zeros_like(loss, dtype=torch.float32)
 
 
+@torch.no_grad()
+def weight_norms(parameters: Sequence[Placed]) -> dict[str, torch.Tensor]:
+    """Return the norm of each parameter's numbers on this rank, by its name; nothing is waited for."""
+    there = {one.name: numbers for one in parameters if (numbers := one.local).numel()}
+    return dict(zip(there, torch._foreach_norm(list(there.values())), strict=True)) if there else {}
+
+
 def not_finite(each: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
-    """Return the parameters whose squared norm, as of ``squares``, is not finite."""
+    """Return the parameters whose norm, as of ``squares`` or ``weight_norms``, is not finite."""
     return tuple(name for name, square in each.items() if not math.isfinite(float(square)))
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
+from ascend_adapt.errors import TrainingError
 from ascend_adapt.native import device as devices
 from ascend_adapt.native import mesh as meshes
 from ascend_adapt.native import state
@@ -196,8 +197,19 @@ class Run:
         return sum(losses for losses, _ in sums) / sum(weights for _, weights in sums)
 
     def save(self) -> None:
-        """Begin to save a checkpoint."""
+        """Begin to save a checkpoint.
+
+        Raises:
+            TrainingError: the weights are no numbers any more, and would take the place of those that were.
+        """
         assert self.saver is not None
+        iteration = self.progress.iteration
+        if self.watch.is_spoiled and not self.trainer.is_finite():
+            self.saver.wait()
+            raise TrainingError(
+                f"iteration {iteration}: not saved, weights are no numbers; the latest whole checkpoint is "
+                f"{self.saver.folder.latest() or 'none'} — go on from there with a lower learning rate, or in fp32"
+            )
         self.log.say(f"saving {self.saver.save(self.progress)}")
 
     def _reason_to_stop(self, iteration: int) -> str | None:

@@ -38,6 +38,8 @@ class Step:
     """Ranks that asked for an end."""
     spoiled: tuple[str, ...] = ()
     """This rank's parameters whose gradients were not finite."""
+    spoiled_weights: tuple[str, ...] = ()
+    """Those whose numbers were not finite before the step."""
 
 
 class Trainer:
@@ -80,6 +82,8 @@ class Trainer:
             gradients.scale(self.parameters, 1.0 / scale)
         overflowed = is_scaled and devices.take_overflow(self.mesh.device)
         squares = gradients.squares(self.parameters)
+        # Once the optimizer has taken such gradients all weights are as bad, and the first is not to be found.
+        weights = gradients.weight_norms(self.parameters)
         marks = (votes_to_stop, overflowed)
         reduced = gradients.reduced(self.parameters, squares, loss, marks, self.mesh)
         norm = reduced[0]
@@ -95,7 +99,7 @@ class Trainer:
         self.optimizer.clear_gradients()
         self.scaler.update(skipped)
         norm_told, loss_told, votes_told, _ = reduced.tolist()
-        spoiled = () if math.isfinite(norm_told) else gradients.not_finite(squares)
+        is_bad = not (math.isfinite(norm_told) and math.isfinite(loss_told))
         return Step(
             loss_told,
             norm_told,
@@ -104,8 +108,14 @@ class Trainer:
             params_norm=params_norm if logging.log_params_norm else None,
             num_zeros=num_zeros if logging.log_num_zeros else None,
             votes=round(votes_told),
-            spoiled=spoiled,
+            spoiled=gradients.not_finite(squares) if is_bad else (),
+            spoiled_weights=gradients.not_finite(weights) if is_bad else (),
         )
+
+    def is_finite(self) -> bool:
+        """Return whether all weights of all ranks are numbers; every rank must call it."""
+        bad = bool(gradients.not_finite(gradients.weight_norms(self.parameters)))
+        return float(self.mesh.sum_over_all(torch.full((), float(bad), device=self.mesh.device))) == 0
 
     def evaluate(self, batch: Batch, micro_batches: int) -> float:
         """Return the mean loss of all data-parallel ranks on their parts of one global batch."""

@@ -23,7 +23,9 @@ class Watch:
     def __init__(self, mesh: Mesh) -> None:
         self._mesh, self._group = mesh, HostGroup(mesh)
         self._losses: deque[float] = deque(maxlen=SEEN)
-        self._was_spoiled = False
+        self.is_spoiled = False
+        """Whether the last step's loss or gradients were no numbers, and the optimizer took them."""
+        self._was_told = False
 
     def told(self, iteration: int, step: Step) -> list[str]:
         """Return what is to be said of a step, on rank 0; of steps in a row without numbers only the first is told.
@@ -31,12 +33,13 @@ class Watch:
         A step that fp16's loss scale skipped is nothing to be told of, unless its loss is no number either: it is not
         the scale that spoils that, and no other scale will mend it.
         """
+        is_bad = not (math.isfinite(step.grad_norm) and math.isfinite(step.loss))
+        self.is_spoiled = is_bad and not step.skipped
         if step.skipped and math.isfinite(step.loss):
             return []
-        if not math.isfinite(step.grad_norm) or not math.isfinite(step.loss):
-            was, self._was_spoiled = self._was_spoiled, True
+        was, self._was_told = self._was_told, is_bad
+        if is_bad:
             return [] if was else self._spoiled(iteration, step)
-        self._was_spoiled = False
         before, spike = list(self._losses), None
         self._losses.append(step.loss)
         if len(before) == SEEN:
@@ -49,12 +52,20 @@ class Watch:
         return [spike] if spike else []
 
     def _spoiled(self, iteration: int, step: Step) -> list[str]:
-        """Say on which ranks gradients are no numbers, and how near to the loss: backward passes go from there on."""
+        """Say which ranks' weights are no numbers; where all are, which gradients, and how near to the loss.
+
+        Backward passes go from there on. A weight spoils the loss, and by it all gradients of all ranks.
+        """
         mesh = self._mesh
-        mine = (mesh.pipeline_rank, mesh.data_rank, mesh.tensor_rank, step.spoiled)
-        lines = [f"warning: iteration {iteration}: loss {step.loss:g}, gradient norm {step.grad_norm:g}"]
-        for rank, (stage, data, tensor, names) in enumerate(self._group.together(lambda: mine)):
-            if names:
-                place = f"rank {rank} (stage {stage}, data {data}, tensor {tensor})"
-                lines.append(f"  {place}: gradients of {len(names)} parameters, nearest to the loss {names[-1]}")
-        return lines
+        place = f"stage {mesh.pipeline_rank}, data {mesh.data_rank}, tensor {mesh.tensor_rank}"
+        weights, names = step.spoiled_weights, step.spoiled
+        mine = (
+            f"({place}): weights of {len(weights)} parameters, the first {weights[0]}" if weights else None,
+            f"({place}): gradients of {len(names)} parameters, nearest to the loss {names[-1]}" if names else None,
+        )
+        told = self._group.together(lambda: mine)
+        causes = [weight for weight, _ in told] if any(weight for weight, _ in told) else [other for _, other in told]
+        return [
+            f"warning: iteration {iteration}: loss {step.loss:g}, gradient norm {step.grad_norm:g}",
+            *(f"  rank {rank} {cause}" for rank, cause in enumerate(causes) if cause),
+        ]

@@ -209,7 +209,25 @@ def test_a_loss_that_is_no_number_is_told(settings, monkeypatch):
     told = run(replace(settings, iterations=2, eval_interval=0))
     assert told.steps[0].nan
     assert told.said[1] == "warning: iteration 1: loss nan, gradient norm nan"
-    assert told.said[2].startswith("  rank 0 (stage 0, data 0, tensor 0): gradients of ")
-    assert len(told.said) == 3
+    place = "rank 0 (stage 0, data 0, tensor 0)"
+    assert told.said[2:] == [f"  {place}: weights of 1 parameters, the first layers.1.mlp.dense_h_to_4h.weight"]
     assert not told.steps[0].skipped
     assert not torch.distributed.is_initialized()
+
+
+def test_weights_that_are_no_numbers_take_no_checkpoints_place(settings, tmp_path, monkeypatch):
+    from ascend_adapt.native.trainer import Trainer
+
+    step, done = Trainer.step, []
+
+    def spoiled(self, *given, **named):
+        done.append(1)
+        if len(done) == 6:
+            self.parameters[3].local.view(-1)[0] = math.nan
+        return step(self, *given, **named)
+
+    monkeypatch.setattr(Trainer, "step", spoiled)
+    checkpoint = Checkpoint(save=str(tmp_path / "saved"), interval=4, keep_last=1)
+    with pytest.raises(TrainingError, match="iteration 8: not saved, weights are no numbers; .* is 4 — go on from"):
+        run(replace(settings, eval_interval=0, checkpoint=checkpoint))
+    assert [one.name for one in (tmp_path / "saved").glob("iter_*")] == ["iter_0000004"]

@@ -42,6 +42,14 @@ def test_of_steps_without_numbers_the_first_of_a_row_is_told(watch):
     assert watch.told(10, bad) != []
 
 
+def test_weights_that_are_no_numbers_are_told_rather_than_what_they_spoil(watch):
+    bad = Step(math.nan, math.nan, 1.0, False, spoiled=("a", "b", "c"), spoiled_weights=("b",))
+    assert watch.told(7, bad)[1:] == ["  rank 0 (stage 0, data 0, tensor 0): weights of 1 parameters, the first b"]
+    assert watch.is_spoiled
+    watch.told(8, step())
+    assert not watch.is_spoiled
+
+
 def test_what_the_loss_scale_skips_is_not_told(watch):
     assert watch.told(1, step(2.0, math.inf, skipped=True, spoiled=("a",))) == []
 
@@ -50,3 +58,4 @@ def test_a_skipped_step_whose_loss_is_no_number_is_told(watch):
     told = watch.told(1, step(math.nan, math.nan, skipped=True, spoiled=("a",)))
     assert told[0] == "warning: iteration 1: loss nan, gradient norm nan"
     assert told[1].endswith("nearest to the loss a")
+    assert not watch.is_spoiled
