@@ -22,7 +22,10 @@ from ascend_adapt.native.trainer import Trainer, seed_dropout
 
 FRESH = "starting from random weights:"
 AXES = ("tensor", "pipeline", "data")
-ORDER = tuple(f"data.{name}" for name in ("train", "valid", "test", "split", "order", "sampler", "seed", "seq_length"))
+ORDER = (
+    *(f"data.{name}" for name in ("train", "valid", "test", "split", "order", "sampler", "seed", "seq_length")),
+    "data.weight_by_documents",
+)
 """Settings that decide, with the number of samples that a run asks for, which sample comes when."""
 
 

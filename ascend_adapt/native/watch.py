@@ -24,7 +24,7 @@ class Watch:
         self._mesh, self._group = mesh, HostGroup(mesh)
         self._losses: deque[float] = deque(maxlen=SEEN)
         self.is_spoiled = False
-        """Whether the last step's loss or gradients were no numbers, and the optimizer took them."""
+        """Whether the last step's loss or gradients were no numbers, and not by the loss scale."""
         self._was_told = False
 
     def told(self, iteration: int, step: Step) -> list[str]:
@@ -34,8 +34,8 @@ class Watch:
         the scale that spoils that, and no other scale will mend it.
         """
         is_bad = not (math.isfinite(step.grad_norm) and math.isfinite(step.loss))
-        self.is_spoiled = is_bad and not step.skipped
-        if step.skipped and math.isfinite(step.loss):
+        self.is_spoiled = is_bad and not (step.skipped and math.isfinite(step.loss))
+        if is_bad and not self.is_spoiled:
             return []
         was, self._was_told = self._was_told, is_bad
         if is_bad:

@@ -289,6 +289,8 @@ def test_what_changes_the_order_of_samples_is_named(saved):
         "warning: samples come in another order than they did, some again or never: data.seed was 1234, is 4; "
         "samples in all was 160, is 320"
     ]
+    told = load(filled(checkpoint, 7, data=replace(made.data, weight_by_documents=0.3)))[1]
+    assert told[1].endswith("some again or never: data.weight_by_documents was None, is 0.3")
 
 
 def test_generators_are_those_of_the_same_ranks_only(saved, tmp_path):

@@ -52,10 +52,11 @@ def test_weights_that_are_no_numbers_are_told_rather_than_what_they_spoil(watch)
 
 def test_what_the_loss_scale_skips_is_not_told(watch):
     assert watch.told(1, step(2.0, math.inf, skipped=True, spoiled=("a",))) == []
+    assert not watch.is_spoiled
 
 
 def test_a_skipped_step_whose_loss_is_no_number_is_told(watch):
     told = watch.told(1, step(math.nan, math.nan, skipped=True, spoiled=("a",)))
     assert told[0] == "warning: iteration 1: loss nan, gradient norm nan"
     assert told[1].endswith("nearest to the loss a")
-    assert not watch.is_spoiled
+    assert watch.is_spoiled
