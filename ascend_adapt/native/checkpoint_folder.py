@@ -82,7 +82,7 @@ class CheckpointFolder:
         write_durably(self.path / LATEST, str(iteration))
         if keep_last is not None:
             # Later ones are of a future that was given up; none of them is what a run would take up.
-            for old in [one for one in self.saved() if one < iteration][: 1 - max(keep_last, 1) or None]:
+            for old in [one for one in self.saved() if one < iteration][: 1 - keep_last or None]:
                 self._remove(self.of(old))
 
     def abandon(self, iteration: int) -> None:

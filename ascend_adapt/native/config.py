@@ -284,6 +284,8 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         at_least("save interval", self.interval, 0)
+        if self.keep_last is not None:
+            at_least("checkpoints to keep", self.keep_last, 1)
 
 
 @dataclass(frozen=True)

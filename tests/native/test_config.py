@@ -28,6 +28,7 @@ def test_what_was_kept_is_what_was_meant():
         (lambda kept: kept["model"].update(parallel_residual=1), "config.model.parallel_residual: 1, expected bool"),
         (lambda kept: kept["data"].update(train="text"), "config.data.train: 'text', expected tuple"),
         (lambda kept: kept["optimizer"].update(eps=None), "config.optimizer.eps: None, expected float"),
+        (lambda kept: kept["checkpoint"].update(keep_last=0), "checkpoints to keep: 0, expected at least 1"),
         (lambda kept: kept["parallel"].update(tensor=3), "num_heads: 4, expected a multiple of tensor parallel size 3"),
     ],
 )
