@@ -83,12 +83,14 @@ def of_device(
 ) -> dict[str, str]:
     """Return the defaults for one kind of device on ``nodes`` machines, without those that the user has set.
 
+    A job for the CPU sees no GPU, whatever is set: accelerate, for one, takes a GPU that it sees.
+
     ``hccl_base_port`` is None where each machine has its own.
 
     Source: the Ascend documentation's environment variables, read through design notes, not tried on an NPU.
     """
     if device != "npu":
-        return _without_cann(environ)
+        return {**_without_cann(environ), **(_without_gpus(environ) if device == "cpu" else {})}
     defaults = {
         # 120 s is what HCCL waits; loading a large checkpoint on one rank takes longer. 7200 s is the most it takes.
         "HCCL_CONNECT_TIMEOUT": str(min(1200 + 10 * (nodes - 1), 7200)),
@@ -109,6 +111,10 @@ def _without_cann(environ: Mapping[str, str]) -> dict[str, str]:
     if name in environ or environ.get("ASCEND_HOME_PATH") or probe.find_root("torch_npu") is None:
         return {}
     return {name: "0"}
+
+
+def _without_gpus(environ: Mapping[str, str]) -> dict[str, str]:
+    return {"CUDA_VISIBLE_DEVICES": ""} if probe.count_devices("cuda", environ) else {}
 
 
 def forwarded(environ: Mapping[str, str], export: Sequence[str]) -> dict[str, str]:

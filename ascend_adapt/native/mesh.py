@@ -88,6 +88,14 @@ def single(device: torch.device) -> Mesh:
     return Mesh(Parallel(), 0, device)
 
 
+def ranks_over_axes(parallel: Parallel) -> torch.Tensor:
+    """Return the ranks over AXES; tensor ranks are neighbours, as Megatron numbers them."""
+    replicate, shard = (1, parallel.data) if parallel.zero_stage else (parallel.data, 1)
+    ranks = torch.arange(parallel.world_size).view(parallel.pipeline, replicate, shard, parallel.tensor)
+    # contiguous() leaves the strides of axes of one rank as they are, and torch 2.11 tells the axes' order by strides.
+    return ranks.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
+
+
 def build(parallel: Parallel, device: torch.device) -> Mesh:
     """Return this rank's mesh; every rank of the default process group must call it.
 
@@ -96,9 +104,7 @@ def build(parallel: Parallel, device: torch.device) -> Mesh:
     """
     check_world(parallel, dist.get_world_size())
     rank = dist.get_rank()
-    replicate, shard = (1, parallel.data) if parallel.zero_stage else (parallel.data, 1)
-    ranks = torch.arange(parallel.world_size).view(parallel.pipeline, replicate, shard, parallel.tensor)
-    device_mesh = DeviceMesh(device.type, ranks.permute(0, 3, 1, 2).contiguous(), mesh_dim_names=AXES)
+    device_mesh = DeviceMesh(device.type, ranks_over_axes(parallel), mesh_dim_names=AXES)
     embedding_group = None
     if parallel.pipeline > 1:
         columns = parallel.world_size // parallel.pipeline

@@ -59,6 +59,14 @@ def test_other_devices_get_none(device):
     assert environment.of_device(device, "/run", 61016, {}) == {}
 
 
+def test_a_job_for_the_cpu_sees_no_gpu(monkeypatch):
+    """On two GPUs accelerate put ranks of a `--device cpu` job on them."""
+    assert environment.of_device("cpu", "/run", 61016, {"CUDA_VISIBLE_DEVICES": "0,1"}) == {"CUDA_VISIBLE_DEVICES": ""}
+    assert environment.of_device("cuda", "/run", 61016, {"CUDA_VISIBLE_DEVICES": "0,1"}) == {}
+    monkeypatch.setattr(environment.probe, "device_nodes", lambda kind, dev: ["nvidia0"] if kind == "cuda" else [])
+    assert environment.of_device("cpu", "/run", 61016, {}) == {"CUDA_VISIBLE_DEVICES": ""}
+
+
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [

@@ -9,7 +9,7 @@ from native.small_models import config
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config import Init, Parallel
 from ascend_adapt.native.initialisation import fill, generator, part
-from ascend_adapt.native.mesh import Mesh, check_world
+from ascend_adapt.native.mesh import Mesh, check_world, ranks_over_axes
 from ascend_adapt.native.parameters import Layout, Placed, rows_of_shard
 
 CPU = torch.device("cpu")
@@ -19,6 +19,21 @@ def test_ranks_are_numbered_as_megatron_numbers_them():
     parallel = Parallel(tensor=2, data=3, pipeline=2, stages=(1, 1))
     places = [(mesh.pipeline_rank, mesh.data_rank, mesh.tensor_rank) for mesh in meshes(parallel)]
     assert places == [(p, d, t) for p in range(2) for d in range(3) for t in range(2)]
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (2, 2, 2)]
+)
+def test_axes_lie_in_their_order_also_those_of_one_rank(sizes, zero):
+    """On torch 2.11 a mesh of two tensor ranks could not be cut by its axes' names, so nothing was saved."""
+    tensor, pipeline, data = sizes
+    ranks = ranks_over_axes(
+        Parallel(tensor=tensor, pipeline=pipeline, data=data, zero_stage=zero, stages=(1,) * pipeline)
+    )
+    assert list(ranks.stride()) == sorted(ranks.stride(), reverse=True)
+    assert ranks.stride() == torch.empty(ranks.shape).stride()
+    assert ranks[0, :, 0, 0].tolist() == list(range(tensor))
 
 
 def test_a_wrong_number_of_ranks():
