@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from types import SimpleNamespace
 
 import code_base_records
@@ -225,7 +226,9 @@ ENGINE = """
     """
 
 
-def test_buffers_are_of_the_parameters_type_unless_another_is_asked_for(neox: Site) -> None:
+def test_buffers_are_of_the_parameters_type_unless_another_is_asked_for(neox: Site, monkeypatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "deepspeed"]:
+        monkeypatch.delitem(sys.modules, name)  # the real one, which another test imported
     neox.write(deepspeed__runtime__engine=ENGINE)
     neox.install("deepspeed", "0.19.2")
     ascend_adapt.enable(device="cpu")
