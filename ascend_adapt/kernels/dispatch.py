@@ -189,8 +189,8 @@ class Kernel:
         self._chosen.clear()
 
     def _key(self, call: Call, torch: Any) -> tuple[Any, ...]:
-        wish, repeats = requests.wanted(self.name), torch.are_deterministic_algorithms_enabled() or _told_to_repeat()
-        return (wish, torch.is_grad_enabled(), repeats, type(call), call.signature())
+        repeats = (torch.are_deterministic_algorithms_enabled() or _told_to_repeat(), attention_gradients_repeat())
+        return (requests.wanted(self.name), torch.is_grad_enabled(), repeats, type(call), call.signature())
 
     def _choose(self, call: Call, key: tuple[Any, ...]) -> Implementation:
         call.check()
@@ -314,6 +314,16 @@ def is_deterministic() -> bool:
     import torch
 
     return torch.are_deterministic_algorithms_enabled() or _told_to_repeat()
+
+
+def attention_gradients_repeat() -> bool:
+    """Return whether torch's own attention has gradients that repeat: only where torch would refuse what does not.
+
+    Under ``warn_only`` flash attention warns once and does not repeat.
+    """
+    import torch
+
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _told_to_repeat() -> bool:

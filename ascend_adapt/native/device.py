@@ -46,9 +46,12 @@ def name(device: torch.device) -> str:
 
 
 def repeat_if_told(environ: Mapping[str, str]) -> None:
-    """Make torch choose operations that repeat where ``ascend-run --deterministic`` asks; one that cannot is named."""
+    """Make torch choose operations that repeat where ``ascend-run --deterministic`` asks; it refuses one that cannot."""
     if environ.get("ASCEND_ADAPT_DETERMINISTIC", "0") != "0":
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        # Not warn_only: by that, flash attention's gradients do not repeat.
+        torch.use_deterministic_algorithms(True)
+        # A kernel for every torch.empty; nothing here reads what it has not written.
+        torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def of_counters(device: torch.device) -> torch.device:

@@ -63,7 +63,7 @@ def supports(call: AttentionCall) -> str:
     if call.bias is not None and call.bias.requires_grad:
         return "it gives no gradient of the bias"
     # On a 950DT, by op-plugin's determin_API_list.md.
-    if dispatch.is_deterministic() and not torch.are_deterministic_algorithms_enabled():
+    if dispatch.is_deterministic() and not dispatch.attention_gradients_repeat():
         return "its gradients repeat only under torch.use_deterministic_algorithms(True)"
     operator = FUSION_ATTENTION if call.bias is None else FUSION_ATTENTION_V2
     return operator.difference()

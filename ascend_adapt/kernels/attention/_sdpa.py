@@ -42,7 +42,7 @@ class _Torch:
     def _selected(self, call: AttentionCall) -> Any:
         if call.q.device.type != "cuda" or not dispatch.is_deterministic():
             return nullcontext()
-        repeats = torch.are_deterministic_algorithms_enabled()
+        repeats = dispatch.attention_gradients_repeat()
         return _only(*[SDPBackend.FLASH_ATTENTION, SDPBackend.MATH] if repeats else [SDPBackend.MATH])
 
     def _whole(self, call: AttentionCall) -> torch.Tensor:
@@ -166,7 +166,7 @@ class _Flash(_OnCuda):
 
     def supports(self, call: AttentionCall) -> str:
         """Return "" or why flash attention does not serve the call."""
-        if dispatch.is_deterministic() and not torch.are_deterministic_algorithms_enabled():
+        if dispatch.is_deterministic() and not dispatch.attention_gradients_repeat():
             return "its gradients repeat only under torch.use_deterministic_algorithms(True)"
         if call.masked_out is not None or call.bias is not None:
             return "it takes no mask"

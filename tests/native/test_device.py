@@ -1,0 +1,24 @@
+"""What the native trainer asks of torch for its device."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.native import device
+
+
+def test_a_job_that_must_repeat_has_torch_refuse_what_does_not() -> None:
+    # A warning would not do: under warn_only torch's flash attention warns once, and its gradients do not repeat.
+    try:
+        device.repeat_if_told({"ASCEND_ADAPT_DETERMINISTIC": "1"})
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+def test_another_job_is_left_alone() -> None:
+    for environ in ({}, {"ASCEND_ADAPT_DETERMINISTIC": "0"}):
+        device.repeat_if_told(environ)
+        assert not torch.are_deterministic_algorithms_enabled()
