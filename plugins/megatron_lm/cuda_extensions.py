@@ -12,8 +12,7 @@ from .releases import LEGACY
 @wrap(
     "megatron.legacy.fused_kernels:load",
     host=LEGACY,
-    devices=("cpu", "npu"),
-    why="it asks nvcc for its version, only to build nothing; off CUDA there is none",
+    why="it asks nvcc for its version, only to build nothing; there is none off CUDA, and in images that only run",
     until="support for Megatron-LM 0.16 ends",
     without="crash",
     symptom=Symptom(reason="the source archives of megatron-core do not hold megatron.legacy"),
