@@ -145,14 +145,16 @@ def job(
     ranks: int = 2,
     bound: float = 1e-4,
     path: Callable[[Place], str] | None = None,
+    fp16: bool = False,
 ) -> UpstreamJob:
-    """Return one job; Megatron prints seven digits of a loss."""
+    """Return one job, ``fp16`` of its own precision; Megatron prints seven digits of a loss."""
     return UpstreamJob(
         name,
         command,
         code_base=code_base,
         nproc=ranks,
         devices=("cpu", "npu-emulated", "cuda"),
+        dtypes=("float32",) if fp16 else ("float32", "bfloat16"),
         loss=LOSS,
         bound=bound,
         path=path,
@@ -186,9 +188,21 @@ JOBS = (
     job("deepspeedai-pp2", DEEPSPEEDAI, by_deepspeed(2, 1, *PP2, *SAME)),
     job("deepspeedai-engineless", DEEPSPEEDAI, without_the_engine(*SAME), path=checkout),
     job(
-        "deepspeedai-engineless-reset", DEEPSPEEDAI, without_the_engine(*SAME, *FP16, *RESET), path=checkout, bound=1e-3
+        "deepspeedai-engineless-reset",
+        DEEPSPEEDAI,
+        without_the_engine(*SAME, *FP16, *RESET),
+        path=checkout,
+        bound=1e-3,
+        fp16=True,
     ),
-    job("deepspeedai-engineless-shards", DEEPSPEEDAI, without_the_engine(*SAME, *SHARDS), path=checkout, bound=1e-3),
+    job(
+        "deepspeedai-engineless-shards",
+        DEEPSPEEDAI,
+        without_the_engine(*SAME, *SHARDS),
+        path=checkout,
+        bound=1e-3,
+        fp16=True,
+    ),
     job("bigscience-one", BIGSCIENCE, by_torch(1, *SAME), ranks=1),
     job("bigscience-one-zero1", BIGSCIENCE, by_deepspeed(1, 1, *SAME), ranks=1),
     job("bigscience-tp2", BIGSCIENCE, by_torch(2, *TP2, *SAME)),
@@ -198,7 +212,7 @@ JOBS = (
     job("bigscience-zero1-tp2", BIGSCIENCE, by_deepspeed(2, 1, *TP2, *SAME)),
     job("bigscience-pp2", BIGSCIENCE, by_deepspeed(2, 1, *PP2, *SAME)),
     # From its default, 2**32, the loss scale would need more steps than these to come down.
-    job("bigscience-fp16", BIGSCIENCE, by_torch(2, *TP2, *SAME, *FP16), bound=1e-3),
+    job("bigscience-fp16", BIGSCIENCE, by_torch(2, *TP2, *SAME, *FP16), bound=1e-3, fp16=True),
     job("bigscience-dropout", BIGSCIENCE, by_torch(2, *TP2), bound=1e-2),
     job("deepspeedai-dropout", DEEPSPEEDAI, by_deepspeed(2, 1, *NO_PIPE, *TP2), bound=1e-2),
 )
