@@ -7,6 +7,8 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
+from .. import call_arguments
+
 
 @wrap(
     "mpu.transformer:ParallelSelfAttention.forward",
@@ -23,8 +25,8 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     ``attention_scale`` only guards fp16 scores against overflow, and leaves the softmax as it is.
     """
     names = ("hidden_states", "ltor_mask", "position_embeddings", "r_w_bias", "r_r_bias", "mem")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if instance.relative_encoding or instance.performer:
+    given = call_arguments.known(names, args, kwargs)
+    if given is None or instance.relative_encoding or instance.performer:
         return wrapped(*args, **kwargs)
     import torch
     from mpu import transformer

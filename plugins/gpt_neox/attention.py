@@ -7,6 +7,8 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
+from .. import call_arguments
+
 logger = logging.getLogger("ascend_adapt")
 
 
@@ -22,8 +24,8 @@ logger = logging.getLogger("ascend_adapt")
 def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the context [B, N, S, D] of query, key and value, each [S, B, N, D]; a mask is bool, True = not seen."""
     names = ("query_layer", "key_layer", "value_layer", "layer_past", "attention_mask")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if instance.use_cache or instance.rpe is not None or instance.pos_emb == "alibi":
+    given = call_arguments.known(names, args, kwargs)
+    if given is None or instance.use_cache or instance.rpe is not None or instance.pos_emb == "alibi":
         return wrapped(*args, **kwargs)
     from ascend_adapt.kernels import attention
     from ascend_adapt.kernels.masks import is_causal

@@ -11,6 +11,8 @@ from typing import Any
 
 from ascend_adapt import Symptom, entry, wrap
 
+from .. import call_arguments
+
 
 @wrap(
     "transformers.activations:NewGELUActivation.forward",
@@ -23,11 +25,12 @@ from ascend_adapt import Symptom, entry, wrap
 def gelu_in_one_operation(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the GELU by its tanh approximation, of the shape and dtype of the input."""
 
-    if _is_traced():
+    given = call_arguments.known(("input",), args, kwargs)
+    if given is None or _is_traced():
         return wrapped(*args, **kwargs)
     from ascend_adapt.kernels import gelu
 
-    return gelu(args[0] if args else kwargs["input"], approximate="tanh")
+    return gelu(given["input"], approximate="tanh")
 
 
 def attention_interface(

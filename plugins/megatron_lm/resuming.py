@@ -139,9 +139,9 @@ def te_version_or_0(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
 )
 def with_the_metadata_of_megatron(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Write the metadata with every attribute that it has; the file is as torch 2.8 writes it, and needs no patch."""
-    given = {**dict(zip(("metadata", "results"), args, strict=False)), **kwargs}
-    given["metadata"] = _copied_whole(given["metadata"])
-    return wrapped(**given)
+    if args:
+        return wrapped(_copied_whole(args[0]), *args[1:], **kwargs)
+    return wrapped(**{**kwargs, "metadata": _copied_whole(kwargs["metadata"])})
 
 
 def _copied_whole(metadata: Any) -> Any:

@@ -8,8 +8,11 @@ import pytest
 
 from ascend_adapt.errors import PatchDrift
 from ascend_adapt_plugins import call_arguments
+from ascend_adapt_plugins.glm import attention as attention_of_glm
+from ascend_adapt_plugins.gpt_neox import attention as attention_of_gpt_neox
+from ascend_adapt_plugins.hf import kernel_swaps
 from ascend_adapt_plugins.megatron_deepspeed import attention, attention_masks, loss
-from ascend_adapt_plugins.megatron_lm import collectives, fused_operations
+from ascend_adapt_plugins.megatron_lm import collectives, fused_operations, resuming
 
 NAMES = ("input", "mask")
 
@@ -42,19 +45,31 @@ def test_where_numbers_would_be_wrong_it_is_an_error_that_says_what_to_do() -> N
     "patch",
     [
         attention.fused_attention,
+        attention_of_glm.fused_attention,
+        attention_of_gpt_neox.fused_attention,
+        kernel_swaps.gelu_in_one_operation,
         collectives.all_reduce_of_float64,
         fused_operations.fused_attention,
         fused_operations.loss_without_a_copy,
         loss.fused_loss,
         loss.fused_loss_of_mpu,
     ],
-    ids=lambda patch: patch.name,
+    ids=lambda patch: f"{patch.target}:{patch.name}",
 )
-def test_a_call_with_something_new_is_for_upstreams_own_code(patch) -> None:
+@pytest.mark.parametrize("given", [((1, 2), {"sinks": 3}), (tuple(range(9)), {})], ids=["by name", "by position"])
+def test_a_call_with_something_new_is_for_upstreams_own_code(patch, given) -> None:
     def own(*args, **kwargs):
         return args, kwargs
 
-    assert patch.function(own, SimpleNamespace(), (1, 2), {"sinks": 3}) == ((1, 2), {"sinks": 3})
+    assert patch.function(own, SimpleNamespace(), *given) == given
+
+
+def test_metadata_is_finished_with_whatever_else_it_is_given(monkeypatch) -> None:
+    monkeypatch.setattr(resuming, "_copied_whole", lambda metadata: [metadata])
+    finish = resuming.with_the_metadata_of_megatron.function
+    calls = [((1, 2, 3), {}), ((1,), {"results": 2, "new": 3}), ((), {"metadata": 1, "results": 2})]
+    made = [finish(lambda *args, **kwargs: (args, kwargs), None, *call) for call in calls]
+    assert made == [(([1], 2, 3), {}), (([1],), {"results": 2, "new": 3}), ((), {"metadata": [1], "results": 2})]
 
 
 def test_what_is_made_contiguous_is_not_all_that_is_passed_on() -> None:
