@@ -1,8 +1,14 @@
-"""Checkpoints of DeepSpeed's own, on a torch that reads weights only unless it is told otherwise."""
+"""Checkpoints of DeepSpeed's own: read whole on a torch of today, and weights without the optimizer's states."""
 
 from __future__ import annotations
 
-from ascend_adapt import rewrite
+import inspect
+import os
+from typing import Any
+
+from ascend_adapt import Symptom, rewrite, wrap
+
+ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 
 # What DeepSpeed has saved holds its own classes (loss scalers, enums); from 0.16.0 on it says weights_only=False too.
 load_whole_checkpoints = rewrite(
@@ -16,4 +22,68 @@ load_whole_checkpoints = rewrite(
     without="crash",
 )
 
-PATCHES = (load_whole_checkpoints,)
+
+@wrap(
+    f"{ENGINE}._load_zero_checkpoint",
+    requires="deepspeed>=0.7.5,<0.10.2",
+    why="load_optimizer_states=False opens the files of the states all the same, which published weights lack",
+    until="support for DeepSpeed 0.10.1 ends",
+    without="crash",
+    symptom=Symptom(reason="what is not there is the check for the files that 0.7.4 has"),
+)
+def states_not_asked_for(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return False, after which the engine takes its fp32 weights from the model's, where none of the files is there.
+
+    ZeRO-3's weights are in these files: without them there is nothing to go on with.
+    """
+    given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
+    whole = given.get("load_optimizer_states", True) or instance.load_universal_checkpoint()
+    if not whole and not instance.zero_optimization_partition_weights():
+        bf16 = instance.bfloat16_enabled()
+        names = (
+            instance._get_all_zero_checkpoint_names(given["load_dir"], given["tag"], one) for one in (bf16, not bf16)
+        )
+        if not any(os.path.exists(name) for group in names for name in group):
+            return False
+    return wrapped(*args, **kwargs)
+
+
+@wrap(
+    f"{ENGINE}.load_checkpoint",
+    requires="deepspeed>=0.6",
+    why="load_optimizer_states=False leaves an optimizer's fp32 weights as they were: of fp16 without ZeRO, and from "
+    "0.10.2 to 0.12.6 of ZeRO-1 and ZeRO-2; its first step puts them in the place of what was loaded",
+    until="DeepSpeed refreshes them whenever it loads weights",
+    without="wrong numbers",
+    symptom=Symptom(
+        "load_optimizer_states and self.optimizer is not None and not has_zero_optimizer_state",
+        "load_optimizer_states and self.optimizer is not None and not self.zero_optimization()",
+        at=f"{ENGINE}._load_checkpoint",
+    ),
+)
+def fp32_weights_follow(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Take the optimizer's fp32 weights from the model's, where weights were loaded and nothing for the optimizer.
+
+    ZeRO-3 is left alone: a model's weights are in the files of its optimizer.
+    """
+    if inspect.signature(wrapped).bind(*args, **kwargs).arguments.get("load_optimizer_states", True):
+        return wrapped(*args, **kwargs)
+    of_zero = []
+    load = instance._load_zero_checkpoint
+
+    def noting(*given: Any, **more: Any) -> Any:
+        of_zero.append(True)  # after which the engine refreshes them itself, if there was nothing to load
+        return load(*given, **more)
+
+    instance._load_zero_checkpoint = noting
+    try:
+        result = wrapped(*args, **kwargs)
+    finally:
+        del instance._load_zero_checkpoint
+    refresh = getattr(instance.optimizer, "refresh_fp32_params", None)
+    if result[0] is not None and not of_zero and refresh and not instance.zero_optimization_partition_weights():
+        refresh()
+    return result
+
+
+PATCHES = (load_whole_checkpoints, states_not_asked_for, fp32_weights_follow)

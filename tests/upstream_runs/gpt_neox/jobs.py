@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -62,6 +63,12 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def empty(folder: Path) -> str:
+    """Remove what an earlier run has saved, which the first part of this one would load, and return the folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return str(folder)
+
+
 def settings(place: Place, ranks: int, changes: dict[str, Any]) -> str:
     """Return a whole configuration of GPT-NeoX, which reads it as YAML: there 1e-08 is a text, a number has a point."""
     data = library_text.write_tokens(place.shared)
@@ -109,7 +116,7 @@ def guides_20b(place: Place) -> Sequence[str]:
     """Return the command of the guide's own 20B.yml, small, and a second file for what is of this machine."""
     import yaml
 
-    saved = str(place.folder / "20B checkpoints")  # load = save, and empty, as on the guide's first day
+    saved = empty(place.folder / "20B checkpoints")  # load = save, as on the guide's first day
     ours = {
         **SMALL,
         "vocab_file": str(place.shared / "tokenizer.json"),
@@ -126,17 +133,19 @@ def guides_20b(place: Place) -> Sequence[str]:
     return [deepy_py, train_py, "-d", str(place.folder), "20B.yml", "local.yml"]
 
 
-def in_two_parts(second: dict[str, Any], slim: bool = False) -> Callable[[Place], Sequence[str]]:
+def in_two_parts(
+    second: dict[str, Any], slim: bool = False, both: dict[str, Any] = ZERO
+) -> Callable[[Place], Sequence[str]]:
     """Return the command of a training of three steps that is saved, and one that begins where it is saved.
 
-    ``slim``: between them optimizer states are removed, as EleutherAI publishes weights.
+    ``slim``: between them optimizer states are removed, as EleutherAI publishes weights. ``both`` are changes of both.
     """
 
     def command(place: Place) -> Sequence[str]:
-        folder = str(place.folder / "saved")
+        folder = empty(place.folder / "saved")
         first = {"train-iters": 3, "save": folder, "load": folder, "checkpoint-factor": 3}
         for name, changes in (("first.yml", first), ("second.yml", {"load": folder, **second})):
-            (place.folder / name).write_text(settings(place, 2, {"pipe-parallel-size": 2, **ZERO, **changes}))
+            (place.folder / name).write_text(settings(place, 2, {"pipe-parallel-size": 2, **both, **changes}))
         deepy_py, train_py = (str(place.checkout / name) for name in ("deepy.py", "train.py"))
         start = 'python "$1" "$2" -d "$3"'
         between = 'rm "$3"/saved/global_step3/*zero_pp_rank*' if slim else "true"
@@ -150,7 +159,7 @@ def converted(tool: str, bound: str, stages: int) -> Callable[[Place], Sequence[
     """Return the command of a training that ends with an evaluation, the conversion of what it saved, and its check."""
 
     def command(place: Place) -> Sequence[str]:
-        saved = str(place.folder / "saved")
+        saved = empty(place.folder / "saved")
         # Not the part that transformers turns where none is given, 0.25.
         changes = {
             "train-iters": 3,
@@ -197,8 +206,8 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
         job("stages", deepy(2, **STAGED), 2),
         job("stages-and-model", deepy(4, **STAGED, model_parallel_size=2), 4),
         job("zero1", deepy(2, **ZERO, checkpoint_activations=True), 2),
-        # Its own precision, whichever is asked of the run. DeepSpeed's fp16 engine refuses a CPU.
-        job("fp16", deepy(2, **STAGED, **FP16), 2, 1e-3, devices=("npu-emulated", "cuda"), dtypes=("float32",)),
+        # Its own precision, whichever is asked of the run.
+        job("fp16", deepy(2, **STAGED, **FP16), 2, 1e-3, dtypes=("float32",)),
         # In fp16, whichever precision is asked of the run.
         job("20B", guides_20b, 2, 1e-3, dtypes=("float32",)),
         job("fused", deepy(1, **FUSED, finetune="False", **OF_THE_FORK), 1),
@@ -207,6 +216,10 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
         job("stages-zero1", deepy(2, **STAGED, **ZERO), 2),
         replace(job("resume", in_two_parts({"train-iters": 6}), 2), resumes=f"{version}-stages-zero1"),
         job("finetune", in_two_parts({"train-iters": 3, "finetune": "True"}, slim=True), 2),
+        # What it begins with is what it was given only if the optimizer takes its fp32 weights from it.
+        job(
+            "finetune-fp16", in_two_parts({"train-iters": 3, "finetune": True}, both=FP16), 2, 1e-3, dtypes=("float32",)
+        ),
         job("converted", converted(*tools[version]), tools[version][-1]),
     )
 
