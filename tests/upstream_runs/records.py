@@ -12,7 +12,7 @@ from upstream_job import Ended, Place
 
 @dataclass(frozen=True)
 class Record:
-    """One run: ``without`` are the patches that it was told to leave out, ``told`` its last words if it failed."""
+    """One run: ``without`` are the patches that it was told to leave out, ``told`` its last words."""
 
     job: str
     device: str
@@ -32,10 +32,9 @@ class Record:
         cls, job: str, place: Place, ended: Ended, *, without: Sequence[str], adapted: bool, seconds: float
     ) -> Record:
         """Return the record of a run that has just ended."""
-        told = ended.last_words if ended.code else ""
         where = (job, place.device, place.dtype, tuple(without), adapted, round(seconds, 1))
         seen = (ended.code, ended.losses, tuple(ended.applied), dict(ended.states), tuple(ended.problems))
-        return cls(*where, *seen, told)
+        return cls(*where, *seen, ended.last_words)
 
     @property
     def line(self) -> str:

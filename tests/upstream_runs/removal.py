@@ -28,7 +28,7 @@ from upstream_job import DEVICES, Place, UpstreamJob
 
 from ascend_adapt.plugin_manager import PluginManager
 
-BEGIN, END = "<!-- made by `make upstream-removals` -->\n", "<!-- end of what is made -->\n"
+BEGIN, END = "<!-- made by `make upstream-removals`{} -->\n", "<!-- end of what is made -->\n"
 HEAD = "| patch | declared | job | without it |\n|---|---|---|---|\n"
 DTYPE = "float32"
 # Of another order of operations, in fp32.
@@ -53,10 +53,9 @@ def effect(whole: Record, without: Record) -> Effect:
     """Return what the absence of a patch did; a job on one device has the same losses each time."""
     if without.code:
         return Effect(True, f"`{_one_line(without.told)}`")
-    if not without.losses:
-        return Effect(True, "no loss is printed")
     if len(whole.losses) != len(without.losses):
-        return Effect(True, f"{len(without.losses)} losses instead of {len(whole.losses)}")
+        # A shell script may end with 0 whatever its training did.
+        return Effect(True, f"{len(without.losses)} losses instead of {len(whole.losses)}: `{_one_line(without.told)}`")
     far = upstream_job.apart(whole.losses, without.losses)
     if far > ROUNDING:
         pairs = zip(without.losses, whole.losses, strict=True)
@@ -73,7 +72,7 @@ def effect(whole: Record, without: Record) -> Effect:
 
 def _one_line(told: str) -> str:
     """Return what was told without the folders of this machine, which tell nobody anything, for a cell of a table."""
-    plain = re.sub(r"(/[\w.+-]+){2,}/|^\[?rank\d+\]?: | \(exit code \d+\); its log:.*", "", told)
+    plain = re.sub(r"\x1b\[[0-9;]*m|(/[\w.+-]+){2,}/|^\[?rank\d+\]?: | \(exit code \d+\); its log:.*", "", told)
     plain = plain.replace("|", "\\|").replace("`", "'")
     return " ".join(plain.split())[:220]
 
@@ -165,17 +164,18 @@ def table(found: Iterable[tuple[str, Record | None, Effect]], declared: dict[str
     return HEAD + "".join(lines)
 
 
-def write(page: Path, told: str) -> None:
-    """Put a table between the marks of a page.
+def write(page: Path, told: str, name: str = "") -> None:
+    """Put a table between the marks of a page; where it has several, ``name`` is in the mark.
 
     Raises:
         NoMarks: the page lacks them.
     """
-    head, mark, rest = page.read_text().partition(BEGIN)
+    begin = BEGIN.format(f", {name}" if name else "")
+    head, mark, rest = page.read_text().partition(begin)
     _, end, tail = rest.partition(END)
     if not mark or not end:
-        raise NoMarks(f"{page}: lacks the marks {BEGIN.strip()} and {END.strip()} — add them where the table belongs")
-    page.write_text(f"{head}{BEGIN}{told}{END}{tail}")
+        raise NoMarks(f"{page}: lacks the marks {begin.strip()} and {END.strip()} — add them where the table belongs")
+    page.write_text(f"{head}{begin}{told}{END}{tail}")
 
 
 def main() -> int:
@@ -191,6 +191,7 @@ def main() -> int:
     )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep outputs and run directories there")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between the marks of this page")
+    parser.add_argument("--table", default="", metavar="NAME", help="which of the page's tables, if it has several")
     known = parser.parse_args()
     try:
         chosen = upstream_job.chosen(known.jobs)
@@ -213,7 +214,7 @@ def main() -> int:
         print(told)
     else:
         try:
-            write(known.write, told)
+            write(known.write, told, known.table)
         except NoMarks as error:
             parser.error(str(error))
     nothing = [patch for patch, _, seen in made if not seen.shows]

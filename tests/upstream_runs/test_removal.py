@@ -21,13 +21,14 @@ WHOLE = Record("base:one", "cpu", "float32", (), True, 10.0, 0, (2.0, 1.0), ("p.
         ({}, False, "the same losses, every digit"),
         ({"losses": (2.0, 1.000001)}, False, "losses 1e-06 apart"),
         ({"losses": (2.0, 1.5)}, True, "other numbers: loss 2 is 1.5 instead of 1"),
-        ({"losses": (2.0,)}, True, "1 losses instead of 2"),
-        ({"losses": ()}, True, "no loss is printed"),
+        ({"losses": (2.0,), "told": "KeyError: 1"}, True, "1 losses instead of 2: `KeyError: 1`"),
+        ({"losses": (), "told": "it said nothing"}, True, "0 losses instead of 2: `it said nothing`"),
         ({"seconds": 21.0}, True, "slower: 21 s instead of 10 s"),
         ({"seconds": 19.0}, False, "the same losses, every digit"),
         ({"problems": ("p.b lost: reloaded",)}, True, "p.b lost: reloaded"),
         ({"code": 1, "told": "KeyError: 'step'"}, True, "`KeyError: 'step'`"),
         ({"code": 1, "told": "[rank1]: KeyError: 1 (exit code 1); its log: /a/b/rank-1.log"}, True, "`KeyError: 1`"),
+        ({"code": 1, "told": "OSError: \x1b[1mnone\x1b[0m"}, True, "`OSError: none`"),
         ({"code": 1, "told": "OSError: /some/where/of/ours/a.py: a|b"}, True, r"`OSError: a.py: a\|b`"),
     ],
 )
@@ -92,11 +93,17 @@ def test_a_job_that_is_not_whole_is_compared_with_nothing(monkeypatch, tmp_path,
 
 def test_the_table_goes_between_the_marks_of_a_page(tmp_path) -> None:
     page = Path(tmp_path, "page.md")
-    page.write_text(f"# Page\n{removal.BEGIN}old\n{removal.END}rest\n")
+    mark = removal.BEGIN.format("")
+    page.write_text(f"# Page\n{mark}old\n{removal.END}rest\n")
     told = removal.table([("p.a", WHOLE, removal.Effect(True, "`it ends`"))], {"p.a": "crash"})
     removal.write(page, told)
     row = "| `p.a` | crash | one, cpu | `it ends` |\n"
-    assert page.read_text() == f"# Page\n{removal.BEGIN}{removal.HEAD}{row}{removal.END}rest\n"
+    one = f"# Page\n{mark}{removal.HEAD}{row}{removal.END}rest\n"
+    assert page.read_text() == one
+    other = removal.BEGIN.format(", other")
+    page.write_text(f"{one}{other}{removal.END}")
+    removal.write(page, told, "other")
+    assert page.read_text() == f"{one}{other}{removal.HEAD}{row}{removal.END}"
     page.write_text("# Page\n")
     with pytest.raises(removal.NoMarks, match=r"page.md: lacks the marks"):
         removal.write(page, told)

@@ -82,11 +82,20 @@ PEER = "[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.
         (["ascend-run: rank 0 on one failed first: q, k: are 2", "ascend-run: rehearsal: 3"], "q, k: are 2"),
         ([TORCHRUN], TORCHRUN),
         (["ERROR:megatron.core.utils:make failed", TORCHRUN], "ERROR:megatron.core.utils:make failed"),
+        (["Making C++ helpers failed, exiting.", TORCHRUN], "Making C++ helpers failed, exiting."),
         (["one", "two"], "two"),
     ],
 )
 def test_the_cause_is_told_and_not_its_echo(said, told, tmp_path) -> None:
     assert Ended(1, (), "\n".join(said), {}, tmp_path).last_words == told
+
+
+def test_jobs_are_chosen_by_their_names_or_a_pattern() -> None:
+    whole = [job.name for _, job in upstream_job.chosen(["gpt_neox"])]
+    some = [job.name for _, job in upstream_job.chosen(["gpt_neox:v2.0-*", "gpt_neox:newest-one"])]
+    assert some == [*(name for name in whole if name.startswith("v2.0-")), "newest-one"]
+    with pytest.raises(upstream_job.NoSuchJob, match="gpt_neox:no-\\*: there is no such job"):
+        upstream_job.chosen(["gpt_neox:no-*"])
 
 
 def test_a_release_that_cannot_be_had_is_not_checked(monkeypatch, tmp_path) -> None:

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -166,7 +167,10 @@ class Ended:
         errors = [
             line
             for line in lines
-            if re.match(r"(\[?rank ?\d+\]?:? *)?([\w.]*(Error|Exception|Interrupt|PatchDrift)\b|ERROR:)", line)
+            if re.match(
+                r"(\[?rank ?\d+\]?:? *)?([\w.]*(Error|Exception|Interrupt|PatchDrift)\b|ERROR:|.* failed, exiting)",
+                line,
+            )
         ]
         # What torchrun says of a rank's end, and other ranks of theirs, tells nothing of its cause.
         causes = [line for line in errors if not re.search("ChildFailedError|Connection closed by peer", line)]
@@ -267,7 +271,7 @@ def jobs(name: str) -> tuple[UpstreamJob, ...]:
 
 
 def chosen(words: Sequence[str]) -> list[tuple[str, UpstreamJob]]:
-    """Return the jobs of words such as ``hugging_face`` and ``hugging_face:gpt2-zero2``, each with its code base.
+    """Return the jobs of words such as ``hugging_face`` and ``gpt_neox:v2.0-*``, each with its code base.
 
     Raises:
         NoSuchJob: there is no such code base, or it has no such job.
@@ -277,7 +281,7 @@ def chosen(words: Sequence[str]) -> list[tuple[str, UpstreamJob]]:
         name, _, only = word.partition(":")
         if name not in names():
             raise NoSuchJob(f"{name}: is no code base here — choose from {', '.join(names())}")
-        of_name = [job for job in jobs(name) if only in ("", job.name)]
+        of_name = [job for job in jobs(name) if fnmatchcase(job.name, only or "*")]
         if not of_name:
             raise NoSuchJob(f"{word}: there is no such job — choose from {', '.join(job.name for job in jobs(name))}")
         found += [(name, job) for job in of_name]
