@@ -17,21 +17,23 @@ COMPILING = Host(
 @wrap(
     "megatron.fused_kernels:load",
     host=COMPILING,
-    devices=("cpu", "npu"),
-    why="it asks nvcc for its version and compiles for NVIDIA GPUs",
-    until="GPT-NeoX compiles nothing where there is no CUDA",
+    why="it asks nvcc for its version, also where there is none, and compiles for NVIDIA GPUs",
+    until="GPT-NeoX compiles nothing where there is no nvcc",
     without="crash",
     symptom=Symptom("_get_cuda_bare_metal_version(cpp_extension.CUDA_HOME)", at="megatron.fused_kernels:load"),
 )
-def nothing_to_compile(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Compile nothing: the extensions are provided as modules."""
+def nothing_to_compile(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compile where there are a GPU and nvcc, else leave it to the modules that are provided."""
+    import torch
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    return wrapped(*args, **kwargs) if torch.version.cuda and CUDA_HOME else None
 
 
 @provide(
     "fused_rotary_positional_embedding",
     host="gpt-neox",
-    devices=("cpu", "npu"),
-    why="it is compiled for CUDA, and the process exits if it is missing, also where it is not used",
+    why="it is compiled for CUDA with nvcc, and the process exits if it is missing, also where it is not used",
     until="GPT-NeoX asks for it only where rope_fusion is set",
     without="crash",
 )

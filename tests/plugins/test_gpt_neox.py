@@ -13,6 +13,7 @@ import pytest
 import torch
 from code_bases import code_base
 from stand_ins import Site
+from torch.utils import cpp_extension
 
 import ascend_adapt
 from ascend_adapt.testing import upstream_facts
@@ -286,17 +287,28 @@ def test_the_rotary_extension_turns_and_turns_back() -> None:
     torch.testing.assert_close(_rotary.backward_cached(cotangent, angles.cos(), angles.sin()), t.grad)
 
 
-def test_nothing_is_compiled_where_the_extensions_are_provided(neox: Site) -> None:
+@pytest.mark.parametrize(
+    ("device", "cuda", "home", "compiles"),
+    [
+        ("cpu", None, None, False),
+        ("cuda", "13.0", None, False),
+        ("npu", None, "/usr/local/cuda", False),
+        ("cuda", "13.0", "/usr/local/cuda", True),
+    ],
+)
+def test_nothing_is_compiled_where_there_is_no_nvcc(neox: Site, monkeypatch, device, cuda, home, compiles) -> None:
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", home)
     neox.write(
         megatron__model__fused_rope="",
-        megatron__fused_kernels="def load(neox_args=None):\n    raise RuntimeError('nvcc')",
+        megatron__fused_kernels="def load(neox_args=None):\n    return 'compiled'",
         megatron__rope="import fused_rotary_positional_embedding as extension",
     )
-    ascend_adapt.enable(device="cpu")
+    ascend_adapt.enable(device=device)
     from megatron.fused_kernels import load
     from megatron.rope import extension
 
-    assert load() is None
+    assert load() == ("compiled" if compiles else None)
     assert extension.forward is _rotary.forward
     with pytest.raises(ModuleNotFoundError):
         __import__("fused_rotary_positional_embedding_of_nobody")
