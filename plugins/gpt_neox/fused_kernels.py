@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
-from ascend_adapt import Host, Symptom, provide, wrap
+from ascend_adapt import Host, Symptom, provide
+
+from ..compiled_kernels import compiling_where_there_is_nvcc
 
 # v2.0 looks for its extensions, and compiles nothing.
 COMPILING = Host(
@@ -14,20 +15,11 @@ COMPILING = Host(
 )
 
 
-@wrap(
-    "megatron.fused_kernels:load",
+nothing_to_compile = compiling_where_there_is_nvcc(
+    "nothing_to_compile",
     host=COMPILING,
-    why="it asks nvcc for its version, also where there is none, and compiles for NVIDIA GPUs",
-    until="GPT-NeoX compiles nothing where there is no nvcc",
-    without="crash",
     symptom=Symptom("_get_cuda_bare_metal_version(cpp_extension.CUDA_HOME)", at="megatron.fused_kernels:load"),
 )
-def nothing_to_compile(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Compile where there are a GPU and nvcc, else leave it to the modules that are provided."""
-    import torch
-    from torch.utils.cpp_extension import CUDA_HOME
-
-    return wrapped(*args, **kwargs) if torch.version.cuda and CUDA_HOME else None
 
 
 @provide(

@@ -5,37 +5,19 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from ascend_adapt import Patch, Symptom, wrap
+from ascend_adapt import Symptom, wrap
 
 from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
+from ..compiled_kernels import compiling_where_there_is_nvcc
 
-
-def _no_compiling(name: str, host: str, devices: str | tuple[str, ...] = ()) -> Patch:
-    """Return the patch of one code base, for the devices on which it compiles."""
-
-    @wrap(
-        "megatron.fused_kernels:load",
-        name=name,
-        host=host,
-        devices=devices,
-        why="it runs nvcc, and ends the job where there is none; what it would compile is provided for every device",
-        until="the code base asks for its extensions only when a configuration needs them",
-        without="crash",
-        symptom=Symptom(reason="whether there is nvcc is seen on the machine"),
-    )
-    def without_nvcc(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compile where there are a GPU and nvcc, else leave it to the modules that are provided."""
-        import torch
-        from torch.utils.cpp_extension import CUDA_HOME
-
-        return wrapped(*args, **kwargs) if torch.version.cuda and CUDA_HOME else None
-
-    return without_nvcc
-
-
-no_compiling_without_nvcc = _no_compiling("no_compiling_without_nvcc", BIGSCIENCE)
+ON_THE_MACHINE = Symptom(reason="whether there is nvcc is seen on the machine")
+no_compiling_without_nvcc = compiling_where_there_is_nvcc(
+    "no_compiling_without_nvcc", host=BIGSCIENCE, symptom=ON_THE_MACHINE
+)
 # deepspeedai's compiles on CUDA only.
-no_compiling_on_cuda = _no_compiling("no_compiling_on_cuda_without_nvcc", MEGATRON_DEEPSPEED, "cuda")
+no_compiling_on_cuda = compiling_where_there_is_nvcc(
+    "no_compiling_on_cuda_without_nvcc", host=MEGATRON_DEEPSPEED, symptom=ON_THE_MACHINE, devices="cuda"
+)
 
 
 @wrap(

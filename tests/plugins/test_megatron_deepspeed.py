@@ -190,6 +190,19 @@ def test_kernels_are_compiled_only_where_there_is_nvcc(monkeypatch, cuda, home, 
     assert called == ["args"] * calls
 
 
+def test_kernels_that_cannot_be_compiled_are_those_that_are_provided(monkeypatch, caplog) -> None:
+    from torch.utils import cpp_extension
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", "/cuda")
+
+    def load(arguments: object) -> None:
+        raise RuntimeError("Error building extension: Unsupported gpu architecture 'compute_70'")
+
+    assert cuda_extensions.no_compiling_without_nvcc.function(load, None, ("args",), {}) is None
+    assert "compute_70') — go on with ascend_adapt's kernels" in caplog.text
+
+
 def test_attention_gets_what_it_can_take_views_of() -> None:
     query, key, value = torch.randn(S, B, N, 3, 4).transpose(1, 2).unbind(-2)
 

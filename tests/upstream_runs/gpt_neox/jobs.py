@@ -211,8 +211,8 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
         # In fp16, whichever precision is asked of the run.
         job("20B", guides_20b, 2, 1e-3, dtypes=("float32",)),
         job("fused", deepy(1, **FUSED, finetune="False", **OF_THE_FORK), 1),
-        # As all of its configurations for Pythia, Llama and Mistral have it.
-        job("flash", deepy(1, attention_config=[[["flash"], 2]]), 1),
+        # As all of its configurations for Pythia, Llama and Mistral have it; on a GPU it is flash_attn's own.
+        job("flash", deepy(1, attention_config=[[["flash"], 2]]), 1, devices=("cpu", "npu-emulated")),
         job("stages-zero1", deepy(2, **STAGED, **ZERO), 2),
         replace(job("resume", in_two_parts({"train-iters": 6}), 2), resumes=f"{version}-stages-zero1"),
         job("finetune", in_two_parts({"train-iters": 3, "finetune": "True"}, slim=True), 2),
@@ -220,7 +220,8 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
         job(
             "finetune-fp16", in_two_parts({"train-iters": 3, "finetune": True}, both=FP16), 2, 1e-3, dtypes=("float32",)
         ),
-        job("converted", converted(*tools[version]), tools[version][-1]),
+        # Compared with fp32.
+        job("converted", converted(*tools[version]), tools[version][-1], dtypes=("float32",)),
     )
 
 
