@@ -1,9 +1,10 @@
-"""The patch table: of a job that ran, of what is installed, or of a source tree."""
+"""What became of each patch: of a job that ran, of what is installed, or of a source tree."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +14,15 @@ from ascend_adapt import agreement, evidence, hosts, probe, settings
 from ascend_adapt.errors import AdaptError, SettingsError
 from ascend_adapt.patches import static
 from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.outcome import BAD_STATES, Outcome
+from ascend_adapt.patches.outcome import BAD_STATES, STATES, Outcome
 from ascend_adapt.plugin_manager import PluginManager
 
 _COLOURS = {"applied": "green", "armed": "cyan", **dict.fromkeys(BAD_STATES, "red")}
+_UNPROVED = "none for these versions"
+_UNEVENTFUL = {
+    "armed": "nothing imported what they are for",
+    "skipped": "for another device, version or code base",
+}
 
 
 class NoStatus(AdaptError):
@@ -25,11 +31,15 @@ class NoStatus(AdaptError):
 
 @dataclass(frozen=True)
 class Report:
-    """Outcomes with what they were judged on; ``problems`` make the command fail."""
+    """Outcomes with what they were judged on; ``problems`` make the command fail.
+
+    ``uneventful`` are the states of which a reader is told the number only, unless everything is asked for.
+    """
 
     subject: str
     outcomes: tuple[Outcome, ...]
     problems: tuple[str, ...] = ()
+    uneventful: tuple[str, ...] = ("skipped",)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data."""
@@ -97,11 +107,12 @@ def of_run(run_dir: Path) -> Report:
         *(_with_reason(one, ranks[one.rank]["outcomes"]) for one in agreement.differences(facts)),
         *_unreached(run_dir),
     ]
-    subject = f"what {len(ranks)} ranks of {run_dir} did; device {first['device']} ({first['device_reason']})"
+    number = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
+    subject = f"what {number} of {run_dir} did; device {first['device']} ({first['device_reason']})"
     if first.get("beside"):
         subject += f"; beside {', '.join(first['beside'])}"
     outcomes, damaged = _with_evidence(first["outcomes"], first.get("facts", {}))
-    return Report(subject, outcomes, (*problems, *damaged))
+    return Report(subject, outcomes, (*problems, *damaged), uneventful=("skipped", "armed"))
 
 
 def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> tuple[tuple[Outcome, ...], list[str]]:
@@ -110,8 +121,7 @@ def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> 
     told = []
     for outcome in outcomes:
         found = {**versions, **dict(text.rsplit(" ", 1) for text in outcome.found.split(", ") if " " in text)}
-        name = f"{outcome.plugin}.{outcome.patch}"
-        told.append(replace(outcome, evidence=evidence.matching(records, name, found)))
+        told.append(replace(outcome, evidence=evidence.matching(records, _name(outcome), found)))
     return tuple(told), problems
 
 
@@ -133,28 +143,37 @@ def _outcome(data: dict[str, Any]) -> Outcome:
     return Outcome(**{**data, "evidence": tuple(data["evidence"])})
 
 
-def show(report: Report) -> None:
-    """Print the report as a table."""
+def show(report: Report, *, everything: bool = False) -> None:
+    """Print a paragraph a patch, the bad ones first; those of the states ``uneventful`` only with ``everything``.
+
+    A terminal folds the lines as it does any text; in a pipe each stays one line, its patch, state and target together.
+    """
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=report.subject, title_justify="left", title_style="", expand=False)
-    for column in ("patch", "state", "target", "reason", "requires", "found", "evidence"):
-        table.add_column(column, overflow="fold")
-    for outcome in report.outcomes:
-        cells = (
-            f"{outcome.plugin}.{outcome.patch}",
-            outcome.state,
-            outcome.target,
-            outcome.reason,
-            outcome.requires,
-            outcome.found,
-            ", ".join(outcome.evidence) or "none for these versions",
-        )
+    shown = [one for one in report.outcomes if everything or one.state not in report.uneventful]
+    # Those that made the command fail are what is looked for; the rest stays in the order in which it is applied.
+    shown.sort(key=lambda one: one.state not in BAD_STATES)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text(report.subject))
+    name_width = max((len(_name(one)) for one in shown), default=0)
+    state_width = max((len(one.state) for one in shown), default=0)
+    for one in shown:
+        style = _COLOURS.get(one.state, "")
         # Text and not str: brackets in a reason are no markup.
-        styles = ("", _COLOURS.get(outcome.state, ""), *[""] * 5)
-        table.add_row(*(Text(cell, style=style) for cell, style in zip(cells, styles, strict=True)))
-    console = Console()
-    # A pipe has no width of its own; 80 columns would fold every word.
-    Console(width=None if console.is_terminal else 200, soft_wrap=False).print(table)
+        head = (
+            Text(f"{_name(one):{name_width}}  ").append(f"{one.state:{state_width}}", style).append(f"  {one.target}")
+        )
+        console.print(head)
+        if one.reason:
+            console.print(Text(f"    {one.reason}"))
+        facts = (one.requires, one.found and f"found {one.found}", "evidence " + (", ".join(one.evidence) or _UNPROVED))
+        console.print(Text("    " + "; ".join(filter(None, facts)), style="dim"))
+    if len(shown) < len(report.outcomes):
+        left_out = Counter(one.state for one in report.outcomes if one.state in report.uneventful)
+        told = " and ".join(f"{left_out[state]} {state} ({_UNEVENTFUL[state]})" for state in STATES if left_out[state])
+        console.print(Text(f"and {told}: --all shows them"))
+
+
+def _name(outcome: Outcome) -> str:
+    return f"{outcome.plugin}.{outcome.patch}"

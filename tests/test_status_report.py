@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -61,6 +62,38 @@ def test_a_job_of_which_no_rank_was_reached(tmp_path):
 def test_a_folder_without_a_status(tmp_path):
     with pytest.raises(NoStatus, match=r"holds no adapt-status\.<rank>\.json"):
         status_report.of_run(tmp_path)
+
+
+def test_what_did_nothing_is_counted_and_shown_when_asked_for(run_dir, capsys):
+    report = status_report.of_run(run_dir("2.13.0"))
+    done = report.outcomes[0]
+    states = {"never": "armed", "elsewhere": "skipped", "moved": "drifted"}
+    others = tuple(replace(done, patch=name, state=state, reason=f"[{name}]") for name, state in states.items())
+    report = replace(report, outcomes=(done, *others))
+    status_report.show(report)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines if line.startswith("toy.")] == [
+        ["toy.moved", "drifted", "toytarget:answer"],
+        ["toy.one", "applied", "toytarget:answer"],
+    ]
+    assert "    [moved]" in lines
+    assert lines[-1] == (
+        "and 1 armed (nothing imported what they are for) and 1 skipped (for another device, version or code base): "
+        "--all shows them"
+    )
+    status_report.show(report, everything=True)
+    told = capsys.readouterr().out
+    assert all(f"toy.{name} " in told for name in (*states, "one"))
+    assert "--all" not in told
+
+
+def test_lines_in_a_pipe_are_whole(run_dir, capsys):
+    report = status_report.of_run(run_dir("2.13.0"))
+    target = "a.module.of.an.upstream" * 20
+    status_report.show(replace(report, outcomes=(replace(report.outcomes[0], target=target, reason="why " * 200),)))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert lines[1].endswith(target)
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"rank": 0, "outcomes": [{"patch": "one"}]}'])
