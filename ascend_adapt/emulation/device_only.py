@@ -1,4 +1,7 @@
-"""Operators of aten that devices have and CPUs have not, on CPU tensors; loaded in ranks only."""
+"""Operators of aten, or types of their arguments, that devices have and CPUs have not, on CPU tensors.
+
+Loaded in ranks only.
+"""
 
 from __future__ import annotations
 
@@ -59,10 +62,21 @@ def in_dtype(operator: Kernel) -> Kernel:
     return product
 
 
+def histc(
+    self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the histogram of a tensor of any real type, in that type; the CPU counts floating-point numbers only."""
+    wide = self if self.is_floating_point() else self.double()
+    counts = torch.histc(wide, bins, min, max).to(self.dtype)
+    return counts if out is None else out.resize_(counts.shape).copy_(counts)
+
+
 KERNELS: dict[str, Kernel] = {
     "aten::matmul_backward": matmul_backward,
     "aten::_masked_scale": masked_scale,
     "aten::_conv_depthwise2d": depthwise_convolution,
+    "aten::histc": histc,
+    "aten::histc.out": histc,
     "aten::mm.dtype": in_dtype(torch.mm),
     "aten::bmm.dtype": in_dtype(torch.bmm),
     "aten::addmm.dtype": in_dtype(torch.addmm),

@@ -57,6 +57,17 @@ def test_values_and_gradients_are_the_cpus(call, shapes, dtype):
         torch.testing.assert_close(other, one, rtol=1e-5 if dtype is torch.float32 else 2e-2, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.float32])
+def test_a_histogram_is_of_integers_too(dtype):
+    # So do transformers' mixtures of experts count each expert's tokens, on every device but the CPU.
+    experts = torch.tensor([0, 3, 3, 1, 4, 3])
+    found = torch.histc(experts.to(NPU, dtype), bins=4, min=0, max=3)
+    assert (found.device, found.dtype, found.tolist()) == (NPU, dtype, [1, 1, 0, 3])
+    out = torch.empty(0, dtype=dtype, device=NPU)
+    assert torch.histc(experts.to(NPU, dtype), 4, 0, 3, out=out) is out
+    assert out.tolist() == [1, 1, 0, 3]
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_goes_through_torch_npus_fused_operator(causal):
     found = []
