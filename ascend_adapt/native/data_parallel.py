@@ -1,5 +1,7 @@
 """ZeRO by FSDP2: masters of the parameters in fp32, cut over data-parallel ranks or whole on each, gathered to compute.
 
+One data-parallel rank has nothing to share, and does without, unless its masters wait in host memory.
+
 | ZeRO | parameters | between micro batches |
 |---|---|---|
 | 0 | whole on each rank | gradients stay on the rank; the last micro batch sums them |
@@ -22,18 +24,29 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from ascend_adapt.native.config import Parallel, Precision
 from ascend_adapt.native.mesh import Mesh
 from ascend_adapt.native.model import Decoder
+from ascend_adapt.native.working_copies import WorkingCopies
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
-    """Let FSDP hold the parameters; one data-parallel rank in fp32 has nothing to gain, and keeps its own.
+def place(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
+    """Give the parameters, which have shapes only, memory on the device: one rank's own, or FSDP's over data ranks.
 
     What is not fp32 is computed from fp32 masters, and its gradients are summed in ``precision.reduce``.
     """
-    parallel = mesh.parallel
-    if parallel.data == 1 and precision.dtype == "fp32" and not is_offloaded(mesh):
+    if mesh.parallel.data > 1 or is_offloaded(mesh):
+        _shard(decoder, mesh, precision)
+        decoder.to_empty(device="cpu" if is_offloaded(mesh) else mesh.device)
         return
+    decoder.to_empty(device=mesh.device)
+    if precision.dtype != "fp32":
+        # From ZeRO 2 on FSDP sums micro batches in the pieces that it has reduced, which are fp32.
+        sums = "fp32" if mesh.parallel.zero_stage >= 2 else precision.reduce
+        decoder.copies = WorkingCopies(decoder, DTYPES[precision.dtype], DTYPES[sums])
+
+
+def _shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
+    parallel = mesh.parallel
     if mesh.device_mesh is None:
         raise RuntimeError("shard: the mesh has no process groups, expected one that native.mesh.build made")
     # One rank is a mesh without a collective, which that of replicas is not.
@@ -57,8 +70,23 @@ def is_offloaded(mesh: Mesh) -> bool:
     return (mesh.parallel.offload_optimizer or mesh.parallel.offload_parameters) and mesh.device.type != "cpu"
 
 
+def before_passes(decoder: Decoder) -> None:
+    """Say that passes begin, of a step or an evaluation: weights may be others than in the last."""
+    if decoder.copies is not None:
+        decoder.copies.refresh()
+
+
 def before_backward(decoder: Decoder, parallel: Parallel, *, is_last: bool) -> None:
     """Say whether the backward pass that begins is the step's last of this decoder."""
     if isinstance(decoder, FSDPModule):
         decoder.set_requires_gradient_sync(is_last or parallel.zero_stage >= 2)
         decoder.set_reshard_after_backward(is_last or parallel.zero_stage == 3)
+    elif decoder.copies is not None:
+        decoder.copies.add_gradients()
+
+
+def after_passes(decoder: Decoder) -> None:
+    """Say that the step's last backward pass is done: the parameters have their gradients now."""
+    if decoder.copies is not None:
+        decoder.copies.add_gradients()
+        decoder.copies.hand_over()

@@ -23,7 +23,7 @@ class Sight:
     masked_out: torch.Tensor | None = None
     """bool [B, 1, S, S], True = not seen; None: causal."""
     rotary: tuple[torch.Tensor, torch.Tensor] | None = None
-    """cos and sin, fp32 [S, R]."""
+    """cos and sin [S, R], in the dtype of the hidden states."""
 
 
 class Norm(Declared):
@@ -148,10 +148,13 @@ class Block(nn.Module):
         return dropout(x, self.model.hidden_dropout, self.tp, training=self.training)
 
 
-def rotary_tables(model: Model, length: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cos and sin of positions 0 to ``length`` - 1, fp32 [S, R]: pairs are (i, i + R / 2), as GPT-NeoX's."""
-    even = torch.arange(0, model.rotary_dim, 2, dtype=torch.float32, device=device)
+def rotary_tables(model: Model, length: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cos and sin of positions 0 to ``length`` - 1, [S, R]: pairs are (i, i + R / 2), as GPT-NeoX's.
+
+    Computed in fp32 and rounded to the dtype of ``like``, as GPT-NeoX and Megatron round theirs.
+    """
+    even = torch.arange(0, model.rotary_dim, 2, dtype=torch.float32, device=like.device)
     frequencies = 1.0 / model.rotary_base ** (even / model.rotary_dim)
-    angles = torch.arange(length, dtype=torch.float32, device=device)[:, None] * frequencies
+    angles = torch.arange(length, dtype=torch.float32, device=like.device)[:, None] * frequencies
     angles = torch.cat([angles, angles], -1)
-    return angles.cos(), angles.sin()
+    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)

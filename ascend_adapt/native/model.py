@@ -15,6 +15,7 @@ from ascend_adapt.native.dropout import dropout
 from ascend_adapt.native.layers import Block, Norm, Sight, rotary_tables
 from ascend_adapt.native.parameters import WORDS, Declared, Layout
 from ascend_adapt.native.tensor_parallel import TensorParallel, VocabularyParallelEmbedding
+from ascend_adapt.native.working_copies import WorkingCopies
 
 NOT_COUNTED = -100
 
@@ -80,6 +81,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.model, self.tp, self.first, self.last = model, tp, first, last
         self.recompute_run = recompute_layers if recompute == "full" else 0
+        self.copies: WorkingCopies | None = None
         if first:
             self.embedding = Embedding(model, tp)
         selective = recompute == "selective"
@@ -109,14 +111,11 @@ class Decoder(nn.Module):
             loss_mask: [B, S], 0 where a label does not count. The loss is the mean of those that do.
             masked_out: bool [B, S, S], True = not seen; None: causal.
         """
-        rotary = None
-        if self.model.positions == "rotary":
-            length = x.shape[1] if self.first or not self.tp.sequence else x.shape[1] * self.tp.size
-            rotary = rotary_tables(self.model, length, x.device)
-        sight = Sight(None if masked_out is None else masked_out[:, None], rotary)
+        length = x.shape[1] if self.first or not self.tp.sequence else x.shape[1] * self.tp.size
         if self.first:
             x = self.embedding(x, position_ids)
-        x = self._through(x, sight)
+        rotary = rotary_tables(self.model, length, x) if self.model.positions == "rotary" else None
+        x = self._through(x, Sight(None if masked_out is None else masked_out[:, None], rotary))
         return self._loss_or_logits(self.final_norm(x), labels, loss_mask) if self.last else x
 
     def _through(self, x: torch.Tensor, sight: Sight) -> torch.Tensor:

@@ -39,12 +39,24 @@ class Declared(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layouts: dict[str, Layout] = {}
+        self.masters: dict[str, nn.Parameter] = {}
+        """What is trained, where the module computes with copies of it."""
 
     def declare(self, name: str, shape: tuple[int, ...] | None, layout: Layout) -> None:
         """Add a parameter of this rank's shape; None: the module has none of that name."""
         if shape is not None:
             self.layouts[name] = layout
         self.register_parameter(name, None if shape is None else nn.Parameter(torch.empty(shape)))
+
+    def compute_with(self, name: str, copy: nn.Parameter) -> None:
+        """Take a copy in the place of a parameter, which becomes its master."""
+        self.masters[name] = getattr(self, name)
+        setattr(self, name, copy)
+
+    def trained(self, name: str) -> nn.Parameter:
+        """Return the parameter of that name, or its master."""
+        found: nn.Parameter = self.masters.get(name, getattr(self, name))
+        return found
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,7 @@ def placed(models: Iterable[nn.Module]) -> list[Placed]:
             if isinstance(module, Declared):
                 for name, layout in module.layouts.items():
                     whole_name = layout.copy_of or (f"{prefix}.{name}" if prefix else name)
-                    found.append(Placed(whole_name, getattr(module, name), layout))
+                    found.append(Placed(whole_name, module.trained(name), layout))
     return found
 
 

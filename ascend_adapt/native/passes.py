@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed import pipelining
 
 from ascend_adapt.native.config import TrainConfig
-from ascend_adapt.native.data_parallel import DTYPES, before_backward
+from ascend_adapt.native.data_parallel import DTYPES, after_passes, before_backward, before_passes
 from ascend_adapt.native.mesh import Mesh
 from ascend_adapt.native.model import Decoder
 
@@ -48,17 +48,20 @@ class Accumulation:
 
     def train(self, batch: Batch, micro_batches: int, scale: float) -> torch.Tensor:
         """As Passes says."""
+        before_passes(self.decoder)
         losses = []
         for number, part in enumerate(_parts(batch, micro_batches), 1):
             before_backward(self.decoder, self.parallel, is_last=number == micro_batches)
             loss = _loss(self.decoder, part)
             (loss * (scale / micro_batches)).sum().backward()
             losses.append(loss.detach())
+        after_passes(self.decoder)
         return _sums(self.config, torch.cat(losses), batch)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro_batches: int) -> torch.Tensor:
         """As Passes says."""
+        before_passes(self.decoder)
         losses = [_loss(self.decoder, part) for part in _parts(batch, micro_batches)]
         return _sums(self.config, torch.cat(losses), batch)
 
@@ -77,7 +80,10 @@ class Pipeline:
         self._scale = scale
         for stage in self.stages:
             stage.expect(micro_batches, self.config)
-        return self._run(batch, micro_batches, trains=True)
+        sums = self._run(batch, micro_batches, trains=True)
+        for stage in self.stages:
+            after_passes(stage.decoder)
+        return sums
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro_batches: int) -> torch.Tensor:
@@ -85,6 +91,8 @@ class Pipeline:
         return self._run(batch, micro_batches, trains=False)
 
     def _run(self, batch: Batch, micro_batches: int, *, trains: bool) -> torch.Tensor:
+        for stage in self.stages:
+            before_passes(stage.decoder)
         key = (micro_batches, trains)
         if key not in self._schedules:
             self._schedules[key] = self._schedule(micro_batches, trains=trains)

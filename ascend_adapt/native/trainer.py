@@ -13,7 +13,7 @@ import torch
 from ascend_adapt.native import device as devices
 from ascend_adapt.native import gradients
 from ascend_adapt.native.config import TrainConfig
-from ascend_adapt.native.data_parallel import is_offloaded, shard
+from ascend_adapt.native.data_parallel import place
 from ascend_adapt.native.initialisation import generator, initialise
 from ascend_adapt.native.loss_scale import Scaler
 from ascend_adapt.native.mesh import Mesh
@@ -165,8 +165,7 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
             devices.check_compiler(mesh.device)
             for block in decoder.layers.values():
                 block.compile()
-        shard(decoder, mesh, config.precision)
-        decoder.to_empty(device="cpu" if is_offloaded(mesh) else mesh.device)
+        place(decoder, mesh, config.precision)
         decoders.append(decoder)
     initialise(decoders, mesh, config.seed)
     return decoders
