@@ -33,7 +33,8 @@ def judge(patch: Patch, device: str, hosts: Mapping[str, Host], installation: In
     """Return whether ``patch`` is right for what is installed."""
     if patch.devices and device not in patch.devices:
         return Verdict(False, f"is for {' or '.join(patch.devices)}, this process runs on {device}")
-    verdicts = [_judge_version(requirement, patch.target, installation) for requirement in patch.requires]
+    of_hosts = [hosts[str(host)].module for host in patch.hosts]
+    verdicts = [_judge_version(requirement, patch.target, of_hosts, installation) for requirement in patch.requires]
     if patch.hosts and patch.kind != "provide" and patch.host_script is None:
         # A provided module belongs to whoever imports it, a script lies where it is started from.
         verdicts.append(_judge_hosts([hosts[str(host)] for host in patch.hosts], patch.target, installation))
@@ -44,15 +45,18 @@ def judge(patch: Patch, device: str, hosts: Mapping[str, Host], installation: In
     return Verdict(answer, "; ".join(reasons), found)
 
 
-def _judge_version(requirement: Requirement, target: Target, installation: Installation) -> Verdict:
+def _judge_version(
+    requirement: Requirement, target: Target, of_hosts: Sequence[str], installation: Installation
+) -> Verdict:
     from packaging.version import InvalidVersion, Version
 
     name = requirement.name
-    version = installation.version(name, target)
+    version = installation.version(name, target, of_hosts)
     if version.text is None:
         if version.later:
-            return Verdict(None, f"requires {requirement}; the version is judged when {target.module} is imported")
-        if not packages_named(name, target):
+            telling = next(iter(packages_named(name, of_hosts)), target.module)
+            return Verdict(None, f"requires {requirement}; the version is judged when {telling} is imported")
+        if not packages_named(name, (*target.packages, *of_hosts)):
             return Verdict(False, f"requires {requirement}, {name} is not installed", f"no {name}")
         reason = f"requires {requirement}, found {name} without a version: no distribution owns it, no __version__"
         return Verdict(False, reason, f"{name} of unknown version")

@@ -6,7 +6,7 @@ import ast
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -31,8 +31,11 @@ class Installation(Protocol):
 
     gains_paths: bool
 
-    def version(self, name: str, target: Target) -> Version:
-        """Return the version of the distribution or package ``name``, as it matters for ``target``."""
+    def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
+        """Return the version of the distribution or package ``name``, as it matters for ``target``.
+
+        ``of_hosts`` are modules of the patch's hosts: one that ``name`` speaks of is asked, and waited for.
+        """
 
     def folder(self, root: str) -> Path | None:
         """Return the folder that holds the top-level package ``root``, or None."""
@@ -60,16 +63,18 @@ def missing_module(target: Target, is_complete: Callable[[str], bool]) -> str:
     return ""
 
 
-def packages_named(name: str, target: Target) -> tuple[str, ...]:
-    """Return the packages above ``target`` that ``name`` speaks of: ``megatron-core`` is ``megatron.core``."""
-    return tuple(package for package in target.packages if _canonical(package) == _canonical(name))
+def packages_named(name: str, packages: Iterable[str]) -> tuple[str, ...]:
+    """Return those of ``packages`` that ``name`` speaks of: ``megatron-core`` is ``megatron.core``."""
+    return tuple(package for package in packages if _canonical(package) == _canonical(name))
 
 
-def _recorded_version(name: str, target: Target) -> str | None:
-    """What the distribution ``name`` says, unless ``target`` should be of it and comes from elsewhere."""
-    if packages_named(name, target):
-        return probe.owning_version(name, target.root)
-    return probe.distribution_version(name)
+def _own_packages(name: str, target: Target, of_hosts: Collection[str]) -> tuple[str, ...]:
+    return packages_named(name, target.packages) or packages_named(name, of_hosts)
+
+
+def _recorded_version(name: str, own: Sequence[str]) -> str | None:
+    """What the distribution ``name`` says, unless the packages ``own`` should be of it and come from elsewhere."""
+    return probe.owning_version(name, own[0].partition(".")[0]) if own else probe.distribution_version(name)
 
 
 def _canonical(name: str) -> str:
@@ -88,10 +93,11 @@ class ThisProcess:
     def __init__(self, complete: Callable[[str], bool]) -> None:
         self._complete = complete
 
-    def version(self, name: str, target: Target) -> Version:
-        own = packages_named(name, target)
+    def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
+        """As Installation says."""
+        own = _own_packages(name, target, of_hosts)
         said = next(filter(None, map(self._said_by, own or (name.replace("-", "_"),))), None)
-        recorded = _recorded_version(name, target)
+        recorded = _recorded_version(name, own)
         if said and recorded and said != recorded:
             return Version(said, f"{name}.__version__ is {said}, its distribution says {recorded}")
         later = bool(own) and any(self._is_to_come(module) for module in (*own, target.module))
@@ -123,10 +129,11 @@ class SourceTree:
     def __init__(self, root: Path, installed: bool = False) -> None:
         self.root, self.installed = root, installed
 
-    def version(self, name: str, target: Target) -> Version:
-        own = packages_named(name, target)
+    def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
+        """As Installation says."""
+        own = _own_packages(name, target, of_hosts)
         if self.installed:
-            recorded = _recorded_version(name, target)
+            recorded = _recorded_version(name, own)
             if recorded or not own:
                 return Version(recorded)
         packages = own or (name.replace("-", "_"),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,6 +152,33 @@ def test_a_distribution_named_like_a_dotted_package(site: Site, enable: Enable) 
 
     status = ascend_adapt.status()
     assert (status["core"].state, status["old"].state) == ("applied", "skipped")
+
+
+@pytest.mark.parametrize("installed", [None, "1.5"])
+def test_the_version_of_a_host_with_a_dotted_package_matters_for_a_target_elsewhere(
+    site: Site, enable: Enable, tmp_path_factory, monkeypatch, installed: str | None
+) -> None:
+    """Megatron-core's checkpoints are written by torch: what counts is what runs, not what is installed."""
+    if installed:
+        monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path_factory.mktemp("installed"))])
+        Site(Path(sys.path[-1])).install("megaton-core", installed)
+    site.write(upstream="def f(): return 1\n", megaton__core__layer="")
+    site.package("megaton.core", "__version__ = '0.9.0'\n")
+    host = Host("megaton", present=("megaton/core/__init__.py",))
+    enable(
+        counting("upstream:f", [], requires="megaton-core<1", host=host, name="of_the_checkout"),
+        counting("upstream:f", [], requires="megaton-core>=1", host=host, name="of_the_installed"),
+    )
+    import upstream  # noqa: F401
+
+    before = ascend_adapt.status()
+    for name in ("of_the_checkout", "of_the_installed"):
+        assert before[name].state == "armed"
+        assert "the version is judged when megaton.core is imported" in before[name].reason
+    import megaton.core  # noqa: F401
+
+    status = ascend_adapt.status()
+    assert (status["of_the_checkout"].state, status["of_the_installed"].state) == ("applied", "skipped")
 
 
 def test_requirements_on_other_packages(site: Site, enable: Enable) -> None:
