@@ -57,7 +57,8 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
             result = run()
     else:
         result = run()
-    return result.permute(2, 0, 1, 3).flatten(2)
+    # As upstream's own. What flash attention returns lies as [B, S, N, D] in memory.
+    return result.permute(2, 0, 1, 3).flatten(2).contiguous()
 
 
 def _needs_upstream(instance: Any, given: dict[str, Any]) -> bool:

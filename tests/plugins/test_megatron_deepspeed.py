@@ -263,6 +263,17 @@ def test_the_attention_in_one_operation(kind, mask, hidden, coefficient) -> None
     torch.testing.assert_close(found.double(), right_attention(query, key, value, hidden), atol=1e-5, rtol=1e-5)
 
 
+def test_the_attention_lies_as_the_next_layer_takes_a_view_of_it(monkeypatch) -> None:
+    from ascend_adapt import kernels
+
+    attend = kernels.attention
+    # As flash attention leaves its result in memory: [B, S, N, D].
+    as_flash = lambda *args, **more: attend(*args, **more).transpose(1, 2).contiguous().transpose(1, 2)  # noqa: E731
+    monkeypatch.setattr(kernels, "attention", as_flash)
+    found = attention.fused_attention.function(None, core_attention("causal"), (*torch.randn(3, S, B, N, D), None), {})
+    assert found.view(S * B, N * D).shape == (S * B, N * D)
+
+
 def one_rank(*_):
     return SimpleNamespace(size=lambda: 1)
 

@@ -57,6 +57,16 @@ def test_a_causal_layer_hides_the_future_and_what_its_mask_hides(qkv, given):
     torch.testing.assert_close(call(layer(), *qkv, mask).double(), right(*qkv, hidden, 0.3), atol=1e-5, rtol=1e-5)
 
 
+def test_the_result_lies_as_megatrons_own(qkv, monkeypatch):
+    from ascend_adapt import kernels
+
+    attend = kernels.attention
+    # As flash attention leaves its result in memory: [B, S, N, D].
+    as_flash = lambda *args, **more: attend(*args, **more).transpose(1, 2).contiguous().transpose(1, 2)  # noqa: E731
+    monkeypatch.setattr(kernels, "attention", as_flash)
+    assert call(layer(), *qkv, None).is_contiguous()
+
+
 def test_a_layer_that_is_not_causal_hides_what_its_mask_hides(qkv):
     hidden = torch.rand(B, 1, S, S) < 0.3
     hidden[..., 0] = False
