@@ -177,3 +177,12 @@ def test_the_interpreters_own_sitecustomize_and_usercustomize_run(toy, tmp_path)
         text=True,
     )
     assert run.stdout == f"{plain}patched\n", run.stderr
+
+
+@pytest.mark.parametrize(("device", "seen"), [("cpu", ""), ("cuda", "0"), ("npu", "0")])
+def test_gpus_that_a_launcher_in_the_job_hands_out_stay_hidden_from_a_cpu_job(device, seen):
+    """DeepSpeed's launcher sets the variable for each of its ranks."""
+    environ = {**os.environ, "PYTHONPATH": BOOTSTRAP, "ASCEND_ADAPT_DEVICE": device, "CUDA_VISIBLE_DEVICES": "0"}
+    tell = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    told = subprocess.run([sys.executable, "-c", tell], env=environ, capture_output=True, text=True)
+    assert told.stdout.strip() == seen

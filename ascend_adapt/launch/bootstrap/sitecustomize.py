@@ -72,6 +72,9 @@ def _begin() -> None:
         _emulate()
     if os.environ.get("ASCEND_ADAPT", "").lower() in _OFF:
         return
+    if os.environ.get("ASCEND_ADAPT_DEVICE") == "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES"):
+        # DeepSpeed's launcher gives each rank a device, on a CPU too: GPUs that --device cpu hides would be back.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if os.environ.get("RANK"):
         _claim_rank()
     if os.environ.get("ASCEND_ADAPT_NPU_COMPILE_MODE"):
