@@ -46,7 +46,7 @@ def name(device: torch.device) -> str:
 
 
 def repeat_if_told(environ: Mapping[str, str]) -> None:
-    """Make torch choose operations that repeat where ``ascend-run --deterministic`` asks; it refuses one that cannot."""
+    """Make torch choose operations that repeat, and refuse others, where ``ascend-run --deterministic`` asks."""
     if environ.get("ASCEND_ADAPT_DETERMINISTIC", "0") != "0":
         # Not warn_only: by that, flash attention's gradients do not repeat.
         torch.use_deterministic_algorithms(True)
