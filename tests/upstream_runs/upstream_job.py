@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -250,6 +251,13 @@ def report_of(run_dir: Path, variables: Mapping[str, str]) -> Mapping[str, Any]:
     except ValueError:
         return {"outcomes": [], "problems": [f"no status: {ended.stderr.strip()}"]}
     return told
+
+
+def free_port() -> int:
+    """A port that is free now, for what would take a fixed one: several jobs may run at a time."""
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return int(found.getsockname()[1])
 
 
 def apart(one: Sequence[float], other: Sequence[float]) -> float:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import library_text
-from upstream_job import Place, UpstreamJob
+from upstream_job import Place, UpstreamJob, free_port
 
 # Of its requirements.txt, what both scripts import.
 NEEDS = ("tensorboardX", "boto3", "nltk", "sklearn", "pandas", "scipy", "unidecode")
@@ -143,7 +143,8 @@ def finetune(ranks: int, model_parallel: int) -> Callable[[Place], Sequence[str]
             --lr-decay-style linear --warmup 0.1 --pattern-id 0 --epochs 2 --log-interval 1 --eval-interval 1000
             --eval-iters 1 --save-interval 10000 --save-epoch 1000 --overwrite --distributed-backend nccl
             --deepspeed --deepspeed_config {place.folder / "ds.json"}"""
-        second = f"deepspeed --num_gpus {ranks} finetune_glm.py {' '.join(options.split())}"
+        started = f"deepspeed --num_gpus {ranks} --master_port {free_port()}"
+        second = f"{started} finetune_glm.py {' '.join(options.split())}"
         script = place.folder / "finetune.sh"
         script.write_text(f'{shlex.join(first)} && {second} --load-pretrained "$(ls -d saved/tiny*)"\n')
         return ["bash", str(script)]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import library_text
-from upstream_job import Place, UpstreamJob
+from upstream_job import Place, UpstreamJob, free_port
 
 HERE = Path(__file__).parent
 LOSS = r"lm_loss(?: value)?: ([0-9.]+E[+-][0-9]+)"
@@ -54,13 +52,6 @@ TINY = {
 
 STAGED = {"pipe_parallel_size": 2}
 ZERO = {"zero_optimization": {"stage": 1, "reduce_scatter": True, "contiguous_gradients": True}}
-
-
-def free_port() -> int:
-    """A port that is free now: every training of GPT-NeoX takes 29500, and several jobs may run at a time."""
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        return int(found.getsockname()[1])
 
 
 def empty(folder: Path) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from upstream_job import Place, UpstreamJob
+from upstream_job import Place, UpstreamJob, free_port
 
 HERE = Path(__file__).parent
 DEEPSPEEDAI, BIGSCIENCE = "Megatron-DeepSpeed", "bigscience-Megatron-DeepSpeed"
@@ -59,7 +58,7 @@ def by_torch(ranks: int, *arguments: str) -> Callable[[Place], Sequence[str]]:
 
     def command(place: Place) -> Sequence[str]:
         script = str(HERE / "pretrain_gpt2.sh")
-        words = ["bash", script, str(place.checkout), *data(place), str(ranks), _port()]
+        words = ["bash", script, str(place.checkout), *data(place), str(ranks), str(free_port())]
         return [*words, *_in_the_ranks(place), *arguments, *_precision(place)]
 
     return command
@@ -84,7 +83,7 @@ def by_deepspeed(ranks: int, stage: int, *arguments: str, engine: bool = True) -
             content["bf16"] = {"enabled": True}
         configuration.write_text(json.dumps(content))
         script = str(HERE / "pretrain_gpt2_deepspeed.sh")
-        words = ["bash", script, str(place.checkout), *data(place), str(ranks), _port(), str(configuration)]
+        words = ["bash", script, str(place.checkout), *data(place), str(ranks), str(free_port()), str(configuration)]
         used = ["--deepspeed", "--zero-stage", str(stage)] if engine else []
         return [*words, *used, *_in_the_ranks(place), *arguments, *_precision(place), *_model(place)]
 
@@ -107,13 +106,6 @@ def without_the_engine(*arguments: str) -> Callable[[Place], Sequence[str]]:
         return [str(HERE / "train.py"), *words, *_in_the_ranks(place), *arguments, *_precision(place)]
 
     return command
-
-
-def _port() -> str:
-    """A port that is free now: the scripts choose one themselves, and several jobs may run at a time."""
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        return str(found.getsockname()[1])
 
 
 def _in_the_ranks(place: Place) -> list[str]:
