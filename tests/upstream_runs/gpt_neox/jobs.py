@@ -64,6 +64,9 @@ def empty(folder: Path) -> str:
 def settings(place: Place, ranks: int, changes: dict[str, Any]) -> str:
     """Return a whole configuration of GPT-NeoX, which reads it as YAML: there 1e-08 is a text, a number has a point."""
     data = library_text.write_tokens(place.shared)
+    # The order of samples is made once, and kept beside the data.
+    for kept in place.shared.glob("*_indexmap_*"):
+        kept.unlink()
     precision = {"precision": "bfloat16"} if place.dtype == "bfloat16" else {"precision": "fp32"}
     paths = {"data-path": str(data), "vocab-file": str(place.shared / "tokenizer.json")}
     ranks_and_port = {"num_gpus": ranks, "global_num_gpus": ranks, "master_port": free_port()}
