@@ -138,7 +138,8 @@ def rows(
     by_name = {f"{name}:{job.name}": (name, job) for name, job in chosen}
     for patch, group in ((patch, group) for patch, groups in found.items() for group in groups):
         told: list[tuple[Record, Effect]] = []
-        for whole in group:
+        # What was made already, in whichever job, may spare a run.
+        for whole in sorted(group, key=lambda one: (one.job, one.device, (patch,)) not in removal.have):
             name, job = by_name[whole.job]
             without = removal.run(name, job, whole.device, (patch,))
             if without is None:

@@ -79,6 +79,10 @@ def test_each_patch_is_left_out_until_its_absence_shows_and_no_run_is_made_again
     assert told == [("p.a", "`ValueError: no a`"), ("p.b", "the same losses, every digit; so in 1 more")]
     assert made == [(), (), ("p.a",), ("p.b",), ("p.b",)]
     assert [record.without for record in records.read(seen)] == made
+    records.append(seen, replace(records.read(seen)[-1], job="base:two", without=("p.c",), code=1, told="KeyError: 1"))
+    it = removal.Removal(seen, tmp_path, 0)
+    found = {"p.c": [[record for record in records.read(seen) if not record.without]]}
+    assert [effect.text for _, _, effect in removal.rows(it, jobs, found)] == ["`KeyError: 1`"]
 
 
 def test_a_job_that_is_not_whole_is_compared_with_nothing(monkeypatch, tmp_path, capsys) -> None:
