@@ -115,12 +115,18 @@ upstream-runs: install
 	$(BIN)/python tests/upstream_runs/run.py $(UPSTREAM_JOBS) --device cpu --device npu-emulated
 
 # The same jobs once more without each patch: what a patch is for. Hours; what was seen is kept, and stopped it goes on.
+# Patches of DeepSpeed and of Hugging Face are told on one page, for all.
+OF_CODE_BASES := --plugin old_dependencies
 REMOVALS := $(BIN)/python tests/upstream_runs/removal.py --device cpu --device npu-emulated --keep runs/removals
 upstream-removals: install
 	mkdir -p runs
 	$(REMOVALS) hugging_face --seen runs/removals.jsonl --write docs/upstreams/hugging-face.md
 	$(REMOVALS) megatron_core megatron_lm --seen runs/removals.jsonl --write docs/upstreams/megatron-lm.md
-	$(REMOVALS) megatron_deepspeed --seen runs/removals.jsonl --write docs/upstreams/megatron-deepspeed.md
+	$(REMOVALS) 'megatron_deepspeed:deepspeedai-*' --seen runs/removals.jsonl --write docs/upstreams/megatron-deepspeed.md
+	$(REMOVALS) 'megatron_deepspeed:bigscience-*' $(OF_CODE_BASES) --plugin megatron_deepspeed --seen runs/removals.jsonl \
+	    --write docs/upstreams/megatron-deepspeed.md --table bigscience
+	$(REMOVALS) gpt_neox $(OF_CODE_BASES) --plugin gpt_neox --seen runs/removals.jsonl --write docs/upstreams/gpt-neox.md
+	$(REMOVALS) glm $(OF_CODE_BASES) --plugin glm --seen runs/removals.jsonl --write docs/upstreams/glm.md
 
 clean:
 	rm -rf $(VENV) .nox .triton .megatron-core build dist *.egg-info data runs
