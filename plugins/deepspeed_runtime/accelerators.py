@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import os
 import pkgutil
 import time
@@ -106,14 +107,15 @@ def _accelerator(kind: str, methods: dict[str, Any]) -> Any:
 
 
 def _op_builders() -> dict[str, type]:
-    """Every operator builder of the release, by its class name; the first module that has the name wins."""
+    """Every operator builder of the release that can be made, by its class name; the first module that has it wins."""
     package = importlib.import_module("deepspeed.ops.op_builder")
     found: dict[str, type] = {}
     for _, name, is_package in pkgutil.iter_modules(package.__path__):
         if not is_package and name not in ("all_ops", "builder"):
             module = importlib.import_module(f"{package.__name__}.{name}")
             classes = {key: value for key, value in vars(module).items() if isinstance(value, type)}
-            found = {**{key: value for key, value in classes.items() if key.endswith("Builder")}, **found}
+            made = {key: value for key, value in classes.items() if not inspect.isabstract(value)}
+            found = {**{key: value for key, value in made.items() if key.endswith("Builder")}, **found}
     return found
 
 

@@ -81,6 +81,19 @@ assert FusedAdamBuilder().load().__name__ == "TorchFusedAdam"
     assert job.returncode == 0, job.stderr
 
 
+def test_deepspeeds_report_names_every_builder_that_can_be_made():
+    """As bigscience's Megatron-DeepSpeed asks for it when it begins."""
+    code = """
+import ascend_adapt
+ascend_adapt.enable(device="cpu", strict=True)
+from deepspeed.env_report import ALL_OPS
+print(sorted(ALL_OPS))
+"""
+    job = subprocess.run([OLD / "bin" / "python", "-c", code], capture_output=True, text=True, timeout=120)
+    assert job.returncode == 0, job.stderr
+    assert "'fused_adam'" in job.stdout
+
+
 @pytest.mark.parametrize(("clipping", "told"), [("1.0e-3", 1), ("0.0", 0)])
 def test_clipping_that_zero_leaves_out_is_told_once(clipping, told, tmp_path):
     code = f"""
