@@ -5,11 +5,15 @@ The trees are of our own, with the marker files of the real ones.
 
 from __future__ import annotations
 
+import ast
+import sys
+
 import pytest
 from stand_ins import Site, plugin
 
-from ascend_adapt import enable, rewrite, wrap
+from ascend_adapt import disable, enable, rewrite, wrap
 from ascend_adapt.errors import PatchDrift
+from ascend_adapt.patches import syntax
 
 TERMS = {"why": "a test", "until": "the test ends"}
 MARKERS = {
@@ -98,6 +102,25 @@ def test_an_unknown_commit_stops_where_numbers_would_be_wrong(site: Site, monkey
     enable(plugins=[patches("wrong numbers")], device="cpu")
     with pytest.raises(PatchDrift, match="'gone'.*without it: wrong numbers .a test.; --allow-drift gone goes on"):
         import megatron.loss  # noqa: F401
+
+
+def test_what_somebody_wrote_into_a_function_is_not_left_out_for_speed(site: Site, monkeypatch, caplog) -> None:
+    """A fused attention or loss computes all of a function by itself: right for the bodies that it was read off."""
+    source = "def loss(total, count): return total / count\n"
+    known = syntax.digest(ast.parse(source).body[0])
+    for edited in (False, True):
+        fast = wrap("megatron.loss:loss", bodies=known, name="fast", **{**TERMS, "without": "slower"})
+        text = source.replace("count\n", "count + 0.5  # ours\n") if edited else source
+        monkeypatch.syspath_prepend(checkout(site, "megatron-deepspeed", text))
+        status = enable(plugins=[plugin(fast(lambda wrapped, instance, args, kwargs: "fused"))], device="cpu")
+        from megatron.loss import loss
+
+        assert loss(8, 2) == (4.5 if edited else "fused")
+        assert enable()["fast"].state == ("drifted" if edited else "applied"), status
+        assert ("its body is" in caplog.text) == edited
+        disable()
+        for name in [name for name in sys.modules if name.partition(".")[0] == "megatron"]:
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize("first", MARKERS)

@@ -87,9 +87,9 @@ class Applier:
             return Entry(patch, module, place)
         if patch.kind == "rewrite":
             return self._rewritten(patch, module, place, slot.original)
-        if patch.kind == "replace":
-            if any(layer.kind == "replace" for layer in slot.layers):
-                raise PatchConflict(f"{patch.target} is replaced already")
+        if patch.kind == "replace" and any(layer.kind == "replace" for layer in slot.layers):
+            raise PatchConflict(f"{patch.target} is replaced already")
+        if patch.bodies:
             _check_body(patch, slot.original)
         return Layer(patch, module, place, slot)
 
@@ -140,8 +140,6 @@ def _give_way(patch: Patch, stranger: Stranger) -> None:
 
 
 def _check_body(patch: Patch, original: Any) -> None:
-    if not patch.bodies:
-        return
     try:
         source = textwrap.dedent(inspect.getsource(inspect.unwrap(original)))
         found = syntax.digest(ast.parse(source).body[0])

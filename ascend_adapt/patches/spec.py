@@ -126,17 +126,24 @@ class Registered:
 
 
 def wrap(
-    target: str, *, unless: Callable[[Any], str] | None = None, reversible: bool = True, **terms: Unpack[Terms]
+    target: str,
+    *,
+    unless: Callable[[Any], str] | None = None,
+    bodies: Iterable[str] = (),
+    reversible: bool = True,
+    **terms: Unpack[Terms],
 ) -> Callable[[Callable[..., Any]], Patch]:
     """Return a decorator that turns ``def f(wrapped, instance, args, kwargs)`` into a patch that is called instead.
 
     ``wrapped`` is the original, bound if the target is a method; ``instance`` the object or class, else None. Of a
     property, the getter is wrapped. ``unless`` gets the original and returns why it already behaves, or ``""``.
-    ``reversible=False`` is for a wrapper whose effects stay.
+    ``reversible=False`` is for a wrapper whose effects stay. ``bodies`` are for one that computes what the original
+    would: the digests of the originals it was read off, as in ``replace``; another body is drift.
     """
+    known = _words(bodies, f"wrap {target} bodies=")
 
     def declare(function: Callable[..., Any]) -> Patch:
-        return _patch("wrap", target, terms, function=function, unless=unless, reversible=reversible)
+        return _patch("wrap", target, terms, function=function, unless=unless, bodies=known, reversible=reversible)
 
     return declare
 

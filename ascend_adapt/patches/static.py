@@ -98,6 +98,7 @@ def _check(patch: Patch, tree: SourceTree) -> None:
     if patch.kind in ("wrap", "replace") and patch.function is not None:
         for one in found:
             _check_function(patch, one.node)
+            _check_body(patch, one.node)
     if patch.kind == "replace" and patch.function is not None:
         for one in found:
             _check_replacement(patch, patch.function, one)
@@ -115,6 +116,11 @@ def _check_function(patch: Patch, node: ast.stmt) -> None:
         raise PatchDrift(f"{patch.target} is {ast.unparse(value)}, expected a function")
 
 
+def _check_body(patch: Patch, node: ast.stmt) -> None:
+    if isinstance(node, syntax.Definition) and patch.bodies and syntax.digest(node) not in patch.bodies:
+        raise PatchDrift(f"{patch.target}: its body is {syntax.digest(node)}, expected {' or '.join(patch.bodies)}")
+
+
 def _check_replacement(patch: Patch, function: Callable[..., Any], found: syntax.Found) -> None:
     node = found.node
     if not isinstance(node, syntax.Definition):
@@ -125,8 +131,6 @@ def _check_replacement(patch: Patch, function: Callable[..., Any], found: syntax
     refused = refused_call(theirs, inspect.signature(function), bound)
     if refused:
         raise PatchDrift(f"{patch.target}{theirs}: the replacement does not accept {refused}")
-    if patch.bodies and syntax.digest(node) not in patch.bodies:
-        raise PatchDrift(f"{patch.target}: its body is {syntax.digest(node)}, expected {' or '.join(patch.bodies)}")
 
 
 def definitions(patch: Patch, tree: SourceTree) -> list[syntax.Found]:

@@ -229,7 +229,7 @@ def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
         made["a value"] = replace(shape, value="1", inherited=False)
     if patch.kind == "replace" and is_function and not _takes_any_keyword(patch):
         made["another signature"] = replace(shape, signature=_with_one_more(shape.signature))
-    if patch.kind == "replace" and patch.bodies:
+    if patch.bodies and is_function:
         made["another body"] = replace(shape, body="return 'another body'")
     if patch.kind == "rewrite":
         made["another expression"] = replace(shape, body="return 'another expression'")

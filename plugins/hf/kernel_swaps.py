@@ -16,6 +16,7 @@ from .. import call_arguments
 
 @wrap(
     "transformers.activations:NewGELUActivation.forward",
+    bodies="b871e3f2d98721b0",
     requires="transformers>=4.57",
     why="GPT-2's GELU is written as eight operations, each of which reads and writes the widest tensor of the model",
     until="transformers calls torch's gelu there",
@@ -110,6 +111,7 @@ fused_attention = entry(
 # counts a token more in each row than there are losses.
 @wrap(
     "transformers.loss.loss_utils:ForCausalLMLoss",
+    bodies=("7ea19d65430703c5", "0c01add4976190fb"),
     requires="transformers>=4.57",
     why="the loss turns all logits into fp32, and keeps them and their softmax for the gradient",
     until="transformers computes its loss from logits as they are",

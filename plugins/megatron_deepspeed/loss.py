@@ -15,6 +15,7 @@ UNTIL = "the code base computes its loss in one operation"
 
 @wrap(
     "megatron.core.tensor_parallel.cross_entropy:vocab_parallel_cross_entropy",
+    bodies="5980af74f67d936a",
     host=MEGATRON_DEEPSPEED,
     devices=("cuda", "npu"),
     why=WHY,
@@ -38,6 +39,7 @@ def fused_loss(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict
 
 @wrap(
     "megatron.mpu.cross_entropy:vocab_parallel_cross_entropy",
+    bodies="1ebdd9eb88028ca7",
     host=BIGSCIENCE,
     devices=("cuda", "npu"),
     why=WHY,

@@ -1,7 +1,8 @@
 """Fused operations under Megatron-core's *local* layers, those that need neither TransformerEngine nor apex.
 
 Read off megatron-core 0.12.0, 0.14.0, 0.16.1 and 0.19.2. Each swap hands calls that it does not serve to
-Megatron's own code.
+Megatron's own code. One that computes all of a function by itself names the bodies it was read off: what somebody has
+written into the function would be left out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .releases import HOST, REQUIRES
 
 @wrap(
     "megatron.core.transformer.dot_product_attention:DotProductAttention.forward",
+    bodies=("b969bdb6365ab867", "f05c7f07ea14b908", "0acee033ff6fb9df"),
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),
@@ -90,6 +92,7 @@ def _mask(softmax: Any, mask: Any, queries: int, keys: int) -> tuple[Any, bool, 
 
 @wrap(
     "megatron.core.tensor_parallel.cross_entropy:vocab_parallel_cross_entropy",
+    bodies=("5980af74f67d936a", "8d2378e330fd8ad3"),
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),

@@ -55,6 +55,8 @@ PATCHES = {
     "wrap gone class": wrap("upstream:Gone.f", **TERMS)(function),
     "wrap gone method": wrap("upstream:Engine.gone", **TERMS)(function),
     "wrap own": wrap("upstream:Engine.own", **TERMS)(function),
+    "wrap body": wrap("upstream:Engine.own", bodies="0" * 16, **TERMS)(function),
+    "wrap inherited body": wrap("upstream:Engine.inherited", bodies="0" * 16, **TERMS)(function),
     "wrap inherited": wrap("upstream:Engine.inherited", **TERMS)(function),
     "wrap private": wrap("upstream:Engine.__private", **TERMS)(function),
     "wrap mangled": wrap("upstream:Engine._Engine__private", **TERMS)(function),
@@ -173,12 +175,20 @@ def test_signatures_read_from_source(text: str) -> None:
     ]
 
 
-def test_the_digest_of_a_body_is_the_same_for_source_and_process(site: Site, enable: Enable) -> None:
+@pytest.mark.parametrize("kind", ["replace", "wrap"])
+def test_the_digest_of_a_body_is_the_same_for_source_and_process(site: Site, enable: Enable, kind: str) -> None:
     site.package("upstream", SOURCE)
     site.write(upstream__base=BASE)
     (found,) = static.definitions(PATCHES["wrap own"], SourceTree(site.folder))
-    patch = replace("upstream:Engine.own", bodies=syntax.digest(found.node), name="known", **TERMS)(lambda engine, x: 7)
-    enable(patch)
+    known = {"bodies": syntax.digest(found.node), "name": "known", **TERMS}
+    patch = (
+        replace("upstream:Engine.own", **known)(lambda engine, x: 7)
+        if kind == "replace"
+        else wrap("upstream:Engine.own", **known)(lambda wrapped, instance, args, kwargs: 7)
+    )
+    # What lies on the same target does not count: it is upstream's own body that was read.
+    below = wrap("upstream:Engine.own", name="below", **TERMS)(lambda wrapped, instance, args, kwargs: wrapped(*args))
+    enable(below, patch)
     import upstream
 
     assert ascend_adapt.status()["known"].state == "applied"

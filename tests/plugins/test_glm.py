@@ -62,7 +62,7 @@ CORPORA = """
 
 
 @pytest.fixture
-def glm(site: Site, monkeypatch) -> Site:
+def glm(site: Site, monkeypatch, bodies_of_stand_ins) -> Site:
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "glm")
     site.write(mpu__transformer=TRANSFORMER, mpu__random="", model__modeling_glm="", data_utils__lazy_loader="")
     site.write(data_utils__corpora=CORPORA)

@@ -64,7 +64,7 @@ TRANSFORMER = """
 
 
 @pytest.fixture
-def neox(site: Site, monkeypatch) -> Site:
+def neox(site: Site, monkeypatch, bodies_of_stand_ins) -> Site:
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "gpt_neox,adapted_by_hand")
     site.write(
         megatron__neox_arguments____init__="",
