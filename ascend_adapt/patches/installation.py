@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Protocol
 
 from ascend_adapt import probe
-from ascend_adapt.patches import syntax
+from ascend_adapt.patches import literals, syntax
 from ascend_adapt.patches.target import Target
 
 
@@ -120,8 +120,8 @@ class SourceTree:
 
     What the folder does not hold is judged as installed here.
 
-    A version is that of PKG-INFO or version.txt, else a literal ``__version__``, else, with ``installed``, that of the
-    distribution recorded beside the packages.
+    A version is that of a ``__version__`` made of literals, else that of PKG-INFO or version.txt; with ``installed``,
+    that of the distribution recorded beside the packages comes first.
     """
 
     gains_paths = False
@@ -139,7 +139,7 @@ class SourceTree:
         packages = own or (name.replace("-", "_"),)
         if self.folder(packages[-1].partition(".")[0]) is None:
             return Version(probe.distribution_version(name))
-        said = next(filter(None, map(self._literal_version, packages)), None)
+        said = next(filter(None, map(self._written_version, packages)), None)
         return Version(said or self._version_file())
 
     def folder(self, root: str) -> Path | None:
@@ -153,15 +153,18 @@ class SourceTree:
                 return candidate
         return None
 
-    def _literal_version(self, package: str) -> str | None:
+    def _written_version(self, package: str) -> str | None:
+        """Return the ``__version__`` that a package's source tells, its own or what it imports of a module within."""
         source = self.source_of(package)
         if source is None:
             return None
-        for found in syntax.find(syntax.parse_file(source), ("__version__",)):
-            value = getattr(found.node, "value", None)
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                return value.value
-        return None
+        tree = syntax.parse_file(source)
+        for found in syntax.find(tree, ("__version__",)):
+            home = found.node.module if isinstance(found.node, ast.ImportFrom) and not found.node.level else None
+            if home is not None and home.startswith(f"{package}.") and (inner := self.source_of(home)) is not None:
+                tree = syntax.parse_file(inner)
+        said = literals.value(tree, "__version__")
+        return said if isinstance(said, str) else None
 
     def _version_file(self) -> str | None:
         for name, pattern in (("PKG-INFO", r"(?m)^Version: (\S+)$"), ("version.txt", r"^\s*(\S+)\s*$")):

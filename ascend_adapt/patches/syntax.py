@@ -53,7 +53,7 @@ def _bound(
     tree: ast.Module, scope: _Scope, path: tuple[str, ...], around: tuple[ast.ClassDef | Definition, ...]
 ) -> list[Found]:
     found = []
-    for statement in _statements(scope):
+    for statement in statements(scope):
         if path[0] not in _names_bound(statement):
             continue
         if len(path) == 1:
@@ -63,16 +63,16 @@ def _bound(
     return found
 
 
-def _statements(scope: ast.AST) -> list[ast.stmt]:
-    """The statements of one scope in order, those inside if, try, with and loops too, but not inside definitions."""
-    statements: list[ast.stmt] = []
+def statements(scope: ast.AST) -> list[ast.stmt]:
+    """Return the statements of one scope in order, those inside if, try, with and loops too, but not in definitions."""
+    found: list[ast.stmt] = []
     for field in ("body", "orelse", "handlers", "finalbody"):
         for child in getattr(scope, field, ()):
             if isinstance(child, ast.stmt):
-                statements.append(child)
+                found.append(child)
             if not isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                statements.extend(_statements(child))
-    return statements
+                found.extend(statements(child))
+    return found
 
 
 def _names_bound(statement: ast.stmt) -> set[str]:

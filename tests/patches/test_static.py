@@ -139,6 +139,22 @@ def test_a_provided_module_and_a_real_one(site: Site, tmp_path: Path) -> None:
         ({"version.txt": "0.6.0\n"}, "0.6.0"),
         ({"upstream/__init__.py": "__version__: str = '1.5'\n"}, "1.5"),
         ({"upstream/__init__.py": "__version__ = make()\n", "version.txt": "0.6.0"}, "0.6.0"),
+        # As Megatron-core has it; newer releases then run git, which is not asked.
+        (
+            {
+                "upstream/__init__.py": "from upstream.package_info import __name__, __version__\n",
+                "upstream/package_info.py": "import os\nMAJOR = 0\nMINOR, PATCH = 14, make()\nPRE = 'rc1'\n"
+                "VERSION = (MAJOR, 14, 2, PRE)\n"
+                "__version__ = '.'.join(map(str, VERSION[:3])) + ''.join(VERSION[3:])\n"
+                "if os.environ:\n    __version__ += make()\n",
+                "version.txt": "0.6.0",
+            },
+            "0.14.2rc1",
+        ),
+        ({"upstream/__init__.py": "from elsewhere import __version__\n", "version.txt": "0.6.0"}, "0.6.0"),
+        ({"upstream/__init__.py": "try:\n    __version__ = '7'\nexcept OSError:\n    pass\n"}, "7"),
+        ({"upstream/__init__.py": "__version__ = ().__class__.join('x')\n", "version.txt": "0.6.0"}, "0.6.0"),
+        ({"upstream/__init__.py": "__version__ = '.'.join((1, 2))\n", "version.txt": "0.6.0"}, "0.6.0"),
         ({"PKG-INFO": "Version: 1\n", "upstream/__init__.py": "__version__ = '2'\n"}, "2"),
     ],
 )
