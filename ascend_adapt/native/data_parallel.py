@@ -35,7 +35,7 @@ def place(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
     What is not fp32 is computed from fp32 masters, and its gradients are summed in ``precision.reduce``.
     """
     if mesh.parallel.data > 1 or is_offloaded(mesh):
-        _shard(decoder, mesh, precision)
+        shard(decoder, mesh, precision)
         decoder.to_empty(device="cpu" if is_offloaded(mesh) else mesh.device)
         return
     decoder.to_empty(device=mesh.device)
@@ -45,7 +45,8 @@ def place(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
         decoder.copies = WorkingCopies(decoder, DTYPES[precision.dtype], DTYPES[sums])
 
 
-def _shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
+def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
+    """Let FSDP hold the parameters."""
     parallel = mesh.parallel
     if mesh.device_mesh is None:
         raise RuntimeError("shard: the mesh has no process groups, expected one that native.mesh.build made")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +14,25 @@ from ascend_adapt.native.parameters import WORDS, Placed
 
 EPSILON = 1e-6
 """Added to the norm before it divides, as Megatron-LM and DeepSpeed do."""
+
+
+@dataclass(frozen=True)
+class Norms:
+    """A number of each of some parameters, fp32 [parameters], which nobody has waited for."""
+
+    parameters: Sequence[Placed]
+    numbers: torch.Tensor
+
+    @classmethod
+    def of(cls, there: Sequence[tuple[Placed, torch.Tensor]]) -> Norms:
+        """Return the norms of tensors, each one of a parameter."""
+        norms = torch._foreach_norm([tensor for _, tensor in there]) if there else ()
+        return cls([one for one, _ in there], torch.stack(norms).float() if norms else torch.zeros(0))
+
+    def not_finite(self) -> tuple[str, ...]:
+        """Return the names of the parameters whose number is not finite."""
+        finite = self.numbers.isfinite().tolist()
+        return tuple(one.name for one, is_finite in zip(self.parameters, finite, strict=True) if not is_finite)
 
 
 @torch.no_grad()
@@ -30,31 +49,29 @@ def complete(parameters: Sequence[Placed], mesh: Mesh, *, tied: bool) -> None:
 
 
 @torch.no_grad()
-def squares(parameters: Sequence[Placed]) -> dict[str, torch.Tensor]:
-    """Return the squared norm of each gradient on this rank, fp32, by the parameter's name; nothing is waited for."""
-    there = {one.name: gradient for one in parameters if (gradient := one.gradient) is not None}
-    if not there:
-        return {}
-    norms = torch.stack(torch._foreach_norm(list(there.values())))
-    return dict(zip(there, norms.float().square().unbind(), strict=True))
+def norms(parameters: Sequence[Placed]) -> Norms:
+    """Return the norm of each gradient on this rank."""
+    return Norms.of([(one, gradient) for one in parameters if (gradient := one.gradient) is not None])
 
 
 @torch.no_grad()
 def reduced(
-    parameters: Sequence[Placed],
-    each: Mapping[str, torch.Tensor],
+    each: Norms,
     loss: torch.Tensor,
     marks: Sequence[bool],
     mesh: Mesh,
 ) -> torch.Tensor:
     """Return, fp32 [2 + marks], the norm of all gradients, the loss of all data-parallel ranks, the sums of marks.
 
-    ``each`` is that of ``squares``; each number is counted once. ``loss`` is this rank's two sums, as Passes gives
+    ``each`` is that of ``norms``; each number is counted once. ``loss`` is this rank's two sums, as Passes gives
     them. All are the same on every rank, after one collective; a norm that is not finite says that some gradient is
     not.
     """
-    mine = [each[one.name] for one in parameters if one.name in each and counts(one, mesh)]
-    total = torch.stack([square.to(mesh.device) for square in mine]).sum() if mine else loss.new_zeros(())
+    squares = each.numbers.to(mesh.device).square()
+    counted = [number for number, one in enumerate(each.parameters) if counts(one, mesh)]
+    if len(counted) < len(squares):
+        squares = torch.stack([squares[number] for number in counted]) if counted else squares[:0]
+    total = squares.sum()
     share = counted_once(loss, mesh)
     told = [torch.full_like(total, mark) for mark in marks]
     sums = mesh.sum_over_all(torch.stack([total, *share, *told]))
@@ -67,15 +84,9 @@ def counted_once(loss: torch.Tensor, mesh: Mesh) -> torch.Tensor:
 
 
 @torch.no_grad()
-def weight_norms(parameters: Sequence[Placed]) -> dict[str, torch.Tensor]:
-    """Return the norm of each parameter's numbers on this rank, by its name; nothing is waited for."""
-    there = {one.name: numbers for one in parameters if (numbers := one.local).numel()}
-    return dict(zip(there, torch._foreach_norm(list(there.values())), strict=True)) if there else {}
-
-
-def not_finite(each: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
-    """Return the parameters whose norm, as of ``squares`` or ``weight_norms``, is not finite."""
-    return tuple(name for name, square in each.items() if not math.isfinite(float(square)))
+def weight_norms(parameters: Sequence[Placed]) -> Norms:
+    """Return the norm of each parameter's numbers on this rank."""
+    return Norms.of([(one, numbers) for one in parameters if (numbers := one.local).numel()])
 
 
 @torch.no_grad()

@@ -28,28 +28,27 @@ class Optimizer:
         self.states = [{name: torch.zeros_like(one.local) for name in names} for one in self.parameters]
         homes = [devices.of_counters(one.local.device) for one in self.parameters]
         self.steps = [torch.zeros((), dtype=torch.float32, device=home) for home in homes]
+        self._decaying = [index for index, one in enumerate(self.parameters) if decays(one)]
+        self._others = [index for index, one in enumerate(self.parameters) if not decays(one)]
 
     @torch.no_grad()
     def step(self, lr: float, weight_decay: float) -> None:
         """Step every parameter that has a gradient."""
-        for decaying in (True, False):
-            chosen = [
-                index
-                for index, one in enumerate(self.parameters)
-                if one.gradient is not None and decays(one) == decaying
-            ]
-            if chosen:
-                self._step_group(chosen, lr, weight_decay if decaying else 0.0)
+        self._step_group(self._decaying, lr, weight_decay)
+        self._step_group(self._others, lr, 0.0)
 
     def clear_gradients(self) -> None:
         """Forget the gradients."""
         for one in self.parameters:
             one.parameter.grad = None
 
-    def _step_group(self, chosen: Sequence[int], lr: float, weight_decay: float) -> None:
+    def _step_group(self, group: Sequence[int], lr: float, weight_decay: float) -> None:
         settings = self.settings
+        given = {index: gradient for index in group if (gradient := self.parameters[index].gradient) is not None}
+        chosen, gradients = list(given), list(given.values())
+        if not chosen:
+            return
         weights = [self.parameters[index].local for index in chosen]
-        gradients = [gradient for index in chosen if (gradient := self.parameters[index].gradient) is not None]
         states = [self.states[index] for index in chosen]
         if not settings.decoupled or settings.kind == "sgd":
             for weight, gradient in zip(weights, gradients, strict=True):

@@ -70,8 +70,7 @@ class Placed:
     @property
     def local(self) -> torch.Tensor:
         """The numbers that this rank holds."""
-        with torch.no_grad():  # a DTensor's detach() takes twenty times as long as its part's
-            return local(self.parameter).detach()
+        return local(self.parameter).detach()
 
     @property
     def gradient(self) -> torch.Tensor | None:
@@ -105,8 +104,12 @@ def placed(models: Iterable[nn.Module]) -> list[Placed]:
 
 def local(tensor: Any) -> torch.Tensor:
     """Return this rank's part of what FSDP has cut, or the tensor."""
-    part: torch.Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return part
+    if not isinstance(tensor, DTensor):
+        whole: torch.Tensor = tensor
+        return whole
+    with torch.no_grad():  # with gradients, or by its own detach(), it takes twenty times as long
+        part: torch.Tensor = tensor.to_local()
+        return part
 
 
 def rows_of_shard(rows: int, shards: int, rank: int) -> slice:

@@ -69,8 +69,7 @@ class Trainer:
         Raises:
             TrainingError: an overflow at the smallest loss scale, by DeepSpeed's rule.
         """
-        for decoder in self.decoders:
-            decoder.train()
+        self._set_mode(training=True)
         scale, is_scaled = self.scaler.scale, self.scaler.rule is not None
         if is_scaled:
             # What an evaluation has overflowed is no matter of this step.
@@ -81,11 +80,11 @@ class Trainer:
         if scale != 1.0:
             gradients.scale(self.parameters, 1.0 / scale)
         overflowed = is_scaled and devices.take_overflow(self.mesh.device)
-        squares = gradients.squares(self.parameters)
+        norms = gradients.norms(self.parameters)
         # Once the optimizer has taken such gradients all weights are as bad, and the first is not to be found.
         weights = gradients.weight_norms(self.parameters)
         marks = (votes_to_stop, overflowed)
-        reduced = gradients.reduced(self.parameters, squares, loss, marks, self.mesh)
+        reduced = gradients.reduced(norms, loss, marks, self.mesh)
         norm = reduced[0]
         logging = self.config.logging
         params_norm = num_zeros = None
@@ -108,13 +107,13 @@ class Trainer:
             params_norm=params_norm if logging.log_params_norm else None,
             num_zeros=num_zeros if logging.log_num_zeros else None,
             votes=round(votes_told),
-            spoiled=gradients.not_finite(squares) if is_bad else (),
-            spoiled_weights=gradients.not_finite(weights) if is_bad else (),
+            spoiled=norms.not_finite() if is_bad else (),
+            spoiled_weights=weights.not_finite() if is_bad else (),
         )
 
     def is_finite(self) -> bool:
         """Return whether all weights of all ranks are numbers; every rank must call it."""
-        bad = bool(gradients.not_finite(gradients.weight_norms(self.parameters)))
+        bad = bool(gradients.weight_norms(self.parameters).not_finite())
         return float(self.mesh.sum_over_all(torch.full((), float(bad), device=self.mesh.device))) == 0
 
     def evaluate(self, batch: Batch, micro_batches: int) -> float:
@@ -124,12 +123,16 @@ class Trainer:
 
     def losses(self, batch: Batch, micro_batches: int) -> tuple[float, float]:
         """Return the two sums of Passes over all data-parallel ranks, on their parts of one global batch."""
-        for decoder in self.decoders:
-            decoder.eval()
+        self._set_mode(training=False)
         with self._eager_at_first("evaluate"):
             loss = self.passes.evaluate(batch, micro_batches)
         losses, weights = self.mesh.sum_over_all(gradients.counted_once(loss, self.mesh)).tolist()
         return losses, weights
+
+    def _set_mode(self, *, training: bool) -> None:
+        for decoder in self.decoders:
+            if decoder.training != training:  # to say it again takes a millisecond
+                decoder.train(training)
 
     def _eager_at_first(self, kind: str) -> AbstractContextManager[Any]:
         """Leave the first passes of a kind as they are: kernels choose their backends then, which cuts a graph."""

@@ -111,20 +111,13 @@ def adamw(
     if len({id(step) for step in steps}) != len(steps):
         raise KernelArgumentError("steps: two parameters share a counter, expected one for each — give each its own")
     present = [index for index, grad in enumerate(grads) if grad is not None]
-    for index in present:
-        param = params[index]
-        check_float(f"params[{index}]", param, shape="of any shape")
-        for name, others in (("grads", grads), ("exp_avgs", exp_avgs), ("exp_avg_sqs", exp_avg_sqs)):
-            check_float_or_none(f"{name}[{index}]", others[index], param.shape, f"params[{index}]")
-            check_together(f"params[{index}]", param, **{f"{name}[{index}]": others[index]})
-        step = steps[index]
-        if not is_tensor(step) or step.numel() != 1 or step.dtype.itemsize < 4 or not step.dtype.is_floating_point:
-            raise KernelArgumentError(
-                f"steps[{index}]: is {told(step)}, expected a tensor of one fp32 number — give it"
-            )
-        check_together("params[0]", params[present[0]], **{f"params[{index}]": param})
     if not present:
         return
+    first = params[present[0]]
+    for index in present:
+        row = (params[index], grads[index], exp_avgs[index], exp_avg_sqs[index])
+        if not _are_alike(row, first) or not _counts(steps[index]):
+            _check_row(index, row, steps[index], first)
 
     def of(tensors: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(tensors[index] for index in present)
@@ -146,6 +139,32 @@ def adamw(
                 maximize,
             )
         )
+
+
+def _are_alike(row: tuple[Any, ...], first: Any) -> bool:
+    """Return whether a parameter, its gradient and moments are float tensors of one shape beside the first parameter.
+
+    There are thousands of them each step; ``_check_row`` says what is wrong, and takes longer.
+    """
+    if not all(map(is_tensor, row)):
+        return False
+    shape, device = row[0].shape, first.device
+    return all(each.shape == shape and each.device == device and each.dtype.is_floating_point for each in row)
+
+
+def _counts(step: Any) -> bool:
+    return is_tensor(step) and step.numel() == 1 and step.dtype.itemsize >= 4 and step.dtype.is_floating_point
+
+
+def _check_row(index: int, row: tuple[Any, ...], step: Any, first: Any) -> None:
+    param = row[0]
+    check_float(f"params[{index}]", param, shape="of any shape")
+    for name, other in zip(("grads", "exp_avgs", "exp_avg_sqs"), row[1:], strict=True):
+        check_float_or_none(f"{name}[{index}]", other, param.shape, f"params[{index}]")
+        check_together(f"params[{index}]", param, **{f"{name}[{index}]": other})
+    if not _counts(step):
+        raise KernelArgumentError(f"steps[{index}]: is {told(step)}, expected a tensor of one fp32 number — give it")
+    check_together("params[0]", first, **{f"params[{index}]": param})
 
 
 KERNEL = Kernel(
