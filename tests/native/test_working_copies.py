@@ -1,0 +1,88 @@
+"""16-bit copies of one data-parallel rank's masters, beside FSDP, which casts and sums as the specification of both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from native.small_models import GPT2, MODELS, Case, batch, config, train
+
+from ascend_adapt.native import data_parallel, trainer
+from ascend_adapt.native import mesh as meshes
+from ascend_adapt.native.config import LossScale, Precision
+from ascend_adapt.native.trainer import Trainer
+
+
+@pytest.fixture
+def mesh():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield meshes.build(config(GPT2).parallel, torch.device("cpu"))
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def by_fsdp(monkeypatch):
+    """Call it: from then on FSDP holds one rank's parameters too."""
+
+    def place(decoder, mesh, precision):
+        data_parallel.shard(decoder, mesh, precision)
+        decoder.to_empty(device=mesh.device)
+
+    return lambda: monkeypatch.setattr(trainer, "place", place)
+
+
+def told(model, precision, mesh, **sizes):
+    settings = replace(config(MODELS[model], **sizes), precision=precision)
+    made = Trainer(settings, replace(mesh, parallel=settings.parallel))
+    pieces = settings.batch.accumulation
+    steps = [made.step(batch(number, settings), pieces, 3e-3, 0.1) for number in range(2)]
+    return made, [(one.loss, one.grad_norm, one.skipped) for one in steps], made.evaluate(batch(9, settings), pieces)
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "sizes"),
+    [
+        ("neox", Precision("bf16"), {"recompute": "full", "micro": 4}),
+        ("gated", Precision("bf16", reduce="bf16"), {"micro": 4}),
+        ("gpt_j_tied", Precision("bf16", reduce="bf16"), {"zero_stage": 2, "micro": 4}),
+        ("gpt2", Precision("fp16", loss_scale=LossScale(initial=2.0**12, hysteresis=1)), {"micro": 8}),
+    ],
+    ids=["recomputed", "sums in bf16", "sums in bf16, zero-2", "fp16"],
+)
+def test_no_bit_differs_from_fsdp(mesh, by_fsdp, model, precision, sizes):
+    ours, *numbers = told(model, precision, mesh, **sizes)
+    by_fsdp()
+    theirs, *others = told(model, precision, mesh, **sizes)
+    assert isinstance(theirs.decoders[0], data_parallel.FSDPModule)
+    assert not isinstance(ours.decoders[0], data_parallel.FSDPModule)
+    assert numbers == others
+    assert not any(skipped for _, _, skipped in numbers[0])
+    for one, other in zip(ours.parameters, theirs.parameters, strict=True):
+        assert one.name == other.name
+        assert one.local.dtype == torch.float32
+        assert torch.equal(one.local, other.local), one.name
+
+
+def test_what_one_saves_the_other_takes_up(mesh, by_fsdp, tmp_path, monkeypatch):
+    first = Case("", "gpt2", {"micro": 4}, steps=2, dtype="bf16")
+    straight = train(replace(first, steps=4), mesh)
+    train(replace(first, save=str(tmp_path / "copies")), mesh)
+    by_fsdp()
+    assert (
+        train(replace(first, load=str(tmp_path / "copies"), save=str(tmp_path / "fsdp")), mesh).losses
+        == (straight.losses[2:])
+    )
+    monkeypatch.undo()
+    twice = train(replace(first, steps=1, load=str(tmp_path / "fsdp")), mesh)
+    assert twice.losses == train(replace(first, steps=5), mesh).losses[4:]
+
+
+def test_passes_see_what_became_of_the_masters(mesh):
+    settings = replace(config(GPT2), precision=Precision("bf16"))
+    made = Trainer(settings, mesh)
+    before = made.evaluate(batch(0, settings), 8)
+    for one in made.parameters:
+        one.local.mul_(0.5)
+    assert made.evaluate(batch(0, settings), 8) != before
