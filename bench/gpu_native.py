@@ -215,11 +215,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     SIDES[options.side](config, clock)
     middle = statistics.median(clock.seconds)
     work = model_flops(config, options.micro_batch)
+    clock.facts |= graphs()
     return {"step_ms": middle * 1e3, "tflops": work / middle / 1e12, "losses": clock.losses, **clock.facts}
 
 
+def graphs() -> dict[str, Any]:
+    """Return into how many graphs torch.compile has cut what it was given, and why it cut there; nothing uncompiled."""
+    import torch
+
+    seen = torch._dynamo.utils.counters
+    return {"graphs": seen["stats"]["unique_graphs"], "graph_breaks": dict(seen["graph_break"])}
+
+
 def child(options: argparse.Namespace, side: str, prefix: Path) -> dict[str, Any]:
-    """Measure a side in a process of its own; its profile goes to the standard error."""
+    """Measure a side in a process of its own; its profile goes to the standard error, as does what TORCH_LOGS asks."""
     words = [sys.executable, __file__, "--side", side, "--words", str(prefix)]
     words += ["--micro-batch", str(options.micro_batch), "--steps", str(options.steps)]
     words += ["--dropout", str(options.dropout), *(["--tiny"] if options.tiny else [])]
@@ -228,6 +237,8 @@ def child(options: argparse.Namespace, side: str, prefix: Path) -> dict[str, Any
     lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     if ended.returncode or not lines:
         sys.exit(f"{ended.stderr[-6000:]}\nbench/gpu_native.py: {side} ended with {ended.returncode}")
+    if os.environ.get("TORCH_LOGS"):
+        print(ended.stderr, file=sys.stderr)
     told: dict[str, Any] = json.loads(lines[-1])
     print(json.dumps({"side": side, **told}), file=sys.stderr)
     return told

@@ -61,10 +61,14 @@ def memory_bytes(config: TrainConfig, pipeline_rank: int) -> dict[str, int]:
         gathered = element * (own - blocks + kept)
     moments = {"sgd": 1}.get(config.optimizer.kind, 2)
     optimizer = 4 * moments * -(-own // shards)
-    if parallel.offload_optimizer or parallel.offload_parameters:
+    offloads = parallel.offload_optimizer or parallel.offload_parameters
+    if offloads:
         masters = optimizer = 0
     reduced = _BYTES[precision.reduce]
     gradients = reduced * -(-own // (parallel.data if parallel.zero_stage >= 2 else 1))
+    if parallel.data == 1 and precision.dtype != "fp32" and not offloads:
+        # FSDP sums those of a block at a time; without, those of the last micro batch are there beside the sums.
+        gradients += element * own
     parts = {
         "parameters": masters + gathered,
         "gradients": gradients,

@@ -57,6 +57,8 @@ def test_memory_by_zero_stage():
     assert (one["gradients"], two["gradients"]) == (4 * own, own)
     assert one["parameters"] == own + 4 * own
     assert held(0, "bf16")[0]["parameters"] == 4 * own + 2 * own
+    assert held(0, "bf16")[0]["gradients"] == 4 * own
+    assert held(0, "bf16", data=1)[0]["gradients"] == 4 * own + 2 * own
     for parts in (plain, one, two, three):
         assert parts["total"] == sum(value for name, value in parts.items() if name != "total")
 
