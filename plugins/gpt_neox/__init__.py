@@ -8,6 +8,7 @@ from ascend_adapt import Patch, hookimpl
 
 from . import (
     attention,
+    bfloat16,
     buffers,
     configuration,
     conversion,
@@ -25,6 +26,7 @@ def register_patches() -> list[Patch]:
     """Return the patches of every topic."""
     topics = (
         attention,
+        bfloat16,
         buffers,
         configuration,
         conversion,

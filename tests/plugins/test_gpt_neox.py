@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
+import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -29,14 +32,23 @@ ARGUMENTS = """
         finetune: bool = False
         num_layers: int = 1
         save: str = ""
+        fp16: dict = None
+        bf16: dict = None
 
         def __post_init__(self):
-            pass
+            self.calculate_derived()
+
+        def calculate_derived(self):
+            {derive}
 
         @classmethod
         def from_ymls(cls, paths_to_yml_files, overwrite_values=None):
             return cls(**paths_to_yml_files, **(overwrite_values or {}))
     """
+NEWEST_DERIVES = (
+    "self.precision = [k for k in ('fp16', 'bf16') if (getattr(self, k) or {}).get('enabled')] + [self.bf16]"
+)
+V2_0_DERIVES = "self.precision = (self.fp16 or {}).get('type')"
 TRAINING = """
     def forward_step(
         data_iterator, model, neox_args, timers, return_logits=False, is_train=False, reference_model=None
@@ -68,7 +80,7 @@ def neox(site: Site, monkeypatch, bodies_of_stand_ins) -> Site:
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "gpt_neox,adapted_by_hand")
     site.write(
         megatron__neox_arguments____init__="",
-        megatron__neox_arguments__arguments=ARGUMENTS,
+        megatron__neox_arguments__arguments=ARGUMENTS.replace("{derive}", NEWEST_DERIVES),
         megatron__training=TRAINING.format(evaluate=WITH_METRICS),
         megatron__checkpointing=CHECKPOINTING,
         megatron__model__transformer=TRANSFORMER,
@@ -225,12 +237,17 @@ ENGINE = """
                 buffer_dtype = self.asked_for
             return self.param_dtype, buffer_dtype
     """
+CONFIG = """
+    class DeepSpeedConfig:
+        def _initialize_params(self, param_dict):
+            pass
+    """
 
 
 def test_buffers_are_of_the_parameters_type_unless_another_is_asked_for(neox: Site, monkeypatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "deepspeed"]:
         monkeypatch.delitem(sys.modules, name)  # the real one, which another test imported
-    neox.write(deepspeed__runtime__engine=ENGINE)
+    neox.write(deepspeed__runtime__engine=ENGINE, deepspeed__runtime__config=CONFIG)
     neox.install("deepspeed", "0.19.2")
     ascend_adapt.enable(device="cpu")
     import megatron.training  # noqa: F401 - the host is known
@@ -243,6 +260,81 @@ def test_buffers_are_of_the_parameters_type_unless_another_is_asked_for(neox: Si
         assert engine._mixed_precision_dtypes() == (of_parameters, of_parameters)
     engine.param_dtype, engine.asked_for = torch.half, torch.float32
     assert engine._mixed_precision_dtypes() == (torch.half, torch.float32)
+
+
+OF_BFLOAT16 = {"enabled": True, "type": "bfloat16", "auto_cast": True, "loss_scale": 0, "hysteresis": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "fp16", "precision"),
+    [
+        ({"fp16": OF_BFLOAT16}, None, ["bf16", {"enabled": True}]),  # as pythia/1B.yml has it
+        ({"fp16": {**OF_BFLOAT16, "enabled": False}}, None, [{"enabled": False}]),
+        ({"fp16": OF_BFLOAT16, "bf16": {"enabled": True, "own": 1}}, None, ["bf16", {"enabled": True, "own": 1}]),
+        ({"fp16": {"type": "fp16", "enabled": True}}, {"type": "fp16", "enabled": True}, ["fp16", None]),
+        ({}, None, [None]),
+    ],
+)
+def test_the_newest_reads_the_type_of_fp16(neox: Site, given, fp16, precision) -> None:
+    ascend_adapt.enable(device="cpu")
+    from megatron.neox_arguments.arguments import NeoXArgs
+
+    assert state("newest_reads_the_type") == "applied"
+    made = NeoXArgs.from_ymls(given)
+    assert (made.fp16, made.precision) == (fp16, precision)
+
+
+def test_v2_0_reads_the_type_of_fp16_itself(neox: Site) -> None:
+    neox.write(megatron__neox_arguments__arguments=ARGUMENTS.replace("{derive}", V2_0_DERIVES))
+    ascend_adapt.enable(device="cpu")
+    from megatron.neox_arguments.arguments import NeoXArgs
+
+    made = NeoXArgs.from_ymls({"fp16": OF_BFLOAT16})
+    assert (state("newest_reads_the_type"), made.fp16, made.precision) == ("not_needed", OF_BFLOAT16, "bfloat16")
+
+
+ENGINE_IN_BFLOAT16 = """
+import json, sys
+import ascend_adapt
+stage, disabled = json.loads(sys.argv[1])
+ascend_adapt.enable(device="cpu", disable=disabled)
+import megatron.training, torch, deepspeed
+section = {"enabled": True, "type": "bfloat16", "loss_scale": 0, "loss_scale_window": 1000, "min_loss_scale": 1}
+given = {"train_batch_size": 1, "fp16": section, "zero_optimization": {"stage": stage}}
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
+optimizer = deepspeed.ops.adam.FusedAdam(model.parameters(), lr=0.001)
+engine, optimizer, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=given)
+assert engine.bfloat16_enabled() and not engine.fp16_enabled() and given["fp16"] is section
+assert {one.dtype for one in engine.module.parameters()} == {torch.bfloat16}
+masters = optimizer.single_partition_of_fp32_groups if stage else optimizer.fp32_groups_flat
+assert {one.dtype for one in masters} == {torch.float32}
+loss = engine(torch.ones(1, 4, dtype=torch.bfloat16)).float().pow(2).sum()
+engine.backward(loss)
+engine.step()
+print("trained")
+"""
+
+
+@pytest.mark.parametrize(
+    ("stage", "disabled", "told"),
+    [(0, [], ""), (1, [], ""), (0, ["gpt_neox.fp16_of_bfloat16"], "Extra inputs are not permitted")],
+)
+def test_the_engine_trains_in_bfloat16_where_the_type_of_fp16_says_so(neox: Site, stage, disabled, told) -> None:
+    """On the installed DeepSpeed: parameters in bfloat16, norms' too, masters in fp32."""
+    rank = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    ours = {"ASCEND_ADAPT_PLUGINS": "gpt_neox,deepspeed", "PYTHONPATH": str(neox.folder), "DS_ACCELERATOR": "cpu"}
+    job = subprocess.run(
+        [sys.executable, "-c", ENGINE_IN_BFLOAT16, json.dumps([stage, disabled])],
+        env={**os.environ, **rank, **ours},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if told:
+        assert told in job.stderr
+        assert "trained" not in job.stdout
+    else:
+        assert job.stdout.endswith("trained\n"), job.stderr
 
 
 EXPANDING = """
