@@ -52,6 +52,7 @@ def reads_the_type(original: Any) -> str:
     why="pythia/1B.yml says bfloat16 as the type of its section fp16, which the newest takes for fp16",
     until="GPT-NeoX's configurations say bf16 where they mean it",
     without="wrong numbers",
+    symptom=Symptom('self.bf16.get("enabled", False)'),
 )
 def newest_reads_the_type(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Make a section bf16 of a section fp16 of type bfloat16, unless there is one, before precision is derived."""
