@@ -372,12 +372,13 @@ def test_gradients_are_told_apart_by_type():
 
 def stand_in_deepspeed(folder, version, **files):
     """Write a package named deepspeed that has the named modules, for releases that cannot run here."""
-    # Without the launcher, patches whose absence gives wrong numbers have drifted, and say so.
-    launcher = {
+    # Without the launcher and the engine, patches whose absence gives wrong numbers have drifted, and say so.
+    always = {
+        "runtime.engine": "class DeepSpeedEngine:\n    def load_checkpoint(self, load_dir): pass\n",
         "launcher.runner": "EXPORT_ENVS = []\ndef main(args=None): pass\n",
         "launcher.multinode_runner": "class MultiNodeRunner:\n    def add_export(self, key, var): pass\n",
     }
-    for name, text in {"__init__": f"__version__ = {version!r}", **launcher, **files}.items():
+    for name, text in {"__init__": f"__version__ = {version!r}", **always, **files}.items():
         path = folder.joinpath("deepspeed", *name.split("."))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".py").write_text(text)
