@@ -47,17 +47,22 @@ def attention_interface(
 ) -> tuple[Any, None]:
     """Return the attention [B, Q, N, D] and None; ``query`` is [B, N, Q, D], keys and values [B, Nk, K, D].
 
+    An attention that somebody has registered for all models under this name is called instead.
+
     Torch's own is right about masks on CUDA and the CPU, and its causal is that of equal lengths; on an NPU masks of
     both kinds are given to the kernel in the sense they have here: bool is True = seen, float is added.
     """
     import torch
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.modeling_utils import AttentionInterface
 
+    registered = AttentionInterface._global_mapping["sdpa"]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = bool(causal) and attention_mask is None and query.shape[2] > 1
     special = any(kwargs.get(name) is not None for name in ("softcap", "position_bias", "s_aux"))
     if (
-        special
+        registered is not sdpa_attention_forward
+        or special
         or kwargs.get("output_attentions")
         or _is_traced()
         or query.shape[0] != key.shape[0]
@@ -65,7 +70,8 @@ def attention_interface(
         or (causal and query.shape[2] != key.shape[2])
         or (attention_mask is not None and query.device.type != "npu")
     ):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)  # type: ignore[no-any-return]
+        kwargs.update(dropout=dropout, scaling=scaling, is_causal=is_causal)
+        return registered(module, query, key, value, attention_mask, **kwargs)  # type: ignore[no-any-return]
     from ascend_adapt.kernels import attention, masked_out_from_keep
 
     masked_out = bias = None

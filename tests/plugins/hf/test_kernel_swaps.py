@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import ascend_adapt
 from ascend_adapt_plugins.hf import kernel_swaps
 
 JOB = Path(__file__).parents[2] / "jobs" / "tiny_language_model.py"
@@ -110,6 +111,31 @@ def test_attention_that_torch_broadcasts_or_refuses_is_left_to_transformers():
     assert kernel_swaps.attention_interface(layer, q, k, v, None)[0].shape == (3, 6, 2, 8)
     with pytest.raises(RuntimeError, match="dtype"):
         kernel_swaps.attention_interface(layer, k.bfloat16(), k, v, None)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_attention_that_somebody_registers_is_called(late, monkeypatch):
+    import transformers.modeling_utils
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "hf")
+    registry = transformers.modeling_utils.AttentionInterface
+    monkeypatch.setattr(registry, "_global_mapping", dict(registry._global_mapping))
+    seen = []
+
+    def of_somebody(module, query, key, value, attention_mask, **kwargs):
+        seen.append(kwargs["scaling"])
+        return query.transpose(1, 2), None
+
+    if not late:
+        registry.register("sdpa", of_somebody)
+    with ascend_adapt.enabled(device="cpu") as status:
+        assert status["fused_attention"].state == "applied"
+        if late:
+            registry.register("sdpa", of_somebody)
+        config = LlamaConfig(vocab_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
+        LlamaForCausalLM(config)(torch.arange(4)[None])
+    assert seen == [8**-0.5] * 2
 
 
 def test_what_torch_func_transforms_is_left_to_transformers():
