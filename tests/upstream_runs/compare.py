@@ -121,12 +121,22 @@ def tell(job: UpstreamJob, sides: dict[str, Side], known: argparse.Namespace) ->
     print(
         f"  adapted on {cards}: {plain.step / adapted.step:.2f}x the speed, {adapted.peak / plain.peak:.2f}x the memory"
     )
-    print(f"  losses at most {far:.1e} apart, of {bound:.0e}", flush=True)
+    print(f"  losses at most {far:.1e} apart, of {bound:.0e}{_where(plain.losses, adapted.losses)}", flush=True)
     if known.json is not None:
         told = {word: {**asdict(side), "cards": sorted(side.cards)} for word, side in sides.items()}
         with known.json.open("a") as file:
             file.write(json.dumps({"job": job.name, "model": asdict(known.model), "apart": far, **told}) + "\n")
     return int(far > bound)
+
+
+def _where(one: Sequence[float], other: Sequence[float]) -> str:
+    """Return where two runs are furthest apart, with both losses, and by how much they are at the median step."""
+    if len(one) != len(other):
+        return f": {len(one)} losses and {len(other)}"
+    apart = [upstream_job.apart([a], [b]) for a, b in zip(one, other, strict=True)]
+    step = apart.index(max(apart))
+    median = statistics.median(apart)
+    return f", at step {step + 1} ({one[step]:.6g} and {other[step]:.6g}); at the median step {median:.1e}"
 
 
 def model(text: str) -> Model:

@@ -85,3 +85,8 @@ def test_what_does_not_run_plain_is_compared_without_what_is_for_speed(monkeypat
 def test_adapted_must_run_and_tell_the_same_losses(monkeypatch, tmp_path, adapted) -> None:
     _, code = sides(monkeypatch, tmp_path, {"plain": (3.0,) * 8, "adapted": adapted})
     assert code == 1
+
+
+def test_where_two_runs_part_is_told() -> None:
+    assert compare._where((4.0, 8.0, 2.0), (4.0, 6.0, 2.0)) == ", at step 2 (8 and 6); at the median step 0.0e+00"
+    assert compare._where((4.0, 8.0), (4.0,)) == ": 2 losses and 1"
