@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         "run_dir", nargs="?", metavar="RUN_DIR", help="the run directory of a job: what really happened"
     )
     status.add_argument("--upstream", metavar="DIR", help="judge a source tree instead of what is installed")
-    status.add_argument("--all", action="store_true", help="also patches that are for something else than what is here")
+    status.add_argument("--short", action="store_true", help="only count patches that had nothing to do")
     doctor = commands.add_parser("doctor", help="versions, devices, and what must be fixed")
     doctor.add_argument("-H", "--hostfile", metavar="FILE", help="look at these machines instead")
     doctor.add_argument("--launcher", choices=("auto", "ssh", "pdsh"), default="auto", help="how they are reached")
@@ -111,7 +111,7 @@ def _status(known: argparse.Namespace) -> int:
     if known.json:
         _print_json(report.to_json())
     else:
-        status_report.show(report, everything=known.all)
+        status_report.show(report, short=known.short)
     for problem in report.problems:
         print(f"ascend-adapt status: {problem}", file=sys.stderr)
     return 1 if report.problems else 0

@@ -143,15 +143,15 @@ def _outcome(data: dict[str, Any]) -> Outcome:
     return Outcome(**{**data, "evidence": tuple(data["evidence"])})
 
 
-def show(report: Report, *, everything: bool = False) -> None:
-    """Print a paragraph a patch, the bad ones first; those of the states ``uneventful`` only with ``everything``.
+def show(report: Report, *, short: bool = False) -> None:
+    """Print a paragraph a patch, the bad ones first; those of the states ``uneventful`` are only counted if ``short``.
 
     A terminal folds the lines as it does any text; in a pipe each stays one line, its patch, state and target together.
     """
     from rich.console import Console
     from rich.text import Text
 
-    shown = [one for one in report.outcomes if everything or one.state not in report.uneventful]
+    shown = [one for one in report.outcomes if not short or one.state not in report.uneventful]
     # Those that made the command fail are what is looked for; the rest stays in the order in which it is applied.
     shown.sort(key=lambda one: one.state not in BAD_STATES)
     console = Console(highlight=False, soft_wrap=True)
@@ -172,7 +172,7 @@ def show(report: Report, *, everything: bool = False) -> None:
     if len(shown) < len(report.outcomes):
         left_out = Counter(one.state for one in report.outcomes if one.state in report.uneventful)
         told = " and ".join(f"{left_out[state]} {state} ({_UNEVENTFUL[state]})" for state in STATES if left_out[state])
-        console.print(Text(f"and {told}: --all shows them"))
+        console.print(Text(f"and {told}: without --short they are shown"))
 
 
 def _name(outcome: Outcome) -> str:

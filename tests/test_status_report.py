@@ -70,7 +70,7 @@ def test_what_did_nothing_is_counted_and_shown_when_asked_for(run_dir, capsys):
     states = {"never": "armed", "elsewhere": "skipped", "moved": "drifted"}
     others = tuple(replace(done, patch=name, state=state, reason=f"[{name}]") for name, state in states.items())
     report = replace(report, outcomes=(done, *others))
-    status_report.show(report)
+    status_report.show(report, short=True)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines if line.startswith("toy.")] == [
         ["toy.moved", "drifted", "toytarget:answer"],
@@ -79,12 +79,12 @@ def test_what_did_nothing_is_counted_and_shown_when_asked_for(run_dir, capsys):
     assert "    [moved]" in lines
     assert lines[-1] == (
         "and 1 armed (nothing imported what they are for) and 1 skipped (for another device, version or code base): "
-        "--all shows them"
+        "without --short they are shown"
     )
-    status_report.show(report, everything=True)
+    status_report.show(report)
     told = capsys.readouterr().out
     assert all(f"toy.{name} " in told for name in (*states, "one"))
-    assert "--all" not in told
+    assert "--short" not in told
 
 
 def test_lines_in_a_pipe_are_whole(run_dir, capsys):
