@@ -74,13 +74,8 @@ class LateModules:
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec that others find of a module of the code base, with a loader that tells when it is loaded."""
-        roots = self.code_base.roots
-        if roots is not None and fullname.partition(".")[0] not in roots:
-            return None
-        if path is None and roots is None and not self._lies_in_the_folder(fullname):
-            return None
         question = get_ident(), fullname
-        if question in self._asking:
+        if question in self._asking or not self._may_own(fullname, path):
             return None
         self._asking.add(question)
         try:
@@ -94,13 +89,21 @@ class LateModules:
     def _found_by_others(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
-        """Return what all other finders find: patches of these modules are applied by one of them."""
-        for finder in list(sys.meta_path):
+        """Return what the finders behind this one find: those before it have been asked."""
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 :] if self in finders else finders:
             find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None if find is None or finder is self else find(fullname, path, target)
-            if spec is not None:
+            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
+            # One of another code base has asked all behind it; to ask them again would double the work with each.
+            if spec is not None or (isinstance(finder, LateModules) and finder._may_own(fullname, path)):
                 return spec
         return None
+
+    def _may_own(self, name: str, path: Sequence[str] | None) -> bool:
+        roots = self.code_base.roots
+        if roots is not None:
+            return name.partition(".")[0] in roots
+        return path is not None or self._lies_in_the_folder(name)
 
     def _lies_in_the_folder(self, name: str) -> bool:
         folder = self.code_base.folder

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -248,3 +250,18 @@ def escapes(path: Path) -> list[str]:
     ]
     torch_s = [line for line in inner if "torch" in line.replace("torch_", "").replace(".", " ").split()]
     return [f"{path}: {line}" for line in torch_s if line not in HARMLESS]
+
+
+def test_many_code_bases_in_one_process_ask_for_a_module_once_each(tmp_path, monkeypatch):
+    from ascend_adapt_plugins.without_cuda.code_base import CodeBase, LateModules
+
+    asked = []
+
+    class Last:
+        def find_spec(self, name, path=None, target=None):
+            asked.append(name)
+
+    late = [LateModules(CodeBase(tmp_path, ("nowhere",)), asked.append) for _ in range(12)]
+    monkeypatch.setattr(sys, "meta_path", [*late, Last()])
+    assert importlib.util.find_spec("nowhere") is None
+    assert len(asked) == len(late) + 1
