@@ -95,12 +95,31 @@ def _first_lines(node: ast.AST) -> set[int]:
 
 
 def digest(node: ast.AST) -> str:
-    """Return 16 hex digits that change when the syntax tree changes; docstrings and layout do not count."""
-    tree = ast.parse(ast.unparse(node))
-    for child in ast.walk(tree):
-        if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(child):
-            child.body[0] = ast.Pass()
-    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
+    """Return 16 hex digits that change when the syntax tree changes, and are the same on every Python.
+
+    Docstrings and layout do not count.
+    """
+    return hashlib.sha256(_told(node).encode()).hexdigest()[:16]
+
+
+# What a tree says beyond the program, or else on one Python than on another.
+_UNTOLD = ("ctx", "kind", "type_comment", "type_ignores")
+
+
+def _told(value: Any) -> str:
+    """A tree as text. ast.unparse and ast.dump differ from one Python to the next."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_told, value))}]"
+    if not isinstance(value, ast.AST):
+        return ascii(value)  # which characters repr() escapes is a matter of Python's version
+    fields = {name: getattr(value, name, None) for name in value._fields if name not in _UNTOLD}
+    if isinstance(value, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        fields["body"] = value.body[ast.get_docstring(value, clean=False) is not None :]
+    if isinstance(value, ast.JoinedStr):  # Python 3.12 ends some with an empty text
+        fields["values"] = [one for one in value.values if getattr(one, "value", None) != ""]
+    # A field that a later Python has added is empty where an earlier one could parse the source.
+    told = [f"{name}={_told(field)}" for name, field in fields.items() if field is not None and field != []]
+    return f"{type(value).__name__}({', '.join(told)})"
 
 
 def parse_fragment(text: str, subject: str) -> ast.expr | ast.stmt:

@@ -11,7 +11,7 @@ from ascend_adapt import Symptom, replace
     "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.has_overflow_partitioned_grads_serial",
     requires="deepspeed>=0.13.3",
     devices=("cuda", "npu"),
-    bodies="b54b01f27a954af8",
+    bodies="f8f6cd9e8b089e09",
     why="every gradient is looked at in several operations of its own, and a fast device waits for their launch",
     until="DeepSpeed looks at all gradients in few operations",
     without="slower",

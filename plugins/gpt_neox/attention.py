@@ -14,7 +14,7 @@ logger = logging.getLogger("ascend_adapt")
 
 @wrap(
     "megatron.model.transformer:ParallelSelfAttention.attention",
-    bodies="38743b6aa7be6976",
+    bodies="acd0544d5f8b0f78",
     host="gpt-neox",
     devices=("cuda", "npu"),
     why="it writes and reads all scores [B, N, S, S] several times, and keeps them for the gradient",

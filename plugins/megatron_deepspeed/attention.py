@@ -30,7 +30,7 @@ def contiguous_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwa
 
 @wrap(
     TARGET,
-    bodies="610ccc7dcb53f979",
+    bodies="fc89ea5eafac0313",
     host=MEGATRON_DEEPSPEED,
     devices=("cuda", "npu"),
     why="the unfused attention writes and reads all scores [B, N, S, S] several times, and keeps them for the gradient",

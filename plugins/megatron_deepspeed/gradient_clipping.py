@@ -13,7 +13,7 @@ from ..code_bases import MEGATRON_DEEPSPEED
     "megatron.optimizer.clip_grads:clip_grad_norm_fp32",
     host=MEGATRON_DEEPSPEED,
     devices=("cpu", "npu"),
-    bodies="482c95235f13e891",
+    bodies="ea0b242a4aa9cac0",
     name="clipping_off_cuda",
     why="off CUDA it asks for a type that a CPU's tensors have not, takes the norm of a list, and moves a number to a "
     "device: all raise",

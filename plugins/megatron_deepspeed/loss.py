@@ -15,7 +15,7 @@ UNTIL = "the code base computes its loss in one operation"
 
 @wrap(
     "megatron.core.tensor_parallel.cross_entropy:vocab_parallel_cross_entropy",
-    bodies="5980af74f67d936a",
+    bodies="1e5c05ff79f0ff99",
     host=MEGATRON_DEEPSPEED,
     devices=("cuda", "npu"),
     why=WHY,
@@ -39,7 +39,7 @@ def fused_loss(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict
 
 @wrap(
     "megatron.mpu.cross_entropy:vocab_parallel_cross_entropy",
-    bodies="1ebdd9eb88028ca7",
+    bodies="06e1051c99210da7",
     host=BIGSCIENCE,
     devices=("cuda", "npu"),
     why=WHY,

@@ -18,7 +18,7 @@ from .releases import HOST, REQUIRES
 
 @wrap(
     "megatron.core.transformer.dot_product_attention:DotProductAttention.forward",
-    bodies=("b969bdb6365ab867", "f05c7f07ea14b908", "0acee033ff6fb9df"),
+    bodies=("9e3d602b43772c30", "577569a8501026e3", "482f9891555fcea5"),
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),
@@ -92,7 +92,7 @@ def _mask(softmax: Any, mask: Any, queries: int, keys: int) -> tuple[Any, bool, 
 
 @wrap(
     "megatron.core.tensor_parallel.cross_entropy:vocab_parallel_cross_entropy",
-    bodies=("5980af74f67d936a", "8d2378e330fd8ad3"),
+    bodies=("1e5c05ff79f0ff99", "ae7b5ed7c5b47c9f"),
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),

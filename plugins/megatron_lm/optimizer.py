@@ -11,7 +11,7 @@ from .releases import HOST, REQUIRES
 
 @replace(
     "megatron.core.utils:local_multi_tensor_l2_norm",
-    bodies="5b819f1c798dcf81",
+    bodies="39eef6a72fd2fe9b",
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),
@@ -33,7 +33,7 @@ def norm_on_the_device(
 
 @replace(
     "megatron.core.utils:local_multi_tensor_scale",
-    bodies="5f6db86c5ebf6351",
+    bodies="9947e5dd5cd69cee",
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),
