@@ -13,7 +13,7 @@ import pytest
 from stand_ins import Site, plugin
 
 import ascend_adapt
-from ascend_adapt.patches import applying
+from ascend_adapt.patches import bodies
 
 # A test run that was started by nohup, or in the background of a script, ignores signals, and so would all it starts.
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
@@ -39,7 +39,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 @pytest.fixture
 def bodies_of_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the bodies of stand-ins, which are code of ours, for those that a patch was read off."""
-    monkeypatch.setattr(applying, "_check_body", lambda patch, original: None)
+    monkeypatch.setattr(bodies, "check", lambda patch, standing: None)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ascend_adapt.errors import PatchDrift
-from ascend_adapt.patches import strangers
+from ascend_adapt.patches import bodies, strangers
 from ascend_adapt.patches.replacement import underlying
 from ascend_adapt.patches.rewriting import function_behind
 from ascend_adapt.patches.slot import Slot
@@ -163,6 +163,9 @@ class Entry(Application):
             raise PatchDrift(f"{target} has no key {key!r}")
         if not self.patch.present and self.original is not MISSING:
             raise NotNeeded(f"{target} has the key {key!r} already")
+        if self.patch.bodies:
+            bodies.check(self.patch, self.original)
+        self.is_layer = self.original is not MISSING and _lies_below(mapping, key)
         mapping[key] = self.patch.value
 
     def holds(self) -> bool:
@@ -172,7 +175,7 @@ class Entry(Application):
         return self.mapping.get(self.patch.key)
 
     def undo(self) -> Swaps:
-        if self.original is MISSING:
+        if self.original is MISSING or self.is_layer:
             del self.mapping[self.patch.key]
         else:
             self.mapping[self.patch.key] = self.original
@@ -184,6 +187,19 @@ class Entry(Application):
 
     def _is_at(self, place: Place) -> bool:
         return place.value is self.mapping
+
+
+def _lies_below(mapping: MutableMapping[Any, Any], key: Any) -> bool:
+    """Return whether a value would lie over the present one, as in a ChainMap, and not in its place."""
+    if isinstance(mapping, dict):
+        return False
+    value = mapping[key]
+    try:
+        del mapping[key]
+    except KeyError:
+        return True
+    mapping[key] = value
+    return False
 
 
 def _at_home(function: Any, target: Target) -> Any:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from ascend_adapt.errors import PatchConflict, PatchDrift
-from ascend_adapt.patches import strangers, syntax
+from ascend_adapt.patches import bodies, strangers
 from ascend_adapt.patches.application import Added, Application, Entry, Layer, Rewritten
 from ascend_adapt.patches.replacement import is_function_like
 from ascend_adapt.patches.rewriting import rewritten_code
@@ -90,7 +87,7 @@ class Applier:
         if patch.kind == "replace" and any(layer.kind == "replace" for layer in slot.layers):
             raise PatchConflict(f"{patch.target} is replaced already")
         if patch.bodies:
-            _check_body(patch, slot.original)
+            bodies.check(patch, slot.original)
         return Layer(patch, module, place, slot)
 
     def _rewritten(self, patch: Patch, module: ModuleType, place: Place, original: Any) -> Rewritten:
@@ -137,13 +134,3 @@ def _give_way(patch: Patch, stranger: Stranger) -> None:
         raise NotNeeded(f"{patch.target} is {stranger}, and nothing is patched twice — {either}")
     if patch.kind in ("replace", "entry"):
         raise PatchDrift(f"{patch.target} is {stranger}, expected upstream's own — {either}, or disable it")
-
-
-def _check_body(patch: Patch, original: Any) -> None:
-    try:
-        source = textwrap.dedent(inspect.getsource(inspect.unwrap(original)))
-        found = syntax.digest(ast.parse(source).body[0])
-    except (OSError, TypeError, SyntaxError) as error:
-        raise PatchDrift(f"{patch.target}: its source cannot be read: {error}") from error
-    if found not in patch.bodies:
-        raise PatchDrift(f"{patch.target}: its body is {found}, expected {' or '.join(patch.bodies)}")

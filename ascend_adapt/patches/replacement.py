@@ -82,6 +82,11 @@ def underlying(descriptor: Any) -> Any:
     return descriptor.__func__ if isinstance(descriptor, staticmethod) else descriptor
 
 
+def is_ours(function: Any) -> bool:
+    """Return whether ``function`` was made here, for a patch."""
+    return isinstance(function, FunctionType) and function.__globals__.get("__name__") == __name__
+
+
 def is_borrowed(function: Any, place: Place) -> bool:
     """Return whether ``place`` only took ``function`` over: a class from elsewhere, a module from another package."""
     home, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)

@@ -28,16 +28,15 @@ def rewritten_code(patch: Patch, descriptor: Any) -> tuple[FunctionType, CodeTyp
         NotNeeded: ``old`` is nowhere and ``new`` is there once.
     """
     function = function_behind(patch, descriptor)
-    path = tuple(step for step in function.__qualname__.split(".") if step != "<locals>")
-    found = _definition(patch, function, path)
-    as_read = _compiled(found, function, path)
+    found = definition(patch, function)
+    as_read = _compiled(found, function)
     if as_read is None or _shape(as_read) != _shape(function.__code__):
         raise PatchDrift(
             f"{patch.target}: {function.__code__.co_filename} does not compile to the code that runs — "
             "the file changed after it was imported"
         )
     rewrite_definition(patch, found)
-    new = _compiled(found, function, path)
+    new = _compiled(found, function)
     if new is None or new.co_freevars != function.__code__.co_freevars:
         had = ", ".join(function.__code__.co_freevars) or "none"
         needs = ", ".join(new.co_freevars) or "none" if new else "unknown"
@@ -45,11 +44,11 @@ def rewritten_code(patch: Patch, descriptor: Any) -> tuple[FunctionType, CodeTyp
     return function, new
 
 
-def _compiled(found: syntax.Found, function: FunctionType, path: tuple[str, ...]) -> CodeType | None:
+def _compiled(found: syntax.Found, function: FunctionType) -> CodeType | None:
     code = function.__code__
     flags = code.co_flags & _FUTURES
     module = compile(syntax.alone(found), code.co_filename, "exec", flags=flags, dont_inherit=True)
-    return syntax.code_of(module, path)
+    return syntax.code_of(module, _path(function))
 
 
 def _shape(code: CodeType) -> tuple[Any, ...]:
@@ -91,8 +90,7 @@ def function_behind(patch: Patch, descriptor: Any) -> FunctionType:
         seen.add(id(candidate))
         inner = [getattr(candidate, "__wrapped__", None)]
         if isinstance(candidate, FunctionType):
-            is_ours = candidate.__globals__.get("__name__") == replacement.__name__
-            if candidate.__code__.co_name == name and not is_ours:
+            if candidate.__code__.co_name == name and not replacement.is_ours(candidate):
                 return candidate
             # A decorator without functools.wraps keeps the function in a closure cell.
             inner += inspect.getclosurevars(candidate).nonlocals.values()
@@ -102,7 +100,16 @@ def function_behind(patch: Patch, descriptor: Any) -> FunctionType:
     )
 
 
-def _definition(patch: Patch, function: FunctionType, path: tuple[str, ...]) -> syntax.Found:
+def _path(function: FunctionType) -> tuple[str, ...]:
+    return tuple(step for step in function.__qualname__.split(".") if step != "<locals>")
+
+
+def definition(patch: Patch, function: FunctionType) -> syntax.Found:
+    """Return where the source of a function defines it.
+
+    Raises:
+        PatchDrift: there is no source, or it has changed since.
+    """
     filename = function.__code__.co_filename
     lines = linecache.getlines(filename, function.__globals__)
     if not lines:
@@ -111,7 +118,7 @@ def _definition(patch: Patch, function: FunctionType, path: tuple[str, ...]) -> 
         tree = ast.parse("".join(lines))
     except SyntaxError as error:
         raise PatchDrift(f"{patch.target}: its source {filename} does not parse: {error.msg}") from error
-    bound = syntax.find(tree, path, function.__code__.co_firstlineno)
+    bound = syntax.find(tree, _path(function), function.__code__.co_firstlineno)
     found = [one for one in bound if isinstance(one.node, syntax.Definition)]
     if len(found) != 1:
         raise PatchDrift(

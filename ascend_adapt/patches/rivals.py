@@ -61,6 +61,4 @@ def conflict_text(one: Registered, other: Registered) -> str:
 
 def exclusive_place(patch: Patch) -> str:
     """Return what only one patch may change, or ``""`` if there is no such thing."""
-    if patch.kind == "entry":
-        return f"{patch.target}[{patch.key!r}]"
-    return str(patch.target) if patch.kind in ("replace", "rewrite") else ""
+    return patch.place if patch.kind in ("entry", "replace", "rewrite") else ""

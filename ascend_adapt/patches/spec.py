@@ -73,6 +73,7 @@ class Patch:
     key: Any = MISSING
     present: bool = False
     bodies: tuple[str, ...] = ()
+    original: Target | None = None
     importers: tuple[str, ...] = ()
 
     @functools.cached_property
@@ -84,6 +85,11 @@ class Patch:
         if self.hosts:
             parts.append("host " + " or ".join(map(str, self.hosts)))
         return ", ".join(parts)
+
+    @property
+    def place(self) -> str:
+        """What it changes: the target, or one key there."""
+        return f"{self.target}[{self.key!r}]" if self.kind == "entry" else str(self.target)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.target}"
@@ -225,12 +231,27 @@ def provide(
     return declare
 
 
-def entry(target: str, key: Any, value: Any, *, present: bool, **terms: Unpack[Terms]) -> Patch:
+def entry(
+    target: str,
+    key: Any,
+    value: Any,
+    *,
+    present: bool,
+    original: str = "",
+    bodies: Iterable[str] = (),
+    **terms: Unpack[Terms],
+) -> Patch:
     """Return a patch that sets one key of the mapping at ``target``.
 
     ``present`` says whether the key must be there already (it is replaced) or must be missing (it is added).
+    ``original`` names the function that upstream has there (``"module:name"``), and ``bodies`` its digests, as in
+    ``replace``: another function, such as one that a script has put there, or another body, is drift.
     """
-    return _patch("entry", target, terms, key=key, value=value, present=present)
+    known = _words(bodies, f"entry {target} bodies=")
+    if bool(original) is not bool(known) or (original and not present):
+        raise PatchSpecError(f"entry {target}: original= and bodies= are of what is present — give both, or neither")
+    own = Target.parse(original) if original else None
+    return _patch("entry", target, terms, key=key, value=value, present=present, original=own, bodies=known)
 
 
 def _function_or_value(kind: str, target: str, value: Any, terms: Terms, **fields: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ascend_adapt import probe
 from ascend_adapt.errors import AdaptError, PatchDrift
-from ascend_adapt.patches import gate, syntax
+from ascend_adapt.patches import bodies, gate, syntax
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.installation import SourceTree, ThisProcess
 from ascend_adapt.patches.outcome import Outcome
@@ -98,7 +98,8 @@ def _check(patch: Patch, tree: SourceTree) -> None:
     if patch.kind in ("wrap", "replace") and patch.function is not None:
         for one in found:
             _check_function(patch, one.node)
-            _check_body(patch, one.node)
+    for one in originals(patch, tree) if patch.bodies else ():
+        _check_body(patch, one.node)
     if patch.kind == "replace" and patch.function is not None:
         for one in found:
             _check_replacement(patch, patch.function, one)
@@ -118,7 +119,7 @@ def _check_function(patch: Patch, node: ast.stmt) -> None:
 
 def _check_body(patch: Patch, node: ast.stmt) -> None:
     if isinstance(node, syntax.Definition) and patch.bodies and syntax.digest(node) not in patch.bodies:
-        raise PatchDrift(f"{patch.target}: its body is {syntax.digest(node)}, expected {' or '.join(patch.bodies)}")
+        raise bodies.drift(patch, syntax.digest(node))
 
 
 def _check_replacement(patch: Patch, function: Callable[..., Any], found: syntax.Found) -> None:
@@ -142,6 +143,20 @@ def definitions(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
     if patch.host_script is not None:
         return syntax.find(syntax.parse_file(tree.root / patch.host_script), patch.target.path)
     return find(patch.target.module, patch.target.source_path, tree)
+
+
+def originals(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
+    """Return what ``tree`` defines where a patch's original is written: of an entry, the function behind its key.
+
+    Raises:
+        PatchDrift: it is not there, or does not parse.
+    """
+    if patch.original is None:
+        return definitions(patch, tree)
+    found = find(patch.original.module, patch.original.source_path, tree)
+    if not found:
+        raise PatchDrift(f"{patch.place}: {patch.original} is not there, expected upstream's own")
+    return found
 
 
 def find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Found]:

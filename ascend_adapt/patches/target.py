@@ -55,6 +55,11 @@ class Target:
         parts = self.module.split(".")
         return tuple(".".join(parts[:end]) for end in range(len(parts), 0, -1))
 
+    @property
+    def dotted(self) -> str:
+        """The module and the path as one name with dots."""
+        return ".".join((self.module, *self.path))
+
     def __str__(self) -> str:
         return f"{self.module}:{'.'.join(self.path)}" if self.path else self.module
 

@@ -172,6 +172,6 @@ def declaration(patch: Patch) -> str:
     symptom = patch.symptom and (patch.symptom.fragments, patch.symptom.at, patch.symptom.reason)
     key = "" if patch.key is MISSING else repr(patch.key)
     unless = getattr(patch.unless, "__code__", None)
-    return repr(
-        (patch.kind, str(patch.target), patch.old, patch.new, key, patch.present, symptom, unless and unless.co_names)
-    )
+    asks = unless and unless.co_names
+    told = (patch.kind, str(patch.target), patch.old, patch.new, key, patch.present, symptom, asks)
+    return repr(told if patch.original is None else (*told, str(patch.original)))

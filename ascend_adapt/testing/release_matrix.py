@@ -67,7 +67,7 @@ def _misfit(patch: Patch, facts: Facts, distribution: str) -> str:
     if patch.kind in ("add", "provide") or _is_elsewhere(patch, distribution):
         return ""
     if not facts.digests:
-        return f"{patch.target} is not there"
+        return f"{patch.original or patch.target} is not there"
     if patch.kind == "replace" and patch.function is not None:
         for text in facts.signatures:
             signature = text.removeprefix("@staticmethod ")

@@ -47,7 +47,9 @@ class Scene:
         self.patch = self._counting(self.registered.patch)
         self.shape = stand_in.shape_of(self.registered.patch, self.tree)
         if self.patch.bodies:
-            self.patch = replace(self.patch, bodies=(stand_in.digest(self.shape),))
+            self.patch = replace(self.patch, bodies=(stand_in.digest(self.patch, self.shape),))
+        if self.patch.original is not None:  # the stand-in has it beside the mapping
+            self.patch = replace(self.patch, original=replace(self.patch.original, module=self.patch.target.module))
         self.versions = {one.name: versions.around(one).inside for one in self.patch.requires}
         root = self.patch.target.root
         if root in sys.modules and self.patch.host_script is None:

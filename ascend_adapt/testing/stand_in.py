@@ -91,7 +91,8 @@ def _declared_shape(patch: Patch) -> Shape:
     if patch.kind == "add" or patch.kind == "provide":
         return replace(shape, name="")
     if patch.kind == "entry":
-        return replace(shape, value=written({patch.key: ANSWER} if patch.present else {}))
+        entries = written({patch.key: ANSWER} if patch.present else {})
+        return replace(shape, value=entries if patch.original is None else holding(patch, _originals_name(patch)))
     if patch.kind == "replace" and patch.function is None and not isinstance(patch.value, FunctionType):
         return replace(shape, value=repr(ANSWER))
     if patch.kind == "replace":
@@ -115,6 +116,16 @@ def written(entries: dict[Any, Any]) -> str:
     except (ValueError, SyntaxError):
         raise NotShown(f"the key {next(iter(entries))!r} cannot be written down") from None
     return repr(entries)
+
+
+def holding(patch: Patch, expression: str) -> str:
+    """Return the source text of a mapping that has ``expression`` behind the patch's key."""
+    return written({patch.key: ANSWER}).replace(repr(ANSWER), expression)
+
+
+def _originals_name(patch: Patch) -> str:
+    assert patch.original is not None
+    return patch.original.path[-1]
 
 
 def _real_shape(declared: Shape, patch: Patch, found: syntax.Found) -> Shape:
@@ -181,6 +192,8 @@ def source(patch: Patch, shape: Shape) -> str:
     lines: list[str] = []
     spaces = ""
     namespaces = ["globals()"]
+    if patch.original is not None:
+        lines += _definition(_original(patch, shape), spaces)
     if shape.around:
         for depth, name in enumerate(around):
             is_innermost = depth == len(around) - 1
@@ -208,9 +221,15 @@ def _definition(shape: Shape, spaces: str) -> list[str]:
     return [*decorator, f"{spaces}{shape.keyword} {shape.name}{shape.signature}:", *body]
 
 
-def digest(shape: Shape) -> str:
+def digest(patch: Patch, shape: Shape) -> str:
     """Return the digest of the stand-in's own function, as ``bodies=`` tells it."""
-    return syntax.digest(ast.parse("\n".join(_definition(shape, ""))).body[0])
+    own = shape if patch.original is None else _original(patch, shape)
+    return syntax.digest(ast.parse("\n".join(_definition(own, ""))).body[0])
+
+
+def _original(patch: Patch, shape: Shape) -> Shape:
+    """Return the function behind the key of an entry."""
+    return Shape(_originals_name(patch), body=shape.body)
 
 
 def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
@@ -229,7 +248,7 @@ def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
         made["a value"] = replace(shape, value="1", inherited=False)
     if patch.kind == "replace" and is_function and not _takes_any_keyword(patch):
         made["another signature"] = replace(shape, signature=_with_one_more(shape.signature))
-    if patch.bodies and is_function:
+    if patch.bodies and (is_function or patch.original is not None):
         made["another body"] = replace(shape, body="return 'another body'")
     if patch.kind == "rewrite":
         made["another expression"] = replace(shape, body="return 'another expression'")
@@ -238,6 +257,8 @@ def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
         made["no mapping"] = replace(shape, value="1")
     if patch.kind == "entry" and patch.present:
         made["no such key"] = replace(shape, value="{}")
+    if patch.original is not None:
+        made["somebody's function"] = replace(shape, value=holding(patch, "lambda *args, **kwargs: None"))
     return made
 
 

@@ -39,7 +39,7 @@ def gather(patch: Patch, tree: SourceTree) -> Facts:
     """Return the facts of ``patch`` in ``tree``; nothing is imported."""
     fault = faults.look_for(patch, tree)
     try:
-        found = [] if patch.kind == "provide" else static.definitions(patch, tree)
+        found = [] if patch.kind == "provide" else static.originals(patch, tree)
     except PatchDrift:
         found = []
     functions = [one.node for one in found if isinstance(one.node, syntax.Definition)]

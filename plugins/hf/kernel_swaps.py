@@ -16,7 +16,7 @@ from .. import call_arguments
 
 @wrap(
     "transformers.activations:NewGELUActivation.forward",
-    bodies="b871e3f2d98721b0",
+    bodies="a89bc8b813e51143",
     requires="transformers>=4.57",
     why="GPT-2's GELU is written as eight operations, each of which reads and writes the widest tensor of the model",
     until="transformers calls torch's gelu there",
@@ -59,7 +59,7 @@ def attention_interface(
     registered = AttentionInterface._global_mapping["sdpa"]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = bool(causal) and attention_mask is None and query.shape[2] > 1
-    special = any(kwargs.get(name) is not None for name in ("softcap", "position_bias", "s_aux"))
+    special = any(kwargs.get(name) is not None for name in ("softcap", "position_bias", "s_aux", "cache"))
     if (
         registered is not sdpa_attention_forward
         or special
@@ -104,6 +104,17 @@ fused_attention = entry(
     "sdpa",
     attention_interface,
     present=True,
+    original="transformers.integrations.sdpa_attention:sdpa_attention_forward",
+    bodies=(
+        "9fc7f7257dc7a869",
+        "8a9be224385c1652",
+        "e49a1896268cd72d",
+        "ca0d2bd0e11028fe",
+        "df7adcc20e851330",
+        "905620861d9855d7",
+        "62493f6476a3b878",
+        "844b0d162c143a40",
+    ),
     requires="transformers>=4.57",
     name="fused_attention",
     why="on an NPU torch's attention may read a mask in another sense; on CUDA its choice of kernel is fixed",
@@ -117,7 +128,7 @@ fused_attention = entry(
 # counts a token more in each row than there are losses.
 @wrap(
     "transformers.loss.loss_utils:ForCausalLMLoss",
-    bodies=("7ea19d65430703c5", "0c01add4976190fb"),
+    bodies=("c00386e9c9463a3c", "7d70010f3f407074"),
     requires="transformers>=4.57",
     why="the loss turns all logits into fp32, and keeps them and their softmax for the gradient",
     until="transformers computes its loss from logits as they are",

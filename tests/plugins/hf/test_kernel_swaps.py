@@ -113,14 +113,31 @@ def test_attention_that_torch_broadcasts_or_refuses_is_left_to_transformers():
         kernel_swaps.attention_interface(layer, k.bfloat16(), k, v, None)
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_an_attention_that_somebody_registers_is_called(late, monkeypatch):
+@pytest.fixture
+def attentions(monkeypatch):
+    """transformers' attentions by name, which the test may change."""
     import transformers.modeling_utils
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "hf")
-    registry = transformers.modeling_utils.AttentionInterface
-    monkeypatch.setattr(registry, "_global_mapping", dict(registry._global_mapping))
+    found = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
+    monkeypatch.setattr(type(found), "_global_mapping", dict(found._global_mapping))
+    monkeypatch.setattr(found, "_local_mapping", {})
+    return found
+
+
+def registered(attentions, function):
+    attentions.register("sdpa", function)
+
+
+def put(attentions, function):
+    attentions["sdpa"] = function
+
+
+@pytest.mark.parametrize("by", [registered, put])
+@pytest.mark.parametrize("late", [False, True])
+def test_an_attention_of_somebody_is_called(by, late, attentions):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     seen = []
 
     def of_somebody(module, query, key, value, attention_mask, **kwargs):
@@ -128,14 +145,45 @@ def test_an_attention_that_somebody_registers_is_called(late, monkeypatch):
         return query.transpose(1, 2), None
 
     if not late:
-        registry.register("sdpa", of_somebody)
+        by(attentions, of_somebody)
     with ascend_adapt.enabled(device="cpu") as status:
-        assert status["fused_attention"].state == "applied"
+        assert status["fused_attention"].state == ("applied" if late else "drifted"), status["fused_attention"]
         if late:
-            registry.register("sdpa", of_somebody)
+            by(attentions, of_somebody)
         config = LlamaConfig(vocab_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
         LlamaForCausalLM(config)(torch.arange(4)[None])
+        now = ascend_adapt.status()["fused_attention"]
     assert seen == [8**-0.5] * 2
+    assert now.state == ("drifted" if not late else "lost" if by is put else "applied")
+    assert late or f"['sdpa'] is {__name__}.test_an_attention_of_somebody" in now.reason
+    assert attentions["sdpa"] is of_somebody
+
+
+def test_an_attention_that_is_registered_after_disable_is_called(attentions):
+    with ascend_adapt.enabled(device="cpu"):
+        assert attentions["sdpa"] is kernel_swaps.attention_interface
+    attentions.register("sdpa", len)
+    assert attentions["sdpa"] is len
+
+
+def test_a_cache_of_pages_is_for_transformers(attentions, monkeypatch):
+    """From 5.19 to 5.23 its sdpa attention itself takes the keys and values from such a cache."""
+    called = []
+    monkeypatch.setattr(
+        "transformers.integrations.sdpa_attention.sdpa_attention_forward", lambda *_, **given: called.append(given)
+    )
+    attentions.register("sdpa", transformers_sdpa())
+    q = k = v = torch.randn(1, 2, 6, 8)
+    kernel_swaps.attention_interface(Layer(), q, k, v, None, cache=None)
+    assert not called
+    kernel_swaps.attention_interface(Layer(), q, k, v, None, cache="pages")
+    assert [one["cache"] for one in called] == ["pages"]
+
+
+def transformers_sdpa():
+    from transformers.integrations import sdpa_attention
+
+    return sdpa_attention.sdpa_attention_forward
 
 
 def test_what_torch_func_transforms_is_left_to_transformers():
