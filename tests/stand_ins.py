@@ -44,7 +44,7 @@ class Site:
 
     def install(self, name: str, version: str, entry_points: str = "") -> None:
         """Record a distribution in this folder, with ``plugin = module`` lines for our entry-point group."""
-        info = self.folder / f"{name}-{version}.dist-info"
+        info = self.folder / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         if entry_points:
