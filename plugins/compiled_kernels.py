@@ -33,7 +33,8 @@ def compiling_where_there_is_nvcc(
         import torch
         from torch.utils.cpp_extension import CUDA_HOME
 
-        if not (torch.version.cuda and CUDA_HOME):
+        # nvcc compiles without a GPU, too: for minutes, what tensors on a CPU must not be handed to.
+        if not (torch.version.cuda and CUDA_HOME and torch.cuda.is_available()):
             return None
         try:
             return wrapped(*args, **kwargs)

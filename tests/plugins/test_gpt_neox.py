@@ -385,12 +385,14 @@ def test_the_rotary_extension_turns_and_turns_back() -> None:
         ("cpu", None, None, False),
         ("cuda", "13.0", None, False),
         ("npu", None, "/usr/local/cuda", False),
+        ("cpu", "13.0", "/usr/local/cuda", False),
         ("cuda", "13.0", "/usr/local/cuda", True),
     ],
 )
 def test_nothing_is_compiled_where_there_is_no_nvcc(neox: Site, monkeypatch, device, cuda, home, compiles) -> None:
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", home)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: device == "cuda")  # a job on the CPU sees no GPU
     neox.write(
         megatron__model__fused_rope="",
         megatron__fused_kernels="def load(neox_args=None):\n    return 'compiled'",

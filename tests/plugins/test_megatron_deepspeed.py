@@ -178,13 +178,15 @@ def test_gradient_accumulation_is_fused_only_where_it_can_be(site: Site, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("cuda", "home", "calls"), [(None, None, 0), ("12.8", None, 0), (None, "/cuda", 0), ("12.8", "/cuda", 1)]
+    ("cuda", "home", "gpu", "calls"),
+    [(None, None, 0, 0), ("12.8", None, 1, 0), (None, "/cuda", 0, 0), ("12.8", "/cuda", 1, 1), ("12.8", "/cuda", 0, 0)],
 )
-def test_kernels_are_compiled_only_where_there_is_nvcc(monkeypatch, cuda, home, calls) -> None:
+def test_kernels_are_compiled_only_where_there_are_a_gpu_and_nvcc(monkeypatch, cuda, home, gpu, calls) -> None:
     from torch.utils import cpp_extension
 
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", home)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpu))
     called = []
     cuda_extensions.no_compiling_without_nvcc.function(called.append, None, ("args",), {})
     assert called == ["args"] * calls
@@ -195,6 +197,7 @@ def test_kernels_that_cannot_be_compiled_are_those_that_are_provided(monkeypatch
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", "/cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
     def load(arguments: object) -> None:
         raise RuntimeError("Error building extension: Unsupported gpu architecture 'compute_70'")
