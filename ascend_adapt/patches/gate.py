@@ -18,6 +18,7 @@ from ascend_adapt.patches.target import Target
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
+    from packaging.version import Version
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,24 @@ def _judge_version(
     found = f"{name} {version.text}"
     note = f" ({version.note})" if version.note else ""
     try:
-        # Pre-releases and local versions (2.13.0+cpu) are what clusters run; they count.
-        admits = requirement.specifier.contains(Version(version.text), prereleases=True)
+        exact = Version(version.text)
     except InvalidVersion:
         return Verdict(False, f"requires {requirement}, found {found}, which is not a version{note}", found)
-    if admits:
-        return Verdict(True, version.note, found)
-    return Verdict(False, f"requires {requirement}, found {found}{note}", found)
+    if not admits(requirement, exact):
+        return Verdict(False, f"requires {requirement}, found {found}{note}", found)
+    is_itself_in = requirement.specifier.contains(exact, prereleases=True)
+    told = "" if is_itself_in else f"{version.text} is judged as {exact.base_version}"
+    return Verdict(True, "; ".join(filter(None, (version.note, told))), found)
+
+
+def admits(requirement: Requirement, version: Version) -> bool:
+    """Return whether a version is one that is required; a local version (2.13.0+cpu) and a pre-release may be.
+
+    By PEP 440, 2.0rc1 is neither in >=2 nor in <2. Here it is in one of them: that of the release before which it came.
+    """
+    if requirement.specifier.contains(version, prereleases=True):
+        return True
+    return version.is_prerelease and requirement.specifier.contains(version.base_version)
 
 
 def _judge_hosts(hosts: Sequence[Host], target: Target, installation: Installation) -> Verdict:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from ascend_adapt.patches import gate
+
 
 @dataclass(frozen=True)
 class Around:
@@ -32,7 +34,7 @@ def around(requirement: Requirement) -> Around:
             candidates.add(Version(".".join(map(str, (*higher, last - 1, 9999)))))
         if not (base.is_devrelease or base.is_postrelease or base.local):
             candidates.add(Version(f"{base.base_version}.dev0"))
-    admitted = [one for one in candidates if requirement.specifier.contains(one, prereleases=True)]
+    admitted = [one for one in candidates if gate.admits(requirement, one)]
     if not admitted:
         raise ValueError(f"{requirement}: admits no version near its bounds")
     lowest, highest = min(admitted), max(admitted)
