@@ -96,6 +96,9 @@ class ThisProcess:
     def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
         """As Installation says."""
         own = _own_packages(name, target, of_hosts)
+        if own and own[0] not in target.packages and self._is_to_come(own[0]):
+            # A path that the script adds later may lead to another than what is installed; none is needed before.
+            return Version(None, later=True)
         said = next(filter(None, map(self._said_by, own or (name.replace("-", "_"),))), None)
         recorded = _recorded_version(name, own)
         if said and recorded and said != recorded:

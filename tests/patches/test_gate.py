@@ -185,6 +185,28 @@ def test_the_version_of_a_host_with_a_dotted_package_matters_for_a_target_elsewh
     assert (status["of_the_checkout"].state, status["of_the_installed"].state) == ("applied", "skipped")
 
 
+def test_what_is_installed_does_not_decide_before_the_host_is_imported(site: Site, enable: Enable, tmp_path) -> None:
+    """A script may put a checkout first on its path after enable(), and even after it has imported the target."""
+    site.write(upstream="def f(): return 1\n")
+    site.package("megaton.core", "")
+    site.install("megaton-core", "1.5")
+    host = Host("megaton", present=("megaton/core/__init__.py",))
+    enable(
+        counting("upstream:f", [], requires="megaton-core<1", host=host, name="of_the_checkout"),
+        counting("upstream:f", [], requires="megaton-core>=1", host=host, name="of_the_installed"),
+    )
+    import upstream  # noqa: F401
+
+    names = ("of_the_checkout", "of_the_installed")
+    assert [ascend_adapt.status()[name].state for name in names] == ["armed", "armed"]
+    checkout = Site(tmp_path / "checkout")
+    checkout.package("megaton.core", "__version__ = '0.9.0'\n")
+    sys.path.insert(0, str(checkout.folder))  # the fixture restores it
+    import megaton.core  # noqa: F401
+
+    assert [ascend_adapt.status()[name].state for name in names] == ["applied", "skipped"]
+
+
 def test_requirements_on_other_packages(site: Site, enable: Enable) -> None:
     site.write(upstream="def f(): return 1\n", helper="__version__ = '3.0'\n")
     site.install("installed", "1.5")
