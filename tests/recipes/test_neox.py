@@ -115,6 +115,27 @@ def test_precision(tmp_path, keys, dtype):
     assert read(tmp_path, more=keys)[0].precision.dtype == dtype
 
 
+@pytest.mark.parametrize(
+    ("keys", "dtype"),
+    [
+        ('{"fp16": {"enabled": true, "type": "bfloat16", "loss_scale": 0}}', "bf16"),
+        ('{"fp16": {"enabled": true, "type": "bfloat16"}, "precision": "bfloat16"}', "bf16"),
+        ('{"fp16": {"enabled": false, "type": "bfloat16"}}', "fp32"),
+        ('{"fp16": {"enabled": true, "type": "bfloat16"}, "bf16": {"enabled": false}}', "fp32"),
+        ('{"fp16": {"enabled": true, "type": "fp16"}}', "fp16"),
+    ],
+)
+def test_bfloat16_as_the_type_of_fp16_in_the_newest(tmp_path, keys, dtype):
+    """As the newest reads it in an adapted run: plugins/gpt_neox/bfloat16.py."""
+    assert read(tmp_path, "--upstream-line", "newest", more=keys)[0].precision.dtype == dtype
+
+
+def test_one_precision_is_asked_for(tmp_path):
+    keys = '{"fp16": {"enabled": true, "type": "bfloat16"}, "precision": "fp16"}'
+    with pytest.raises(ConfigError, match="precision: bfloat16 and fp16 are asked for"):
+        read(tmp_path, "--upstream-line", "newest", more=keys)
+
+
 @pytest.mark.parametrize(("stage", "pipeline", "tensor"), list(product((0, 1), (1, 2), (1, 2))))
 def test_the_layout(tmp_path, stage, pipeline, tensor):
     zero, pipe = f'"zero_optimization": {{"stage": {stage}}}', f'"pipe-parallel-size": {pipeline}'
