@@ -126,7 +126,9 @@ class Kernel:
         self.built_in = tuple(backends)
         self.backends = list(backends)
         self.choices: dict[tuple[Any, ...], Choice] = {}
-        self._chosen: dict[tuple[Any, ...], Implementation] = {}
+        # Compiled code is made anew where one of these has grown; an evaluation must not do so to training's.
+        self._chosen_with_gradients: dict[tuple[Any, ...], Implementation] = {}
+        self._chosen_without: dict[tuple[Any, ...], Implementation] = {}
         _KERNELS[name] = self
 
     def __call__(self, call: Call) -> Any:
@@ -138,7 +140,7 @@ class Kernel:
         import torch
 
         key = self._key(call, torch)
-        chosen = self._chosen.get(key)
+        chosen = self._chosen(torch).get(key)
         if chosen is None:
             chosen = self._choose(call, key)
         kind = call.tensor().device.type
@@ -186,13 +188,19 @@ class Kernel:
     def forget(self) -> None:
         """Choose anew from now on."""
         self.choices.clear()
-        self._chosen.clear()
+        self._chosen_with_gradients.clear()
+        self._chosen_without.clear()
 
     def _key(self, call: Call, torch: Any) -> tuple[Any, ...]:
         repeats = (torch.are_deterministic_algorithms_enabled() or _told_to_repeat(), attention_gradients_repeat())
         return (requests.wanted(self.name), torch.is_grad_enabled(), repeats, type(call), call.signature())
 
+    def _chosen(self, torch: Any) -> dict[tuple[Any, ...], Implementation]:
+        return self._chosen_with_gradients if torch.is_grad_enabled() else self._chosen_without
+
     def _choose(self, call: Call, key: tuple[Any, ...]) -> Implementation:
+        import torch
+
         call.check()
         wish = requests.wanted(self.name)
         if wish is not None:
@@ -204,10 +212,11 @@ class Kernel:
         if settled and verification.is_possible(call):
             device = call.tensor().device.type
             choice = Choice(self.name, call.describe(), device, backend.name, reason, tuple(passed_over))
-            while len(self._chosen) >= _KINDS_KEPT:
-                oldest = next(iter(self._chosen))
-                del self._chosen[oldest], self.choices[oldest]
-            self.choices[key], self._chosen[key] = choice, implementation
+            chosen = self._chosen(torch)
+            while len(chosen) >= _KINDS_KEPT:
+                oldest = next(iter(chosen))
+                del chosen[oldest], self.choices[oldest]
+            self.choices[key], chosen[key] = choice, implementation
         for name, why in passed_over:
             _tell_once(f"kernel {self.name!r}: {name} does not serve this call ({why}); {backend.name} does")
         return implementation

@@ -223,3 +223,16 @@ def test_a_chosen_backend_costs_no_graph_break():
     right = masked_softmax(x, causal=True)
     compiled = torch.compile(lambda x: masked_softmax(x, causal=True), backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), right)
+
+
+def test_a_choice_for_an_evaluation_leaves_compiled_training_as_it_is():
+    x = torch.randn(2, 2, 5, 5)
+    torch._dynamo.reset()
+    right = masked_softmax(x, causal=True)
+    compiled = torch.compile(lambda x: masked_softmax(x, causal=True), backend="eager", fullgraph=True)
+    compiled(x)
+    with torch.no_grad():
+        masked_softmax(x, causal=True)
+    assert len(dispatch.choices()) == 2
+    with torch.compiler.set_stance("fail_on_recompile"):
+        torch.testing.assert_close(compiled(x), right)
