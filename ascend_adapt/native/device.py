@@ -7,7 +7,7 @@ import importlib.util
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
@@ -45,11 +45,16 @@ def name(device: torch.device) -> str:
     return "cpu" if device.type == "cpu" else str(_module(device).get_device_name(device))
 
 
-def repeat_if_told(environ: Mapping[str, str]) -> None:
-    """Make torch choose operations that repeat, and refuse others, where ``ascend-run --deterministic`` asks."""
+def repeat_if_told(environ: MutableMapping[str, str]) -> None:
+    """Make torch choose operations that repeat, and refuse others, where ``ascend-run --deterministic`` asks.
+
+    What that also sets for cuBLAS is set here for those who have set the variable themselves.
+    """
     if environ.get("ASCEND_ADAPT_DETERMINISTIC", "0") != "0":
         # Not warn_only: by that, flash attention's gradients do not repeat.
         torch.use_deterministic_algorithms(True)
+        # Without it torch refuses every matrix product on a GPU.
+        environ["CUBLAS_WORKSPACE_CONFIG"] = environ.get("CUBLAS_WORKSPACE_CONFIG") or ":4096:8"
         # A kernel for every torch.empty; nothing here reads what it has not written.
         torch.utils.deterministic.fill_uninitialized_memory = False
 

@@ -9,8 +9,11 @@ from ascend_adapt.native import device
 
 def test_a_job_that_must_repeat_has_torch_refuse_what_does_not() -> None:
     # A warning would not do: under warn_only torch's flash attention warns once, and its gradients do not repeat.
+    environ = {"ASCEND_ADAPT_DETERMINISTIC": "1"}
     try:
-        device.repeat_if_told({"ASCEND_ADAPT_DETERMINISTIC": "1"})
+        device.repeat_if_told(environ)
+        # As ascend-run --deterministic sets it; without, torch refuses matrix products on a GPU.
+        assert environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
     finally:
