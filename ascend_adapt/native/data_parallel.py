@@ -1,6 +1,7 @@
 """ZeRO by FSDP2: masters of the parameters in fp32, cut over data-parallel ranks or whole on each, gathered to compute.
 
-One data-parallel rank has nothing to share, and does without, unless its masters wait in host memory.
+One data-parallel rank has nothing to share, and does without, unless its masters wait in host memory, or ZeRO-3 asks
+for the memory that 16-bit weights of all blocks take.
 
 | ZeRO | parameters | between micro batches |
 |---|---|---|
@@ -34,14 +35,15 @@ def place(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
 
     What is not fp32 is computed from fp32 masters, and its gradients are summed in ``precision.reduce``.
     """
-    if mesh.parallel.data > 1 or is_offloaded(mesh):
+    spares_weights = mesh.parallel.zero_stage == 3 and precision.dtype != "fp32"
+    if mesh.parallel.data > 1 or spares_weights or is_offloaded(mesh):
         shard(decoder, mesh, precision)
         decoder.to_empty(device="cpu" if is_offloaded(mesh) else mesh.device)
         return
     decoder.to_empty(device=mesh.device)
     if precision.dtype != "fp32":
-        # From ZeRO 2 on FSDP sums micro batches in the pieces that it has reduced, which are fp32.
-        sums = "fp32" if mesh.parallel.zero_stage >= 2 else precision.reduce
+        # Under ZeRO 2 FSDP sums micro batches in the pieces that it has reduced, which are fp32.
+        sums = "fp32" if mesh.parallel.zero_stage == 2 else precision.reduce
         decoder.copies = WorkingCopies(decoder, DTYPES[precision.dtype], DTYPES[sums])
 
 

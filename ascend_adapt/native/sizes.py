@@ -64,11 +64,11 @@ def memory_bytes(config: TrainConfig, pipeline_rank: int) -> dict[str, int]:
     offloads = parallel.offload_optimizer or parallel.offload_parameters
     if offloads:
         masters = optimizer = 0
-    reduced = _BYTES[precision.reduce]
-    gradients = reduced * -(-own // (parallel.data if parallel.zero_stage >= 2 else 1))
-    if parallel.data == 1 and precision.dtype != "fp32" and not offloads:
-        # FSDP sums those of a block at a time; without, those of the last micro batch are there beside the sums.
-        gradients += element * own
+    gradients = _BYTES[precision.reduce] * -(-own // (parallel.data if parallel.zero_stage >= 2 else 1))
+    if parallel.data == 1 and parallel.zero_stage < 3 and precision.dtype != "fp32" and not offloads:
+        # FSDP sums those of a block at a time. Without, 16-bit ones of all blocks (of the last micro batch, or the sums
+        # where those are of 16 bits) and the masters' are there together.
+        gradients = (element + 4) * own
     parts = {
         "parameters": masters + gathered,
         "gradients": gradients,

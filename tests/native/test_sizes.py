@@ -39,11 +39,11 @@ def test_the_whole_counts_a_tied_table_once(name):
     assert total_parameters(model) == rank_parameters(model, whole, 0)
 
 
-def held(zero=0, dtype="fp32", data=4, **parallel):
+def held(zero=0, dtype="fp32", data=4, reduce="fp32", **parallel):
     run = config(
         parallel=Parallel(data=data, stages=(2,), zero_stage=zero, **parallel),
         batch={"total": 2 * data},
-        precision=Precision(dtype=dtype),
+        precision=Precision(dtype=dtype, reduce=reduce),
     )
     return memory_bytes(run, 0), rank_parameters(run.model, run.parallel, 0)
 
@@ -59,6 +59,10 @@ def test_memory_by_zero_stage():
     assert held(0, "bf16")[0]["parameters"] == 4 * own + 2 * own
     assert held(0, "bf16")[0]["gradients"] == 4 * own
     assert held(0, "bf16", data=1)[0]["gradients"] == 4 * own + 2 * own
+    assert held(0, "bf16", data=1, reduce="bf16")[0]["gradients"] == 4 * own + 2 * own
+    alone = held(3, "bf16", data=1)[0]
+    assert alone["gradients"] == 4 * own
+    assert alone["parameters"] <= held(0, "bf16", data=1)[0]["parameters"]
     for parts in (plain, one, two, three):
         assert parts["total"] == sum(value for name, value in parts.items() if name != "total")
 

@@ -79,6 +79,16 @@ def test_what_one_saves_the_other_takes_up(mesh, by_fsdp, tmp_path, monkeypatch)
     assert twice.losses == train(replace(first, steps=5), mesh).losses[4:]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "zero_stage", "is_fsdp"), [("bf16", 3, True), ("bf16", 2, False), ("fp16", 3, True), ("fp32", 3, False)]
+)
+def test_zero_3_keeps_no_16_bit_weights_of_all_blocks(mesh, dtype, zero_stage, is_fsdp):
+    settings = replace(config(GPT2, zero_stage=zero_stage), precision=Precision(dtype))
+    made = Trainer(settings, replace(mesh, parallel=settings.parallel))
+    assert isinstance(made.decoders[0], data_parallel.FSDPModule) == is_fsdp
+    assert (made.decoders[0].copies is not None) == (dtype != "fp32" and not is_fsdp)
+
+
 def test_passes_see_what_became_of_the_masters(mesh):
     settings = replace(config(GPT2), precision=Precision("bf16"))
     made = Trainer(settings, mesh)
