@@ -29,12 +29,6 @@ def rewritten_code(patch: Patch, descriptor: Any) -> tuple[FunctionType, CodeTyp
     """
     function = function_behind(patch, descriptor)
     found = definition(patch, function)
-    as_read = _compiled(found, function)
-    if as_read is None or _shape(as_read) != _shape(function.__code__):
-        raise PatchDrift(
-            f"{patch.target}: {function.__code__.co_filename} does not compile to the code that runs — "
-            "the file changed after it was imported"
-        )
     rewrite_definition(patch, found)
     new = _compiled(found, function)
     if new is None or new.co_freevars != function.__code__.co_freevars:
@@ -105,12 +99,13 @@ def _path(function: FunctionType) -> tuple[str, ...]:
 
 
 def definition(patch: Patch, function: FunctionType) -> syntax.Found:
-    """Return where the source of a function defines it.
+    """Return where the source of a function defines it, having seen that this is what runs.
 
     Raises:
-        PatchDrift: there is no source, or it has changed since.
+        PatchDrift: there is no source, or it has changed since the import.
     """
     filename = function.__code__.co_filename
+    linecache.checkcache(filename)
     lines = linecache.getlines(filename, function.__globals__)
     if not lines:
         raise PatchDrift(f"{patch.target}: its source {filename} cannot be read")
@@ -124,5 +119,11 @@ def definition(patch: Patch, function: FunctionType) -> syntax.Found:
         raise PatchDrift(
             f"{patch.target}: {filename} line {function.__code__.co_firstlineno} does not define it — "
             "the file changed after it was imported, or the function was made by a decorator"
+        )
+    as_read = _compiled(found[0], function)
+    if as_read is None or _shape(as_read) != _shape(function.__code__):
+        raise PatchDrift(
+            f"{patch.target}: {filename} does not compile to the code that runs — "
+            "the file changed after it was imported"
         )
     return found[0]

@@ -111,6 +111,17 @@ def test_a_wrapper_that_comes_later_is_called(site: Site, enable) -> None:
     assert upstream.Engine().plain(1) == "around ours"
 
 
+def test_a_file_that_changed_after_its_import_does_not_tell_what_runs(site: Site, enable) -> None:
+    patch = known(site, "static")
+    site.write(upstream=UPSTREAM.replace("def static(x):\n        return x", "def static(x):\n        return 3 * x"))
+    import upstream
+
+    site.write(upstream=UPSTREAM)
+    enable(patch)
+    assert upstream.Engine.static(1) == 3
+    assert "does not compile to the code that runs" in ascend_adapt.status()["static"].reason
+
+
 TABLE = """
 def fast(x): return x
 def of_somebody(x): return 2 * x
