@@ -184,7 +184,10 @@ class LossScale:
 
 @dataclass(frozen=True)
 class Precision:
-    """``dtype`` of weights and activations; masters and optimizer states are fp32; ``reduce`` is the gradients'."""
+    """``dtype`` of weights and activations; masters and optimizer states are fp32; ``reduce`` is the gradients'.
+
+    One of 16 bits is never rounded to the other: bf16's gradients overflow in fp16, fp16's would lose three bits.
+    """
 
     dtype: str = "fp32"
     reduce: str = "fp32"
@@ -193,6 +196,8 @@ class Precision:
     def __post_init__(self) -> None:
         one_of("dtype", self.dtype, DTYPES)
         one_of("reduce", self.reduce, DTYPES)
+        if {self.dtype, self.reduce} == {"fp16", "bf16"}:
+            raise ConfigError(f"reduce: {self.reduce!r}, expected 'fp32' or {self.dtype!r} — choose one of them")
 
 
 @dataclass(frozen=True)

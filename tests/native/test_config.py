@@ -29,6 +29,14 @@ def test_what_was_kept_is_what_was_meant():
         (lambda kept: kept["data"].update(train="text"), "config.data.train: 'text', expected tuple"),
         (lambda kept: kept["optimizer"].update(eps=None), "config.optimizer.eps: None, expected float"),
         (lambda kept: kept["checkpoint"].update(keep_last=0), "checkpoints to keep: 0, expected at least 1"),
+        (
+            lambda kept: kept["precision"].update(dtype="fp16", reduce="bf16"),
+            "reduce: 'bf16', expected 'fp32' or 'fp16",
+        ),
+        (
+            lambda kept: kept["precision"].update(dtype="bf16", reduce="fp16"),
+            "reduce: 'fp16', expected 'fp32' or 'bf16",
+        ),
         (lambda kept: kept["parallel"].update(tensor=3), "num_heads: 4, expected a multiple of tensor parallel size 3"),
     ],
 )
