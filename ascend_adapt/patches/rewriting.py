@@ -109,10 +109,7 @@ def definition(patch: Patch, function: FunctionType) -> syntax.Found:
     lines = linecache.getlines(filename, function.__globals__)
     if not lines:
         raise PatchDrift(f"{patch.target}: its source {filename} cannot be read")
-    try:
-        tree = ast.parse("".join(lines))
-    except SyntaxError as error:
-        raise PatchDrift(f"{patch.target}: its source {filename} does not parse: {error.msg}") from error
+    tree = syntax.parse("".join(lines), filename)
     bound = syntax.find(tree, _path(function), function.__code__.co_firstlineno)
     found = [one for one in bound if isinstance(one.node, syntax.Definition)]
     if len(found) != 1:

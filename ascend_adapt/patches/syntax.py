@@ -32,13 +32,22 @@ def parse_file(path: Path) -> ast.Module:
     Raises:
         PatchDrift: it does not parse here, for instance because it is Python 2.
     """
+    return parse(path.read_bytes(), str(path))
+
+
+def parse(source: str | bytes, name: str) -> ast.Module:
+    """Return the syntax tree of a source that is called ``name``.
+
+    Raises:
+        PatchDrift: as parse_file.
+    """
     try:
         with warnings.catch_warnings():
             # An invalid escape in somebody else's text is theirs; under -W error it would be a SyntaxError.
             warnings.simplefilter("ignore")
-            return ast.parse(path.read_bytes(), str(path))
+            return ast.parse(source, name)
     except SyntaxError as error:
-        raise PatchDrift(f"{path}: does not parse: {error.msg}, line {error.lineno}") from error
+        raise PatchDrift(f"{name}: does not parse: {error.msg}, line {error.lineno}") from error
 
 
 def find(tree: ast.Module, path: tuple[str, ...], line: int | None = None) -> list[Found]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import warnings
 from collections import ChainMap
 
 import pytest
@@ -120,6 +121,19 @@ def test_a_file_that_changed_after_its_import_does_not_tell_what_runs(site: Site
     enable(patch)
     assert upstream.Engine.static(1) == 3
     assert "does not compile to the code that runs" in ascend_adapt.status()["static"].reason
+
+
+def test_an_invalid_escape_in_upstreams_source_is_not_ours(site: Site, enable) -> None:
+    """Under -W error it would be drift, and Python 3.12 says it once more."""
+    patch = known(site, "static")
+    site.write(upstream=UPSTREAM + "PATTERN = '\\s'\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import upstream  # noqa: F401
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        enable(patch)
+    assert ascend_adapt.status()["static"].state == "applied", ascend_adapt.status()["static"].reason
 
 
 TABLE = """
