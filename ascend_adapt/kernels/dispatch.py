@@ -332,7 +332,19 @@ def attention_gradients_repeat() -> bool:
     """
     import torch
 
-    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.are_deterministic_algorithms_enabled() and not _torch_only_warns()
+
+
+def _torch_only_warns() -> bool:
+    import torch
+
+    told: bool = torch.is_deterministic_algorithms_warn_only_enabled()
+    return told
+
+
+# torch's compiler cuts a graph at that question, and makes code anew where the answer has changed. This is what
+# torch.compiler.assume_constant_result does, which imports all of the compiler.
+_torch_only_warns._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _told_to_repeat() -> bool:

@@ -225,6 +225,20 @@ def test_a_chosen_backend_costs_no_graph_break():
     torch.testing.assert_close(compiled(x), right)
 
 
+def test_nor_does_one_that_repeats():
+    x = torch.full((2,), 3.0)
+    compiled = torch.compile(
+        lambda x: x + 1 if dispatch.attention_gradients_repeat() else x * 2, backend="eager", fullgraph=True
+    )
+    try:
+        for told, result in (({"warn_only": False}, 4.0), ({"warn_only": True}, 6.0), ({"warn_only": False}, 4.0)):
+            torch.use_deterministic_algorithms(True, **told)
+            assert compiled(x).tolist() == [result] * 2
+            test_a_chosen_backend_costs_no_graph_break()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_a_choice_for_an_evaluation_leaves_compiled_training_as_it_is():
     x = torch.randn(2, 2, 5, 5)
     torch._dynamo.reset()
