@@ -65,6 +65,17 @@ def test_no_bit_differs_from_fsdp(mesh, by_fsdp, model, precision, sizes):
         assert torch.equal(one.local, other.local), one.name
 
 
+def test_the_same_steps_are_skipped(mesh, by_fsdp):
+    precision = Precision("fp16", loss_scale=LossScale(initial=2.0**19, hysteresis=1))
+    ours, *numbers = told("gpt2", precision, mesh, micro=4)
+    by_fsdp()
+    theirs, *others = told("gpt2", precision, mesh, micro=4)
+    assert [skipped for _, _, skipped in numbers[0]] == [True, False]
+    assert repr(numbers) == repr(others)  # of a skipped step the norm is no number, which is equal to none
+    for one, other in zip(ours.parameters, theirs.parameters, strict=True):
+        assert torch.equal(one.local, other.local), one.name
+
+
 def test_what_one_saves_the_other_takes_up(mesh, by_fsdp, tmp_path, monkeypatch):
     first = Case("", "gpt2", {"micro": 4}, steps=2, dtype="bf16")
     straight = train(replace(first, steps=4), mesh)
