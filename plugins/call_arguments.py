@@ -8,8 +8,11 @@ from ascend_adapt.errors import PatchDrift
 
 
 def known(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the arguments by their names, or None if ``names`` lack one: such a call is for upstream's own code."""
-    if len(args) > len(names) or not kwargs.keys() <= set(names):
+    """Return the arguments by their names, or None if ``names`` lack one, or one is given twice.
+
+    Such a call is for upstream's own code.
+    """
+    if len(args) > len(names) or not kwargs.keys() <= set(names[len(args) :]):
         return None
     return {**dict(zip(names, args, strict=False)), **kwargs}
 

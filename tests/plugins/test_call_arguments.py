@@ -24,6 +24,7 @@ NAMES = ("input", "mask")
         ((1, 2), {}, {"input": 1, "mask": 2}),
         ((1, 2, 3), {}, None),
         ((1,), {"sinks": 3}, None),
+        ((1,), {"input": 3}, None),
     ],
 )
 def test_arguments_by_their_names(args, kwargs, expected) -> None:
