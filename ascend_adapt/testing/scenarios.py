@@ -153,7 +153,7 @@ def in_another_host(scene: Scene) -> None:
     assert isinstance(host, Host)
     for marker in host.present:
         if (scene.folder / marker).stat().st_size:
-            raise NotShown(f"{marker} marks the host and is the target itself")
+            raise NotShown(f"{marker} marks the host and is the target itself, or tells its version")
         (scene.folder / marker).unlink()
     scene.enable()
     scene.import_target()

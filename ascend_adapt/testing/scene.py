@@ -91,6 +91,8 @@ class Scene:
                 with contextlib.suppress(ModuleNotFoundError):
                     ask(package)
                     break
+        for name in stand_in.telling_of_versions(self.patch):
+            ask(name)
 
     def take_alias(self, name: str) -> None:
         """Import a new module that copies the target with ``from module import name``, as users do."""

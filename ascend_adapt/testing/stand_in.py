@@ -17,7 +17,7 @@ from typing import Any
 from ascend_adapt.errors import AdaptError, PatchDrift
 from ascend_adapt.patches import static, syntax
 from ascend_adapt.patches.host import Host
-from ascend_adapt.patches.installation import SourceTree
+from ascend_adapt.patches.installation import SourceTree, packages_named
 from ascend_adapt.patches.spec import Patch
 from ascend_adapt.probe import find_root
 
@@ -180,10 +180,21 @@ def write_around(patch: Patch, folder: Path, versions: Mapping[str, str]) -> Non
             file.parent.mkdir(parents=True, exist_ok=True)
             if not file.exists():
                 file.touch()
+        for name in telling_of_versions(patch):
+            path = folder.joinpath(*name.split("."), "__init__.py")
+            told = next(version for one, version in versions.items() if packages_named(one, (name,)))
+            path.write_text(f"__version__ = {told!r}\n")
     for name, version in versions.items():
         info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def telling_of_versions(patch: Patch) -> list[str]:
+    """Return modules of the patch's first host whose version it requires, while its target is of another library."""
+    modules = [host.module for host in patch.hosts[:1] if isinstance(host, Host)]
+    required = {name for one in patch.requires for name in packages_named(one.name, modules)}
+    return sorted(required - set(patch.target.packages))
 
 
 def source(patch: Patch, shape: Shape) -> str:

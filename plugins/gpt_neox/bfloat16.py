@@ -42,8 +42,10 @@ def fp16_of_bfloat16(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs:
 
 
 def reads_the_type(original: Any) -> str:
-    """Return why nothing is needed in a version that knows no section bf16, v2.0, or an empty text."""
-    return "" if "bf16" in original.__code__.co_names else "its precision is that of the type"
+    """Return why nothing is needed in v2.0, which reads the type and knows no section bf16, or an empty text."""
+    code = original.__code__
+    is_v2 = "type" in code.co_consts and "bf16" not in code.co_names
+    return "its precision is that of the type" if is_v2 else ""
 
 
 @wrap(
