@@ -180,10 +180,10 @@ def write_around(patch: Patch, folder: Path, versions: Mapping[str, str]) -> Non
             file.parent.mkdir(parents=True, exist_ok=True)
             if not file.exists():
                 file.touch()
-        for name in telling_of_versions(patch):
-            path = folder.joinpath(*name.split("."), "__init__.py")
-            told = next(version for one, version in versions.items() if packages_named(one, (name,)))
-            path.write_text(f"__version__ = {told!r}\n")
+    for name in telling_of_versions(patch):
+        path = folder.joinpath(*name.split("."), "__init__.py")
+        told = next(version for one, version in versions.items() if packages_named(one, (name,)))
+        path.write_text(f"__version__ = {told!r}\n")
     for name, version in versions.items():
         info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
