@@ -55,6 +55,7 @@ def sides(monkeypatch, tmp_path, losses: dict[str, tuple[float, ...]]) -> tuple[
 
     def run(job, place, *, disable=(), adapt=True) -> Ended:
         kind = "needed" if disable else "adapted" if adapt else "plain"
+        kind += " in fp32" * (place.dtype == "float32")
         ran.append(kind)
         told = losses.get(kind, ())
         Path(job.variables["UPSTREAM_RUNS_PEAKS"], "0-1.json").write_text(json.dumps({"allocated": 2**30, "card": "X"}))
@@ -85,6 +86,29 @@ def test_what_does_not_run_plain_is_compared_without_what_is_for_speed(monkeypat
 def test_adapted_must_run_and_tell_the_same_losses(monkeypatch, tmp_path, adapted) -> None:
     _, code = sides(monkeypatch, tmp_path, {"plain": (3.0,) * 8, "adapted": adapted})
     assert code == 1
+
+
+@pytest.mark.parametrize(
+    ("exact", "code"),
+    [
+        ((3.0, 9.3, 3.0, 3.0), 0),  # they part where plain, too, is far from fp32
+        ((3.0, 9.0, 3.0, 3.0), 1),  # where plain is not
+        ((3.0, 9.3, 3.0), 1),
+        ((), 1),
+    ],
+)
+def test_what_is_apart_is_held_against_plain_in_fp32(monkeypatch, tmp_path, capsys, exact, code) -> None:
+    losses = {"plain": (3.001, 9.01, 3.001, 3.001), "adapted": (3.001, 9.3, 3.001, 2.999), "plain in fp32": exact}
+    ran, seen = sides(monkeypatch, tmp_path, losses)
+    assert (ran, seen) == ([*["plain", "adapted"] * 2, "plain in fp32"], code)
+    assert "losses at most 3.1e-02 apart, of 1e-02, at step 2 (9.01 and 9.3)" in capsys.readouterr().out
+
+
+def test_a_steady_distance_is_no_noise(capsys) -> None:
+    """Every loss 1 % off, of which plain's worst step is, too."""
+    assert not compare.within_noise((3.0,) * 4, (3.03, 3.001, 3.001, 3.001), (3.03,) * 4)
+    told = capsys.readouterr().out
+    assert "plain from float32: at most 9.9e-03, at step 1 (3 and 3.03); at the median step 3.3e-04" in told
 
 
 def test_where_two_runs_part_is_told() -> None:
