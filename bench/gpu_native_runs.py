@@ -5,7 +5,9 @@ straight; the same run killed with SIGKILL, all ranks at once, after its save at
 gradient norms of the two are compared, step by step. ``precision``: one GPU, 300 steps in fp32, bf16 and fp16 on the
 same samples. ``--tiny`` is the same on the CPU with a model of two layers, to try this script.
 
-Runs are --deterministic, so that equal is equal: with --free they need not repeat, and may be faster.
+Runs are --deterministic, so that equal is equal: with --free they need not repeat, and may be faster. ``--hosts 2``
+is for a mesh of more ranks than there are GPUs: an ascend-run for each half of them, as on two hosts, here both on this
+one. Ranks share GPUs, and NCCL goes by sockets from half to half, so times mean nothing. ``--steps 40`` is shorter.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ import json
 import os
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,12 +91,15 @@ class Runs:
     folder: Path
     repeats: bool
     compiled: bool
+    hosts: int = 1
 
     def command(
         self, name: str, mesh: Mesh, dtype: str, steps: int, *, saves: bool = False, dropout: float = 0.1
     ) -> list[str]:
+        """Return what is started for each host, but for what tells it which one it is."""
         size, run_dir = self.size, str(self.folder / name)
-        launch = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", str(mesh.ranks), "--device", size.device]
+        launch = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", size.device]
+        launch += ["--nproc", str(mesh.ranks // self.hosts)]
         launch += ["--deterministic"] * self.repeats + ["--compile"] * self.compiled
         words = [
             *size.words.split(),
@@ -119,14 +125,32 @@ class Runs:
             words += ["--deepspeed_config", str(path)]
         if saves:
             words += ["--save", run_dir, "--load", run_dir, "--save-interval", str(size.save_at)]
-        return [*launch, "--log-dir", run_dir, "--native", "megatron", *words]
+        return [*launch, "--native", "megatron", *words]
 
-    def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.size.environ})
+    def start(self, name: str, command: list[str]) -> list[subprocess.Popen[bytes]]:
+        """Start the job: a launcher for each host."""
+        port, native = free_port(), command.index("--native")
+        started = []
+        for host, run_dir in enumerate(self.run_dirs(name)):
+            variables = {**os.environ, **self.size.environ}
+            ours = ["--log-dir", str(run_dir)]
+            if self.hosts > 1:
+                ours += ["--num-nodes", str(self.hosts), "--node-rank", str(host)]
+                ours += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+                # Two ranks of one host that NCCL finds on one GPU are an error to it; of two hosts they are not.
+                variables |= {"NCCL_HOSTID": str(host), "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+            with (self.folder / f"{name}.log").open("ab") as log:
+                whole = [*command[:native], *ours, *command[native:]]
+                started.append(subprocess.Popen(whole, stdout=log, stderr=log, env=variables))
+        return started
+
+    def run_dirs(self, name: str) -> list[Path]:
+        """Return the run directory of each host; the first one's is where a run saves."""
+        return [self.folder / (f"{name}-host-{host}" if host else name) for host in range(self.hosts)]
 
     def finish(self, name: str, command: list[str]) -> None:
-        if self.start(name, command).wait():
+        codes = [job.wait() for job in self.start(name, command)]
+        if any(codes):
             raise SystemExit(f"{name}: it failed\n{self.log(name)[-4000:]}")
 
     def log(self, name: str) -> str:
@@ -146,20 +170,20 @@ def straight_killed_and_resumed(runs: Runs, name: str) -> dict[str, Any]:
 
     killed = f"{name}-killed"
     command = runs.command(killed, mesh, "bf16", size.steps, saves=True)
-    job = runs.start(killed, command)
+    jobs = runs.start(killed, command)
     tracker = runs.folder / killed / "latest_checkpointed_iteration.txt"
     until = time.monotonic() + 300
     while not tracker.exists():
-        if job.poll() is not None or time.monotonic() > until:
+        if any(job.poll() is not None for job in jobs) or time.monotonic() > until:
             raise SystemExit(f"{killed}: ended, or hung, before it had saved\n{runs.log(killed)[-4000:]}")
         time.sleep(0.01)
-    ranks = ranks_of(runs.folder / killed)
+    ranks = [pid for run_dir in runs.run_dirs(killed) for pid in ranks_of(run_dir)]
     for pid in ranks:
         os.kill(pid, signal.SIGKILL)
-    code = job.wait()
+    codes = [job.wait() for job in jobs]
     before = runs.rows(killed)
-    if len(ranks) != mesh.ranks or not code or len(before) >= size.steps:
-        raise SystemExit(f"{killed}: {len(ranks)} ranks killed, code {code}, {len(before)} steps done: too late")
+    if len(ranks) != mesh.ranks or not all(codes) or len(before) >= size.steps:
+        raise SystemExit(f"{killed}: {len(ranks)} ranks killed, codes {codes}, {len(before)} steps done: too late")
     began = time.monotonic()
     runs.finish(killed, command)
     resumed = runs.rows(killed)
@@ -197,6 +221,13 @@ def compared(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str
     apart = [step for step, left, right in pairs if left != right]
     largest = max((abs(left - right) / abs(left) for _, left, right in pairs), default=0.0)
     return {"steps": len(other), "bit_for_bit": not apart, "first_apart": apart[0] if apart else None, "most": largest}
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def ranks_of(run_dir: Path) -> list[int]:
@@ -263,13 +294,17 @@ def main() -> int:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--free", action="store_true", help="without --deterministic")
     parser.add_argument("--compile", action="store_true", help="with torch.compile")
+    parser.add_argument("--hosts", type=int, default=1, help="as on so many hosts, all of them this machine")
+    parser.add_argument("--steps", type=int, help="instead of 200, with the save after half of them")
     asked = parser.parse_args()
     size, good = TINY if asked.tiny else M345, True
+    if asked.steps:
+        size = replace(size, steps=asked.steps, save_at=asked.steps // 2)
+    if uneven := [part for part in asked.parts if part in MESHES and MESHES[part].ranks % asked.hosts]:
+        parser.error(f"--hosts {asked.hosts}: {uneven[0]} has {MESHES[uneven[0]].ranks} ranks — choose a divisor")
     print(card(size.device), flush=True)
     with tempfile.TemporaryDirectory(prefix="native-runs-") as folder:
-        runs = Runs(
-            str(Path(asked.data).absolute()), size, Path(folder), repeats=not asked.free, compiled=asked.compile
-        )
+        runs = Runs(str(Path(asked.data).absolute()), size, Path(folder), not asked.free, asked.compile, asked.hosts)
         for part in asked.parts:
             began = time.monotonic()
             told = precision(runs) if part == "precision" else [straight_killed_and_resumed(runs, part)]
