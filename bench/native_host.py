@@ -2,7 +2,8 @@
 
 ``python bench/native_host.py CHECKOUT`` trains a model of GPT-2 345M's depth whose tensors are so small that a step is
 the host's work and little else: 24 layers, hidden size 16, 8 tokens. Both sides take turns, each turn in a process of
-its own; of a turn the median of the processor's seconds counts, which others that are busy there disturb least.
+its own; of a turn the median of the processor's seconds counts, which others that are busy there disturb least. Of two
+ranks one is there, and what it sends ends at once (torch's fake process group): what gloo does on a CPU, no GPU's does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,45 +24,73 @@ from rich.table import Table
 
 HERE = Path(__file__).resolve().parents[1]
 WARM_UP, STEPS = 5, 30
-KINDS = {"fp32": ("fp32", 1), "bf16": ("bf16", 1), "bf16, 4 micro batches": ("bf16", 4)}
 
 
-def configuration(dtype: str, micro_batches: int) -> Any:
-    """Return a run of the small model on one rank."""
-    from ascend_adapt.recipes import dialects
+@dataclass(frozen=True)
+class Kind:
+    """A run, on as many ranks as its axes have."""
 
-    words = "--num-layers 24 --hidden-size 16 --num-attention-heads 2 --seq-length 8 --max-position-embeddings 8 "
-    words += "--micro-batch-size 1 --train-iters 10 --lr 1e-3 --vocab-size 96 --make-vocab-size-divisible-by 1 "
-    words += "--hidden-dropout 0 --attention-dropout 0 --clip-grad 1.0 --data-path none --split 1,0,0 --eval-iters 0"
-    told = [*words.split(), "--global-batch-size", str(micro_batches)]
-    config, _ = dialects.read("megatron", [*told, "--bf16"] if dtype == "bf16" else told).build(1)
-    return config
+    dtype: str = "bf16"
+    micro_batches: int = 1
+    tensor: int = 1
+    data: int = 1
+    zero_stage: int = 0
+    dropout: float = 0.0
+
+    @property
+    def config(self) -> Any:
+        """The configuration."""
+        from ascend_adapt.recipes import dialects
+
+        words = "--num-layers 24 --hidden-size 16 --num-attention-heads 2 --seq-length 8 --max-position-embeddings 8 "
+        words += "--micro-batch-size 1 --train-iters 10 --lr 1e-3 --vocab-size 96 --make-vocab-size-divisible-by 1 "
+        words += "--clip-grad 1.0 --data-path none --split 1,0,0 --eval-iters 0 "
+        words += f"--hidden-dropout {self.dropout} --attention-dropout {self.dropout} "
+        words += f"--tensor-model-parallel-size {self.tensor} --global-batch-size {self.micro_batches * self.data}"
+        told = [*words.split(), *(["--bf16"] if self.dtype == "bf16" else [])]
+        config, _ = dialects.read("megatron", told).build(self.tensor * self.data)
+        return replace(config, parallel=replace(config.parallel, zero_stage=self.zero_stage))
+
+
+KINDS = {
+    "fp32": Kind("fp32"),
+    "bf16": Kind(),
+    "bf16, 4 micro batches": Kind(micro_batches=4),
+    "bf16, dropout": Kind(dropout=0.1),
+    "tensor 2, bf16, dropout": Kind(tensor=2, dropout=0.1),
+    **{f"data 2, ZeRO-{stage}, bf16": Kind(data=2, zero_stage=stage) for stage in range(4)},
+    "data 2, ZeRO-1, bf16, 4 micro batches": Kind(data=2, zero_stage=1, micro_batches=4),
+}
 
 
 def measure() -> dict[str, float]:
     """Return the median seconds of a step, by kind of run."""
     import torch
+
+    torch.set_num_threads(1)
+    return {name: median_seconds(kind) for name, kind in KINDS.items()}
+
+
+def median_seconds(kind: Kind) -> float:
+    """Return the median of the processor's seconds for a step of one rank."""
+    import torch
     import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from ascend_adapt.native import mesh as meshes
     from ascend_adapt.native.trainer import Trainer
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    told = {}
-    for kind, (dtype, micro_batches) in KINDS.items():
-        config = configuration(dtype, micro_batches)
-        trainer = Trainer(config, meshes.build(config.parallel, torch.device("cpu")))
-        ids = torch.randint(0, 90, (micro_batches, 9), generator=torch.Generator().manual_seed(0))
-        batch = {"tokens": ids[:, :-1], "labels": ids[:, 1:], "loss_mask": torch.ones(micro_batches, 8)}
-        seconds = []
-        for _ in range(WARM_UP + STEPS):
-            began = time.process_time()
-            trainer.step(batch, micro_batches, 1e-3, 0.1)
-            seconds.append(time.process_time() - began)
-        told[kind] = statistics.median(seconds[WARM_UP:])
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=kind.tensor * kind.data)
+    trainer = Trainer(kind.config, meshes.build(kind.config.parallel, torch.device("cpu")))
+    ids = torch.randint(0, 90, (kind.micro_batches, 9), generator=torch.Generator().manual_seed(0))
+    batch = {"tokens": ids[:, :-1], "labels": ids[:, 1:], "loss_mask": torch.ones(kind.micro_batches, 8)}
+    seconds = []
+    for _ in range(WARM_UP + STEPS):
+        began = time.process_time()
+        trainer.step(batch, kind.micro_batches, 1e-3, 0.1)
+        seconds.append(time.process_time() - began)
     dist.destroy_process_group()
-    return told
+    return statistics.median(seconds[WARM_UP:])
 
 
 def turn(checkout: Path) -> dict[str, float]:

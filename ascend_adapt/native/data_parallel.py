@@ -1,17 +1,17 @@
-"""ZeRO by FSDP2: masters of the parameters in fp32, cut over data-parallel ranks or whole on each, gathered to compute.
-
-One data-parallel rank has nothing to share, and does without, unless its masters wait in host memory, or ZeRO-3 asks
-for the memory that 16-bit weights of all blocks take.
+"""ZeRO: masters of the parameters in fp32, cut over data-parallel ranks or whole on each.
 
 | ZeRO | parameters | between micro batches |
 |---|---|---|
 | 0 | whole on each rank | gradients stay on the rank; the last micro batch sums them |
-| 1 | cut, gathered once a pass | the same |
-| 2 | cut, gathered once a pass | every micro batch sums gradients, and each rank keeps its piece |
+| 1 | cut, gathered once a step | the same |
+| 2 | cut, gathered once a step | every micro batch sums gradients, and each rank keeps its piece |
 | 3 | cut, gathered for each block, forward and backward | the same |
 
-FSDP cuts what tensor parallelism left: its mesh has one axis, and knows nothing of tensor-parallel ranks. Seen on 2 x 2
-gloo ranks, ZeRO-3: losses and norms of one process, and what distributed.checkpoint saved is read on 1 and 4 tensor
+The last is FSDP2's, as is all of it where masters wait in host memory; the others are ``working_copies``'. One
+data-parallel rank has nothing to share, but ZeRO-3 asks for the memory that 16-bit weights of all blocks take.
+
+Both cut what tensor parallelism left: FSDP's mesh has one axis, and knows nothing of tensor-parallel ranks. Seen on 2 x
+2 gloo ranks, ZeRO-3: losses and norms of one process, and what distributed.checkpoint saved is read on 1 and 4 tensor
 ranks and 2 data ranks (``native.state`` says how a piece lies in the whole).
 """
 
@@ -31,20 +31,18 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def place(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
-    """Give the parameters, which have shapes only, memory on the device: one rank's own, or FSDP's over data ranks.
+    """Give the parameters, which have shapes only, memory on the device, each rank's own.
 
     What is not fp32 is computed from fp32 masters, and its gradients are summed in ``precision.reduce``.
     """
-    spares_weights = mesh.parallel.zero_stage == 3 and precision.dtype != "fp32"
-    if mesh.parallel.data > 1 or spares_weights or is_offloaded(mesh):
+    is_alone = mesh.parallel.data == 1
+    if is_offloaded(mesh) or (mesh.parallel.zero_stage == 3 and not (is_alone and precision.dtype == "fp32")):
         shard(decoder, mesh, precision)
         decoder.to_empty(device="cpu" if is_offloaded(mesh) else mesh.device)
-        return
-    decoder.to_empty(device=mesh.device)
-    if precision.dtype != "fp32":
-        # Under ZeRO 2 FSDP sums micro batches in the pieces that it has reduced, which are fp32.
-        sums = "fp32" if mesh.parallel.zero_stage == 2 else precision.reduce
-        decoder.copies = WorkingCopies(decoder, DTYPES[precision.dtype], DTYPES[sums])
+    elif is_alone and precision.dtype == "fp32":
+        decoder.to_empty(device=mesh.device)
+    else:
+        decoder.copies = WorkingCopies(decoder, mesh, DTYPES[precision.dtype], DTYPES[precision.reduce])
 
 
 def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
@@ -85,11 +83,10 @@ def before_backward(decoder: Decoder, parallel: Parallel, *, is_last: bool) -> N
         decoder.set_requires_gradient_sync(is_last or parallel.zero_stage >= 2)
         decoder.set_reshard_after_backward(is_last or parallel.zero_stage == 3)
     elif decoder.copies is not None:
-        decoder.copies.add_gradients()
+        decoder.copies.begin_backward(is_last=is_last)
 
 
 def after_passes(decoder: Decoder) -> None:
     """Say that the step's last backward pass is done: the parameters have their gradients now."""
     if decoder.copies is not None:
-        decoder.copies.add_gradients()
         decoder.copies.hand_over()

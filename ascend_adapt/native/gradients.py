@@ -40,7 +40,7 @@ def complete(parameters: Sequence[Placed], mesh: Mesh, *, tied: bool) -> None:
     """Sum the gradients of which ranks have parts: over tensor-parallel ranks, and those of a ``tied`` embedding.
 
     Under sequence parallelism a norm, a bias after a row-parallel layer and positions see a piece of the sequence on
-    each rank. Data-parallel ranks are FSDP's.
+    each rank. Data-parallel ranks' are summed already.
     """
     if mesh.parallel.sequence:
         _all_reduce([one.gradient for one in parameters if one.layout.partial], mesh.group("tensor"))

@@ -48,9 +48,9 @@ class Declared(nn.Module):
             self.layouts[name] = layout
         self.register_parameter(name, None if shape is None else nn.Parameter(torch.empty(shape)))
 
-    def compute_with(self, name: str, copy: nn.Parameter) -> None:
-        """Take a copy in the place of a parameter, which becomes its master."""
-        self.masters[name] = getattr(self, name)
+    def compute_with(self, name: str, copy: nn.Parameter, master: nn.Parameter) -> None:
+        """Take a copy in the place of a parameter, and as what is trained its master, or this rank's rows of it."""
+        self.masters[name] = master
         setattr(self, name, copy)
 
     def trained(self, name: str) -> nn.Parameter:
@@ -66,6 +66,8 @@ class Placed:
     name: str
     parameter: nn.Parameter
     layout: Layout
+    shape: tuple[int, ...]
+    """That of all data-parallel ranks' rows together."""
 
     @property
     def local(self) -> torch.Tensor:
@@ -80,11 +82,11 @@ class Placed:
     @property
     def is_matrix(self) -> bool:
         """Whether it has more than one axis: no bias and no weight of a norm."""
-        return bool(self.parameter.dim() > 1)
+        return len(self.shape) > 1
 
     def whole_shape(self, tensor_ranks: int) -> tuple[int, ...]:
         """Return the shape of the parameter over all ranks."""
-        shape = list(self.parameter.shape)
+        shape = list(self.shape)
         if self.layout.cut is not None:
             shape[self.layout.cut] *= tensor_ranks
         return tuple(shape)
@@ -98,7 +100,8 @@ def placed(models: Iterable[nn.Module]) -> list[Placed]:
             if isinstance(module, Declared):
                 for name, layout in module.layouts.items():
                     whole_name = layout.copy_of or (f"{prefix}.{name}" if prefix else name)
-                    found.append(Placed(whole_name, module.trained(name), layout))
+                    shape = tuple(getattr(module, name).shape)
+                    found.append(Placed(whole_name, module.trained(name), layout, shape))
     return found
 
 

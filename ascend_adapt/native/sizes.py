@@ -64,11 +64,9 @@ def memory_bytes(config: TrainConfig, pipeline_rank: int) -> dict[str, int]:
     offloads = parallel.offload_optimizer or parallel.offload_parameters
     if offloads:
         masters = optimizer = 0
-    gradients = _BYTES[precision.reduce] * -(-own // (parallel.data if parallel.zero_stage >= 2 else 1))
-    if parallel.data == 1 and parallel.zero_stage < 3 and precision.dtype != "fp32" and not offloads:
-        # FSDP sums those of a block at a time. Without, 16-bit ones of all blocks (of the last micro batch, or the sums
-        # where those are of 16 bits) and the masters' are there together.
-        gradients = (element + 4) * own
+    # Sums of this rank's micro batches, or the masters' gradients, fp32; 16-bit ones are there bucket by bucket.
+    summed = _BYTES[precision.reduce] * -(-own // (parallel.data if parallel.zero_stage >= 2 else 1))
+    gradients = max(summed, 4 * -(-own // shards))
     parts = {
         "parameters": masters + gathered,
         "gradients": gradients,

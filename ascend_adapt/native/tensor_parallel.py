@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
+from ascend_adapt.native import collectives
 from ascend_adapt.native.config import Init
 from ascend_adapt.native.mesh import Mesh
 from ascend_adapt.native.parameters import Declared, Layout
@@ -122,19 +123,11 @@ def _all_reduce(x: torch.Tensor, group: Any) -> torch.Tensor:
     return total
 
 
-def _named(name: str, before: str) -> Any:
-    """Return a collective by torch 2.13's name, which calls the one before deprecated, where there is one.
-
-    Looked up at each call: torch_npu, and what profiles a job, put their own in its place after this module is there.
-    """
-    return getattr(dist, name, None) or getattr(dist, before)
-
-
 def _all_gather(x: torch.Tensor, group: Any) -> torch.Tensor:
     """Return [B, S, H] of every rank's [B, s, H]."""
     mine = x.transpose(0, 1).contiguous()
     whole = mine.new_empty((mine.shape[0] * dist.get_world_size(group), *mine.shape[1:]))
-    _named("all_gather_single", "all_gather_into_tensor")(whole, mine, group=group)
+    collectives.all_gather(whole, mine, group)
     return whole.transpose(0, 1)
 
 
@@ -142,7 +135,7 @@ def _reduce_scatter(x: torch.Tensor, group: Any) -> torch.Tensor:
     """Return this rank's [B, s, H] of the sum of every rank's [B, S, H]."""
     whole = x.transpose(0, 1).contiguous()
     mine = whole.new_empty((whole.shape[0] // dist.get_world_size(group), *whole.shape[1:]))
-    _named("reduce_scatter_single", "reduce_scatter_tensor")(mine, whole, group=group)
+    collectives.reduce_scatter(mine, whole, group)
     return mine.transpose(0, 1)
 
 

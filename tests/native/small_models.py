@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
+from ascend_adapt.native import data_parallel
+from ascend_adapt.native import trainer as trainers
 from ascend_adapt.native.config import (
     Batch,
     Checkpoint,
@@ -68,6 +71,7 @@ MODELS = {
     "gated": GATED,
     "gpt_j_tied": replace(NEOX, shared_norm=True),
     "neox_4h": replace(NEOX, ffn_hidden_size=128),
+    "odd": replace(GPT2, max_positions=LENGTH + 1),
 }
 
 
@@ -117,17 +121,21 @@ class Case:
     sizes: dict = field(default_factory=dict)
     steps: int = 20
     dtype: str = "fp32"
+    reduce: str = "fp32"
     initial_scale: float = 2.0**12
     loss_mean: str = "micro_batches"
     load: str | None = None
     save: str | None = None
+    by_fsdp: bool = False
 
     @property
     def settings(self):
         """The configuration."""
         made = config(MODELS[self.model], **self.sizes)
         checkpoint = Checkpoint(load=self.load, save=self.save)
-        precision = Precision(self.dtype, loss_scale=LossScale(initial=self.initial_scale, hysteresis=1))
+        precision = Precision(
+            self.dtype, reduce=self.reduce, loss_scale=LossScale(initial=self.initial_scale, hysteresis=1)
+        )
         return replace(made, precision=precision, checkpoint=checkpoint, logging=Logging(loss_mean=self.loss_mean))
 
 
@@ -142,10 +150,17 @@ class Told:
     skipped: list[bool] = field(default_factory=list)
 
 
+def place_by_fsdp(decoder, mesh, precision):
+    """Place parameters by FSDP, which is the specification of what the trainer has in its place."""
+    data_parallel.shard(decoder, mesh, precision)
+    decoder.to_empty(device=mesh.device)
+
+
 def train(case, mesh):
     """Train on this rank."""
     settings, told = case.settings, Told([], [], [])
-    trainer = Trainer(settings, mesh)
+    with patch.object(trainers, "place", place_by_fsdp if case.by_fsdp else trainers.place):
+        trainer = Trainer(settings, mesh)
     progress, _ = load(trainer)
 
     def mine(step):

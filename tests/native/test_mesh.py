@@ -70,7 +70,7 @@ def test_the_parts_are_the_whole(cut):
         shape = list(whole.shape)
         if cut is not None:
             shape[cut] //= parallel.tensor
-        one = Placed("weight", torch.nn.Parameter(torch.empty(shape)), Layout(0.0, cut=cut))
+        one = Placed("weight", torch.nn.Parameter(torch.empty(shape)), Layout(0.0, cut=cut), shape)
         held = {(mesh.tensor_rank, mesh.data_rank): part(whole, one, mesh) for mesh in meshes(parallel)}
         columns = [torch.cat([held[t, d] for d in range(parallel.data)]) for t in range(parallel.tensor)]
         if cut is None:

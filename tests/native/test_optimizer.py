@@ -27,7 +27,7 @@ class Pair:
 def pair():
     torch.manual_seed(0)
     shapes = {"layer.weight": (5, 3), "layer.bias": (5,), "norm.weight": (4,)}
-    ours = [Placed(name, nn.Parameter(torch.randn(shape)), Layout(0.0)) for name, shape in shapes.items()]
+    ours = [Placed(name, nn.Parameter(torch.randn(shape)), Layout(0.0), shape) for name, shape in shapes.items()]
     return Pair(ours, [nn.Parameter(one.parameter.detach().clone()) for one in ours])
 
 

@@ -1,4 +1,4 @@
-"""16-bit copies of one data-parallel rank's masters, beside FSDP, which casts and sums as the specification of both."""
+"""Copies that modules compute with, beside FSDP, which casts, cuts and sums as the specification of both."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed as dist
-from native.small_models import GPT2, MODELS, Case, batch, config, train
+from native.small_models import GPT2, MODELS, Case, batch, config, place_by_fsdp, train
 
 from ascend_adapt.native import data_parallel, trainer
 from ascend_adapt.native import mesh as meshes
@@ -26,11 +26,7 @@ def mesh():
 def by_fsdp(monkeypatch):
     """Call it: from then on FSDP holds one rank's parameters too."""
 
-    def place(decoder, mesh, precision):
-        data_parallel.shard(decoder, mesh, precision)
-        decoder.to_empty(device=mesh.device)
-
-    return lambda: monkeypatch.setattr(trainer, "place", place)
+    return lambda: monkeypatch.setattr(trainer, "place", place_by_fsdp)
 
 
 def told(model, precision, mesh, **sizes):
@@ -107,3 +103,34 @@ def test_passes_see_what_became_of_the_masters(mesh):
     for one in made.parameters:
         one.local.mul_(0.5)
     assert made.evaluate(batch(0, settings), 8) != before
+
+
+def test_no_bit_differs_from_fsdp_on_two_ranks(train_on, tmp_path):
+    """Where rows divide and where not, in several buckets; what one saves the other takes up."""
+    cases = [
+        Case("whole, fp32", "odd", {"data": 2}),
+        Case("whole, bf16", "gated", {"data": 2, "micro": 4, "recompute": "full"}, dtype="bf16"),
+        Case("cut, fp32", "neox", {"data": 2, "zero_stage": 1}),
+        Case("cut, bf16", "odd", {"data": 2, "zero_stage": 1}, dtype="bf16"),
+        Case("cut, sums in bf16", "odd", {"data": 2, "zero_stage": 1}, dtype="bf16", reduce="bf16"),
+        Case("cut, sums in fp16", "gpt2", {"data": 2, "zero_stage": 1, "micro": 4}, dtype="fp16", reduce="fp16"),
+        Case("each pass summed", "odd", {"data": 2, "zero_stage": 2}, dtype="bf16", reduce="bf16"),
+    ]
+    begun = [replace(case, steps=3, save=str(tmp_path / case.name)) for case in cases]
+    begun += [replace(case, name=f"{case.name}, FSDP", save=f"{case.save} by FSDP", by_fsdp=True) for case in begun]
+    first = train_on(2, begun)
+    # Each goes on from what the other has saved.
+    then = train_on(
+        2,
+        [
+            replace(
+                case, load=f"{case.save} by FSDP" if not case.by_fsdp else case.save.removesuffix(" by FSDP"), save=None
+            )
+            for case in begun
+        ],
+    )
+    for case in cases:
+        for told in (first, then):
+            assert told[case.name] == told[f"{case.name}, FSDP"], case.name
+        assert not any(first[case.name].skipped), case.name
+        assert then[case.name].evaluated[0] == first[case.name].evaluated[1], case.name
