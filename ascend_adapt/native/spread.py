@@ -74,7 +74,7 @@ class StepTimes:
         mlp = [devices.seconds_between(*pair) for pair in self._moments]
         mine = (statistics.fmean(self._samples or [0.0]), statistics.median(mlp or [0.0]))
         self._steps = len(self._samples)
-        told = self._group.together(lambda: mine)
+        told = self._group.numbers(mine)
         self._samples.clear()
         self._moments.clear()
         return {part: Spread.of([times[number] for times in told]) for number, part in enumerate(self._parts)}

@@ -117,12 +117,6 @@ class VocabularyParallelEmbedding(Declared):
         return self.tp.leave(partial.masked_fill(elsewhere[..., None], 0.0))
 
 
-def _all_reduce(x: torch.Tensor, group: Any) -> torch.Tensor:
-    total = x.contiguous().clone()
-    dist.all_reduce(total, group=group)
-    return total
-
-
 def _all_gather(x: torch.Tensor, group: Any) -> torch.Tensor:
     """Return [B, S, H] of every rank's [B, s, H]."""
     mine = x.transpose(0, 1).contiguous()
@@ -139,6 +133,9 @@ def _reduce_scatter(x: torch.Tensor, group: Any) -> torch.Tensor:
     return mine.transpose(0, 1)
 
 
+# The sums are written over what was added: a matrix product that nobody else holds, so that it need not be copied.
+
+
 class _Copy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
@@ -147,13 +144,17 @@ class _Copy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _all_reduce(grads[0], ctx.group), None
+        total = grads[0].contiguous()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
 
 
 class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
-        return _all_reduce(x, group)
+        ctx.mark_dirty(x)
+        dist.all_reduce(x, group=group)
+        return x
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:

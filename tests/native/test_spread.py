@@ -35,8 +35,8 @@ class Group:
     def __init__(self, others):
         self.others = others
 
-    def together(self, work):
-        return [work(), *self.others]
+    def numbers(self, mine):
+        return [mine, *self.others]
 
 
 def times(others):
