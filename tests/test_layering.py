@@ -115,8 +115,8 @@ MAY_IMPORT["ascend_adapt.launch"] |= {"ascend_adapt.emulation.environment"}
 WITHOUT_TORCH = [
     f"ascend_adapt.native.{name}"
     for name in (
-        *("batches", "config", "config_checks", "config_file", "flops", "log_lines", "metrics", "model_config"),
-        *("partition", "profile_config", "readiness", "schedules", "sizes"),
+        *("batches", "buckets", "config", "config_checks", "config_file", "flops", "log_lines", "metrics"),
+        *("model_config", "partition", "profile_config", "readiness", "schedules", "sizes"),
     )
 ]
 MAY_IMPORT["ascend_adapt.native"] |= set(WITHOUT_TORCH)

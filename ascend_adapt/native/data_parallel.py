@@ -5,7 +5,7 @@
 | 0 | whole on each rank | gradients stay on the rank; the last micro batch sums them |
 | 1 | cut, gathered once a step | the same |
 | 2 | cut, gathered once a step | every micro batch sums gradients, and each rank keeps its piece |
-| 3 | cut, gathered for each block, forward and backward | the same |
+| 3 | cut, gathered for each bucket of blocks, forward and backward | the same |
 
 The last is FSDP2's, as is all of it where masters wait in host memory; the others are ``working_copies``'. One
 data-parallel rank has nothing to share, but ZeRO-3 asks for the memory that 16-bit weights of all blocks take.
@@ -20,8 +20,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from ascend_adapt.native.buckets import in_buckets
 from ascend_adapt.native.config import Parallel, Precision
 from ascend_adapt.native.mesh import Mesh
 from ascend_adapt.native.model import Decoder
@@ -61,9 +63,13 @@ def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
     }
     if is_offloaded(mesh):
         options["offload_policy"] = CPUOffloadPolicy()
-    for block in decoder.layers.values():
-        fully_shard(block, reshard_after_forward=parallel.zero_stage == 3, **options)
+    for blocks in in_buckets(decoder.layers.values(), _numbers):
+        fully_shard(blocks, reshard_after_forward=parallel.zero_stage == 3, **options)
     fully_shard(decoder, reshard_after_forward=False, **options)
+
+
+def _numbers(block: nn.Module) -> int:
+    return sum(one.numel() for one in block.parameters())
 
 
 def is_offloaded(mesh: Mesh) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ascend_adapt.native.buckets import BUCKET
 from ascend_adapt.native.config import Model, Parallel, TrainConfig
 
 _BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
@@ -55,10 +56,10 @@ def memory_bytes(config: TrainConfig, pipeline_rank: int) -> dict[str, int]:
     gathered = 0
     if is_sharded and (shards > 1 or precision.dtype != "fp32"):
         layers = sum(parallel.stages[pipeline_rank :: parallel.pipeline])
-        blocks = layers * block_parameters(model, parallel.tensor)
-        # Under ZeRO-3 two blocks are gathered at a time, one of them ahead.
-        kept = min(2, layers) * block_parameters(model, parallel.tensor) if parallel.zero_stage == 3 else blocks
-        gathered = element * (own - blocks + kept)
+        block = block_parameters(model, parallel.tensor)
+        # Under ZeRO-3 two buckets of blocks are gathered at a time, one of them ahead.
+        kept = min(2 * max(1, BUCKET // block), layers) if parallel.zero_stage == 3 else layers
+        gathered = element * (own - (layers - kept) * block)
     moments = {"sgd": 1}.get(config.optimizer.kind, 2)
     optimizer = 4 * moments * -(-own // shards)
     offloads = parallel.offload_optimizer or parallel.offload_parameters

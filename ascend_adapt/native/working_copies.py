@@ -8,7 +8,7 @@ backward pass has come past it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,11 +16,9 @@ import torch.distributed as dist
 from torch import nn
 
 from ascend_adapt.native import collectives
+from ascend_adapt.native.buckets import in_buckets
 from ascend_adapt.native.mesh import Mesh
 from ascend_adapt.native.parameters import Declared, rows_of_shard
-
-BUCKET = 2**25
-"""Numbers of a bucket, at most, if it is not one parameter: a collective of so many keeps a fast link busy."""
 
 
 class WorkingCopies:
@@ -37,7 +35,7 @@ class WorkingCopies:
         # Gradients come in about the opposite order of the modules.
         declared = [one for one in model.modules() if isinstance(one, Declared)]
         names = [(module, name) for module in declared for name in module.layouts][::-1]
-        self._buckets = [_Bucket(each, mesh, dtype, sums) for each in _in_buckets(names)]
+        self._buckets = [_Bucket(each, mesh, dtype, sums) for each in in_buckets(names, _numbers)]
         for bucket in self._buckets:
             for copy in bucket.copies:
                 copy.register_post_accumulate_grad_hook(functools.partial(self._has_come, bucket))
@@ -192,15 +190,6 @@ class _Bucket:
         return parts[::2]
 
 
-def _in_buckets(names: Sequence[tuple[Declared, str]]) -> Iterator[list[tuple[Declared, str]]]:
-    """Cut parameters into runs of at most BUCKET numbers."""
-    bucket: list[tuple[Declared, str]] = []
-    count = 0
-    for module, name in names:
-        numbers = getattr(module, name).numel()
-        if bucket and count + numbers > BUCKET:
-            yield bucket
-            bucket, count = [], 0
-        bucket.append((module, name))
-        count += numbers
-    yield bucket
+def _numbers(one: tuple[Declared, str]) -> int:
+    module, name = one
+    return int(getattr(module, name).numel())

@@ -13,14 +13,14 @@ from pathlib import Path
 import torch.distributed as dist
 from small_models import Case, train
 
+from ascend_adapt.native import buckets
 from ascend_adapt.native import device as devices
 from ascend_adapt.native import mesh as meshes
-from ascend_adapt.native import working_copies
 
 
 def main():
     output, cases = Path(sys.argv[1]), [Case(**each) for each in json.loads(sys.argv[2])]
-    working_copies.BUCKET = 5000  # or small models would have one
+    buckets.BUCKET = 20000  # or small models would have one
     device = devices.of_this_rank()
     dist.init_process_group(devices.backend(device))
     told = {case.name: asdict(train(case, meshes.build(case.settings.parallel, device))) for case in cases}
