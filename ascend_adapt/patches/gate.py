@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ascend_adapt import probe
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.installation import Installation, packages_named
 from ascend_adapt.patches.spec import Patch
@@ -100,7 +101,7 @@ def _judge_host(host: Host, target: Target, installation: Installation) -> Verdi
         return Verdict(True, "")
     home = folder if target.root in host.roots else installation.folder(host.root)
     if home is None:
-        if folder is None or (installation.gains_paths and _is_of_a_library(folder)):
+        if folder is None or (installation.gains_paths and _is_of_a_library(target.root, folder)):
             return Verdict(None, f"is for {host}, judged when {host.root if folder else target.root} is imported")
         return Verdict(False, f"is for {host}: {host.owns(folder)}", f"no {host.root}")
     foreign = host.owns(home)
@@ -111,6 +112,10 @@ def _judge_host(host: Host, target: Target, installation: Installation) -> Verdi
     return Verdict(True, "")
 
 
-def _is_of_a_library(folder: Path) -> bool:
-    """Return whether what lies in ``folder`` is Python's own or was installed, and so is no host's."""
-    return folder.name in ("site-packages", "dist-packages") or folder == Path(os.__file__).parent
+def _is_of_a_library(root: str, folder: Path) -> bool:
+    """Return whether what lies in ``folder`` is Python's own or was installed, and so is no host's.
+
+    Installed with ``--target`` or ``--editable`` it lies anywhere, but its distribution is known.
+    """
+    ours = folder.name in ("site-packages", "dist-packages") or folder == Path(os.__file__).parent
+    return ours or probe.distribution_version(root) is not None

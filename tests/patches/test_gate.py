@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from stand_ins import GRAVE, Site, counting
 
 import ascend_adapt
-from ascend_adapt import Host
+from ascend_adapt import Host, agreement
 
 Enable = Callable[..., ascend_adapt.Status]
 
@@ -314,3 +314,13 @@ def test_a_library_is_patched_when_its_host_is_found_late(site: Site, enable: En
         assert ascend_adapt.status()["late"].state == "applied"
     finally:
         sys.path.remove(str(code.folder))
+
+
+def test_a_library_that_was_installed_anywhere_waits_for_its_host(site: Site, enable: Enable) -> None:
+    """As ``pip install --target`` and ``--editable`` lay it: a rank that has its host already differs from none yet."""
+    site.write(lib="def f(): return 1\n")
+    site.install("lib", "1.0")
+    outcome = enable(counting("lib:f", [], host=Host("base", present=("megabase/__init__.py",)), name="late"))["late"]
+    assert (outcome.state, outcome.reason) == ("armed", "is for base, judged when megabase is imported")
+    (told,) = agreement.states([outcome]).values()
+    assert not agreement.differences({0: {"patch": told}, 1: {"patch": "applied"}, 2: {"patch": "skipped"}})
