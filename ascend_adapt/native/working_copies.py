@@ -58,7 +58,6 @@ class WorkingCopies:
         for bucket in self._buckets:
             bucket.hand_over()
 
-    @torch.no_grad()
     def _has_come(self, bucket: _Bucket, _: torch.Tensor) -> None:
         """Take note of a gradient. Data-parallel ranks have one graph, so that buckets are full in one order."""
         bucket.missing -= 1
