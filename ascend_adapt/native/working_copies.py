@@ -1,6 +1,6 @@
 """What modules compute with, beside the fp32 masters that are trained: copies of 16 bits, or of what ranks share.
 
-FSDP does the same block by block and parameter by parameter, at three times the host's time for a step. Here a step
+FSDP does the same block by block and parameter by parameter, at more than twice the host's time for a step. Here a step
 makes all copies at once, and gradients are cast, summed and reduced in buckets of many parameters, each as soon as the
 backward pass has come past it.
 """

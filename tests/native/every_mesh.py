@@ -39,6 +39,7 @@ ON_4 = [
     Case("four stages", "gpt2", {"pipeline": 4}),
     Case("four tensor ranks", "gated", {"tensor": 4, "sequence": True}),
     Case("zero-3 on four", "neox", {"data": 4, "zero_stage": 3}),
+    Case("zero-1 on four", "odd", {"data": 4, "zero_stage": 1}),
 ]
 ON_8 = [
     Case("tensor x pipeline x data", "gpt2", {"tensor": 2, "pipeline": 2, "data": 2}),
