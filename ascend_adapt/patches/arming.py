@@ -115,7 +115,8 @@ class Arming:
         name = record.patch.target.module
         if self._finder.offers(record.registered):
             return
-        if name in sys.modules or ("." not in name and probe.find_root(name) is not None):
+        found = not record.patch.instead and "." not in name and probe.find_root(name) is not None
+        if name in sys.modules or found:
             record.set("not_needed", f"a real {name} is there")
             return
         fill = functools.partial(self._fill, record, reason)

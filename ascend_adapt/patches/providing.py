@@ -1,4 +1,4 @@
-"""The provide kind: modules that exist only because a patch makes them, found last and only by their host."""
+"""The provide kind: modules that exist only because a patch makes them, found by their host, last or instead."""
 
 from __future__ import annotations
 
@@ -29,16 +29,20 @@ class Provided:
 
 
 class ProvidingFinder:
-    """Stands at the end of sys.meta_path, so that a real module always wins."""
+    """Stands at the end of sys.meta_path, so that a real module always wins; at its front for what stands instead."""
 
     def __init__(self) -> None:
         self.provided: dict[str, list[Provided]] = {}
+        self._at = (_End(self, instead=True), _End(self, instead=False))
 
     def offer(self, name: str, provided: Provided) -> None:
         """Make module ``name`` importable; of several offers to the same code the first counts."""
         self.provided.setdefault(name, []).append(provided)
-        if self not in sys.meta_path:
-            sys.meta_path.append(self)
+        front, back = self._at
+        if back not in sys.meta_path:
+            sys.meta_path.append(back)
+        if provided.registered.patch.instead and front not in sys.meta_path:
+            sys.meta_path.insert(0, front)
 
     def offers(self, registered: Registered) -> bool:
         """Return whether the patch's module is on offer."""
@@ -58,20 +62,32 @@ class ProvidingFinder:
             parent = sys.modules.get(above)
             if parent is not None and vars(parent).get(child) is module:
                 delattr(parent, child)
-        if not self.provided and self in sys.meta_path:
-            sys.meta_path.remove(self)
+        if not self.provided:
+            sys.meta_path[:] = [one for one in sys.meta_path if one not in self._at]
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    def spec_for(self, fullname: str, *, instead: bool) -> importlib.machinery.ModuleSpec | None:
         """Return the spec of a provided module, or None if there is none for the code that asks."""
-        offers = self.provided.get(fullname, ())
+        offers = [one for one in self.provided.get(fullname, ()) if one.registered.patch.instead is instead]
         provided = next((one for one in offers if not one.hosts or _asked_by(one.hosts)), None)
         if provided is None or not _is_lent(provided.registered.patch):
             return None
         is_package = any(name.startswith(f"{fullname}.") for name in self.provided)
         origin = f"provided by {provided.registered}"
         return importlib.machinery.ModuleSpec(fullname, _Loader(provided), origin=origin, is_package=is_package)
+
+
+@dataclass(frozen=True, eq=False)
+class _End:
+    """One end of sys.meta_path, where the modules are found that stand ``instead`` of real ones, or the others."""
+
+    finder: ProvidingFinder
+    instead: bool
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec of a provided module, or None."""
+        return self.finder.spec_for(fullname, instead=self.instead)
 
 
 class _Loader(importlib.abc.Loader):

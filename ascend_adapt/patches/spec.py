@@ -75,6 +75,7 @@ class Patch:
     bodies: tuple[str, ...] = ()
     original: Target | None = None
     importers: tuple[str, ...] = ()
+    instead: bool = False
 
     @functools.cached_property
     def conditions(self) -> str:
@@ -216,17 +217,20 @@ def rewrite(target: str, *, old: str, new: str, host_script: str | None = None, 
 
 
 def provide(
-    target: str, *, importers: Iterable[str] = (), **terms: Unpack[Terms]
+    target: str, *, importers: Iterable[str] = (), instead: bool = False, **terms: Unpack[Terms]
 ) -> Callable[[Callable[..., Any]], Patch]:
     """Return a decorator whose function ``def f(module)`` fills a module that cannot be imported otherwise.
 
     A real module always wins. With ``host``, only code of such a host sees the provided one. With ``importers``, names
-    of modules, only these see it, and only while they are imported: nobody else can take it for the real one.
+    of modules, only these see it, and only while they are imported: nobody else can take it for the real one. With
+    ``instead`` as well, they see it also where there is a real one, which everybody imports later.
     """
     lent_to = _words(importers, f"provide {target} importers=")
+    if instead and not lent_to:
+        raise PatchSpecError(f"provide {target}: instead= would hide a real module — say from which importers=")
 
     def declare(function: Callable[..., Any]) -> Patch:
-        return _patch("provide", target, terms, function=function, importers=lent_to)
+        return _patch("provide", target, terms, function=function, importers=lent_to, instead=instead)
 
     return declare
 

@@ -75,7 +75,7 @@ def _home(patch: Patch, tree: SourceTree | None) -> SourceTree | None:
 def _check(patch: Patch, tree: SourceTree) -> None:
     """Raise PatchDrift or NotNeeded if applying the patch would."""
     if patch.kind == "provide":
-        if tree.source_of(patch.target.module) is not None:
+        if not patch.instead and tree.source_of(patch.target.module) is not None:
             raise NotNeeded(f"a real {patch.target.module} is there")
         return
     found = definitions(patch, tree)

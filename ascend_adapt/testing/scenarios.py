@@ -179,7 +179,7 @@ def _of_drift(patch: Patch) -> dict[str, Scenario]:
     if patch.kind == "entry" and not patch.present:
         made["there already"] = functools.partial(is_not_needed)
     if patch.kind == "provide":
-        made["a real one"] = functools.partial(is_not_needed)
+        made["a real one"] = functools.partial(stands_instead if patch.instead else is_not_needed)
     return made
 
 
@@ -232,6 +232,18 @@ def is_not_needed(scene: Scene) -> None:
         return
     scene.expect("not_needed")
     scene.expect_untouched()
+
+
+def stands_instead(scene: Scene) -> None:
+    """The importer sees the provided module, and everybody else the real one."""
+    scene.write()
+    name = scene.patch.target.module
+    scene.folder.joinpath(*name.split(".")).with_suffix(".py").write_text("real = True\n")
+    importlib.invalidate_caches()
+    scene.enable()
+    scene.import_target()
+    scene.expect_in_force()
+    check(importlib.import_module(name).real, "the provided module hides a real one from everybody")
 
 
 def two_plugins(scene: Scene) -> None:

@@ -80,7 +80,9 @@ _NEEDED = ("ascend_adapt", "packaging", "pluggy", "wrapt", "yaml", "rich")
 
 def _refuse_what_is_here(patch: Patch) -> None:
     """A provided module is shown where it is missing; a real one always wins."""
-    if patch.kind == "provide" and patch.target.root == patch.target.module and find_root(patch.target.root):
+    if patch.kind != "provide" or patch.instead:
+        return
+    if patch.target.root == patch.target.module and find_root(patch.target.root):
         raise NotShown(f"a real {patch.target.module} is installed here")
 
 

@@ -1,49 +1,59 @@
-"""v2.0 imports lm_eval 0.3 and best_download before it trains, and uses them only where eval_tasks are asked for."""
+"""v2.0 imports its evaluation harness before it trains, and uses it only where eval_tasks are asked for."""
 
 from __future__ import annotations
 
+import importlib
 from types import ModuleType
 from typing import Any
 
-from ascend_adapt import Host, Patch, provide
+from ascend_adapt import Host, Symptom, provide, wrap
 
 IMPORTING = Host("gpt-neox v2.0", present=("megatron/neox_arguments/__init__.py", "megatron/model/flash_attention.py"))
-MODULES = ("", ".base", ".evaluator", ".models", ".models.gpt2", ".tasks", ".utils")
+HARNESS = "eval_tasks"
 
 
-class Missing:
-    """What evaluation begins with: it says what is missing as soon as somebody makes one."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        raise ModuleNotFoundError(_told("lm_eval"))
+def _run_eval_harness(*args: Any, **kwargs: Any) -> Any:
+    """Return what the code base's own harness returns, which is imported now."""
+    return importlib.import_module(HARNESS).run_eval_harness(*args, **kwargs)
 
 
-def _told(module: str) -> str:
-    return f"{module}: is not installed, expected it for eval_tasks — pip install lm_eval==0.3.0 best_download"
-
-
-def _provided(name: str, **offered: Any) -> Patch:
-    def fill(module: ModuleType) -> None:
-        def __getattr__(attribute: str) -> Any:
-            raise AttributeError(f"{name}.{attribute}: {_told(name.partition('.')[0])}")
-
-        vars(module).update(offered, __getattr__=__getattr__)
-
-    return provide(
-        name,
-        name=name.replace(".", "_"),
-        host=IMPORTING,
-        why="training imports it, and lm_eval 0.3 brings a hundred packages; lm_eval 0.4 has no models.gpt2",
-        until="support for GPT-NeoX v2.0 ends",
-        without="crash",
-    )(fill)
-
-
-def _refuse(*_: Any, **__: Any) -> None:
-    raise ModuleNotFoundError(_told("best_download"))
-
-
-PATCHES = (
-    *(_provided(f"lm_eval{module}", **({"GPT2LM": Missing} if module == ".models.gpt2" else {})) for module in MODULES),
-    _provided("best_download", download_file=_refuse),
+@provide(
+    HARNESS,
+    name="harness_when_asked_for",
+    importers=("megatron.training",),
+    instead=True,
+    host=IMPORTING,
+    why="training imports lm_eval and best_download, which may be missing, or not run beside other packages: "
+    "lm_eval 0.3 with transformers 5, lm_eval 0.4, best_download 0.0.9 with urllib3 2",
+    until="support for GPT-NeoX v2.0 ends",
+    without="crash",
+    symptom=Symptom("from eval_tasks import run_eval_harness", at="megatron.training"),
 )
+def harness_when_asked_for(module: ModuleType) -> None:
+    """Fill in the one function that training takes."""
+    module.run_eval_harness = _run_eval_harness  # type: ignore[attr-defined]
+
+
+@wrap(
+    "megatron.training:pretrain",
+    host=IMPORTING,
+    why="with harness_when_asked_for, one that was asked for and cannot be imported would be told after training only",
+    until="support for GPT-NeoX v2.0 ends",
+    without="crash",
+    symptom=Symptom("from eval_tasks import run_eval_harness", at="megatron.training"),
+)
+def harness_that_was_asked_for(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Import the harness first where eval_tasks are asked for, and say what it needs if that fails."""
+    settings = args[0] if args else kwargs["neox_args"]
+    if settings.eval_tasks:
+        try:
+            importlib.import_module(HARNESS)
+        except Exception as error:  # whatever the packages below it raise
+            raise ImportError(
+                f"{HARNESS}: cannot be imported ({type(error).__name__}: {error}), expected what eval_tasks need — "
+                "pip install lm_eval==0.3.0 best_download with a transformers before 5, or leave out eval_tasks"
+            ) from error
+    return wrapped(*args, **kwargs)
+
+
+PATCHES = (harness_when_asked_for, harness_that_was_asked_for)

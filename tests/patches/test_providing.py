@@ -13,7 +13,7 @@ from stand_ins import GRAVE, TERMS, Site
 
 import ascend_adapt
 from ascend_adapt import Host, provide
-from ascend_adapt.errors import PatchFailed
+from ascend_adapt.errors import PatchFailed, PatchSpecError
 
 Enable = Callable[..., ascend_adapt.Status]
 
@@ -43,7 +43,7 @@ def test_a_missing_module_is_provided_with_a_full_spec(site: Site, enable: Enabl
     assert importlib.util.find_spec("softmax_cuda") is None
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("softmax_cuda")
-    assert not [finder for finder in sys.meta_path if type(finder).__name__ == "ProvidingFinder"]
+    assert not [finder for finder in sys.meta_path if type(finder).__module__ == "ascend_adapt.patches.providing"]
 
 
 def test_a_real_module_always_wins(site: Site, enable: Enable) -> None:
@@ -91,6 +91,31 @@ def test_a_module_for_importers_is_gone_when_they_are_imported(site: Site, enabl
         importlib.import_module("ours.broken")
     assert "fused" not in sys.modules
     assert {ascend_adapt.status()[name].state for name in ("fused", "fused.language")} == {"applied"}
+
+
+def test_a_module_instead_of_a_real_one_is_seen_by_its_importers_alone(site: Site, enable: Enable) -> None:
+    site.write(
+        ours__training="from harness import WHO as HELD\n",
+        ours__evaluate="from harness import WHO as HELD\n",
+        harness="WHO = 'real'\n",
+    )
+
+    @provide("harness", importers=("ours.training",), instead=True, **{**TERMS, "name": "harness"})
+    def fill(module: Any) -> None:
+        module.WHO = "provided"
+
+    assert enable(fill)["harness"].state == "armed"
+    assert importlib.import_module("ours.training").HELD == "provided"
+    assert "harness" not in sys.modules
+    assert importlib.import_module("ours.evaluate").HELD == "real"
+    assert ascend_adapt.status()["harness"].state == "applied"
+    ascend_adapt.disable()
+    assert importlib.reload(sys.modules["ours.training"]).HELD == "real"
+
+
+def test_nobody_hides_a_real_module_from_all() -> None:
+    with pytest.raises(PatchSpecError, match="harness: instead= would hide a real module"):
+        provide("harness", instead=True, **TERMS)
 
 
 def test_only_the_host_sees_what_is_provided_for_it(site: Site, enable: Enable) -> None:

@@ -438,32 +438,51 @@ def test_helpers_that_somebody_compiled_are_used(neox: Site) -> None:
     assert helpers.build_sample_idx() == "compiled"
 
 
-def test_training_v2_0_needs_no_evaluation_harness_and_evaluating_says_what_it_needs(neox: Site) -> None:
+@pytest.fixture
+def v2_0(neox: Site) -> Site:
+    """v2.0's training, which imports a harness that imports what is not to be had beside today's packages."""
     neox.write(
         megatron__model__flash_attention="",
-        megatron__uses="""
-            import best_download
-            from lm_eval.models.gpt2 import GPT2LM
-            from lm_eval import tasks, evaluator, utils, base
-            class Adapter(GPT2LM):
-                pass
+        megatron__training="""
+            from eval_tasks import run_eval_harness
+
+            def pretrain(neox_args):
+                print("training")
+                return run_eval_harness("the model", eval_tasks=neox_args.eval_tasks) if neox_args.eval_tasks else None
+
+            def forward_step(data_iterator, model, neox_args, timers, return_logits=False, is_train=False):
+                return model
             """,
+        eval_tasks__adapter="def run_eval_harness(model, eval_tasks):\n    return f'{model} does {eval_tasks}'\n",
+        eval_tasks="from lm_eval.models.gpt2 import GPT2LM\nfrom .adapter import run_eval_harness\n",
     )
-    told = neox.run(
-        """
+    return neox
+
+
+PRETRAIN = """
 import ascend_adapt
+from types import SimpleNamespace
 ascend_adapt.enable(device="cpu")
-from megatron import uses
-for use in (uses.Adapter, lambda: uses.base.CacheHook, uses.best_download.download_file):
-    try:
-        use()
-    except (AttributeError, ModuleNotFoundError) as error:
-        print(error)
-""",
-        ASCEND_ADAPT_PLUGINS="gpt_neox",
-    )
-    assert told.count("is not installed, expected it for eval_tasks") == 3
-    assert "lm_eval.base.CacheHook: lm_eval: is not installed" in told
+from megatron.training import pretrain
+try:
+    print(pretrain(neox_args=SimpleNamespace(eval_tasks={asked})))
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("harness", [None, "raise TypeError('method_whitelist')", "class GPT2LM: pass"])
+def test_training_v2_0_imports_the_evaluation_harness_only_where_it_is_asked_for(v2_0: Site, harness: str) -> None:
+    if harness:
+        v2_0.write(lm_eval__models__gpt2=harness)
+    assert v2_0.run(PRETRAIN.format(asked=None), ASCEND_ADAPT_PLUGINS="gpt_neox").split() == ["training", "None"]
+    told = v2_0.run(PRETRAIN.format(asked=["lambada"]), ASCEND_ADAPT_PLUGINS="gpt_neox").splitlines()
+    if harness == "class GPT2LM: pass":
+        assert told == ["training", "the model does ['lambada']"]
+        return
+    (told,) = told  # before training
+    assert told.startswith(f"eval_tasks: cannot be imported ({'TypeError' if harness else 'ModuleNotFoundError'}: ")
+    assert "expected what eval_tasks need — pip install lm_eval==0.3.0 best_download" in told
 
 
 def test_the_tools_of_both_versions_convert_to_todays_transformers(neox: Site) -> None:

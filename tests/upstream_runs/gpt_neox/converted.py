@@ -24,7 +24,7 @@ folder, prefix, printed = sys.argv[1:4]
 data, _ = gpt_dataset(
     prefix, seq_length=SEQUENCE, num_samples=(None, int(sys.argv[4]), None), part="valid", split=SPLIT, dialect="neox"
 )
-model = GPTNeoXForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+model = GPTNeoXForCausalLM.from_pretrained(folder).float().eval()
 batch = [data[number] for number in range(BATCH)]
 tokens, labels = (torch.stack([sample[name] for sample in batch]) for name in ("tokens", "labels"))
 with torch.no_grad():
