@@ -50,6 +50,8 @@ class HFEncoder:
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
+        # The same ids without their places in the text, since tokenizers 0.20.
+        self._encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
         self._parts_of = part_function(tokenizer)
 
     def encode(self, texts: list[str]) -> Encoded:
@@ -57,7 +59,7 @@ class HFEncoder:
         sizes = np.zeros(len(texts), np.int64)
         ids = [np.empty(0, np.uint32)]
         for owners, parts in self._batches(texts):
-            tokens, lengths = _joined([encoding.ids for encoding in self._tokenizer.encode_batch_fast(parts)])
+            tokens, lengths = _joined([encoding.ids for encoding in self._encode_batch(parts)])
             np.add.at(sizes, owners, lengths)
             ids.append(tokens)
         return np.concatenate(ids), sizes

@@ -57,10 +57,16 @@ def _one_word_at_a_time(tokenizer: Tokenizer) -> bool:
         and _settings(tokenizer.post_processor).get("type") in (None, "ByteLevel")
         and _words_are_known(_settings(tokenizer.pre_tokenizer))
         and not any(
-            token.lstrip or token.rstrip or token.single_word or _ACROSS_A_CUT.search(token.content)
-            for token in tokenizer.get_added_tokens_decoder().values()
+            token["lstrip"] or token["rstrip"] or token["single_word"] or _ACROSS_A_CUT.search(token["content"])
+            for token in _added_tokens(tokenizer)
         )
     )
+
+
+def _added_tokens(tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """What a tokenizer.json says of added tokens; before 0.14 the library has no method that tells them."""
+    told: list[dict[str, Any]] = json.loads(tokenizer.to_str())["added_tokens"]
+    return told
 
 
 def _words_are_known(pre_tokenizer: dict[str, Any]) -> bool:

@@ -111,6 +111,26 @@ def test_long_texts_are_cut_and_short_ones_are_not(gpt2_files):
     assert sizes.tolist() == [len(row) for row in truth]
 
 
+class Before014:
+    """What tokenizers 0.13 offers, which comes with transformers of the guides' time."""
+
+    def __init__(self, tokenizer):
+        self.now = tokenizer
+
+    def __getattr__(self, name):
+        if name in ("encode_batch_fast", "get_added_tokens_decoder"):
+            raise AttributeError(name)
+        return getattr(self.now, name)
+
+
+def test_an_older_library_gives_the_same_ids_of_parts():
+    tokenizer = byte_level()
+    assert part_function(Before014(tokenizer)) is parts_of
+    texts = ["It's 123 a, b. " * PART_LENGTH, "", "a  x"]
+    ours, theirs = (HFEncoder(one).encode(texts) for one in (Before014(tokenizer), tokenizer))
+    assert [part.tolist() for part in ours] == [part.tolist() for part in theirs]
+
+
 def closes_with_special(tokenizer):
     special = ("<|e|>", tokenizer.token_to_id("<|e|>"))
     tokenizer.post_processor = processors.TemplateProcessing("<|e|> $A", None, [special])
