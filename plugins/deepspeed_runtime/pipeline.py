@@ -6,7 +6,7 @@ import inspect
 import math
 from typing import Any
 
-from ascend_adapt import Symptom, add, rewrite, wrap
+from ascend_adapt import Patch, Symptom, add, rewrite, wrap
 
 ENGINE = "deepspeed.runtime.pipe.engine:PipelineEngine"
 FROM_META = "deepspeed.runtime.utils:PartitionedTensor.from_meta"
@@ -126,6 +126,28 @@ def set_has_attention_mask(self: Any, value: bool) -> None:
     self.has_bool_tensors = value
 
 
+def _timed_once(method: str) -> Patch:
+    @wrap(
+        f"{ENGINE}.{method}",
+        name=f"backward_is_timed_once_{method.split('_')[1]}",
+        requires="deepspeed>=0.18.3",
+        why="with wall_clock_breakdown, stages but the last time their backward pass, since 0.18.3 also hooks on what "
+        "the engine returns, within it: AssertionError: bwd_microstep timer has already been started",
+        until="DeepSpeed's pipeline engine leaves its timers to the hooks",
+        without="crash",
+        symptom=Symptom("self._backward_prologue", at="deepspeed.runtime.engine:DeepSpeedEngine.forward"),
+    )
+    def timed_once(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Leave the timers of a backward pass to the stage, which times it from its begin to its end."""
+        (names,) = (*args, *kwargs.values())
+        timers = instance.engine_timers
+        of_backward = names is timers.backward_timers or names is timers.backward_inner_timers
+        if instance.is_last_stage() or not of_backward:
+            wrapped(*args, **kwargs)
+
+    return timed_once
+
+
 PATCHES = (
     keep_missing_grads,
     widen_partition_metadata,
@@ -133,4 +155,5 @@ PATCHES = (
     eval_batch_with_logits,
     keep_last_outputs,
     set_has_attention_mask,
+    *map(_timed_once, ("_start_timers", "_stop_timers")),
 )

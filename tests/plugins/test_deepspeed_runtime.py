@@ -487,3 +487,24 @@ def test_gradients_are_searched_for_infinities_as_deepspeed_does(bad):
     assert ours.dtype == theirs.dtype
     assert ours.tolist() == theirs.tolist()
     assert ours.tolist() == [bad not in ("none", "nothing")]
+
+
+@pytest.mark.parametrize(("stage", "started"), [(0, ["reduce"]), (1, ["backward", "inner", "reduce"])])
+def test_a_stage_that_times_its_backward_pass_is_not_timed_within(stage, started):
+    with ascend_adapt.enabled(device="cpu") as status:
+        from deepspeed.runtime.pipe.engine import PipelineEngine
+
+        assert status["deepspeed.backward_is_timed_once_start"].state in ("armed", "applied")
+        engine = object.__new__(PipelineEngine)
+        engine.stage_id, engine.num_stages = stage, 2
+        names = {
+            "backward_timers": ["backward"],
+            "backward_inner_timers": ["inner"],
+            "backward_reduce_timers": ["reduce"],
+        }
+        engine.engine_timers, seen = SimpleNamespace(**names), []
+        engine.timers = lambda name: SimpleNamespace(start=lambda: seen.append(name))
+        for listed in vars(engine.engine_timers).values():
+            engine._start_timers(listed)
+    assert seen == started
+    assert "_start_timers" not in vars(PipelineEngine)
