@@ -14,6 +14,8 @@ OF_ASCENDS_FORK = {
     "async_tensor_model_parallel_allreduce": "the all-reduce of gradients is not overlapped",
     "use_triangle_attn": "attention is ascend_adapt's; the fork's keeps the blocks of the first mask it sees",
 }
+# Of DeepSpeed 0.6.0 to 0.19.8, runtime/constants.py; all others of NeoXArgsDeepspeedConfig have one default in both.
+TOLD_TO_DEEPSPEED = ("gradient_clipping", "steps_per_print")
 _TRUTH = {"true": True, "false": False}
 
 
@@ -55,6 +57,24 @@ def understood(settings: dict[str, Any], fields: dict[str, Any]) -> dict[str, An
 
 
 @wrap(
+    f"{ARGUMENTS}.deepspeed_config",
+    host="gpt-neox",
+    why="a setting that is GPT-NeoX's own default is not told to DeepSpeed, which may have another: clipping at 1 "
+    "(the newest's) is none before 0.19.3, none (v2.0's) is clipping at 1 since, and steps_per_print is None since "
+    "0.15.2, by which its pipeline engine divides where wall_clock_breakdown is on",
+    until="GPT-NeoX tells DeepSpeed its defaults",
+    without="wrong numbers",
+    symptom=Symptom(
+        "self.get_parent_class_value_dict_extra_ds(NeoXArgsDeepspeedConfig, only_non_defaults=True)",
+        "self.get_parent_class_value_dict(NeoXArgsDeepspeedConfig, only_non_defaults=True)",
+    ),
+)
+def own_defaults_are_told(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return DeepSpeed's configuration, with the settings of which some release has another default than GPT-NeoX."""
+    return {**{name: getattr(instance, name) for name in TOLD_TO_DEEPSPEED}, **wrapped(*args, **kwargs)}
+
+
+@wrap(
     "megatron.checkpointing:load_checkpoint",
     host="gpt-neox",
     why='a finetune that finds nothing to load says "Unable to load checkpoint." and trains from random weights',
@@ -87,4 +107,4 @@ def something_to_finetune(wrapped: Any, instance: None, args: tuple[Any, ...], k
     return iteration
 
 
-PATCHES = (guides_settings, something_to_finetune)
+PATCHES = (guides_settings, own_defaults_are_told, something_to_finetune)

@@ -35,8 +35,17 @@ ARGUMENTS = """
         fp16: dict = None
         bf16: dict = None
 
+        gradient_clipping: float = 1.0
+        steps_per_print: int = 10
+        wall_clock_breakdown: bool = False
+
         def __post_init__(self):
             self.calculate_derived()
+
+        @property
+        def deepspeed_config(self):
+            named = ("gradient_clipping", "steps_per_print", "wall_clock_breakdown")
+            return {name: getattr(self, name) for name in named if getattr(self, name) != getattr(NeoXArgs, name)}
 
         def calculate_derived(self):
             {derive}
@@ -291,6 +300,23 @@ def test_v2_0_reads_the_type_of_fp16_itself(neox: Site) -> None:
 
     made = NeoXArgs.from_ymls({"fp16": OF_BFLOAT16})
     assert (state("newest_reads_the_type"), made.fp16, made.precision) == ("not_needed", OF_BFLOAT16, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, {"gradient_clipping": 1.0, "steps_per_print": 10}),
+        ({"gradient_clipping": 0.5, "wall_clock_breakdown": True}, {"gradient_clipping": 0.5, "steps_per_print": 10}),
+        ({"steps_per_print": 2}, {"gradient_clipping": 1.0, "steps_per_print": 2}),
+    ],
+)
+def test_deepspeed_is_told_what_is_gpt_neoxs_own_default(neox: Site, given, told) -> None:
+    ascend_adapt.enable(device="cpu")
+    from megatron.neox_arguments.arguments import NeoXArgs
+
+    made = NeoXArgs.from_ymls(given).deepspeed_config
+    assert state("own_defaults_are_told") == "applied"
+    assert made == {**told, **given}
 
 
 ENGINE_IN_BFLOAT16 = """

@@ -209,6 +209,8 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
         job("one", deepy(1), 1),
         job("no-pipeline", deepy(1, pipe_parallel_size=0), 1),
         job("stages", deepy(2, **STAGED), 2),
+        # As all configurations but 20B.yml have it; the pipeline engine then asks every how many steps.
+        job("timed", deepy(2, **STAGED, wall_clock_breakdown=True, steps_per_print=10), 2),
         job("stages-and-model", deepy(4, **STAGED, model_parallel_size=2), 4),
         job("zero1", deepy(2, **ZERO, checkpoint_activations=True), 2),
         # Its own precision, whichever is asked of the run.
