@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
 from typing import Any
 
 from ascend_adapt import Symptom, wrap
@@ -14,8 +16,6 @@ OF_ASCENDS_FORK = {
     "async_tensor_model_parallel_allreduce": "the all-reduce of gradients is not overlapped",
     "use_triangle_attn": "attention is ascend_adapt's; the fork's keeps the blocks of the first mask it sees",
 }
-# Of DeepSpeed 0.6.0 to 0.19.8, runtime/constants.py; all others of NeoXArgsDeepspeedConfig have one default in both.
-TOLD_TO_DEEPSPEED = ("gradient_clipping", "steps_per_print")
 _TRUTH = {"true": True, "false": False}
 
 
@@ -59,19 +59,43 @@ def understood(settings: dict[str, Any], fields: dict[str, Any]) -> dict[str, An
 @wrap(
     f"{ARGUMENTS}.deepspeed_config",
     host="gpt-neox",
-    why="a setting that is GPT-NeoX's own default is not told to DeepSpeed, which may have another: clipping at 1 "
-    "(the newest's) is none before 0.19.3, none (v2.0's) is clipping at 1 since, and steps_per_print is None since "
-    "0.15.2, by which its pipeline engine divides where wall_clock_breakdown is on",
+    why="a setting that is GPT-NeoX's own default is not told to DeepSpeed, which may have another: steps_per_print is "
+    "None since 0.15.2, by which its pipeline engine divides where wall_clock_breakdown is on; clipping at 1 (the "
+    "newest's) is none before 0.19.3, and none (v2.0's) is clipping at 1 since",
     until="GPT-NeoX tells DeepSpeed its defaults",
-    without="wrong numbers",
+    without="crash",
     symptom=Symptom(
         "self.get_parent_class_value_dict_extra_ds(NeoXArgsDeepspeedConfig, only_non_defaults=True)",
         "self.get_parent_class_value_dict(NeoXArgsDeepspeedConfig, only_non_defaults=True)",
     ),
 )
 def own_defaults_are_told(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return DeepSpeed's configuration, with the settings of which some release has another default than GPT-NeoX."""
-    return {**{name: getattr(instance, name) for name in TOLD_TO_DEEPSPEED}, **wrapped(*args, **kwargs)}
+    """Return DeepSpeed's configuration with steps_per_print, and under exact numerics with gradient_clipping.
+
+    All others of NeoXArgsDeepspeedConfig have one default in both (DeepSpeed 0.6.0 to 0.19.8, runtime/constants.py).
+    Clipping what upstream does not clip would train otherwise than a GPU does: it is told, and done if asked for.
+    """
+    told = {"steps_per_print": instance.steps_per_print, **wrapped(*args, **kwargs)}
+    if "gradient_clipping" not in told:
+        if os.environ.get("ASCEND_ADAPT_NUMERICS") == "exact":
+            told["gradient_clipping"] = instance.gradient_clipping
+        else:
+            _tell_of_clipping(instance.gradient_clipping)
+    return told
+
+
+@functools.cache
+def _tell_of_clipping(own: float) -> None:
+    from deepspeed.runtime.constants import GRADIENT_CLIPPING_DEFAULT
+
+    if own != GRADIENT_CLIPPING_DEFAULT and os.environ.get("RANK", "0") == "0":
+        logging.getLogger("ascend_adapt").warning(
+            "gradient_clipping: %s is GPT-NeoX's own default and not told to DeepSpeed, whose own is %s, on a GPU as "
+            "well — start with --numerics exact to have %s",
+            float(own),
+            float(GRADIENT_CLIPPING_DEFAULT),
+            float(own),
+        )
 
 
 @wrap(

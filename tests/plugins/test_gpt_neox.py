@@ -302,21 +302,35 @@ def test_v2_0_reads_the_type_of_fp16_itself(neox: Site) -> None:
     assert (state("newest_reads_the_type"), made.fp16, made.precision) == ("not_needed", OF_BFLOAT16, "bfloat16")
 
 
+CLIPPING = (
+    "import json, logging, sys\nimport ascend_adapt\n"
+    "logging.basicConfig(stream=sys.stdout)\nascend_adapt.enable(device='cpu')\n"
+    "from megatron.neox_arguments.arguments import NeoXArgs\n"
+    "made = NeoXArgs.from_ymls({given})\n"
+    "assert made.deepspeed_config == made.deepspeed_config\n"
+    "print(json.dumps(made.deepspeed_config))\n"
+)
+
+
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "numerics", "theirs", "told", "warned"),
     [
-        ({}, {"gradient_clipping": 1.0, "steps_per_print": 10}),
-        ({"gradient_clipping": 0.5, "wall_clock_breakdown": True}, {"gradient_clipping": 0.5, "steps_per_print": 10}),
-        ({"steps_per_print": 2}, {"gradient_clipping": 1.0, "steps_per_print": 2}),
+        ({}, "", 1.0, {"steps_per_print": 10}, ""),
+        ({"steps_per_print": 2}, "upstream", 0.0, {"steps_per_print": 2}, "1.0 is GPT-NeoX's own default and not told"),
+        ({}, "exact", 0.0, {"steps_per_print": 10, "gradient_clipping": 1.0}, ""),
+        ({"gradient_clipping": 0.5}, "", 0.0, {"steps_per_print": 10, "gradient_clipping": 0.5}, ""),
+        ({"gradient_clipping": 0.5}, "exact", 0.0, {"steps_per_print": 10, "gradient_clipping": 0.5}, ""),
     ],
 )
-def test_deepspeed_is_told_what_is_gpt_neoxs_own_default(neox: Site, given, told) -> None:
-    ascend_adapt.enable(device="cpu")
-    from megatron.neox_arguments.arguments import NeoXArgs
-
-    made = NeoXArgs.from_ymls(given).deepspeed_config
-    assert state("own_defaults_are_told") == "applied"
-    assert made == {**told, **given}
+def test_deepspeed_is_told_of_gpt_neoxs_own_defaults(neox: Site, given, numerics, theirs, told, warned) -> None:
+    """Clipping, which changes numbers, only if asked for; a difference is told, once, and what to do."""
+    neox.package("deepspeed.runtime", "")
+    neox.write(deepspeed__runtime__constants=f"GRADIENT_CLIPPING_DEFAULT = {theirs}\n")
+    script = CLIPPING.format(given=given)
+    output = neox.run(script, ASCEND_ADAPT_NUMERICS=numerics, ASCEND_ADAPT_PLUGINS="gpt_neox")
+    assert json.loads(output.splitlines()[-1]) == told
+    assert output.count("is GPT-NeoX's own default and not told to DeepSpeed, whose own is") == (1 if warned else 0)
+    assert warned in output
 
 
 ENGINE_IN_BFLOAT16 = """
