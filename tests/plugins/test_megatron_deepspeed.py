@@ -331,15 +331,18 @@ PARSE = """
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "told", "kept"),
     [
-        ({"deepspeed_config": "ds.json", "deepspeed": False, "rank": 0}, True),
-        ({"deepspeed_config": "ds.json", "deepspeed": False, "rank": 1}, False),
-        ({"deepspeed_config": "ds.json", "deepspeed": True, "rank": 0}, False),
-        ({"deepspeed_config": None, "deepspeed": False, "rank": 0}, False),
+        ({"deepspeed_config": "ds.json", "deepspeed": False, "rank": 0, "zero_stage": 1}, True, None),
+        ({"deepspeed_config": "ds.json", "deepspeed": False, "rank": 1, "zero_stage": 1}, False, None),
+        ({"deepspeed_config": "ds.json", "deepspeed": False, "rank": 0, "zero_stage": 3}, True, "ds.json"),
+        ({"deepspeed_config": "ds.json", "deepspeed": True, "rank": 0, "zero_stage": 1}, False, "ds.json"),
+        ({"deepspeed_config": None, "deepspeed": False, "rank": 0, "zero_stage": 1}, False, None),
     ],
 )
-def test_a_configuration_that_is_not_used_is_told(site: Site, monkeypatch, caplog, given, told) -> None:
+def test_a_configuration_that_is_not_used_is_told_and_given_to_nobody(
+    site: Site, monkeypatch, caplog, given, told, kept
+) -> None:
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "megatron_deepspeed")
     site.write(megatron__enums="", megatron__arguments=PARSE)
     site.write(**GRAVE)
@@ -347,7 +350,7 @@ def test_a_configuration_that_is_not_used_is_told(site: Site, monkeypatch, caplo
         from megatron import arguments
 
         arguments.GIVEN.update(given)
-        assert vars(arguments.parse_args()) == given
+        assert vars(arguments.parse_args()) == {**given, "deepspeed_config": kept}
     assert ("--deepspeed_config ds.json: is given without --deepspeed" in caplog.text) is told
 
 
