@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -176,7 +177,14 @@ def without_effect_on_a_command(request: Request) -> list[str]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"ascend-run: {message} — see ascend-run --help\n")
+        self.exit(2, f"ascend-run: {message} — {self._next_step(message)}\n")
+
+    def _next_step(self, message: str) -> str:
+        if message.startswith("unrecognized arguments: "):
+            wrong = message.split()[2].partition("=")[0]
+            if close := difflib.get_close_matches(wrong, self._option_string_actions, 1, 0.7):
+                return f"did you mean {close[0]}?"
+        return "see ascend-run --help"
 
 
 def _parser() -> argparse.ArgumentParser:
