@@ -254,16 +254,15 @@ def shell_scripts(machine: Machine) -> Iterator[Finding]:
 
 
 def stale_locks(machine: Machine) -> Iterator[Finding]:
-    """Locks that torch's extension builder left behind: it deletes its lock itself, unless it was killed."""
+    """Locks of torch's extension builder, which deletes its own unless it was killed; a young one may be in use."""
     for lock in sorted(machine.extensions.glob("**/lock")):
         age_s = machine.now_s - lock.stat().st_mtime
-        if age_s > _STALE_AFTER_S:
-            yield Finding(
-                f"{lock} is {age_s / 60:.0f} minutes old",
-                "a killed build leaves its lock, and every later build of the same operator waits for ever",
-                "if nothing is being compiled, delete the file",
-                True,
-            )
+        yield Finding(
+            f"{lock} is {age_s / 60:.0f} minutes old",
+            "a killed build leaves its lock, and every later build of the same operator waits for ever",
+            "if nothing is being compiled, delete the file",
+            age_s > _STALE_AFTER_S,
+        )
 
 
 def shared_memory(machine: Machine) -> Iterator[Finding]:

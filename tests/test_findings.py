@@ -108,7 +108,8 @@ def test_a_lock_that_a_killed_build_left(machine):
     lock.touch()
     for age_s, told in ((30, False), (1200, True)):
         os.utime(lock, (machine.now_s - age_s,) * 2)
-        assert bool(findings.examine(machine)) is told
+        (found,) = findings.examine(machine)
+        assert found.must_fix is told
 
 
 def test_little_shared_memory(machine):
