@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from ascend_adapt import probe
 from ascend_adapt.patches.outcome import Outcome, Status
 
+# When a rank tells its facts. Between them the script runs, which adds plugins, paths and modules: alike on each rank,
+# but not at the same time, so only what was told at the same moment is compared.
+START, FIRST_APPLY, END = "start", "first apply", "end"
 _ALWAYS = ("ascend_adapt", "torch", "torch_npu", "numpy")
 # What an armed patch may yet become, once its target is imported.
 _LATER = ("applied", "not_needed", "drifted", "failed", "lost")
@@ -70,8 +73,20 @@ def digest(told: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def differences(told: Mapping[int, Mapping[str, str]]) -> list[Difference]:
-    """Return every fact in which a rank differs from the lowest one, by rank."""
+def differences(told: Mapping[int, Mapping[str, Mapping[str, str]]]) -> list[Difference]:
+    """Return every fact in which a rank differs from the lowest one, by rank, as it was last told.
+
+    Args:
+        told: rank -> moment -> facts; a rank that has not come to a moment, or was killed before, has none of it.
+    """
+    found: dict[tuple[int, str], Difference] = {}
+    for moment in (START, FIRST_APPLY, END):
+        at_once = {rank: moments[moment] for rank, moments in told.items() if moment in moments}
+        found.update({(one.rank, one.fact): one for one in _differences(at_once)})
+    return list(found.values())
+
+
+def _differences(told: Mapping[int, Mapping[str, str]]) -> list[Difference]:
     if not told:
         return []
     first = min(told)

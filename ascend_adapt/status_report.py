@@ -98,10 +98,11 @@ def of_run(run_dir: Path) -> Report:
         try:
             data = json.loads(file.read_text())
             ranks[int(data["rank"])] = {**data, "outcomes": tuple(_outcome(outcome) for outcome in data["outcomes"])}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            data["facts"] = {moment: dict(told) for moment, told in data["facts"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise NoStatus(f"{file}: is not a status file ({error}) — remove it") from error
     first = ranks[min(ranks)]
-    facts = {rank: {**agreement.states(data["outcomes"]), **data.get("facts", {})} for rank, data in ranks.items()}
+    facts = {rank: data["facts"] for rank, data in ranks.items()}
     problems = [
         *first.get("problems", ()),
         *(_with_reason(one, ranks[one.rank]["outcomes"]) for one in agreement.differences(facts)),
@@ -111,7 +112,7 @@ def of_run(run_dir: Path) -> Report:
     subject = f"what {number} of {run_dir} did; device {first['device']} ({first['device_reason']})"
     if first.get("beside"):
         subject += f"; beside {', '.join(first['beside'])}"
-    outcomes, damaged = _with_evidence(first["outcomes"], first.get("facts", {}))
+    outcomes, damaged = _with_evidence(first["outcomes"], list(first["facts"].values())[-1])
     return Report(subject, outcomes, (*problems, *damaged), uneventful=("skipped", "armed"))
 
 

@@ -11,14 +11,14 @@ NAME = "patch toy.one"
 
 
 def told(**states):
-    return {int(rank[1:]): {"torch": "2.13.0", NAME: state} for rank, state in states.items()}
+    return {int(rank[1:]): {"start": {"torch": "2.13.0", NAME: state}} for rank, state in states.items()}
 
 
 @pytest.mark.parametrize("later", ["applied", "not_needed", "drifted", "failed", "lost"])
 def test_an_armed_patch_may_yet_become_what_it_is_elsewhere(later):
     both = told(r0="armed", r1=later)
     assert agreement.differences(both) == []
-    assert agreement.digest(both[0]) == agreement.digest(both[1])
+    assert agreement.digest(both[0]["start"]) == agreement.digest(both[1]["start"])
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,29 @@ def test_a_patch_that_is_judged_at_import_may_become_anything(later):
 
 def test_a_fact_that_one_rank_does_not_have():
     facts = told(r0="armed", r3="armed")
-    del facts[3][NAME]
+    del facts[3]["start"][NAME]
     (difference,) = agreement.differences(facts)
     assert str(difference) == f"rank 3 differs from rank 0: {NAME} is missing, there armed"
-    assert agreement.digest(facts[0]) != agreement.digest(facts[3])
+    assert agreement.digest(facts[0]["start"]) != agreement.digest(facts[3]["start"])
+
+
+def test_only_what_is_told_at_the_same_moment_is_compared():
+    """A rank may be far into the script, which adds plugins and paths, when another one starts, or is killed."""
+    facts = told(r0="armed", r1="armed", r2="skipped")
+    facts[0]["first apply"] = {"torch": "2.13.0", "patch own.one": "applied", NAME: "skipped"}
+    facts[2]["end"] = {"torch": "none"}
+    assert [str(one) for one in agreement.differences(facts)] == [
+        f"rank 2 differs from rank 0: {NAME} is skipped, there armed"
+    ]
+    facts[1]["first apply"] = {"torch": "2.13.0", "patch own.one": "drifted", NAME: "skipped"}
+    facts[1]["end"] = {"torch": "2.13.0", "patch own.one": "lost"}
+    facts[0]["end"] = {"torch": "2.13.0", "patch own.one": "applied"}
+    assert [str(one) for one in agreement.differences(facts)] == [
+        f"rank 2 differs from rank 0: {NAME} is skipped, there armed",
+        "rank 1 differs from rank 0: patch own.one is lost, there applied",
+        "rank 2 differs from rank 0: patch own.one is missing, there applied",
+        "rank 2 differs from rank 0: torch is none, there 2.13.0",
+    ]
 
 
 def test_no_ranks_agree():
@@ -54,7 +73,8 @@ def test_only_the_same_call_must_have_the_same_backend():
         1: agreement.facts(status, {"gelu of x [2, 4]": "torch"}),
         2: agreement.facts(status, {"attention of q [2, 4]": "cudnn"}),
     }
-    assert [str(one) for one in agreement.differences(stages)] == [
+    at_the_end = {rank: {"end": facts} for rank, facts in stages.items()}
+    assert [str(one) for one in agreement.differences(at_the_end)] == [
         "rank 2 differs from rank 0: kernel attention of q [2, 4] is cudnn, there flash"
     ]
     assert agreement.digest(stages[0]) == agreement.digest(stages[2])

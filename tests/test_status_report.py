@@ -30,7 +30,7 @@ def run_dir(tmp_path):
     def write(*versions):
         for rank, version in enumerate(versions):
             data = {"rank": rank, "device": "cpu", "device_reason": "as asked", "problems": [], "outcomes": [OUTCOME]}
-            told = json.dumps({**data, "facts": {"torch": version}})
+            told = json.dumps({**data, "facts": {"start": {"torch": version}}})
             (tmp_path / f"adapt-status.{rank}.json").write_text(told)
         return tmp_path
 

@@ -64,7 +64,7 @@ class Fleet:
         self._stop: int | None = None
         self._ending_since: float | None = None
         self._is_over = threading.Event()
-        self._facts: dict[int, dict[str, str]] = {}
+        self._facts: dict[int, dict[str, dict[str, str]]] = {}
         self._differ = ""
         self._unreached: list[str] = []
         self._selector = selectors.DefaultSelector()

@@ -44,18 +44,20 @@ def _take_part(run_dir: RunDirectory, rank: int) -> None:
     with contextlib.suppress(OSError):
         run_dir.path.mkdir(parents=True, exist_ok=True)
 
-    def report_and_compare() -> None:
-        _report(run_dir, rank)
+    told: dict[str, dict[str, str]] = {}
+
+    def report_and_compare(moment: str) -> None:
+        _report(run_dir, rank, moment, told)
         _compare(run_dir)
 
     def report_at_exit() -> None:
         # A forked child runs our exit handlers too, and is not the rank. A full disk is no failure of the job.
         if os.getpid() == pid:
             with contextlib.suppress(LaunchError):
-                _report(run_dir, rank)
+                _report(run_dir, rank, agreement.END, told)
 
-    report_and_compare()
-    runtime.at_first_apply(report_and_compare)
+    report_and_compare(agreement.START)
+    runtime.at_first_apply(lambda: report_and_compare(agreement.FIRST_APPLY))
     atexit.register(report_at_exit)
 
 
@@ -65,15 +67,16 @@ def _own_rank() -> int | None:
     return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
 
 
-def _report(run_dir: RunDirectory, rank: int) -> None:
+def _report(run_dir: RunDirectory, rank: int, moment: str, told: dict[str, dict[str, str]]) -> None:
+    """Write what this rank is now, and add that to the facts told at each moment so far."""
     status = runtime.status()
-    told = agreement.facts(status, runtime.kernel_backends())
+    told[moment] = agreement.facts(status, runtime.kernel_backends())
     data = {
         "rank": rank,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "job": os.environ.get("ASCEND_ADAPT_JOB", ""),
-        "digest": agreement.digest(told),
+        "digest": agreement.digest(told[moment]),
         "facts": told,
         **status.to_json(),
     }
@@ -90,7 +93,7 @@ def _compare(run_dir: RunDirectory) -> None:
 
     Each writes before it reads, so of two that differ one at least sees the other, before it runs a line of the script.
     """
-    told: dict[int, dict[str, str]] = {}
+    told: dict[int, dict[str, dict[str, str]]] = {}
     for path in run_dir.path.glob("adapt-status.*.json"):
         data: dict[str, Any] = json.loads(path.read_text())
         if data["job"] == os.environ.get("ASCEND_ADAPT_JOB", ""):

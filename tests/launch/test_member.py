@@ -64,6 +64,47 @@ def test_of_two_ranks_at_least_the_last_to_come_sees_it(ascend_run, different, t
     assert list(tmp_path.glob("step.*")) == []
 
 
+AT_ODDS = {
+    "a plugin of its own": "import ascend_adapt, other\nascend_adapt.enable(plugins=[other])\nimport toytarget",
+    "patches switched off": "import ascend_adapt\nascend_adapt.disable()",
+    "a version found by a path that it adds": "import sys\nsys.path.insert(0, 'added')\nimport toytarget",
+    "a version that is not the recorded one": "import toytarget, newtarget",
+}
+NEWER = """
+import ascend_adapt
+@ascend_adapt.wrap('newtarget:f', requires='newtarget>=2', why='a test', until='the test ends', without='slower')
+def toy_newer(wrapped, instance, args, kwargs): return wrapped(*args, **kwargs)
+@ascend_adapt.hookimpl
+def register_patches(): return [toy_newer]
+"""
+
+
+@pytest.mark.parametrize("how", AT_ODDS)
+def test_a_rank_that_starts_late_does_not_differ_from_what_the_script_made_of_another(
+    how, ascend_run, different, toy, tmp_path
+):
+    (tmp_path / "train.py").write_text(f"{AT_ODDS[how]}\nopen(f'came.{{__import__(\"os\").environ[\"RANK\"]}}', 'w')")
+    (tmp_path / "other.py").write_text(DRIFTING.replace("question", "answer"))
+    (tmp_path / "added" / "toytarget-2.dist-info").mkdir(parents=True)
+    (tmp_path / "added" / "toytarget-2.dist-info" / "METADATA").write_text("Name: toytarget\nVersion: 2\n")
+    # As of an editable installation whose checkout has moved on, or back.
+    Path(toy, "newtarget.py").write_text("__version__ = '1.0'\ndef f(): return 1\n")
+    Path(toy, "newtarget-2.dist-info").mkdir()
+    Path(toy, "newtarget-2.dist-info", "METADATA").write_text("Name: newtarget\nVersion: 2\n")
+    Path(toy, "toy_plugin-1.dist-info", "entry_points.txt").write_text(
+        "[ascend_adapt]\ntoy = toy_plugin\nnewer = newer_plugin\n"
+    )
+    Path(toy, "newer_plugin.py").write_text(NEWER)
+    late = "import time\n    while not os.path.exists('came.0'): time.sleep(0.05)"
+    job = ascend_run("--nproc", "2", "--log-dir", "run", "train.py", PYTHONPATH=f"{different(late)}:{toy}")
+    assert job.returncode == 0, job.stderr
+    assert sorted(path.name for path in tmp_path.glob("came.*")) == ["came.0", "came.1"]
+    status = subprocess.run(
+        [sys.executable, "-m", "ascend_adapt.cli", "status", "run"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (status.returncode, status.stderr) == (0, "")
+
+
 def test_what_ranks_were_before_a_restart_does_not_count(ascend_run, different, toy, tmp_path):
     (tmp_path / "train.py").write_text("import os; print(os.environ['TORCHELASTIC_RESTART_COUNT'])")
     code = "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.environ['ASCEND_ADAPT_DISABLE'] = 'toy_answer'"

@@ -323,4 +323,6 @@ def test_a_library_that_was_installed_anywhere_waits_for_its_host(site: Site, en
     outcome = enable(counting("lib:f", [], host=Host("base", present=("megabase/__init__.py",)), name="late"))["late"]
     assert (outcome.state, outcome.reason) == ("armed", "is for base, judged when megabase is imported")
     (told,) = agreement.states([outcome]).values()
-    assert not agreement.differences({0: {"patch": told}, 1: {"patch": "applied"}, 2: {"patch": "skipped"}})
+    assert not agreement.differences(
+        {rank: {"first apply": {"patch": state}} for rank, state in enumerate((told, "applied", "skipped"))}
+    )
