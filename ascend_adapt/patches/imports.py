@@ -14,8 +14,9 @@ from ascend_adapt.patches.installation import is_complete
 class ImportWatch:
     """Calls ``on_import(name)`` after each import of a watched module.
 
-    wrapt's hooks know neither a second import nor one that is running when the watch begins. A finder of our own, which
-    finds nothing, renews the hook of a module that left sys.modules; the end of a running import is seen in its spec.
+    wrapt's hooks know neither a second import nor one that is running when the watch begins, nor a namespace package. A
+    finder of our own, which finds nothing, renews the hook of a module that left sys.modules, and tells of a namespace
+    package when something in it is looked for; the end of a running import is seen in its spec.
     """
 
     def __init__(self, on_import: Callable[[str], None]) -> None:
@@ -50,6 +51,9 @@ class ImportWatch:
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> None:
         """Find nothing; see the class."""
+        above = fullname.rpartition(".")[0]
+        if above in self._watched and above not in self._seen and _is_namespace(sys.modules.get(above)):
+            self._imported(above)
         if fullname in self._seen and fullname not in sys.modules:
             self._seen.discard(fullname)
             self._executed.discard(fullname)
@@ -70,6 +74,12 @@ class ImportWatch:
         self._executed.add(name)
         if self.active:
             self.on_import(name)
+
+
+def _is_namespace(module: ModuleType | None) -> bool:
+    """Return whether a loaded package has no code of its own."""
+    spec = getattr(module, "__spec__", None)
+    return spec is not None and spec.submodule_search_locations is not None and not spec.has_location
 
 
 def at_end_of_import(module: ModuleType, callback: Callable[[], None], *, also_if_failed: bool = False) -> None:

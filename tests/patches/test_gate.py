@@ -326,3 +326,21 @@ def test_a_library_that_was_installed_anywhere_waits_for_its_host(site: Site, en
     assert not agreement.differences(
         {rank: {"first apply": {"patch": state}} for rank, state in enumerate((told, "applied", "skipped"))}
     )
+
+
+def test_a_namespace_package_is_judged_when_something_in_it_is_imported(site: Site, enable: Enable, tmp_path) -> None:
+    """As Megatron-LM's megatron is one since 0.9: it runs no code, whose end would tell of its import."""
+    checkout = tmp_path / "checkout"
+    (checkout / "shared" / "core").mkdir(parents=True)
+    (checkout / "shared" / "core" / "__init__.py").touch()
+    other = Host("other", present=("shared/other/__init__.py",))
+    status = enable(counting("shared.data:f", [], host=other))
+    assert status["counting"].reason == "is for other, judged when shared is imported"
+    sys.path.insert(0, str(checkout))  # the fixture restores it
+    import shared.core  # noqa: F401
+
+    outcome = ascend_adapt.status()["counting"]
+    assert (outcome.state, outcome.reason) == (
+        "skipped",
+        f"is for other: shared/other/__init__.py is not in {checkout}",
+    )
