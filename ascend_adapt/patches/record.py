@@ -71,15 +71,25 @@ class Record:
         if self.state == "failed" and self.conflicts:
             raise PatchConflict(self.reason)
         error = _ERRORS.get(self.state)
-        is_grave = strict or (self.patch.without == "wrong numbers" and self.state != "lost")
         if error is None or self.registered.is_named(allow_drift):
             return
-        told = f"{self.registered} {self.state}: {self.reason} — without it: {self.patch.without} ({self.patch.why})"
-        if is_grave:
-            raise error(f"{told}; --allow-drift {self.registered.name} goes on without")
+        if strict or (self.patch.without == "wrong numbers" and self.state != "lost"):
+            raise error(f"{self._account()}; --allow-drift {self.registered.name} goes on without")
+        self._warn()
+
+    def tell_loss(self, allow_drift: Collection[str]) -> None:
+        """Log once, on rank 0, that the patch was lost, unless ``allow_drift`` has a name of its own."""
+        if self.state == "lost" and not self.registered.is_named(allow_drift):
+            self._warn()
+
+    def _warn(self) -> None:
+        told = self._account()
         if self._told != told and os.environ.get("RANK", "0") == "0":
             self._told = told
             logger.warning("ascend_adapt: %s", told)
+
+    def _account(self) -> str:
+        return f"{self.registered} {self.state}: {self.reason} — without it: {self.patch.without} ({self.patch.why})"
 
 
 def as_reason(error: Exception) -> str:

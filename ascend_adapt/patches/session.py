@@ -172,9 +172,12 @@ class Session:
                 self._on_apply.append(callback)
 
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Return the state of every patch now."""
+        """Return the state of every patch now; what is seen to be lost is logged, as what drifted has been."""
         with self._lock:
-            return tuple(record.outcome() for record in self._records)
+            outcomes = tuple(record.outcome() for record in self._records)
+            for record in self._records:
+                record.tell_loss(self.allow_drift)
+            return outcomes
 
     # Import events
 

@@ -164,6 +164,16 @@ def register_patches(): return [toy_question]
 """
 
 
+@pytest.mark.parametrize("allowed", ["", "toy_answer"])
+def test_what_another_patcher_took_the_place_of_is_told_in_the_jobs_own_output(allowed, ascend_run, toy, tmp_path):
+    """As MindSpeed does with what was patched before it was imported."""
+    (tmp_path / "train.py").write_text("import toytarget\ndef mine(): return 3\ntoytarget.answer = mine")
+    job = ascend_run("--nproc", "2", "train.py", PYTHONPATH=toy, ASCEND_ADAPT_ALLOW_DRIFT=allowed)
+    assert job.returncode == 0
+    told = "toytarget:answer was reloaded or replaced after apply: it is __main__.mine now — leave that out, or disable"
+    assert job.stderr.count(told) == (0 if allowed else 1), job.stderr
+
+
 SWALLOWED = "try:\n    import toytarget\nexcept Exception:\n    pass"
 
 

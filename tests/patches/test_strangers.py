@@ -137,12 +137,17 @@ def test_another_wrapper_on_top_of_ours_is_no_loss(upstream, enable, target) -> 
     assert (upstream.f, upstream.C.m) == on_top
 
 
-def test_who_replaced_ours_is_named(upstream, enable) -> None:
+def test_who_replaced_ours_is_named(upstream, enable, caplog) -> None:
     enable(counting("upstream:f", []), entry("upstream:TABLE", "k", lambda: 3, present=True, name="entered", **TERMS))
     liger(upstream)
     status = ascend_adapt.status()
+    ascend_adapt.status()
     for name in ("counting", "entered"):
         assert status[name].state == "lost"
+        told = [message for message in caplog.messages if f"'{name}' (plugin 'stand_in'" in message]
+        assert [message.partition(" lost: ")[2] for message in told] == [
+            f"{status[name].reason} — without it: crash (it breaks)"
+        ]
         assert "it is liger_kernel.monkey_patch.fused now — leave that out, or disable stand_in." in status[name].reason
 
 
