@@ -8,8 +8,10 @@ on every rank. Neither makes the host wait for the device: moments are read wher
 from __future__ import annotations
 
 import statistics
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
@@ -26,6 +28,8 @@ SLOW = 1.5
 LEAST_S = {"samples": 2e-3, "mlp": 2e-4}
 LEAST_STEPS = 8
 """A rank is slow which takes this many times the median, and this many seconds more, in so many steps or more."""
+SHARE = 0.1
+"""Of a step, at least, that a rank which is slow in getting its samples makes the others wait."""
 PARTS = {"samples": "getting its samples", "mlp": "the first MLP of a step"}
 
 
@@ -38,8 +42,9 @@ class StepTimes:
     def __init__(self, mesh: Mesh, decoders: Sequence[nn.Module]) -> None:
         self._mesh, self._group = mesh, HostGroup(mesh)
         self._samples: deque[float] = deque(maxlen=KEPT)
+        self._began: deque[float] = deque(maxlen=KEPT)
         self._moments: deque[tuple[Any, Any]] = deque(maxlen=KEPT)
-        self._steps = 0
+        self._steps, self._step_s = 0, 0.0
         self._first: Any = None
         self._is_due = False
         self._told: set[tuple[str, int]] = set()
@@ -53,6 +58,7 @@ class StepTimes:
     def step(self, seconds_of_samples: float) -> None:
         """Take note of the step that begins, whose samples took so long to get."""
         self._samples.append(seconds_of_samples)
+        self._began.append(time.perf_counter())
         self._is_due = True
 
     def _begins(self, *_: Any) -> None:
@@ -74,8 +80,10 @@ class StepTimes:
         mlp = [devices.seconds_between(*pair) for pair in self._moments]
         mine = (statistics.fmean(self._samples or [0.0]), statistics.median(mlp or [0.0]))
         self._steps = len(self._samples)
+        self._step_s = statistics.median([after - before for before, after in pairwise(self._began)] or [0.0])
         told = self._group.numbers(mine)
         self._samples.clear()
+        self._began.clear()
         self._moments.clear()
         return {part: Spread.of([times[number] for times in told]) for number, part in enumerate(self._parts)}
 
@@ -92,4 +100,5 @@ class StepTimes:
     def _is_slow(self, part: str, one: Spread) -> bool:
         # Of two ranks the median is the mean of both.
         usual = one.median if self._group.size > 2 else one.least
-        return self._steps >= LEAST_STEPS and one.most > max(SLOW * usual, usual + LEAST_S[part])
+        matters = max(LEAST_S[part], SHARE * self._step_s if part == "samples" else 0.0)
+        return self._steps >= LEAST_STEPS and one.most > max(SLOW * usual, usual + matters)

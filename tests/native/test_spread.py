@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -73,6 +74,17 @@ def test_a_slow_rank_is_named_once():
 @pytest.mark.parametrize(("seconds", "lines"), [(1.4e-3, 0), (2.9e-3, 0), (3.1e-3, 1)])
 def test_a_little_slower_is_no_matter(seconds, lines):
     mine = times([(1e-3, 0.0), (1e-3, 0.0), (seconds, 0.0)])
+    for _ in range(8):
+        mine.step(1e-3)
+    assert len(mine.told(8, mine.spread())) == lines
+
+
+@pytest.mark.parametrize(("step_s", "lines"), [(0.7, 1), (0.9, 0)])
+def test_what_is_little_of_a_step_is_no_matter(monkeypatch, step_s, lines):
+    """79 ms more than the others are 0.113 of one step and 0.088 of the other."""
+    clock = itertools.count(0, step_s)
+    monkeypatch.setattr("ascend_adapt.native.spread.time.perf_counter", lambda: next(clock))
+    mine = times([(1e-3, 0.0), (80e-3, 0.0), (1e-3, 0.0)])
     for _ in range(8):
         mine.step(1e-3)
     assert len(mine.told(8, mine.spread())) == lines
