@@ -20,6 +20,7 @@ _LATER = ("applied", "not_needed", "drifted", "failed", "lost")
 # An armed patch of which even the gate cannot tell more before the import.
 _UNDECIDED = "undecided"
 _KERNEL = "kernel "
+_MISSING, _NOT_INSTALLED = "missing", "not installed"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,10 @@ class Difference:
     value: str
     first: int
     there: str
+
+    def is_absent(self) -> bool:
+        """Return whether one rank has no such patch or package: rank 0, which downloads for all, applies earlier."""
+        return bool({self.value, self.there} & {_MISSING, _NOT_INSTALLED})
 
     def __str__(self) -> str:
         return f"rank {self.rank} differs from rank {self.first}: {self.fact} is {self.value}, there {self.there}"
@@ -44,7 +49,7 @@ def facts(status: Status, backends: Mapping[str, str] | None = None) -> dict[str
         backends: kind of call of a kernel -> the backend chosen for it so far.
     """
     roots = {outcome.target.partition(":")[0].partition(".")[0] for outcome in status.outcomes}
-    versions = {name: probe.distribution_version(name) or "not installed" for name in {*_ALWAYS, *roots}}
+    versions = {name: probe.distribution_version(name) or _NOT_INSTALLED for name in {*_ALWAYS, *roots}}
     chosen = {f"{_KERNEL}{call}": backend for call, backend in (backends or {}).items()}
     return {
         "python": platform.python_version(),
@@ -82,7 +87,8 @@ def differences(told: Mapping[int, Mapping[str, Mapping[str, str]]]) -> list[Dif
     found: dict[tuple[int, str], Difference] = {}
     for moment in (START, FIRST_APPLY, END):
         at_once = {rank: moments[moment] for rank, moments in told.items() if moment in moments}
-        found.update({(one.rank, one.fact): one for one in _differences(at_once)})
+        differing = (one for one in _differences(at_once) if moment != FIRST_APPLY or not one.is_absent())
+        found.update({(one.rank, one.fact): one for one in differing})
     return list(found.values())
 
 
@@ -97,8 +103,8 @@ def _differences(told: Mapping[int, Mapping[str, str]]) -> list[Difference]:
         # A pipeline stage meets other calls than the next: only the same call must have the same backend.
         if not (fact.startswith(_KERNEL) and (fact not in told[rank] or fact not in told[first]))
         and not _agree(
-            value := told[rank].get(fact, "missing"),
-            there := told[first].get(fact, "missing"),
+            value := told[rank].get(fact, _MISSING),
+            there := told[first].get(fact, _MISSING),
         )
     ]
 

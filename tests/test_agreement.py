@@ -51,6 +51,10 @@ def test_only_what_is_told_at_the_same_moment_is_compared():
     assert [str(one) for one in agreement.differences(facts)] == [
         f"rank 2 differs from rank 0: {NAME} is skipped, there armed"
     ]
+    # Rank 0 alone imported something first, before the script added a plugin and a path.
+    facts[1]["first apply"] = {"torch": "2.13.0", "patch own.two": "applied", "deepspeed": "0.19.8", NAME: "skipped"}
+    facts[0]["first apply"]["deepspeed"] = "not installed"
+    assert len(agreement.differences(facts)) == 1
     facts[1]["first apply"] = {"torch": "2.13.0", "patch own.one": "drifted", NAME: "skipped"}
     facts[1]["end"] = {"torch": "2.13.0", "patch own.one": "lost"}
     facts[0]["end"] = {"torch": "2.13.0", "patch own.one": "applied"}
