@@ -137,6 +137,20 @@ def test_another_wrapper_on_top_of_ours_is_no_loss(upstream, enable, target) -> 
     assert (upstream.f, upstream.C.m) == on_top
 
 
+def test_a_subclass_in_the_place_of_its_class_inherits_the_patch(upstream, enable) -> None:
+    """As deepspeed_npu puts its own below DeepSpeed's ZeRO optimizers."""
+    calls: list[object] = []
+    enable(counting("upstream:C.m", calls))
+    upstream.C = type("CNpu", (upstream.C,), {})
+    assert ascend_adapt.status()["counting"].state == "applied"
+    upstream.C().m()
+    assert ascend_adapt.enable()["counting"].state == "applied"
+    upstream.C().m()
+    assert len(calls) == 2  # nothing is applied a second time
+    upstream.C.m = lambda self: 1
+    assert ascend_adapt.status()["counting"].state == "lost"
+
+
 def test_who_replaced_ours_is_named(upstream, enable, caplog) -> None:
     enable(counting("upstream:f", []), entry("upstream:TABLE", "k", lambda: 3, present=True, name="entered", **TERMS))
     liger(upstream)
