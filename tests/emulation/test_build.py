@@ -66,6 +66,9 @@ def test_it_compiles_for_aarch64(npu_aarch64, tmp_path):
     compiler = shutil.which(CROSS_COMPILER)
     if compiler is None:
         pytest.skip(f"no {CROSS_COMPILER} here — apt-get install gcc-aarch64-linux-gnu")
+    alone = subprocess.run([compiler, "-E", "-"], input="#include <stdint.h>", capture_output=True, text=True)
+    if alone.returncode:
+        pytest.skip(f"{CROSS_COMPILER} has no C library here — apt-get install libc6-dev-arm64-cross")
     build.build(npu_aarch64, compiler, tmp_path)
     header = subprocess.run(["readelf", "-h", tmp_path / "lib64" / "libascendcl.so"], capture_output=True, text=True)
     assert "AArch64" in header.stdout
