@@ -99,6 +99,7 @@ def test_two_machines_started_by_hand(ascend_run, background, tmp_path):
         "import os\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"
         "import torch\nsum = torch.ones(1)\ndist.all_reduce(sum)\n"
         "print(int(sum), os.environ['RANK'], os.environ['LOCAL_RANK'], os.environ['GROUP_RANK'])\n"
+        "dist.destroy_process_group()\n"
     )
     from ascend_adapt.launch.ports import Ports
 
