@@ -21,6 +21,7 @@ class Optimizer:
     """Steps the parameters; its states are fp32, by parameter and name, and lie as the parameters do."""
 
     def __init__(self, parameters: Sequence[Placed], settings: Settings) -> None:
+        self._all = parameters
         # A rank may have no row of a small parameter that is cut.
         self.parameters = [one for one in parameters if one.local.numel()]
         self.settings = settings
@@ -38,8 +39,8 @@ class Optimizer:
         self._step_group(self._others, lr, 0.0)
 
     def clear_gradients(self) -> None:
-        """Forget the gradients."""
-        for one in self.parameters:
+        """Forget the gradients, also those without a row: each lies in its bucket's, and would keep all of that."""
+        for one in self._all:
             one.parameter.grad = None
 
     def _step_group(self, group: Sequence[int], lr: float, weight_decay: float) -> None:

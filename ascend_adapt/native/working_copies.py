@@ -8,6 +8,7 @@ backward pass has come past it.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,9 +37,11 @@ class WorkingCopies:
         declared = [one for one in model.modules() if isinstance(one, Declared)]
         names = [(module, name) for module in declared for name in module.layouts][::-1]
         self._buckets = [_Bucket(each, mesh, dtype, sums) for each in in_buckets(names, _numbers)]
-        for bucket in self._buckets:
+        # Python's collector does not see what such a hook holds: a copy that its own hook holds is never freed.
+        has_come = functools.partial(WorkingCopies._has_come, weakref.proxy(self))
+        for number, bucket in enumerate(self._buckets):
             for copy in bucket.copies:
-                copy.register_post_accumulate_grad_hook(functools.partial(self._has_come, bucket))
+                copy.register_post_accumulate_grad_hook(functools.partial(has_come, number))
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -58,8 +61,9 @@ class WorkingCopies:
         for bucket in self._buckets:
             bucket.hand_over()
 
-    def _has_come(self, bucket: _Bucket, _: torch.Tensor) -> None:
-        """Take note of a gradient. Data-parallel ranks have one graph, so that buckets are full in one order."""
+    def _has_come(self, number: int, _: torch.Tensor) -> None:
+        """Take note of a bucket's gradient. Data-parallel ranks have one graph, so that buckets fill in one order."""
+        bucket = self._buckets[number]
         bucket.missing -= 1
         if bucket.missing:
             return

@@ -63,3 +63,13 @@ def test_beside_torch(pair, settings, theirs):
 
 def test_what_decays(pair):
     assert [decays(one) for one in pair.ours] == [True, False, False]
+
+
+def test_gradients_without_a_row_are_forgotten_too():
+    whole = torch.ones(8)
+    ours = [Placed(name, nn.Parameter(torch.zeros(n)), Layout(0.0), (8,)) for name, n in (("some", 8), ("none", 0))]
+    optimizer = Optimizer(ours, Settings())
+    for one in ours:
+        one.parameter.grad = whole[: len(one.local)]
+    optimizer.clear_gradients()
+    assert [one.parameter.grad for one in ours] == [None, None]

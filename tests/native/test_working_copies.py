@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -103,6 +105,16 @@ def test_passes_see_what_became_of_the_masters(mesh):
     for one in made.parameters:
         one.local.mul_(0.5)
     assert made.evaluate(batch(0, settings), 8) != before
+
+
+def test_a_trainer_that_nobody_has_any_more_is_freed(mesh):
+    settings = replace(config(GPT2), precision=Precision("bf16"))
+    made = Trainer(settings, mesh)
+    made.step(batch(0, settings), 8, 3e-3, 0.1)
+    kept = [weakref.ref(one.parameter) for one in made.parameters]
+    del made
+    gc.collect()
+    assert not any(one() is not None for one in kept)
 
 
 def test_no_bit_differs_from_fsdp_on_two_ranks(train_on, tmp_path):
