@@ -86,19 +86,25 @@ def find_root(root: str) -> importlib.machinery.ModuleSpec | None:
         return None
 
 
-def root_folder(root: str) -> Path | None:
-    """Return the folder that holds a top-level package or module, or None if it is not a file on disk."""
+def root_folder(module: str) -> Path | None:
+    """Return the folder that holds the top-level package of a module, or None if it is not a file on disk.
+
+    A namespace package lies in several: any folder of its name on the path is part of it. That with the module counts.
+    """
+    root, _, below = module.partition(".")
     spec = find_root(root)
     if spec is None:
         return None
-    locations = list(spec.submodule_search_locations or ())
+    locations = [Path(location) for location in spec.submodule_search_locations or ()]
     if locations:
-        return Path(locations[0]).parent
+        child = below.partition(".")[0]
+        holding = [one for one in locations if child and ((one / child).is_dir() or any(one.glob(f"{child}.*")))]
+        return (holding or locations)[0].parent
     return Path(spec.origin).parent if spec.origin and spec.has_location else None
 
 
-def owning_version(distribution: str, root: str) -> str | None:
-    """Return the version of ``distribution`` if it is installed where the top-level package ``root`` is found.
+def owning_version(distribution: str, module: str) -> str | None:
+    """Return the version of ``distribution`` if it is installed where the top-level package of ``module`` is found.
 
     A checkout earlier on sys.path is not owned by the installed distribution of the same name.
     """
@@ -106,7 +112,7 @@ def owning_version(distribution: str, root: str) -> str | None:
     if recorded is None:
         return None
     version, home = recorded
-    folder = root_folder(root)
+    folder = root_folder(module)
     return version if folder is not None and folder.resolve() == home else None
 
 

@@ -96,10 +96,10 @@ def _judge_hosts(hosts: Sequence[Host], target: Target, installation: Installati
 
 def _judge_host(host: Host, target: Target, installation: Installation) -> Verdict:
     """A target that no host has, such as one in numpy, is right for a host whose packages would be found now."""
-    folder = installation.folder(target.root)
+    folder = installation.folder(target.module)
     if folder is not None and not host.owns(folder):
         return Verdict(True, "")
-    home = folder if target.root in host.roots else installation.folder(host.root)
+    home = folder if target.root in host.roots else installation.folder(host.module)
     if home is None:
         if folder is None or (installation.gains_paths and _is_of_a_library(target.root, folder)):
             return Verdict(None, f"is for {host}, judged when {host.root if folder else target.root} is imported")

@@ -37,8 +37,8 @@ class Installation(Protocol):
         ``of_hosts`` are modules of the patch's hosts: one that ``name`` speaks of is asked, and waited for.
         """
 
-    def folder(self, root: str) -> Path | None:
-        """Return the folder that holds the top-level package ``root``, or None."""
+    def folder(self, module: str) -> Path | None:
+        """Return the folder that holds the top-level package of ``module``, or None."""
 
 
 def is_complete(module: ModuleType) -> bool:
@@ -74,7 +74,7 @@ def _own_packages(name: str, target: Target, of_hosts: Collection[str]) -> tuple
 
 def _recorded_version(name: str, own: Sequence[str]) -> str | None:
     """What the distribution ``name`` says, unless the packages ``own`` should be of it and come from elsewhere."""
-    return probe.owning_version(name, own[0].partition(".")[0]) if own else probe.distribution_version(name)
+    return probe.owning_version(name, own[0]) if own else probe.distribution_version(name)
 
 
 def _canonical(name: str) -> str:
@@ -106,8 +106,8 @@ class ThisProcess:
         later = bool(own) and any(self._is_to_come(module) for module in (*own, target.module))
         return Version(said or recorded, later=later)
 
-    def folder(self, root: str) -> Path | None:
-        return probe.root_folder(root)
+    def folder(self, module: str) -> Path | None:
+        return probe.root_folder(module)
 
     def _said_by(self, package: str) -> str | None:
         module = sys.modules.get(package)
@@ -140,12 +140,13 @@ class SourceTree:
             if recorded or not own:
                 return Version(recorded)
         packages = own or (name.replace("-", "_"),)
-        if self.folder(packages[-1].partition(".")[0]) is None:
+        if self.folder(packages[-1]) is None:
             return Version(probe.distribution_version(name))
         said = next(filter(None, map(self._written_version, packages)), None)
         return Version(said or self._version_file())
 
-    def folder(self, root: str) -> Path | None:
+    def folder(self, module: str) -> Path | None:
+        root = module.partition(".")[0]
         return self.root if (self.root / root).is_dir() or (self.root / f"{root}.py").exists() else None
 
     def source_of(self, module: str) -> Path | None:

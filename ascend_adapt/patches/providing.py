@@ -108,7 +108,7 @@ def _asked_by(hosts: tuple[Host, ...]) -> bool:
     if name == "__main__":
         folders = _folders_around(Path(file).resolve()) if file else []
     else:
-        folder = probe.root_folder(name.partition(".")[0])
+        folder = probe.root_folder(name)
         folders = [] if folder is None else [folder]
     return any(not host.owns(folder) for folder in folders for host in hosts)
 

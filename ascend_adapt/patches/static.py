@@ -68,7 +68,7 @@ def _home(patch: Patch, tree: SourceTree | None) -> SourceTree | None:
         return tree if tree is not None and (tree.root / patch.host_script).is_file() else None
     if tree is not None and tree.folder(patch.target.root) is not None:
         return tree
-    folder = probe.root_folder(patch.target.root)
+    folder = probe.root_folder(patch.target.module)
     return SourceTree(folder, installed=True) if folder is not None else None
 
 

@@ -31,7 +31,7 @@ from ascend_adapt.testing.stand_in import NotShown
 
 def installed_folder(patch: Patch) -> Path | None:
     """Return the folder that holds the installed package of a patch's target, or None."""
-    return None if patch.host_script is not None else probe.root_folder(patch.target.root)
+    return None if patch.host_script is not None else probe.root_folder(patch.target.module)
 
 
 def run(names: Sequence[str], plugins: Sequence[str], device: str, environ: Mapping[str, str]) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from ascend_adapt.patches.spec import Registered
 def record(one: Registered, tier: str, soc: str = "") -> evidence.Record:
     """Return the record of a patch that was applied here to its real target: that proves its wiring."""
     versions = {"torch": probe.distribution_version("torch"), "torch_npu": probe.distribution_version("torch_npu")}
-    folder = probe.root_folder(one.patch.target.root)
+    folder = probe.root_folder(one.patch.target.module)
     for requirement in one.patch.requires:
         tree = SourceTree(folder, installed=True) if folder is not None else None
         found = tree.version(requirement.name, one.patch.target).text if tree is not None else None

@@ -14,6 +14,8 @@ from stand_ins import GRAVE, Site, counting
 
 import ascend_adapt
 from ascend_adapt import Host, agreement
+from ascend_adapt.patches import static
+from ascend_adapt.patches.spec import Registered
 
 Enable = Callable[..., ascend_adapt.Status]
 
@@ -344,3 +346,18 @@ def test_a_namespace_package_is_judged_when_something_in_it_is_imported(site: Si
         "skipped",
         f"is for other: shared/other/__init__.py is not in {checkout}",
     )
+
+
+def test_a_folder_named_like_a_namespace_package_hides_no_code_base(site: Site, enable: Enable, tmp_path) -> None:
+    """As a ``megatron`` with checkpoints beside the script does before Megatron-LM, whose megatron has no __init__."""
+    (tmp_path / "beside" / "shared" / "checkpoints").mkdir(parents=True)
+    site.package("shared.core", "def f(): return 1\n")
+    site.install("shared-core", "2.1")
+    sys.path.insert(0, str(tmp_path / "beside"))  # the fixture restores it
+    patch = counting("shared.core:f", [], requires="shared-core>=2", host=Host("ours", ("shared/core/__init__.py",)))
+    (judged,) = static.judge([Registered(patch, "p", "stand_in")], device="cpu", hosts={"ours": patch.hosts[0]})
+    outcome = enable(patch)["counting"]
+    assert (judged.state, outcome.state, outcome.found) == ("armed", "armed", "shared-core 2.1")
+    import shared.core  # noqa: F401
+
+    assert ascend_adapt.status()["counting"].state == "applied"
