@@ -7,6 +7,7 @@ import json
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ascend_adapt import probe
 from ascend_adapt.patches.outcome import Outcome, Status
@@ -20,7 +21,7 @@ _LATER = ("applied", "not_needed", "drifted", "failed", "lost")
 # An armed patch of which even the gate cannot tell more before the import.
 _UNDECIDED = "undecided"
 _KERNEL = "kernel "
-_MISSING, _NOT_INSTALLED = "missing", "not installed"
+_MISSING, _NOT_INSTALLED, _DISABLED = "missing", "not installed", "disabled"
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,12 @@ class Difference:
     first: int
     there: str
 
-    def is_absent(self) -> bool:
-        """Return whether one rank has no such patch or package: rank 0, which downloads for all, applies earlier."""
-        return bool({self.value, self.there} & {_MISSING, _NOT_INSTALLED})
+    def may_be_to_come(self) -> bool:
+        """Return whether one rank has no such patch or package, or has left it out: what its script still has to do.
+
+        Rank 0, which downloads for all, applies earlier.
+        """
+        return bool({self.value, self.there} & {_MISSING, _NOT_INSTALLED, _DISABLED})
 
     def __str__(self) -> str:
         return f"rank {self.rank} differs from rank {self.first}: {self.fact} is {self.value}, there {self.there}"
@@ -78,6 +82,17 @@ def digest(told: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def met(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two ranks, by their status files, lived at the same time.
+
+    A shell script may start one program after another, each with ranks, packages and settings of its own.
+    """
+    return all(
+        first.get("until") is None or later.get("since", 0.0) <= first["until"]
+        for first, later in ((one, other), (other, one))
+    )
+
+
 def differences(told: Mapping[int, Mapping[str, Mapping[str, str]]]) -> list[Difference]:
     """Return every fact in which a rank differs from the lowest one, by rank, as it was last told.
 
@@ -87,7 +102,7 @@ def differences(told: Mapping[int, Mapping[str, Mapping[str, str]]]) -> list[Dif
     found: dict[tuple[int, str], Difference] = {}
     for moment in (START, FIRST_APPLY, END):
         at_once = {rank: moments[moment] for rank, moments in told.items() if moment in moments}
-        differing = (one for one in _differences(at_once) if moment != FIRST_APPLY or not one.is_absent())
+        differing = (one for one in _differences(at_once) if moment != FIRST_APPLY or not one.may_be_to_come())
         found.update({(one.rank, one.fact): one for one in differing})
     return list(found.values())
 

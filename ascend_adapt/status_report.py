@@ -102,7 +102,7 @@ def of_run(run_dir: Path) -> Report:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise NoStatus(f"{file}: is not a status file ({error}) — remove it") from error
     first = ranks[min(ranks)]
-    facts = {rank: data["facts"] for rank, data in ranks.items()}
+    facts = {rank: data["facts"] for rank, data in ranks.items() if agreement.met(first, data)}
     problems = [
         *first.get("problems", ()),
         *(_with_reason(one, ranks[one.rank]["outcomes"]) for one in agreement.differences(facts)),

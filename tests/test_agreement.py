@@ -54,6 +54,8 @@ def test_only_what_is_told_at_the_same_moment_is_compared():
     # Rank 0 alone imported something first, before the script added a plugin and a path.
     facts[1]["first apply"] = {"torch": "2.13.0", "patch own.two": "applied", "deepspeed": "0.19.8", NAME: "skipped"}
     facts[0]["first apply"]["deepspeed"] = "not installed"
+    # Nor had it come to where the script leaves one out.
+    facts[0]["first apply"]["patch own.off"], facts[1]["first apply"]["patch own.off"] = "armed", "disabled"
     assert len(agreement.differences(facts)) == 1
     facts[1]["first apply"] = {"torch": "2.13.0", "patch own.one": "drifted", NAME: "skipped"}
     facts[1]["end"] = {"torch": "2.13.0", "patch own.one": "lost"}
@@ -64,6 +66,14 @@ def test_only_what_is_told_at_the_same_moment_is_compared():
         "rank 2 differs from rank 0: patch own.one is missing, there applied",
         "rank 2 differs from rank 0: torch is none, there 2.13.0",
     ]
+
+
+def test_ranks_met_unless_one_had_ended_before_the_other_was_started():
+    first, second = {"since": 1.0, "until": 2.0}, {"since": 2.5, "until": None}
+    assert not agreement.met(first, second)
+    assert not agreement.met(second, first)
+    assert agreement.met(first, {"since": 1.9, "until": 3.0})
+    assert agreement.met({"since": 1.0, "until": None}, second)
 
 
 def test_no_ranks_agree():

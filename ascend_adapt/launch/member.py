@@ -7,11 +7,13 @@ import contextlib
 import json
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 from ascend_adapt import agreement, runtime
 from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.processes import Identity
 from ascend_adapt.launch.run_directory import RunDirectory, write_whole
 
 _joined = False
@@ -47,11 +49,12 @@ def _take_part(run_dir: RunDirectory, rank: int) -> None:
     told: dict[str, dict[str, str]] = {}
 
     def report_and_compare(moment: str) -> None:
-        _report(run_dir, rank, moment, told)
-        _compare(run_dir)
+        # A forked child, such as a data loader's worker, inherits this and the exit handlers, and is not the rank.
+        if os.getpid() == pid:
+            _compare(run_dir, _report(run_dir, rank, moment, told))
 
     def report_at_exit() -> None:
-        # A forked child runs our exit handlers too, and is not the rank. A full disk is no failure of the job.
+        # A full disk is no failure of the job.
         if os.getpid() == pid:
             with contextlib.suppress(LaunchError):
                 _report(run_dir, rank, agreement.END, told)
@@ -67,8 +70,8 @@ def _own_rank() -> int | None:
     return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
 
 
-def _report(run_dir: RunDirectory, rank: int, moment: str, told: dict[str, dict[str, str]]) -> None:
-    """Write what this rank is now, and add that to the facts told at each moment so far."""
+def _report(run_dir: RunDirectory, rank: int, moment: str, told: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """Write what this rank is now, add that to the facts told at each moment so far, and return what was written."""
     status = runtime.status()
     told[moment] = agreement.facts(status, runtime.kernel_backends())
     data = {
@@ -76,6 +79,8 @@ def _report(run_dir: RunDirectory, rank: int, moment: str, told: dict[str, dict[
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "job": os.environ.get("ASCEND_ADAPT_JOB", ""),
+        "since": Identity.own().since(),
+        "until": time.time() if moment == agreement.END else None,
         "digest": agreement.digest(told[moment]),
         "facts": told,
         **status.to_json(),
@@ -86,9 +91,10 @@ def _report(run_dir: RunDirectory, rank: int, moment: str, told: dict[str, dict[
         raise LaunchError(
             f"{run_dir.path}: {error.strerror}, expected a folder that ranks can write — choose another with --log-dir"
         ) from error
+    return data
 
 
-def _compare(run_dir: RunDirectory) -> None:
+def _compare(run_dir: RunDirectory, own: dict[str, Any]) -> None:
     """Raise if a rank differs from another.
 
     Each writes before it reads, so of two that differ one at least sees the other, before it runs a line of the script.
@@ -96,7 +102,7 @@ def _compare(run_dir: RunDirectory) -> None:
     told: dict[int, dict[str, dict[str, str]]] = {}
     for path in run_dir.path.glob("adapt-status.*.json"):
         data: dict[str, Any] = json.loads(path.read_text())
-        if data["job"] == os.environ.get("ASCEND_ADAPT_JOB", ""):
+        if data["job"] == own["job"] and agreement.met(own, data):
             told[int(data["rank"])] = data["facts"]
     found = agreement.differences(told)
     if found:

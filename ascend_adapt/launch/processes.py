@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,12 @@ class Identity:
         """Return the identity of a process that is there now, or None."""
         stat = _Stat.read(pid)
         return cls(pid, stat.start) if stat is not None else None
+
+    def since(self) -> float:
+        """Return when it was started, in seconds since the epoch."""
+        # Told in whole ticks since the machine was started: not before it was.
+        after_s = (self.start + 1) / os.sysconf("SC_CLK_TCK") - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.time() + after_s
 
     def is_alive(self) -> bool:
         """Return whether it still runs; a zombie does not."""

@@ -115,6 +115,21 @@ def test_what_ranks_were_before_a_restart_does_not_count(ascend_run, different, 
     assert job.stdout.split()[-2:] == ["1", "1"]
 
 
+def test_one_program_after_another_below_a_command_is_not_compared_with_it(ascend_run, toy, tmp_path):
+    (tmp_path / "run.sh").write_text(
+        f"export WORLD_SIZE=2\nfor rank in 0 1; do RANK=$rank {sys.executable} -c 'import toytarget' & done; wait\n"
+        f"export WORLD_SIZE=1 ASCEND_ADAPT_DISABLE=toy_answer\nRANK=0 {sys.executable} -c 'import toytarget'\n"
+    )
+    job = ascend_run("--log-dir", "run", "bash", "run.sh", PYTHONPATH=toy)
+    assert (job.returncode, "Traceback" in job.stderr) == (0, False), job.stderr
+    states = {rank: json.loads((tmp_path / f"run/adapt-status.{rank}.json").read_text()) for rank in (0, 1)}
+    assert [one["facts"]["start"]["patch toy.toy_answer"] for one in states.values()] == ["disabled", "armed"]
+    status = subprocess.run(
+        [sys.executable, "-m", "ascend_adapt.cli", "status", "run"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (status.returncode, status.stderr) == (0, "")
+
+
 def test_what_the_script_switches_off_stays_off(ascend_run, toy, tmp_path):
     (tmp_path / "train.py").write_text(
         "import ascend_adapt\nascend_adapt.disable()\nimport toytarget\nprint(toytarget.answer())"
@@ -132,6 +147,20 @@ def test_ranks_that_differ_below_another_launcher(ascend_run, different, toy, tm
     # Below torchrun, which starts Python with -u, the tracebacks of two ranks mix, piece by piece.
     assert "LaunchError" in job.stderr, job.stderr
     assert "rank 1 differs from rank 0: patch toy.toy_answer is " in job.stderr, job.stderr
+
+
+def test_a_forked_worker_does_not_speak_for_its_rank(ascend_run, toy, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import json, os\n"
+        "worker = os.fork()\n"
+        "if worker == 0:\n    import toytarget; os._exit(0)\n"
+        "assert os.waitpid(worker, 0)[1] == 0\n"
+        "print(list(json.load(open('run/adapt-status.0.json'))['facts']))\n"
+        "import toytarget\n"
+        "print(list(json.load(open('run/adapt-status.0.json'))['facts']))\n"
+    )
+    job = ascend_run("--log-dir", "run", "train.py", PYTHONPATH=toy)
+    assert job.stdout == "['start']\n['start', 'first apply']\n", job.stderr
 
 
 def test_the_status_of_each_rank(ascend_run, toy, tmp_path):
