@@ -73,7 +73,8 @@ def _own_rank() -> int | None:
 def _report(run_dir: RunDirectory, rank: int, moment: str, told: dict[str, dict[str, str]]) -> dict[str, Any]:
     """Write what this rank is now, add that to the facts told at each moment so far, and return what was written."""
     status = runtime.status()
-    told[moment] = agreement.facts(status, runtime.kernel_backends())
+    # What was told at a moment stands: one at which ranks differ comes again if the script swallowed that.
+    told.setdefault(moment, agreement.facts(status, runtime.kernel_backends()))
     data = {
         "rank": rank,
         "host": socket.gethostname(),

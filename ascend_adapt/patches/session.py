@@ -134,8 +134,11 @@ class Session:
 
         Raises:
             PatchDrift, PatchFailed, PatchLost, PatchConflict: as in ``refresh``.
+            AdaptError: what a callback of ``at_first_apply`` raised, and raises again.
         """
         with self._lock:
+            if any(record.state == "applied" for record in self._records):
+                self._tell_applied()
             self._raise_grave(self._records)
 
     def revert(self) -> None:
@@ -164,7 +167,7 @@ class Session:
             return compile(tree, path, "exec", dont_inherit=True)
 
     def at_first_apply(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, now or as soon as a patch has been applied."""
+        """Call ``callback`` once, now or as soon as a patch has been applied; one that raises is called again."""
         with self._lock:
             if any(record.state == "applied" for record in self._records):
                 callback()
@@ -224,7 +227,12 @@ class Session:
 
     def _tell_applied(self) -> None:
         while self._on_apply:
-            self._on_apply.pop()()
+            callback = self._on_apply.pop()
+            try:
+                callback()
+            except BaseException:
+                self._on_apply.append(callback)  # who imports may swallow it: it is called again
+                raise
 
     def _raise_grave(self, records: Iterable[Record]) -> None:
         for record in records:

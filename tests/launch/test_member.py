@@ -22,6 +22,8 @@ TOLD = {
     "another version": "torch is ",
 }
 
+SWALLOWED = "try:\n    import toytarget\nexcept Exception:\n    pass"
+
 
 @pytest.fixture
 def different(tmp_path):
@@ -163,6 +165,16 @@ def test_a_forked_worker_does_not_speak_for_its_rank(ascend_run, toy, tmp_path):
     assert job.stdout == "['start']\n['start', 'first apply']\n", job.stderr
 
 
+def test_ranks_that_differ_by_what_they_import_end_even_if_the_script_swallows_it(ascend_run, toy, tmp_path):
+    (tmp_path / "train.py").write_text(f"import os, sys\nsys.path.insert(0, os.environ['RANK'])\n{SWALLOWED}")
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "toytarget.py").write_text("class Thing:\n    def grow(self): pass\n")
+    job = ascend_run("--nproc", "2", "train.py", PYTHONPATH=toy)
+    assert job.returncode == 1, job.stderr
+    assert "ascend_adapt: rank 1 differs from rank 0: patch toy.toy_answer is drifted, there applied" in job.stderr
+    assert "Traceback" not in job.stderr
+
+
 def test_the_status_of_each_rank(ascend_run, toy, tmp_path):
     (tmp_path / "train.py").write_text(
         "import json, os\n"
@@ -203,9 +215,6 @@ def test_what_another_patcher_took_the_place_of_is_told_in_the_jobs_own_output(a
     assert job.returncode == 0
     told = "toytarget:answer was reloaded or replaced after apply: it is __main__.mine now — leave that out, or disable"
     assert job.stderr.count(told) == (0 if allowed else 1), job.stderr
-
-
-SWALLOWED = "try:\n    import toytarget\nexcept Exception:\n    pass"
 
 
 @pytest.mark.parametrize("script", ["import toytarget", SWALLOWED, f"{SWALLOWED}\nraise SystemExit(0)"])

@@ -14,7 +14,7 @@ from stand_ins import GRAVE, TERMS, Site, counting, plugin
 
 import ascend_adapt
 from ascend_adapt import add, entry, replace, rewrite, wrap
-from ascend_adapt.errors import PatchConflict, PatchDrift, PatchFailed, PatchLost
+from ascend_adapt.errors import AdaptError, PatchConflict, PatchDrift, PatchFailed, PatchLost
 
 Enable = Callable[..., ascend_adapt.Status]
 
@@ -686,6 +686,26 @@ def test_first_apply_is_told_once(site: Site, enable: Enable, monkeypatch: pytes
     assert told == [1]
     runtime.at_first_apply(lambda: told.append(2))
     assert told == [1, 2]
+
+
+def test_what_a_callback_at_the_first_apply_raised_is_raised_again(site: Site, enable: Enable, monkeypatch) -> None:
+    """As that ranks differ, where a script passes over everything that an import may raise."""
+    from ascend_adapt import runtime
+
+    site.write(upstream="def f(): return 1\n", second="def f(): return 1\n")
+    monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "stand_in")
+    enable(counting("upstream:f", [], name="a"), counting("second:f", [], name="b"))
+
+    def refuse() -> None:
+        raise AdaptError("ranks differ")
+
+    runtime.check()
+    runtime.at_first_apply(refuse)
+    for name in ("upstream", "second"):
+        with pytest.raises(AdaptError, match="ranks differ"):
+            importlib.import_module(name)
+    with pytest.raises(AdaptError, match="ranks differ"):
+        runtime.check()
 
 
 def test_a_patch_for_another_device_is_skipped(site: Site, enable: Enable) -> None:
