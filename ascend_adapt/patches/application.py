@@ -95,6 +95,9 @@ class Layer(Application):
         value = look_up(self.place.owner, self.place.name)[0]
         return any(value is head for head in self.slot.heads)
 
+    def _is_mine(self, value: Any) -> bool:
+        return any(value is head for head in self.slot.heads)
+
     def is_below(self) -> bool:
         value, _ = look_up(self.place.owner, self.place.name)
         return not self.slot.is_ours() and strangers.calls(value, underlying(self.slot.head))

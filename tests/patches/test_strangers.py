@@ -6,6 +6,9 @@ wraps with functools.wraps and assigns, and rebinds the copies that modules hold
 
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 from stand_ins import TERMS, Site, counting
 
@@ -163,6 +166,16 @@ def test_who_replaced_ours_is_named(upstream, enable, caplog) -> None:
             f"{status[name].reason} — without it: crash (it breaks)"
         ]
         assert "it is liger_kernel.monkey_patch.fused now — leave that out, or disable stand_in." in status[name].reason
+
+
+@pytest.mark.parametrize("stands", [None, types.ModuleType("upstream")])
+def test_a_module_that_left_sys_modules_names_nobody(upstream, enable, stands) -> None:
+    """Or that a lazy one stands for: what is still in the old one is ours."""
+    enable(counting("upstream:f", []), counting("upstream:C.m", [], name="of_a_method"))
+    sys.modules["upstream"] = stands  # the fixture restores it
+    for name in ("counting", "of_a_method"):
+        outcome = ascend_adapt.status()[name]
+        assert (outcome.state, outcome.reason) == ("lost", f"{outcome.target} was reloaded or replaced after apply")
 
 
 def test_code_of_others_that_patches_nothing_is_no_patcher(site: Site, enable) -> None:
