@@ -182,9 +182,15 @@ class _Parser(argparse.ArgumentParser):
     def _next_step(self, message: str) -> str:
         if message.startswith("unrecognized arguments: "):
             wrong = message.split()[2].partition("=")[0]
-            if close := difflib.get_close_matches(wrong, self._option_string_actions, 1, 0.7):
+            # Of an option that switches off, such as DeepSpeed's --no_local_rank, the like may be its opposite.
+            alike = [name for name in self._option_string_actions if _negates(name) == _negates(wrong)]
+            if close := difflib.get_close_matches(wrong, alike, 1, 0.7):
                 return f"did you mean {close[0]}?"
         return "see ascend-run --help"
+
+
+def _negates(option: str) -> bool:
+    return option.startswith("--no-")
 
 
 def _parser() -> argparse.ArgumentParser:

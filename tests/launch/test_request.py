@@ -49,6 +49,7 @@ def test_repeatable_options():
         (["--nproc", "two", "train.py"], "--nproc"),
         (["--npro", "2", "train.py"], "unrecognized arguments: --npro — did you mean --nproc?"),
         (["--nodes=2", "train.py"], "unrecognized arguments: --nodes=2 — did you mean --nnodes?"),
+        (["--no_local_rank", "train.py"], "unrecognized arguments: --no-local-rank — see ascend-run --help"),
         (["--foo", "train.py"], "unrecognized arguments: --foo — see ascend-run --help"),
         (["--device", "tpu", "train.py"], "invalid choice: 'tpu'"),
         (["--master-port", "70000", "train.py"], "is not a port"),
