@@ -112,7 +112,8 @@ class ThisProcess:
     def _said_by(self, package: str) -> str | None:
         module = sys.modules.get(package)
         said = vars(module).get("__version__") if isinstance(module, ModuleType) else None
-        return said if isinstance(said, str) else None
+        # DeepSpeed's in a source tree ends in a space.
+        return said.strip() if isinstance(said, str) else None
 
     def _is_to_come(self, name: str) -> bool:
         return sys.modules.get(name) is None or not self._complete(name)

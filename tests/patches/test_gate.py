@@ -28,6 +28,7 @@ Enable = Callable[..., ascend_adapt.Status]
         (None, "0.9.2", ">=0.9", "applied", ""),
         (None, "0.6.0", ">=0.9", "skipped", "requires upstream>=0.9, found upstream 0.6.0"),
         ("2.1", "2.1", ">=2", "applied", ""),
+        (None, "0.9.2 ", ">=0.9", "applied", ""),
         ("1.0", "2.1", ">=2", "applied", "upstream.__version__ is 2.1, its distribution says 1.0"),
         ("2.1", "1.0", ">=2", "skipped", "upstream.__version__ is 1.0, its distribution says 2.1"),
         (None, None, ">=2", "skipped", "no distribution owns it, no __version__"),
@@ -72,7 +73,7 @@ def test_the_version_that_counts(
     assert words in outcome.reason
     assert (upstream.f is upstream.KEPT[0]) is (state != "applied")
     assert outcome.requires == str(Requirement(f"upstream{requires}"))
-    assert outcome.found == f"upstream {said or recorded or 'of unknown version'}"
+    assert outcome.found == f"upstream {(said or recorded or 'of unknown version').strip()}"
 
 
 def test_a_version_out_of_range_is_known_without_importing(site: Site, enable: Enable) -> None:
