@@ -36,6 +36,8 @@ def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: Sour
         state = "skipped"
     elif home is None and patch.host_script is not None:
         reason = f"judged when {patch.host_script} is started"
+    elif home is None and probe.find_root(patch.target.root) is not None:
+        reason = reason or f"judged when {patch.target.root} is imported, which lies in no folder"
     elif home is None and patch.kind != "provide":
         state, reason = "skipped", f"{patch.target.root} is not installed"
     elif home is not None:
@@ -69,7 +71,7 @@ def _home(patch: Patch, tree: SourceTree | None) -> SourceTree | None:
     if tree is not None and tree.folder(patch.target.root) is not None:
         return tree
     folder = probe.root_folder(patch.target.module)
-    return SourceTree(folder, installed=True) if folder is not None else None
+    return SourceTree(folder, installed=True) if folder is not None and folder.is_dir() else None
 
 
 def _check(patch: Patch, tree: SourceTree) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -121,6 +122,19 @@ def test_what_is_not_installed_is_skipped(site: Site) -> None:
     registered = Registered(counting("nowhere_at_all.x:f", []), "p", "stand_in")
     (outcome,) = static.judge([registered], device="cpu", hosts={})
     assert (outcome.state, outcome.reason) == ("skipped", "nowhere_at_all is not installed")
+
+
+def test_what_lies_in_an_archive_is_judged_when_it_is_imported(site: Site, enable: Enable, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("upstream/__init__.py", "def f(): return 1")
+    sys.path.insert(0, str(tmp_path / "all.zip"))  # the fixture restores it
+    patch = counting("upstream:f", [])
+    (outcome,) = static.judge([Registered(patch, "p", "s")], device="cpu", hosts={})
+    assert (outcome.state, outcome.reason) == ("armed", "judged when upstream is imported, which lies in no folder")
+    enable(patch)
+    import upstream  # noqa: F401
+
+    assert ascend_adapt.status()["counting"].state == "applied"
 
 
 def test_a_provided_module_and_a_real_one(site: Site, tmp_path: Path) -> None:
