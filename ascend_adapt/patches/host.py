@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ascend_adapt.errors import PatchSpecError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,11 +16,21 @@ class Host:
     """A code base, known by marker files relative to the folder that holds its packages.
 
     ``present`` files must exist there, ``absent`` ones must not.
+
+    Raises:
+        PatchSpecError: either is one text.
     """
 
     name: str
     present: tuple[str, ...]
     absent: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        given: dict[str, Any] = {"present": self.present, "absent": self.absent}
+        for what, markers in given.items():
+            if isinstance(markers, str):
+                # Each of its letters would be a marker.
+                raise PatchSpecError(f"host {self.name}: {what}={markers!r} is one text — write ({markers!r},)")
 
     def owns(self, folder: Path) -> str:
         """Return ``""`` if ``folder`` holds this host's packages, else what is missing or too much."""

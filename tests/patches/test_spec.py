@@ -8,7 +8,7 @@ import pytest
 from stand_ins import TERMS
 
 import ascend_adapt
-from ascend_adapt import add, entry, provide, replace, rewrite, wrap
+from ascend_adapt import Host, add, entry, provide, replace, rewrite, wrap
 from ascend_adapt.errors import PatchSpecError
 from ascend_adapt.patches.target import MISSING
 
@@ -59,6 +59,13 @@ def test_every_patch_says_why_until_and_without(missing: str) -> None:
     terms = {key: value for key, value in TERMS.items() if key != missing}
     with pytest.raises(PatchSpecError, match=f"{missing}="):
         wrap("m:f", **terms)(lambda *a: None)
+
+
+@pytest.mark.parametrize("markers", [{"present": "own.py"}, {"present": (), "absent": "own.py"}])
+def test_markers_of_a_host_are_several_texts(markers: dict[str, Any]) -> None:
+    """One text would be taken for a marker a letter, and each patch of the host be skipped for want of them."""
+    with pytest.raises(PatchSpecError, match=r"^host mine: (present|absent)='own.py' is one text — write "):
+        Host("mine", **markers)
 
 
 def test_a_module_is_provided_and_nothing_else() -> None:
