@@ -96,10 +96,11 @@ def root_folder(module: str) -> Path | None:
     if spec is None:
         return None
     locations = [Path(location) for location in spec.submodule_search_locations or ()]
-    if locations:
+    if len(locations) > 1 and below:
         child = below.partition(".")[0]
-        holding = [one for one in locations if child and ((one / child).is_dir() or any(one.glob(f"{child}.*")))]
-        return (holding or locations)[0].parent
+        locations = [one for one in locations if (one / child).is_dir() or any(one.glob(f"{child}.*"))] or locations
+    if locations:
+        return locations[0].parent
     return Path(spec.origin).parent if spec.origin and spec.has_location else None
 
 
