@@ -92,8 +92,7 @@ class Layer(Application):
         if not self.slot.is_ours():
             return self.is_below()
         # A module that shares the slot of another may still have to follow its latest head.
-        value = look_up(self.place.owner, self.place.name)[0]
-        return any(value is head for head in self.slot.heads)
+        return self._is_mine(look_up(self.place.owner, self.place.name)[0])
 
     def _is_mine(self, value: Any) -> bool:
         return any(value is head for head in self.slot.heads)
