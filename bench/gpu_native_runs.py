@@ -7,7 +7,8 @@ same samples. ``--tiny`` is the same on the CPU with a model of two layers, to t
 
 Runs are --deterministic, so that equal is equal: with --free they need not repeat, and may be faster. ``--hosts 2``
 is for a mesh of more ranks than there are GPUs: an ascend-run for each half of them, as on two hosts, here both on this
-one. Ranks share GPUs, and NCCL goes by sockets from half to half, so times mean nothing. ``--steps 40`` is shorter.
+one; ``--hosts 4`` puts four ranks on one GPU. Ranks share GPUs, and NCCL goes by sockets from host to host, so times
+mean nothing. ``--steps 48 --save-at 10`` is shorter, and leaves a slow save the time to end before the run does.
 """
 
 from __future__ import annotations
@@ -296,10 +297,13 @@ def main() -> int:
     parser.add_argument("--compile", action="store_true", help="with torch.compile")
     parser.add_argument("--hosts", type=int, default=1, help="as on so many hosts, all of them this machine")
     parser.add_argument("--steps", type=int, help="instead of 200, with the save after half of them")
+    parser.add_argument("--save-at", type=int, help="instead of after half of the steps")
     asked = parser.parse_args()
     size, good = TINY if asked.tiny else M345, True
     if asked.steps:
         size = replace(size, steps=asked.steps, save_at=asked.steps // 2)
+    if asked.save_at:
+        size = replace(size, save_at=asked.save_at)
     if uneven := [part for part in asked.parts if part in MESHES and MESHES[part].ranks % asked.hosts]:
         parser.error(f"--hosts {asked.hosts}: {uneven[0]} has {MESHES[uneven[0]].ranks} ranks — choose a divisor")
     print(card(size.device), flush=True)
