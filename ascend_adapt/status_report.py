@@ -22,6 +22,7 @@ _UNPROVED = "none for these versions"
 _UNEVENTFUL = {
     "armed": "nothing imported what they are for",
     "skipped": "for another device, version or code base",
+    "disabled": "the job ran without patches",
 }
 
 
@@ -109,11 +110,13 @@ def of_run(run_dir: Path) -> Report:
         *_unreached(run_dir),
     ]
     number = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
-    subject = f"what {number} of {run_dir} did; device {first['device']} ({first['device_reason']})"
+    # Where adapting was off nobody asked for the device.
+    where = f"device {first['device']} ({first['device_reason']})" if first["device"] else "not adapted"
+    subject = f"what {number} of {run_dir} did; {where}"
     if first.get("beside"):
         subject += f"; beside {', '.join(first['beside'])}"
     outcomes, damaged = _with_evidence(first["outcomes"], list(first["facts"].values())[-1])
-    return Report(subject, outcomes, (*problems, *damaged), uneventful=("skipped", "armed"))
+    return Report(subject, outcomes, (*problems, *damaged), ("skipped", "armed") if first["device"] else ("disabled",))
 
 
 def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> tuple[tuple[Outcome, ...], list[str]]:

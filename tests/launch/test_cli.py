@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
 
+from ascend_adapt import status_report
 from ascend_adapt.launch import cli, environment
 
 SCRIPT = """
@@ -57,6 +59,15 @@ def test_no_adapt_disables_every_patch(ascend_run, tmp_path):
     )
     job = ascend_run("--no-adapt", "train.py")
     assert job.stdout.strip() == "{'disabled'} False", job.stderr
+
+
+def test_status_of_a_job_without_patches_is_short(ascend_run, tmp_path, capsys):
+    (tmp_path / "train.py").write_text("import ascend_adapt\nascend_adapt.enable()")
+    assert ascend_run("--no-adapt", "--log-dir", "run", "train.py").returncode == 0
+    status_report.show(status_report.of_run(tmp_path / "run"), short=True)
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.endswith("run did; not adapted")
+    assert re.fullmatch(r"and \d\d+ disabled \(the job ran without patches\): without --short they are shown", last)
 
 
 def test_a_script_that_enables_itself_joins_the_launcher(ascend_run, tmp_path):
