@@ -17,6 +17,7 @@ from ascend_adapt.errors import PatchSpecError
 from ascend_adapt.patches import static
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.installation import SourceTree
+from ascend_adapt.patches.outcome import Outcome
 from ascend_adapt.patches.replacement import refused_call
 from ascend_adapt.patches.spec import Patch, Registered
 from ascend_adapt.testing import faults
@@ -98,19 +99,30 @@ def disagreements(
     """Return where the engine's own static verdict on ``tree`` is another than the row says."""
     told = []
     for row, one in zip(rows, registered, strict=True):
-        alone = replace(one.patch, requires=requirements_on(one.patch, distribution))
-        known = {**hosts.KNOWN, **{host.name: host for host in alone.hosts if isinstance(host, Host)}}
-        if not any(alone.target.root in known[str(host)].roots for host in alone.hosts):
-            # Its target is in a library; the code base for whose sake it is there is in none of the library's archives.
-            alone = replace(alone, hosts=())
-        device = (alone.devices or ("cpu",))[0]
-        (outcome,) = static.judge([replace(one, patch=alone)], device=device, hosts=known, tree=tree)
+        outcome = judge_source(one, distribution, tree)
         if outcome.reason.endswith("is not installed"):
             continue  # a target of another distribution, which is not here
         expected = "armed" if row.decision == "patch" else "skipped"
         if outcome.state != expected:
             told.append(f"{row}: the engine says {outcome.state}, expected {expected} ({outcome.reason})")
     return told
+
+
+def judge_source(one: Registered, distribution: str, tree: SourceTree) -> Outcome:
+    """Return what the engine says of a patch on the sources of a release of ``distribution``, which alone decides."""
+    alone = replace(one.patch, requires=requirements_on(one.patch, distribution))
+    known = hosts_for(alone)
+    if not any(alone.target.root in known[str(host)].roots for host in alone.hosts):
+        # Its target is in a library; the code base for whose sake it is there is in none of the library's archives.
+        alone = replace(alone, hosts=())
+    device = (alone.devices or ("cpu",))[0]
+    (outcome,) = static.judge([replace(one, patch=alone)], device=device, hosts=known, tree=tree)
+    return outcome
+
+
+def hosts_for(patch: Patch) -> dict[str, Host]:
+    """Return the hosts that a patch may name: those that are known, and those it declares."""
+    return {**hosts.KNOWN, **{host.name: host for host in patch.hosts if isinstance(host, Host)}}
 
 
 def summary(rows: Iterable[Row]) -> str:

@@ -13,6 +13,7 @@ from ascend_adapt.patches.spec import Patch
 from ascend_adapt.testing import stand_in
 
 Alteration = Callable[[Patch, syntax.Found], None]
+Definitions = dict[Path, list[syntax.Found]]
 
 
 def kinds(patch: Patch) -> list[str]:
@@ -27,14 +28,17 @@ def altered(patch: Patch, kind: str, tree: SourceTree) -> dict[Path, str | None]
     """
     source = tree.source_of(patch.target.module)
     assert source is not None, f"{patch.target.module} is not in {tree.root}"
+    definitions: Definitions
     if kind == "module gone":
         return {source: None}
     if kind == "class gone":
         definitions = {source: _classes(syntax.parse_file(source), patch.target.source_path[:-1])}
+    elif kind == "another body" and patch.original is not None:
+        behind = tree.source_of(patch.original.module)
+        assert behind is not None, f"{patch.original.module} is not in {tree.root}"
+        definitions = {behind: syntax.find(syntax.parse_file(behind), patch.original.source_path)}
     else:
-        definitions = _definitions(patch, source, tree)
-        if source in definitions and kind not in ("gone", "renamed"):
-            definitions = {source: definitions[source]}  # it hides those of its bases
+        definitions = _definitions(patch, source, tree, everywhere=kind in ("gone", "renamed"))
     texts: dict[Path, str | None] = {}
     for path, found in definitions.items():
         for one in found:
@@ -43,25 +47,35 @@ def altered(patch: Patch, kind: str, tree: SourceTree) -> dict[Path, str | None]
     return texts
 
 
-def _definitions(patch: Patch, source: Path, tree: SourceTree) -> dict[Path, list[syntax.Found]]:
-    """Every definition through which the target may be found: its own, else those of base classes in every copy."""
-    found = static.definitions(patch, tree)
-    assert found, f"{patch.target} is not in {tree.root}"
+def _definitions(patch: Patch, source: Path, tree: SourceTree, *, everywhere: bool) -> Definitions:
+    """Every definition through which the target may be found: its own, which hides others unless ``everywhere``, and
+    those of its base classes and of theirs, in every copy.
+    """
+    assert static.definitions(patch, tree), f"{patch.target} is not in {tree.root}"
     *around, name = patch.target.source_path
-    parsed = syntax.parse_file(source)
-    own = syntax.find(parsed, (*around, name))
+    parsed = {source: syntax.parse_file(source)}
+    own = syntax.find(parsed[source], (*around, name))
     definitions = {source: own} if own else {}
-    classes = [one.node for one in _classes(parsed, tuple(around))] if around else []
-    bases = {ast.unparse(base).rpartition(".")[2] for cls in classes for base in cls.bases}
-    bases |= {one.around[-1].name for one in found if one.around and not own}
+    if not around or (own and not everywhere):
+        return definitions
     folder = tree.root / patch.target.root if tree.installed else tree.root
-    for path in sorted(folder.rglob("*.py")) if bases else ():
-        text = path.read_bytes()
-        for base in bases:
-            if path != source and f"class {base}".encode() in text:
-                there = syntax.find(syntax.parse_file(path), (base, name))
-                definitions |= {path: there} if there else {}
+    texts = {path: path.read_bytes() for path in sorted(folder.rglob("*.py"))}
+    bases = _bases(_classes(parsed[source], tuple(around)))
+    for base in bases:  # it grows
+        for path, text in texts.items():
+            if f"class {base}".encode() not in text:
+                continue
+            if path not in parsed:
+                parsed[path] = syntax.parse_file(path)
+            if there := syntax.find(parsed[path], (base, name)):
+                definitions.setdefault(path, []).extend(there)
+            bases += [one for one in _bases(_classes(parsed[path], (base,))) if one not in bases]
     return definitions
+
+
+def _bases(classes: list[syntax.Found]) -> list[str]:
+    names = (ast.unparse(base).rpartition(".")[2] for one in classes for base in one.node.bases)
+    return list(dict.fromkeys(names))
 
 
 def _classes(parsed: ast.Module, path: tuple[str, ...]) -> list[syntax.Found]:
@@ -80,15 +94,28 @@ def _replace_in_scope(found: syntax.Found, *instead: ast.stmt) -> None:
 
 
 def _gone(patch: Patch, found: syntax.Found) -> None:
-    _replace_in_scope(found, ast.Pass())
+    imported = _imported(patch, found)
+    if imported is None or len(found.node.names) == 1:
+        _replace_in_scope(found, ast.Pass())
+    else:
+        found.node.names.remove(imported)
 
 
 def _renamed(patch: Patch, found: syntax.Found) -> None:
-    if isinstance(found.node, (ast.Assign, ast.AnnAssign)):
+    imported = _imported(patch, found)
+    if imported is not None:
+        imported.asname = f"{patch.target.source_path[-1]}_v2"
+    elif isinstance(found.node, (ast.Assign, ast.AnnAssign)):
         (name,) = getattr(found.node, "targets", None) or [found.node.target]
         name.id += "_v2"
     else:
         found.node.name += "_v2"
+
+
+def _imported(patch: Patch, found: syntax.Found) -> ast.alias | None:
+    """What binds the target where an import does, among the names of that import."""
+    names = found.node.names if isinstance(found.node, (ast.Import, ast.ImportFrom)) else []
+    return next((one for one in names if (one.asname or one.name) == patch.target.source_path[-1]), None)
 
 
 def _class_renamed(patch: Patch, found: syntax.Found) -> None:
@@ -101,7 +128,7 @@ def _class_renamed(patch: Patch, found: syntax.Found) -> None:
 
 
 def _a_value(patch: Patch, found: syntax.Found) -> None:
-    _replace_in_scope(found, ast.parse(f"{found.node.name} = 1").body[0])
+    _replace_in_scope(found, ast.parse(f"{patch.target.source_path[-1]} = 1").body[0])
 
 
 def _another_signature(patch: Patch, found: syntax.Found) -> None:
@@ -132,6 +159,11 @@ def _no_such_key(patch: Patch, found: syntax.Found) -> None:
     found.node.value = ast.Dict(keys=[], values=[])
 
 
+def _somebodys_function(patch: Patch, found: syntax.Found) -> None:
+    name = ".".join(patch.target.source_path)
+    found.tree.body.append(ast.parse(f"{name}[{patch.key!r}] = lambda *args, **kwargs: None").body[0])
+
+
 _ALTERATIONS: dict[str, Alteration] = {
     "gone": _gone,
     "renamed": _renamed,
@@ -143,4 +175,5 @@ _ALTERATIONS: dict[str, Alteration] = {
     "the expression twice": _the_expression_twice,
     "no mapping": _no_mapping,
     "no such key": _no_such_key,
+    "somebody's function": _somebodys_function,
 }

@@ -20,12 +20,13 @@ import altered_source
 from upstream_releases import UPSTREAMS
 
 import ascend_adapt
-from ascend_adapt import hosts, probe
+from ascend_adapt import probe
 from ascend_adapt.errors import PatchDrift
 from ascend_adapt.patches import static
 from ascend_adapt.patches.installation import SourceTree
 from ascend_adapt.patches.spec import Registered
 from ascend_adapt.patches.target import locate
+from ascend_adapt.testing import release_matrix
 
 INHERITED = "not asked: a class of another package has the name too"
 
@@ -117,7 +118,7 @@ def main() -> None:
     fitting = []
     for one in own:
         device = (one.patch.devices or ("cpu",))[0]
-        (outcome,) = static.judge([one], device=device, hosts=hosts.KNOWN)
+        (outcome,) = static.judge([one], device=device, hosts=release_matrix.hosts_for(one.patch))
         fitting += [one] if outcome.state == "armed" else []
     with contextlib.redirect_stdout(sys.stderr):
         for one in fitting:
