@@ -99,6 +99,8 @@ def _gone(patch: Patch, found: syntax.Found) -> None:
         _replace_in_scope(found, ast.Pass())
     else:
         found.node.names.remove(imported)
+    if not found.around:
+        _say_instead(found, patch.target.source_path[-1], "None")
 
 
 def _renamed(patch: Patch, found: syntax.Found) -> None:
@@ -110,6 +112,15 @@ def _renamed(patch: Patch, found: syntax.Found) -> None:
         name.id += "_v2"
     else:
         found.node.name += "_v2"
+    if not found.around:
+        _say_instead(found, patch.target.source_path[-1], f"{patch.target.source_path[-1]}_v2")
+
+
+def _say_instead(found: syntax.Found, name: str, instead: str) -> None:
+    """Also where the module itself uses the name, so that it can be imported."""
+    for node in ast.walk(found.tree):
+        if isinstance(node, ast.Name) and node.id == name:
+            node.id = instead
 
 
 def _imported(patch: Patch, found: syntax.Found) -> ast.alias | None:
@@ -119,12 +130,9 @@ def _imported(patch: Patch, found: syntax.Found) -> ast.alias | None:
 
 
 def _class_renamed(patch: Patch, found: syntax.Found) -> None:
-    """Also where the module itself uses it, so that it can be imported."""
     name = found.node.name
     found.node.name += "_v2"
-    for node in ast.walk(found.tree):
-        if isinstance(node, ast.Name) and node.id == name:
-            node.id += "_v2"
+    _say_instead(found, name, f"{name}_v2")
 
 
 def _a_value(patch: Patch, found: syntax.Found) -> None:
