@@ -70,8 +70,15 @@ class CheckpointFolder:
         return self.path / f"{_SAVING}{self.of(iteration).name}"
 
     def publish(self, iteration: int, progress: str, sums: Mapping[str, str], keep_last: int | None) -> None:
-        """Make what was written aside the latest checkpoint, and remove older ones; ``sums`` are those of its files."""
+        """Make what was written aside the latest checkpoint, and remove older ones; ``sums`` are those of its files.
+
+        Raises:
+            ValueError: not all files are there.
+        """
         aside, target = self.aside(iteration), self.of(iteration)
+        missing = sorted(name for name in sums if not (aside / name).exists())
+        if missing:
+            raise ValueError(f"{missing[0]} is not in {aside}, which the rank that wrote it sees elsewhere")
         write_durably(aside / PROGRESS, progress)
         every = {**sums, PROGRESS: checksum(aside / PROGRESS)}
         write_durably(aside / SUMS, "".join(f"{every[name]}  {name}\n" for name in sorted(every)))

@@ -96,9 +96,14 @@ def _wrong_with(source: Path, group: HostGroup) -> str | None:
         raise TrainingError(
             f"{source}: has no {PROGRESS}, expected a checkpoint of the native trainer — convert it, or correct --load"
         )
-    sums, wrong = group.on_first(lambda: _recorded(source))
+    recorded = group.together(lambda: _recorded(source))
+    sums, wrong = recorded[0]
     if wrong is not None:
         return wrong
+    for rank, (theirs, why) in enumerate(recorded):
+        # Hosts that share no folder may each have one of that name.
+        if theirs != sums:
+            return f"rank {rank} sees another: {why or f'its {SUMS} differs'}"
     mine = sorted(sums)[group.rank :: group.size]
     return next((told for told in group.together(lambda: damage(source, sums, mine)) if told is not None), None)
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import socket
+from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
@@ -33,12 +34,22 @@ class SaveLock:
         """Take the lock, which every rank must do; return in words what could not be done.
 
         Raises:
-            TrainingError: another run has it, or nothing can be written there.
+            TrainingError: another run has it, nothing can be written there, or it is not one folder of all ranks.
         """
         folder = self._folder
         if folder is None:
             return []
-        refusal, told = HostGroup(self._mesh).on_first(lambda: self._take(folder))
+        group = HostGroup(self._mesh)
+        holder = f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now().isoformat()}"
+        refusal, told, holder = group.on_first(lambda: (*self._take(folder, holder), holder))
+        if refusal is None:
+            # Not on the first rank: its lock would go with any handle of that file which it closes.
+            seen = group.together(lambda: _wrong_with(folder, holder) if group.rank else None)
+            wrong = next((f"rank {rank} {each}" for rank, each in enumerate(seen) if each is not None), None)
+            if wrong is not None:
+                refusal = (
+                    f"{wrong}, expected one folder that all ranks share — correct --save, or mount it on all hosts"
+                )
         if refusal is not None:
             self._release()
             raise TrainingError(f"{folder}: {refusal}")
@@ -52,7 +63,8 @@ class SaveLock:
         if stream is not None:
             stream.close()
 
-    def _take(self, folder: Path) -> tuple[str | None, list[str]]:
+    def _take(self, folder: Path, holder: str) -> tuple[str | None, list[str]]:
+        told = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
             stream = (folder / FILE).open("a+", encoding="utf-8")
@@ -61,14 +73,31 @@ class SaveLock:
         self._stream = stream
         try:
             fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            stream.truncate(0)
-            os.write(stream.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
         except OSError as error:
             if error.errno in _TAKEN:
                 stream.seek(0)
                 whose = stream.read(200).strip() or "another process"
                 return f"{whose} saves there, expected no other run — end that one, or save elsewhere", []
-            if error.errno in _NO_LOCKS:
-                return None, [f"warning: {folder}: has no locks, so a second run that saves there is not noticed"]
+            if error.errno not in _NO_LOCKS:
+                return f"cannot be saved into ({error.strerror}), expected a folder to write to — correct --save", []
+            told = [f"warning: {folder}: has no locks, so a second run that saves there is not noticed"]
+        try:
+            stream.truncate(0)
+            os.write(stream.fileno(), holder.encode())
+            os.fsync(stream.fileno())
+        except OSError as error:
             return f"cannot be saved into ({error.strerror}), expected a folder to write to — make room", []
-        return None, []
+        return None, told
+
+
+def _wrong_with(folder: Path, holder: str) -> str | None:
+    """Return in words why this rank cannot save into the folder that ``holder`` has, or None."""
+    try:
+        seen = (folder / FILE).read_text(encoding="utf-8")
+    except OSError as error:
+        return f"on {socket.gethostname()} does not see it ({error.strerror})"
+    if seen != holder:
+        return f"on {socket.gethostname()} sees another"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"on {socket.gethostname()} cannot write there"
+    return None

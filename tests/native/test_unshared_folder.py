@@ -1,0 +1,59 @@
+"""Hosts that do not share the folder of checkpoints are told so, before a step is lost to one that is not whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from native.small_models import config
+from native.test_loop import run
+
+from ascend_adapt.native.checkpoint_folder import LATEST, CheckpointFolder
+from ascend_adapt.native.config import Checkpoint
+from ascend_adapt.native.config_file import to_dict
+
+HERE = Path(__file__).parent
+
+
+def train_apart(settings, folder, checkpoint):
+    """Train on two ranks, each in a folder of its own, and return how that ended."""
+    made = config(settings.model, data=2)
+    settings = replace(settings, parallel=made.parallel, batch=made.batch, checkpoint=checkpoint, iterations=3)
+    (folder / "config.yaml").write_text(yaml.safe_dump(to_dict(settings)))
+    command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", "2", "--device", "cpu", "--log-dir", "run"]
+    command += [str(HERE / "train_apart.py"), "config.yaml"]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
+
+
+def test_one_that_is_not_shared_is_refused_before_the_first_step(settings, tmp_path):
+    done = train_apart(settings, tmp_path, Checkpoint(save="kept", interval=1))
+    assert done.returncode == 1
+    assert "kept: rank 1 on" in done.stderr
+    assert "does not see it (No such file or directory), expected one folder that all ranks share" in done.stderr
+    assert "iteration        1/" not in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_checkpoint_that_one_host_has_is_not_loaded(settings, tmp_path):
+    run(replace(settings, iterations=1, eval_interval=0, checkpoint=Checkpoint(save=str(tmp_path / "host-0" / "kept"))))
+    done = train_apart(settings, tmp_path, Checkpoint(load="kept"))
+    assert done.returncode == 1
+    assert "kept/iter_0000001 is damaged (rank 1 sees another: it is not there)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_another_rank_wrote_elsewhere_is_not_published(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    (folder.begin(3) / "__0_0.distcp").touch()
+    with pytest.raises(
+        ValueError, match=r"__1_0\.distcp is not in .*saving-iter_0000003, which the rank that wrote it"
+    ):
+        folder.publish(3, "{}", {"__0_0.distcp": "0", "__1_0.distcp": "1"}, keep_last=1)
+    assert not (tmp_path / LATEST).exists()
+    assert folder.saved() == []

@@ -1,0 +1,16 @@
+"""Train as a config.yaml says, each rank in a folder of its own, as on hosts that share none: train_apart.py CONFIG."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from ascend_adapt.native.__main__ import main
+
+if __name__ == "__main__":
+    own = Path(f"host-{os.environ['RANK']}")
+    own.mkdir(exist_ok=True)
+    config = os.path.abspath(sys.argv[1])
+    os.chdir(own)
+    main([config], os.environ)
