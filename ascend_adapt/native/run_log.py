@@ -68,7 +68,7 @@ class RunLog:
         if not self._tells:
             return
         if not self._is_open:
-            self._open_files(metrics.iteration)
+            self._open_files(lambda row: row["iteration"] < metrics.iteration)
         self._steps.append(metrics)
         if self._progress is not None:
             self._progress.step(metrics)
@@ -90,7 +90,10 @@ class RunLog:
         if not self._tells:
             return
         if not self._is_open:
-            self._open_files(iteration)
+            # Nothing was left to train on, so what was told of this iteration stands, but for this very row.
+            self._open_files(
+                lambda row: row["iteration"] <= iteration and (row["iteration"], row.get("part")) != (iteration, part)
+            )
         for line in evaluation_lines(self._config, iteration, part, loss):
             self.say(line)
         self._keep("evaluations", {"iteration": iteration, "part": part, "lm_loss": loss})
@@ -160,16 +163,16 @@ class RunLog:
             if sink not in self._failed:
                 self._try(sink, functools.partial(write, name, value, iteration))
 
-    def _open_files(self, iteration: int) -> None:
-        """Open what this run adds rows to, without rows of ``iteration`` and later."""
+    def _open_files(self, is_kept: Callable[[dict[str, Any]], bool]) -> None:
+        """Open what this run adds rows to, with those of an earlier run that are kept."""
         self._is_open = True
         for name in ("metrics", "evaluations"):
-            self._try(f"{name}.jsonl", functools.partial(self._open_file, name, iteration))
+            self._try(f"{name}.jsonl", functools.partial(self._open_file, name, is_kept))
 
-    def _open_file(self, name: str, iteration: int) -> None:
+    def _open_file(self, name: str, is_kept: Callable[[dict[str, Any]], bool]) -> None:
         path = self._folder / f"{name}.jsonl"
         before = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        kept = "".join(f"{row}\n" for row in before.splitlines() if _is_before(row, iteration))
+        kept = "".join(f"{row}\n" for row in before.splitlines() if _is_whole(row, is_kept))
         if kept != before:
             aside = path.with_suffix(".part")
             aside.write_text(kept, encoding="utf-8")
@@ -203,10 +206,10 @@ class RunLog:
         self._closing["wandb"] = run.finish
 
 
-def _is_before(row: str, iteration: int) -> bool:
-    """Return whether it is a whole row of an earlier iteration: a crash or a full disk may have cut the last."""
+def _is_whole(row: str, is_kept: Callable[[dict[str, Any]], bool]) -> bool:
+    """Return whether it is a whole row, which a crash or a full disk may have cut, and one that is kept."""
     try:
-        return bool(json.loads(row)["iteration"] < iteration)
+        return is_kept(json.loads(row))
     except (ValueError, TypeError, KeyError):
         return False
 

@@ -66,6 +66,19 @@ def test_a_run_that_goes_on_writes_what_came_after_anew(tmp_path):
     assert [row["iteration"] for row in rows(tmp_path / "evaluations.jsonl")] == [6]
 
 
+def test_a_run_that_was_done_and_is_started_again_loses_nothing(tmp_path):
+    tell(tmp_path, [step(number) for number in range(1, 9)])
+    for _ in range(2):
+        log = RunLog(config(), tmp_path, rank=0, output=io.StringIO())
+        log.evaluation(8, "test", 4.0)
+        log.close()
+    assert [row["iteration"] for row in rows(tmp_path / "metrics.jsonl")] == [2, 4, 6, 8]
+    assert rows(tmp_path / "evaluations.jsonl") == [
+        {"iteration": 8, "part": "valid", "lm_loss": 3.0},
+        {"iteration": 8, "part": "test", "lm_loss": 4.0},
+    ]
+
+
 @pytest.mark.parametrize("lost", [1, 20])
 def test_a_row_that_was_cut_short_is_written_anew(tmp_path, lost):
     tell(tmp_path, [step(number) for number in range(1, 5)])
