@@ -116,7 +116,7 @@ WITHOUT_TORCH = [
     f"ascend_adapt.native.{name}"
     for name in (
         *("batches", "buckets", "config", "config_checks", "config_file", "flops", "log_lines", "metrics"),
-        *("model_config", "partition", "profile_config", "readiness", "schedules", "sizes"),
+        *("model_config", "partition", "profile_config", "readiness", "schedules", "sizes", "token_files"),
     )
 ]
 MAY_IMPORT["ascend_adapt.native"] |= set(WITHOUT_TORCH)

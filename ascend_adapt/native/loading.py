@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,10 @@ ORDER = (
 """Settings that decide, with the number of samples that a run asks for, which sample comes when."""
 
 
-def load(trainer: Trainer) -> tuple[Progress, list[str]]:
+def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tuple[Progress, list[str]]:
     """Take up the run that the configuration names; return where it is, and in words what was done.
+
+    ``token_files``, by ``token_files.identities``: those that are not what the run was trained on are named.
 
     An empty ``load`` that is also ``save`` is a fresh start, as is none. Every rank must call it.
 
@@ -55,7 +57,7 @@ def load(trainer: Trainer) -> tuple[Progress, list[str]]:
             "leave it out to start from random weights"
         )
     source, told = _first_whole(candidates, group)
-    progress, more = _take_up(trainer, source)
+    progress, more = _take_up(trainer, source, token_files or {})
     return progress, [*doubts, *told, *more]
 
 
@@ -131,7 +133,7 @@ def _recorded(source: Path) -> tuple[dict[str, str], str | None]:
         return {}, str(error)
 
 
-def _take_up(trainer: Trainer, source: Path) -> tuple[Progress, list[str]]:
+def _take_up(trainer: Trainer, source: Path, token_files: Mapping[str, str]) -> tuple[Progress, list[str]]:
     config, mesh = trainer.config.checkpoint, trainer.mesh
     then = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
     resumes = not config.finetune
@@ -165,7 +167,7 @@ def _take_up(trainer: Trainer, source: Path) -> tuple[Progress, list[str]]:
         trainer.scaler.load_state_dict(then["loss_scale"])
     if trainer.scaler.moves and not (config.load_optimizer and then["loss_scale"]):
         told.append(f"the loss scale begins at {trainer.scaler.scale:g}: none was taken up")
-    told += _changes_of_order(then["config"], trainer.config)
+    told += _changes_of_order(then, trainer.config, token_files)
     return progress, told
 
 
@@ -173,11 +175,16 @@ def _axes(config: dict[str, Any]) -> list[int]:
     return [config["parallel"][axis] for axis in AXES]
 
 
-def _changes_of_order(then: dict[str, Any], config: TrainConfig) -> list[str]:
-    """Name the settings that changed and make the samples come in another order than they would have."""
+def _changes_of_order(then: dict[str, Any], config: TrainConfig, token_files: Mapping[str, str]) -> list[str]:
+    """Name the settings and token files that changed and make samples come in another order than they would have."""
     # A cyclic order is drawn for each data-parallel rank.
     names = (*ORDER, "batch.micro", "parallel.data") if config.data.sampler == "cyclic" else ORDER
-    before, now = ({**{name: _value(one, name) for name in names}, **_wanted(one)} for one in (then, to_dict(config)))
+    configs = (then["config"], to_dict(config))
+    before, now = ({**{name: _value(one, name) for name in names}, **_wanted(one)} for one in configs)
+    # A checkpoint of an earlier release says nothing of its token files.
+    was = then.get("token_files", {})
+    now |= {prefix: what for prefix, what in token_files.items() if prefix in was}
+    before |= was
     changed = [f"{name} was {before[name]}, is {now[name]}" for name in now if before[name] != now[name]]
     if not changed:
         return []

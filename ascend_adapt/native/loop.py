@@ -11,12 +11,13 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from ascend_adapt.errors import TrainingError
+from ascend_adapt.errors import DataError, TrainingError
 from ascend_adapt.native import device as devices
 from ascend_adapt.native import mesh as meshes
 from ascend_adapt.native import state
 from ascend_adapt.native.batches import batch_at
 from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.native.host_group import HostGroup
 from ascend_adapt.native.interruption import Interruption
 from ascend_adapt.native.loading import load
 from ascend_adapt.native.metrics import StepMetrics
@@ -27,6 +28,7 @@ from ascend_adapt.native.saving import Saver
 from ascend_adapt.native.schedules import learning_rate, weight_decay
 from ascend_adapt.native.spread import StepTimes
 from ascend_adapt.native.state import Progress
+from ascend_adapt.native.token_files import identities
 from ascend_adapt.native.trainer import Trainer
 from ascend_adapt.native.watch import Watch
 
@@ -81,8 +83,10 @@ class Run:
 
     def __init__(self, config: TrainConfig, mesh: meshes.Mesh, log: Log, run_dir: Path) -> None:
         self.config, self.mesh, self.log = config, mesh, log
+        self.group = HostGroup(mesh)
+        self.token_files = self._agreed_token_files()
         self.trainer = Trainer(config, mesh)
-        self.progress, told = load(self.trainer)
+        self.progress, told = load(self.trainer, self.token_files)
         self._say(told)
         self.interruption, self.watch = Interruption(), Watch(mesh)
         self.times = StepTimes(mesh, [] if config.compile else self.trainer.decoders)
@@ -90,7 +94,7 @@ class Run:
         self.votes = 0
         self.saver: Saver | None = None
         if config.checkpoint.save is not None:
-            self.saver = Saver(self.trainer, Path(config.checkpoint.save))
+            self.saver = Saver(self.trainer, Path(config.checkpoint.save), self.token_files)
         self.opened: list[Samples] = []
         self.train = self._samples("train", self.progress.consumed_samples)
         self.valid: Samples | None = None
@@ -118,8 +122,33 @@ class Run:
             if self.saver is not None:
                 self.saver.close()
 
+    def _agreed_token_files(self) -> dict[str, str]:
+        """Return what the token files are, the same on every rank.
+
+        Raises:
+            DataError: hosts have different ones under one name.
+        """
+        first, *others = self.group.together(lambda: identities(self.config))
+        for rank, theirs in enumerate(others, 1):
+            for prefix, what in theirs.items():
+                if what != first[prefix]:
+                    raise DataError(
+                        f"{prefix}: rank {rank} has {what}, expected rank 0's {first[prefix]} — give all hosts the "
+                        "same token files"
+                    )
+        return first
+
     def _samples(self, part: str, consumed: int = 0) -> Samples:
-        self.opened.append(Samples(self.config, self.mesh, part, consumed))
+        """Return the samples of a part; every rank must call it.
+
+        The first rank computes their order, then one of each host which does not see what that has written; the others
+        find it.
+        """
+        turn = 0 if self.mesh.rank == 0 else 1 if os.environ.get("LOCAL_RANK", "0") == "0" else 2
+        for now in range(3):
+            if now == turn:
+                self.opened.append(Samples(self.config, self.mesh, part, consumed))
+            self.group.together(lambda: None)
         return self.opened[-1]
 
     def _say(self, lines: list[str]) -> None:

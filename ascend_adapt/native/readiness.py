@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ascend_adapt.data import IndexedDataset
-from ascend_adapt.data.blending import parse_blend
 from ascend_adapt.data.sample_order import split_sequences
 from ascend_adapt.errors import DataError
-from ascend_adapt.native.config import Data, TrainConfig
+from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.native.token_files import prefixes, words_by_part
 
 # As many ids at the front of each file are looked at; all of them would take as long as reading a corpus.
 _IDS_LOOKED_AT = 1 << 20
@@ -20,19 +20,18 @@ def check_data(config: TrainConfig) -> None:
     Raises:
         DataError: no token files, a part without sequences or shorter than one sample, or an id beyond the table.
     """
-    data = config.data
-    read = {"train", "valid", "test"} if config.eval_interval and config.eval_iterations else {"train"}
+    data, parts = config.data, words_by_part(config)
     if data.valid or data.test:
-        for part, words in (("train", data.train), ("valid", data.valid), ("test", data.test)):
-            for prefix in _prefixes(words, data) if words and part in read else ():
+        for part, words in parts.items():
+            for prefix in prefixes(words, data):
                 tokens = _opened(prefix, config)
                 _check_part(config, part, prefix, tokens, range(len(tokens.sizes)))
         return
-    for prefix in _prefixes(data.train, data):
+    for prefix in prefixes(data.train, data):
         tokens = _opened(prefix, config)
         cuts = split_sequences(data.split, len(tokens.sizes), data.order)
         for part, cut, share in zip(("train", "valid", "test"), cuts, _shares(data.split), strict=False):
-            if share > 0 and part in read:
+            if share > 0 and part in parts:
                 _check_part(config, part, prefix, tokens, cut)
 
 
@@ -67,13 +66,6 @@ def _opened(prefix: str, config: TrainConfig) -> IndexedDataset:
             "that the text was tokenized with"
         )
     return tokens
-
-
-def _prefixes(words: tuple[str, ...], data: Data) -> list[str]:
-    """Return the prefixes among weights and prefixes; their weights may be left to the number of documents."""
-    if len(words) == 1 or data.weight_by_documents is not None:
-        return list(words)
-    return list(parse_blend(words)[1])
 
 
 def _shares(split: str) -> list[float]:

@@ -42,6 +42,7 @@ class Samples:
             data_parallel_size=config.parallel.data,
             rank=mesh.rank,
             local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            shared_storage=False,
             cache=data.cache,
             drop_last_partial_sequence=data.drop_last_partial_validation,
             eod=data.eod,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -27,8 +28,10 @@ from ascend_adapt.native.trainer import Trainer
 class Saver:
     """The checkpoints of a run under ``folder``. Every rank must make it, and call its methods in the same order."""
 
-    def __init__(self, trainer: Trainer, folder: Path) -> None:
+    def __init__(self, trainer: Trainer, folder: Path, token_files: Mapping[str, str] | None = None) -> None:
+        """``token_files``: what is trained on, by ``token_files.identities``; who goes on is told of others."""
         self.trainer, self.folder = trainer, CheckpointFolder(folder)
+        self._token_files = dict(token_files or {})
         self._group = HostGroup(trainer.mesh)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._running: Future[None] | None = None
@@ -72,7 +75,7 @@ class Saver:
     def _told(self, progress: Progress) -> str:
         trainer = self.trainer
         told: dict[str, Any] = {**asdict(progress), "loss_scale": trainer.scaler.state_dict()}
-        return json.dumps({**told, "config": to_dict(trainer.config)}, indent=1)
+        return json.dumps({**told, "token_files": self._token_files, "config": to_dict(trainer.config)}, indent=1)
 
     def _write(self, state: dict[str, Any], progress: Progress, told: str) -> None:
         iteration, group = progress.iteration, self._group

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from native.small_models import GPT2, LENGTH
 
+from ascend_adapt.data import IndexedDataset
+from ascend_adapt.data.token_index import write_index
 from ascend_adapt.errors import ConfigError, DataError, TrainingError
 from ascend_adapt.native import loop
 from ascend_adapt.native.config import Batch, Checkpoint
@@ -80,6 +84,20 @@ def test_a_run_that_is_taken_up_goes_on_as_if_it_had_not_stopped(settings, tmp_p
     # At its end there is nothing left but the last evaluation.
     again = run(replace(settings, checkpoint=checkpoint))
     assert (again.losses, again.evaluations) == ([], whole.evaluations[-1:])
+
+
+def test_token_files_that_changed_are_named(settings, text, tmp_path):
+    kept = str(tmp_path / "kept")
+    run(replace(settings, checkpoint=Checkpoint(save=kept), iterations=4))
+    again = replace(settings, checkpoint=Checkpoint(load=kept), iterations=4)
+    assert len(run(again).said) == 1
+    sizes = np.array(IndexedDataset(text).sizes)
+    with open(f"{text}.idx", "wb") as stream:
+        write_index(stream, np.dtype(np.uint16), sizes[::-1])
+    (told,) = run(again).said[1:]
+    assert re.search(
+        rf"some again or never: {text} was (60 sequences of \d+ tokens) \(sizes \w+\), is \1 \(sizes \w+\)$", told
+    )
 
 
 def test_finetuning_takes_weights_only(settings, tmp_path):

@@ -1,18 +1,22 @@
-"""Hosts that do not share the folder of checkpoints are told so, before a step is lost to one that is not whole."""
+"""Hosts that share no folder: checkpoints are refused before a step is lost to one that is not whole, data is not."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from native.small_models import config
 from native.test_loop import run
 
+from ascend_adapt.data import IndexedDataset
+from ascend_adapt.data.token_index import write_index
 from ascend_adapt.native.checkpoint_folder import LATEST, CheckpointFolder
 from ascend_adapt.native.config import Checkpoint
 from ascend_adapt.native.config_file import to_dict
@@ -28,7 +32,7 @@ def train_apart(settings, folder, checkpoint):
     command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", "2", "--device", "cpu", "--log-dir", "run"]
     command += [str(HERE / "train_apart.py"), "config.yaml"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
 
 
 def test_one_that_is_not_shared_is_refused_before_the_first_step(settings, tmp_path):
@@ -57,3 +61,24 @@ def test_what_another_rank_wrote_elsewhere_is_not_published(tmp_path):
         folder.publish(3, "{}", {"__0_0.distcp": "0", "__1_0.distcp": "1"}, keep_last=1)
     assert not (tmp_path / LATEST).exists()
     assert folder.saved() == []
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_token_files_may_be_each_hosts_own_if_they_are_the_same(settings, tmp_path, is_same):
+    for host in range(2):
+        (tmp_path / f"host-{host}").mkdir()
+        for kind in ("bin", "idx"):
+            shutil.copy(tmp_path / f"text.{kind}", tmp_path / f"host-{host}")
+    if not is_same:
+        sizes = np.array(IndexedDataset(tmp_path / "text").sizes)[::-1]
+        with (tmp_path / "host-1" / "text.idx").open("wb") as stream:
+            write_index(stream, np.dtype(np.uint16), sizes)
+    done = train_apart(replace(settings, data=replace(settings.data, train=("text",))), tmp_path, Checkpoint())
+    if is_same:
+        assert done.returncode == 0, done.stderr
+        assert list((tmp_path / "host-1" / "text_index_cache").iterdir())
+    else:
+        assert done.returncode == 1
+        assert "text: rank 1 has 60 sequences of " in done.stderr
+        assert "give all hosts the same token files" in done.stderr
+        assert "Traceback" not in done.stderr

@@ -13,4 +13,5 @@ if __name__ == "__main__":
     own.mkdir(exist_ok=True)
     config = os.path.abspath(sys.argv[1])
     os.chdir(own)
+    os.environ["LOCAL_RANK"] = "0"
     main([config], os.environ)
