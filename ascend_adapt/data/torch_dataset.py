@@ -173,6 +173,9 @@ def gpt_dataset(
                 "part more"
             )
         asked = wanted if wanted is None or len(prefixes) == 1 else samples_to_ask_for(wanted, weight)
+        if asked is not None:
+            # Where text is just enough, one that is never given out would be missed at the end.
+            asked += rules.hides_last_sample
         order = _cached_order(
             IndexCache(cache or f"{prefix}_index_cache", builds=builds),
             tokens,

@@ -78,6 +78,15 @@ def check_rampup(batch: Batch, data: int) -> None:
             )
 
 
+def samples_from(batch: Batch, data: int, consumed_samples: int, iterations: int) -> int:
+    """Return how many samples that many further steps take after ``consumed_samples``."""
+    consumed = consumed_samples
+    while iterations and batch.rampup is not None and consumed <= batch.rampup[2]:
+        consumed += batch_at(batch, data, consumed)[0]
+        iterations -= 1
+    return consumed - consumed_samples + iterations * batch.total
+
+
 def iterations_for(batch: Batch, data: int, samples: int) -> int:
     """Return the steps that ``samples`` are enough for, the last of them whole.
 

@@ -15,7 +15,7 @@ from ascend_adapt.errors import DataError, TrainingError
 from ascend_adapt.native import device as devices
 from ascend_adapt.native import mesh as meshes
 from ascend_adapt.native import state
-from ascend_adapt.native.batches import batch_at
+from ascend_adapt.native.batches import batch_at, samples_from
 from ascend_adapt.native.config import TrainConfig
 from ascend_adapt.native.host_group import HostGroup
 from ascend_adapt.native.interruption import Interruption
@@ -97,6 +97,7 @@ class Run:
             self.saver = Saver(self.trainer, Path(config.checkpoint.save), self.token_files)
         self.opened: list[Samples] = []
         self.train = self._samples("train", self.progress.consumed_samples)
+        self._check_enough()
         self.valid: Samples | None = None
         if is_evaluated(config, "valid"):
             evaluations = self.progress.iteration // config.eval_interval
@@ -150,6 +151,21 @@ class Run:
                 self.opened.append(Samples(self.config, self.mesh, part, consumed))
             self.group.together(lambda: None)
         return self.opened[-1]
+
+    def _check_enough(self) -> None:
+        """Check now that samples last to the last step; a run that goes on in smaller batches asks for fewer in all.
+
+        Raises:
+            DataError: they do not.
+        """
+        config, done = self.config, self.progress
+        steps = max(config.iterations - done.iteration, 0)
+        needed = samples_from(config.batch, config.parallel.data, done.consumed_samples, steps)
+        if self.train.left < needed:
+            raise DataError(
+                f"train: {self.train.left} samples left after {done.consumed_samples}, expected {needed} for the "
+                f"{steps} steps to come — ask for more samples or iterations in all, or go on in the batches of before"
+            )
 
     def _say(self, lines: list[str]) -> None:
         for line in lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -59,6 +60,8 @@ class Samples:
             generator=torch.Generator(),
             worker_init_fn=leave_to_parent,
         )
+        self.left = math.inf if data.sampler == "cyclic" else max(sampler.total_samples - consumed, 0)
+        """How many samples of all ranks were left at the start."""
         self._micro_batches: Iterator[Batch] | None = None
 
     def next(self, micro_batches: int) -> Batch:

@@ -4,7 +4,14 @@ import pytest
 from native.configurations import config
 
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.batches import batch_at, check_rampup, iterations_for, resolve_batch, samples_wanted
+from ascend_adapt.native.batches import (
+    batch_at,
+    check_rampup,
+    iterations_for,
+    resolve_batch,
+    samples_from,
+    samples_wanted,
+)
 from ascend_adapt.native.config import Batch
 
 
@@ -69,3 +76,13 @@ def test_samples_asked_for():
     assert samples_wanted(whole) == (200, 4 * 5 * 2, 5 * 2)
     assert samples_wanted(config(iterations=100, eval_interval=0)) == (200, 0, 0)
     assert samples_wanted(config(train_samples=333, eval_interval=0))[0] == 333
+
+
+@pytest.mark.parametrize("consumed", [0, 2, 12, 24, 28])
+@pytest.mark.parametrize("steps", [0, 1, 3, 7, 20])
+def test_samples_of_steps_to_come(consumed, steps):
+    batch, reached = Batch(1, 8, 8, rampup=(2, 2, 24)), consumed
+    for _ in range(steps):
+        reached += batch_at(batch, 1, reached)[0]
+    assert samples_from(batch, 1, consumed, steps) == reached - consumed
+    assert samples_from(Batch(1, 8, 8), 1, consumed, steps) == 8 * steps

@@ -86,6 +86,28 @@ def test_a_run_that_is_taken_up_goes_on_as_if_it_had_not_stopped(settings, tmp_p
     assert (again.losses, again.evaluations) == ([], whole.evaluations[-1:])
 
 
+@pytest.mark.parametrize("order", ["megatron-v2", "bigscience", "mcore", "neox"])
+def test_text_that_is_just_enough_lasts_to_the_end(settings, tmp_path, order):
+    """One epoch of 17 tokens is one sample: as many epochs as steps, and GPT-NeoX hides the last."""
+    text = tmp_path / "short"
+    np.arange(17, dtype=np.uint16).tofile(f"{text}.bin")
+    with open(f"{text}.idx", "wb") as stream:
+        write_index(stream, np.dtype(np.uint16), np.array([17], np.int32))
+    data = replace(settings.data, train=(str(text),), valid=(str(text),), test=(str(text),), order=order)
+    told = run(replace(settings, data=data))
+    assert (len(told.steps), len(told.evaluations)) == (8, 3)
+
+
+def test_samples_that_will_not_last_are_told_of_before_the_first_step(settings, tmp_path):
+    kept = str(tmp_path / "kept")
+    run(replace(settings, iterations=20, exit_interval=18, checkpoint=Checkpoint(save=kept)))
+    smaller = replace(settings, iterations=20, batch=Batch(1, 2, 2), checkpoint=Checkpoint(load=kept))
+    with pytest.raises(
+        DataError, match="train: 0 samples left after 144, expected 4 for the 2 steps to come — ask for"
+    ):
+        run(smaller)
+
+
 def test_token_files_that_changed_are_named(settings, text, tmp_path):
     kept = str(tmp_path / "kept")
     run(replace(settings, checkpoint=Checkpoint(save=kept), iterations=4))
