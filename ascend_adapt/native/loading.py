@@ -12,8 +12,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from ascend_adapt.errors import TrainingError
+from ascend_adapt.native.changes import changes_of_model, changes_of_order, scheduled_by
 from ascend_adapt.native.checkpoint_folder import LATEST, PROGRESS, SUMS, CheckpointFolder, damage, recorded_sums
-from ascend_adapt.native.config import TrainConfig
 from ascend_adapt.native.config_file import to_dict
 from ascend_adapt.native.host_group import HostGroup
 from ascend_adapt.native.parameters import local
@@ -22,11 +22,6 @@ from ascend_adapt.native.trainer import Trainer, seed_dropout
 
 FRESH = "starting from random weights:"
 AXES = ("tensor", "pipeline", "data")
-ORDER = (
-    *(f"data.{name}" for name in ("train", "valid", "test", "split", "order", "sampler", "seed", "seq_length")),
-    "data.weight_by_documents",
-)
-"""Settings that decide, with the number of samples that a run asks for, which sample comes when."""
 
 
 def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tuple[Progress, list[str]]:
@@ -50,7 +45,7 @@ def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tupl
                 f"{folder.path}: is a snapshot of OneFlow's own, expected a checkpoint of the native trainer — leave "
                 "--load out, or name the folder of a native run"
             )
-        if not config.finetune and config.save is not None and folder.path.absolute() == Path(config.save).absolute():
+        if not config.finetune and config.save is not None and folder.path.resolve() == Path(config.save).resolve():
             return Progress(), [f"{FRESH} {folder.path} is empty, and the run will be saved there"]
         raise TrainingError(
             f"{folder.path}: no {LATEST}, expected a checkpoint of the native trainer to load — correct --load, or "
@@ -142,6 +137,8 @@ def _take_up(trainer: Trainer, source: Path, token_files: Mapping[str, str]) -> 
         state |= optimizer_state(trainer)
     saved = dcp.FileSystemReader(source).read_metadata().state_dict_metadata
     _check(state, saved, source)
+    if resumes:
+        _check_all_is_taken(state, saved, source, HostGroup(mesh))
     own = generators(mesh)
     takes_generators = (
         resumes
@@ -154,8 +151,9 @@ def _take_up(trainer: Trainer, source: Path, token_files: Mapping[str, str]) -> 
     dcp.load(state, checkpoint_id=source, no_dist=not dist.is_initialized())
     _bring_to_host(state, trainer)
     if not resumes:
-        return Progress(), [f"weights of {source}, from iteration 0"]
-    progress = Progress(then["iteration"], then["consumed_samples"], then["scheduled"])
+        return Progress(), [f"weights of {source}, from iteration 0", *changes_of_model(then["config"], trainer.config)]
+    scheduled, more = scheduled_by(then, trainer.config)
+    progress = Progress(then["iteration"], then["consumed_samples"], scheduled)
     told = [f"going on from {source}, iteration {progress.iteration}"]
     if takes_generators:
         set_generators(mesh, own)
@@ -167,39 +165,13 @@ def _take_up(trainer: Trainer, source: Path, token_files: Mapping[str, str]) -> 
         trainer.scaler.load_state_dict(then["loss_scale"])
     if trainer.scaler.moves and not (config.load_optimizer and then["loss_scale"]):
         told.append(f"the loss scale begins at {trainer.scaler.scale:g}: none was taken up")
-    told += _changes_of_order(then, trainer.config, token_files)
+    told += [*more, *changes_of_model(then["config"], trainer.config)]
+    told += changes_of_order(then, trainer.config, token_files)
     return progress, told
 
 
 def _axes(config: dict[str, Any]) -> list[int]:
     return [config["parallel"][axis] for axis in AXES]
-
-
-def _changes_of_order(then: dict[str, Any], config: TrainConfig, token_files: Mapping[str, str]) -> list[str]:
-    """Name the settings and token files that changed and make samples come in another order than they would have."""
-    # A cyclic order is drawn for each data-parallel rank.
-    names = (*ORDER, "batch.micro", "parallel.data") if config.data.sampler == "cyclic" else ORDER
-    configs = (then["config"], to_dict(config))
-    before, now = ({**{name: _value(one, name) for name in names}, **_wanted(one)} for one in configs)
-    # A checkpoint of an earlier release says nothing of its token files.
-    was = then.get("token_files", {})
-    now |= {prefix: what for prefix, what in token_files.items() if prefix in was}
-    before |= was
-    changed = [f"{name} was {before[name]}, is {now[name]}" for name in now if before[name] != now[name]]
-    if not changed:
-        return []
-    return [f"warning: samples come in another order than they did, some again or never: {'; '.join(changed)}"]
-
-
-def _wanted(config: dict[str, Any]) -> dict[str, int]:
-    """Return how many samples are asked for in all: the epochs that they take are shuffled as one."""
-    return {"samples in all": config["train_samples"] or config["iterations"] * config["batch"]["total"]}
-
-
-def _value(config: dict[str, Any], name: str) -> Any:
-    for word in name.split("."):
-        config = config[word]
-    return config
 
 
 def _check(state: dict[str, torch.Tensor], saved: dict[str, Any], source: Path) -> None:
@@ -217,6 +189,17 @@ def _check(state: dict[str, torch.Tensor], saved: dict[str, Any], source: Path) 
                 f"{source}: {name} is {list(shape)}, expected {list(tensor.shape)} — train the model it is of; the "
                 "padded vocabulary may differ with the tensor parallel size"
             )
+
+
+def _check_all_is_taken(state: dict[str, torch.Tensor], saved: dict[str, Any], source: Path, group: HostGroup) -> None:
+    """Check that no parameter is left behind: it is of another model than some rank has a part of."""
+    here = [name for name in state if name.startswith("model.")]
+    left = {name for name in saved if name.startswith("model.")}.difference(*group.together(lambda: here))
+    if left:
+        raise TrainingError(
+            f"{source}: has {min(left)}, and {len(left) - 1} other parameters which this model has not, expected none "
+            "— load what it has of them with --finetune, or train the model it is of"
+        )
 
 
 def _bring_to_host(state: dict[str, torch.Tensor], trainer: Trainer) -> None:

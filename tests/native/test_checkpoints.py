@@ -293,6 +293,34 @@ def test_what_changes_the_order_of_samples_is_named(saved):
     assert told[1].endswith("some again or never: data.weight_by_documents was None, is 0.3")
 
 
+def test_another_model_is_never_taken_up_in_silence(saved, tmp_path):
+    checkpoint = Checkpoint(load=str(saved))
+    told = load(filled(checkpoint, 7, model=replace(GPT2, num_heads=2, num_query_groups=2, head_dim=16)))[1]
+    assert told[1:] == [
+        "warning: the model is another than was saved: num_heads was 4, is 2; num_query_groups was 4, is 2; "
+        "head_dim was 8, is 16"
+    ]
+    assert load(filled(checkpoint, 7, model=replace(GPT2, hidden_dropout=0.5)))[1][1:] == []
+    fewer = {"model": replace(GPT2, num_layers=2), "parallel": replace(config().parallel, stages=(2,))}
+    with pytest.raises(
+        TrainingError, match=r"has model\.layers\.2\..*, and 23 other parameters which this model has no"
+    ):
+        load(filled(checkpoint, 7, **fewer))
+    told = load(filled(replace(checkpoint, finetune=True), 7, **fewer))[1]
+    assert told[1] == "warning: the model is another than was saved: num_layers was 4, is 2"
+
+
+def test_a_schedule_that_counts_otherwise_goes_on_where_it_was(saved):
+    made, checkpoint = config(), Checkpoint(load=str(saved))
+    other = {"samples": "iterations", "iterations": "samples"}[made.schedule.unit]
+    progress, told = load(filled(checkpoint, 7, schedule=replace(made.schedule, unit=other)))
+    assert (progress.iteration, progress.consumed_samples) == (4, 32)
+    assert progress.scheduled == {"samples": 32, "iterations": 4}[other]
+    assert told[1:] == [
+        f"the schedule goes on from {progress.scheduled} {other}: it was counted in {made.schedule.unit}"
+    ]
+
+
 def test_generators_are_those_of_the_same_ranks_only(saved, tmp_path):
     """Ranks that share a layer must draw alike, and those of another mesh did not."""
     folder = tmp_path / "copy"

@@ -86,6 +86,14 @@ def test_a_run_that_is_taken_up_goes_on_as_if_it_had_not_stopped(settings, tmp_p
     assert (again.losses, again.evaluations) == ([], whole.evaluations[-1:])
 
 
+def test_an_empty_folder_may_be_named_twice_in_different_ways(settings, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    checkpoint = Checkpoint(save=str(tmp_path / "link"), load=str(tmp_path / "link" / ".." / "disk"))
+    told = run(replace(settings, iterations=1, eval_interval=0, checkpoint=checkpoint))
+    assert told.said[0].startswith("starting from random weights: ")
+
+
 @pytest.mark.parametrize("order", ["megatron-v2", "bigscience", "mcore", "neox"])
 def test_text_that_is_just_enough_lasts_to_the_end(settings, tmp_path, order):
     """One epoch of 17 tokens is one sample: as many epochs as steps, and GPT-NeoX hides the last."""
