@@ -65,13 +65,14 @@ def reduced(
 
     ``each`` is that of ``norms``; each number is counted once. ``loss`` is this rank's two sums, as Passes gives
     them. All are the same on every rank, after one collective; a norm that is not finite says that some gradient is
-    not.
+    not, on whatever rank.
     """
-    squares = each.numbers.to(mesh.device).square()
+    every = squares = each.numbers.to(mesh.device).square()
     counted = [number for number, one in enumerate(each.parameters) if counts(one, mesh)]
     if len(counted) < len(squares):
         squares = torch.stack([squares[number] for number in counted]) if counted else squares[:0]
-    total = squares.sum()
+    # What another rank counts may have overflowed here only: 0 if it is finite, else NaN.
+    total = squares.sum() + 0 * every.sum()
     share = counted_once(loss, mesh)
     told = [torch.full_like(total, mark) for mark in marks]
     sums = mesh.sum_over_all(torch.stack([total, *share, *told]))
