@@ -77,7 +77,7 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     share = None if started_once or hosts is not None else shares.of_this_machine(request, environ, network.addresses)
     saves_to = native_run.recipe.save if native_run is not None else None
     folder = request.log_dir or saves_to or _default_run_dir(request.native or request.target)
-    run_dir = RunDirectory(Path(os.path.abspath(folder)))
+    run_dir = RunDirectory(Path(os.path.abspath(folder)), share.node if share is not None else 0)
     nodes = len(hosts) if hosts is not None else share.nodes if share is not None else 1
     for warning in environment.warnings(device, environ, nodes):
         _say(warning)
@@ -128,7 +128,8 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
             trained.check_data()
             for note in trained.notes:
                 _say(note)
-        run_dir.create()
+        here = {rank.rank for rank in plan.ranks}
+        run_dir.create(() if share is None else set(range(plan.world_size or 0)) - here)
         print(f"ascend-run: run directory {folder}", file=sys.stderr, flush=True)
         if several:
             from ascend_adapt.launch import fleet

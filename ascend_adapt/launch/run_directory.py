@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,15 @@ from ascend_adapt.launch.processes import Identity
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The names inside one run directory."""
+    """The names inside one run directory; ``node`` is which launcher's, where each of several hosts has its own."""
 
     path: Path
+    node: int = 0
 
-    def create(self) -> None:
+    def create(self, elsewhere: Collection[int] = ()) -> None:
         """Make the folders, and clear what an earlier job left in them.
+
+        ``elsewhere``: ranks whose launchers, on other hosts, may have begun here already; theirs is left to them.
 
         Raises:
             LaunchError: they cannot be made, or a job that runs uses them.
@@ -34,12 +37,13 @@ class RunDirectory:
                     f"run directory {self.path}: is in use by a running job (pid {job.launcher.pid}) — "
                     f"choose another with --log-dir, or end it with `ascend-adapt stop {self.path}`"
                 )
-        stale_status = [*self.path.glob("adapt-status.*.json"), *self.path.glob("rehearsal*.json")]
+        of_ranks = ("adapt-status.*.json", "rehearsal*.json", "failures/*", *(() if elsewhere else ("beacons/*",)))
         try:
             for folder in (self.path, self.beacons, self.failures):
                 folder.mkdir(parents=True, exist_ok=True)
-            for stale in (self.job, *self.beacons.iterdir(), *self.failures.iterdir(), *stale_status):
-                stale.unlink(missing_ok=True)
+            stale = [one for pattern in of_ranks for one in self.path.glob(pattern) if _rank_of(one) not in elsewhere]
+            for one in (self.job, *stale):
+                one.unlink(missing_ok=True)
         except OSError as error:
             raise LaunchError(f"run directory {self.path}: {error.strerror} — choose another with --log-dir") from error
 
@@ -70,7 +74,12 @@ class RunDirectory:
     @property
     def job(self) -> Path:
         """Who runs the job, and how it ended."""
-        return self.path / "job.json"
+        return self.path / (f"job.{self.node}.json" if self.node else "job.json")
+
+    def of_all_nodes(self) -> list[RunDirectory]:
+        """Return this directory as each launcher that has used it has it, the first host's first."""
+        nodes = [int(one.suffixes[0][1:]) for one in self.path.glob("job.*.json") if one.suffixes[0][1:].isdecimal()]
+        return [RunDirectory(self.path, node) for node in (0, *sorted(nodes))]
 
     def rank_log(self, rank: int) -> Path:
         """Return where a rank's output is kept."""
@@ -123,6 +132,11 @@ class Job:
     def write(self, run_dir: RunDirectory, **more: Any) -> None:
         """Write who runs the job, and ``more`` about it."""
         write_whole(run_dir.job, {**asdict(self), **more})
+
+
+def _rank_of(file: Path) -> int | None:
+    """Return the first number between the dots of a file's name, the rank that has written it."""
+    return next((int(word) for word in file.name.split(".") if word.isdecimal()), None)
 
 
 def boot_id() -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.ending import GRACE_S
@@ -17,10 +19,19 @@ _LOOK_EVERY_S = 0.05
 def stop(folder: Path) -> str:
     """End the job of a run directory, wait until it is gone, and return what was done.
 
+    Where each host has its own launcher, those of this host are ended; the others end when their collectives fail.
+
     Raises:
         LaunchError: the folder is no run directory, the job runs on another machine, or it does not end.
     """
-    job, told = Job.read(RunDirectory(folder))
+    run_dir = RunDirectory(folder)
+    here = [found for one in run_dir.of_all_nodes() if one.job.exists() and (found := Job.read(one))[0].is_alive()]
+    if len(here) > 1:
+        return ", ".join(sorted({_stopped(folder, job, told) for job, told in here}))
+    return _stopped(folder, *(here[0] if here else Job.read(run_dir)))
+
+
+def _stopped(folder: Path, job: Job, told: Mapping[str, Any]) -> str:
     if job.host != socket.gethostname():
         raise LaunchError(f"{folder}: its job runs on {job.host}, this is {socket.gethostname()} — stop it there")
     if job.boot != boot_id():
