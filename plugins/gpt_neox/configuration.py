@@ -1,13 +1,15 @@
-"""Configurations as the guides write them: settings of Ascend's fork, and truth values in quotes."""
+"""Configurations as people write them: settings of Ascend's fork, truth values in quotes, numbers as 1e-5."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 from typing import Any
 
 from ascend_adapt import Symptom, wrap
+from ascend_adapt.errors import ConfigError
 
 ARGUMENTS = "megatron.neox_arguments.arguments:NeoXArgs"
 
@@ -17,22 +19,40 @@ OF_ASCENDS_FORK = {
     "use_triangle_attn": "attention is ascend_adapt's; the fork's keeps the blocks of the first mask it sees",
 }
 _TRUTH = {"true": True, "false": False}
+_SAID = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    dict: "a section",
+    list: "a list",
+}
 
 
 @wrap(
     f"{ARGUMENTS}.from_ymls",
     host="gpt-neox",
-    why='settings of Ascend\'s fork are unknown here, and "finetune": "True", as the guide has it, is a text',
-    until="the guides' configurations name only what GPT-NeoX has, with truth values as YAML writes them",
+    why='settings of Ascend\'s fork are unknown here; "finetune": "True", as the guide has it, is a text, and 1e-5 is '
+    "one for YAML 1.1: both end in an AttributeError, which does not name the setting",
+    until="GPT-NeoX reads YAML 1.2 and names a setting of another type, and the guides name only what it has",
     without="crash",
     symptom=Symptom("field_def.type.__origin__ == Literal", at=f"{ARGUMENTS}.validate_types"),
 )
 def guides_settings(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Leave out settings of the fork, with a note, and read "True" as True where a truth value is expected."""
+    """Leave out settings of the fork, with a note, and read "True" and 1e-5 as what they say.
+
+    Raises:
+        ConfigError: a setting of a type that GPT-NeoX does not take.
+    """
     made = instance.__init__  # a dataclass makes its own: nothing in the source is there to be wrapped
 
     def __init__(self: Any, **settings: Any) -> None:
-        made(self, **understood(settings, instance.__dataclass_fields__))
+        try:
+            made(self, **understood(settings, instance.__dataclass_fields__))
+        except AttributeError as error:
+            if error.name != "__origin__":
+                raise
+            raise ConfigError(mistyped(self)) from None
 
     instance.__init__ = __init__
     try:
@@ -42,18 +62,57 @@ def guides_settings(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
 
 
 def understood(settings: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that GPT-NeoX has, each of the type that it expects."""
+    """Return the settings that GPT-NeoX has, each of the type that it expects where the value says one of it."""
     result = {}
     for name, value in settings.items():
         if name in OF_ASCENDS_FORK and name not in fields:
             logging.getLogger("ascend_adapt").warning(
                 "%s: is a setting of Ascend's fork, left out: %s", name, OF_ASCENDS_FORK[name]
             )
-        elif name in fields and fields[name].type is bool and isinstance(value, str):
-            result[name] = _TRUTH.get(value.lower(), value)
+        elif name in ("optimizer", "scheduler"):
+            result[name] = _with_numbers(value)
         else:
-            result[name] = value
+            result[name] = _of_type(fields[name].type if name in fields else None, value)
     return result
+
+
+def _of_type(expected: Any, value: Any) -> Any:
+    if expected is bool and isinstance(value, str):
+        return _TRUTH.get(value.lower(), value)
+    number = _number(value) if isinstance(value, (str, float)) else None
+    if expected is float and number is not None:
+        return number
+    if expected is int and number is not None and number.is_integer():
+        return int(number)
+    return value
+
+
+def _with_numbers(section: Any) -> Any:
+    """Return a section in which each number of ``params``, which an optimizer gets as they are, is one."""
+    if not isinstance(section, dict) or not isinstance(section.get("params"), dict):
+        return section
+    params = {name: _of_type(float, value) for name, value in section["params"].items()}
+    return {**section, "params": params}
+
+
+def _number(value: str | float) -> float | None:
+    """Return the finite number that a value says, as YAML 1.2 reads it; None for what is none."""
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def mistyped(settings: Any) -> str:
+    """Return which setting is of a type that upstream's own check has no words for."""
+    for name, field in settings.__dataclass_fields__.items():
+        value = getattr(settings, name)
+        whole_for_fraction = field.type is float and type(value) is int
+        if isinstance(field.type, type) and type(value) not in (field.type, type(None)) and not whole_for_fraction:
+            expected = _SAID.get(field.type, field.type.__name__)
+            return f"{name}: {value!r}, expected {expected} — correct it in the configuration"
+    return "the configuration: a setting is of a type that GPT-NeoX does not take — correct it"
 
 
 @wrap(

@@ -19,6 +19,7 @@ from stand_ins import Site
 from torch.utils import cpp_extension
 
 import ascend_adapt
+from ascend_adapt.errors import ConfigError
 from ascend_adapt.testing import upstream_facts
 from ascend_adapt_plugins.gpt_neox import _rotary
 
@@ -39,8 +40,17 @@ ARGUMENTS = """
         steps_per_print: int = 10
         wall_clock_breakdown: bool = False
 
+        optimizer: dict = None
+
         def __post_init__(self):
+            self.validate_types()
             self.calculate_derived()
+
+        def validate_types(self):
+            for name, field in self.__dataclass_fields__.items():
+                value = getattr(self, name)
+                if value is not None and type(value) != field.type and (type(value), field.type) != (int, float):
+                    assert field.type.__origin__
 
         @property
         def deepspeed_config(self):
@@ -131,12 +141,40 @@ def test_a_guides_settings_are_understood(neox: Site, caplog) -> None:
         made = NeoXArgs.from_ymls(given)
     assert (made.finetune, made.num_layers, made.save) == (True, 2, "False")
     assert "use_triangle_attn: is a setting of Ascend's fork, left out" in caplog.text
-    assert NeoXArgs.from_ymls({"finetune": "maybe"}).finetune == "maybe"  # for upstream to refuse
     for wrong in ({"no_such_setting": 1}, {"async_tensor_model_parallel": True}):
         with pytest.raises(TypeError, match="unexpected keyword"):
             NeoXArgs.from_ymls(wrong)
     with pytest.raises(TypeError, match="unexpected keyword"):
         NeoXArgs(use_triangle_attn=True)  # only what is read from a file is a guide's
+
+
+@pytest.mark.parametrize(("written", "read"), [("1e-5", 1e-5), ("6.0e-5", 6e-5), ("2", 2.0), (1, 1)])
+def test_a_number_that_yaml_takes_for_a_text_is_one(neox: Site, written, read) -> None:
+    ascend_adapt.enable(device="cuda")
+    from megatron.neox_arguments.arguments import NeoXArgs
+
+    optimizer = {"type": "Adam", "params": {"eps": written, "betas": [0.9, 0.95], "torch_adam": True}}
+    made = NeoXArgs.from_ymls({"gradient_clipping": written, "optimizer": optimizer, "num_layers": "1e2"})
+    assert (made.gradient_clipping, made.num_layers) == (read, 100)
+    assert made.optimizer["params"] == {"eps": read, "betas": [0.9, 0.95], "torch_adam": True}
+    assert optimizer["params"]["eps"] == written  # what the user's file says is kept beside the run
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("finetune", "maybe", "true or false"),
+        ("num_layers", 1.5, "a whole number"),
+        ("gradient_clipping", "1e", "a number"),
+    ]
+    + [("gradient_clipping", "nan", "a number"), ("save", 3, "a text"), ("fp16", True, "a section")],
+)
+def test_a_setting_of_another_type_is_named(neox: Site, name, value, expected) -> None:
+    ascend_adapt.enable(device="cuda")
+    from megatron.neox_arguments.arguments import NeoXArgs
+
+    with pytest.raises(ConfigError, match=f"{name}: {value!r}, expected {expected} — correct it in the configuration"):
+        NeoXArgs.from_ymls({name: value, "steps_per_print": 1})
 
 
 def test_a_loss_alone_becomes_a_pair_and_a_pair_stays(neox: Site) -> None:
@@ -336,6 +374,7 @@ def test_deepspeed_is_told_of_gpt_neoxs_own_defaults(neox: Site, given, numerics
 ENGINE_IN_BFLOAT16 = """
 import json, sys
 import ascend_adapt
+from ascend_adapt.errors import ConfigError
 stage, disabled = json.loads(sys.argv[1])
 ascend_adapt.enable(device="cpu", disable=disabled)
 import megatron.training, torch, deepspeed
@@ -501,6 +540,7 @@ def v2_0(neox: Site) -> Site:
 
 PRETRAIN = """
 import ascend_adapt
+from ascend_adapt.errors import ConfigError
 from types import SimpleNamespace
 ascend_adapt.enable(device="cpu")
 from megatron.training import pretrain
@@ -529,6 +569,7 @@ def test_the_tools_of_both_versions_convert_to_todays_transformers(neox: Site) -
     neox.write(megatron__model__flash_attention="")
     code = """
 import ascend_adapt
+from ascend_adapt.errors import ConfigError
 ascend_adapt.enable(device="cpu")
 import megatron.model.flash_attention
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
