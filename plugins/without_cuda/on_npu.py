@@ -9,8 +9,9 @@ from types import ModuleType
 from typing import Any
 
 from .code_base import CodeBase, Names
+from .profiling import MARKS, with_truth_values
 
-PLACES = ("cuda", "cuda.random", "distributed")
+PLACES = ("cuda", "cuda.random", "cuda.memory", "cuda.nvtx", "cuda.profiler", "distributed")
 
 
 def transfer(code_base: CodeBase) -> None:
@@ -27,6 +28,7 @@ def transfer(code_base: CodeBase) -> None:
     before[""] = {name: value for name, value in vars(torch).items() if name in PLACES}
     from torch_npu.contrib import transfer_to_npu as _  # noqa: F401 importing it is asking for it
 
+    _profile_nothing(torch)
     changed = [
         (old, new)
         for place, olds in before.items()
@@ -37,6 +39,14 @@ def transfer(code_base: CodeBase) -> None:
     names = Names([*_unscripted(code_base), *changed])
     for module in code_base.modules():
         names.rebind(module)
+
+
+def _profile_nothing(torch: ModuleType) -> None:
+    """Let what marks a run for NVIDIA's profilers do nothing, which transfer_to_npu leaves to raise."""
+    for path, mark in MARKS.items():
+        place, _, name = path.rpartition(".")
+        setattr(attrgetter(place)(torch.cuda) if place else torch.cuda, name, mark)
+    torch.cuda.memory._record_memory_history = with_truth_values(torch.cuda.memory._record_memory_history)
 
 
 def _unscripted(code_base: CodeBase) -> Iterator[tuple[Any, Any]]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
 from ..deepspeed_runtime.accelerators import HostEvent, HostStream
+from . import profiling
 from .loading_and_autocast import AMP, AMP_OF_CUDA, TORCH
+from .profiling import returning
 
 
 class _Proxy(ModuleType):
@@ -71,20 +73,20 @@ def _cuda() -> dict[str, Any]:
     }
     types = "Byte Char Short Int Long Half Float Double BFloat16 Bool"
     return {
-        **{name: _returning(0) for name in no_bytes.split()},
-        **{name: _returning(None) for name in nothing.split()},
+        **{name: returning(0) for name in no_bytes.split()},
+        **{name: returning(None) for name in nothing.split()},
         **{f"{name}Tensor": getattr(torch, f"{name}Tensor") for name in types.split()},
-        "is_available": _returning(True),
-        "is_initialized": _returning(True),
-        "is_bf16_supported": _returning(True),
+        "is_available": returning(True),
+        "is_initialized": returning(True),
+        "is_bf16_supported": returning(True),
         "device_count": _ranks_here,
         "current_device": lambda: index[0],
         "set_device": set_device,
         "device": lambda device: contextlib.nullcontext(),
-        "get_device_name": _returning("cpu"),
+        "get_device_name": returning("cpu"),
         # What decides between bf16 and not; 8.0 is the first with bf16.
-        "get_device_capability": _returning((8, 0)),
-        "get_device_properties": _returning(SimpleNamespace(name="cpu", major=8, minor=0, total_memory=_host_memory())),
+        "get_device_capability": returning((8, 0)),
+        "get_device_properties": returning(SimpleNamespace(name="cpu", major=8, minor=0, total_memory=_host_memory())),
         **random,
         "random": _Proxy(torch.cuda.random, random),
         "default_generators": _Generators(),
@@ -94,20 +96,14 @@ def _cuda() -> dict[str, Any]:
         "stream": lambda stream: contextlib.nullcontext(),
         "current_stream": lambda device=None: HostStream(),
         "default_stream": lambda device=None: HostStream(),
-        "nvtx": _Proxy(torch.cuda.nvtx, _nvtx()),
+        **{name: _Proxy(getattr(torch.cuda, name), profiling.below(name)) for name in ("nvtx", "profiler")},
+        "cudart": profiling.MARKS["cudart"],
+        "memory": _Proxy(torch.cuda.memory, profiling.NO_HISTORY),
     }
 
 
 def _host_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _nvtx() -> dict[str, Any]:
-    @contextlib.contextmanager
-    def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
-        yield
-
-    return {"range_push": _returning(0), "range_pop": _returning(0), "mark": _returning(None), "range": range}
 
 
 class _Generators:
@@ -140,7 +136,3 @@ def _distributed() -> dict[str, Any]:
 
     names = ("init_process_group", "new_group", "new_subgroups", "new_subgroups_by_enumeration")
     return {name: with_gloo(getattr(torch.distributed, name)) for name in names}
-
-
-def _returning(value: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: value

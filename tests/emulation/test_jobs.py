@@ -82,8 +82,8 @@ def test_a_script_adapted_by_hand(job):
 
 
 def test_a_code_base_whose_plugin_asks_for_transfer_to_npu(job):
-    """Also what it took from torch.cuda, and scripted for a fuser that knows no NPU, before."""
-    assert job("says_cuda.py").check().told[0] == [["npu", "npu"]]
+    """Also what it took from torch.cuda, and scripted for a fuser that knows no NPU, before; and its profiling."""
+    assert job("says_cuda.py").check().told[0] == [["npu", "npu"], [True, "npu"]]
 
 
 @pytest.mark.parametrize(("mode", "told"), [("binary", "disable"), ("jit", "enable")])

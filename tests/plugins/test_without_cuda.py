@@ -176,6 +176,17 @@ torch.distributed.destroy_process_group()
     )
 
 
+def test_profilers_of_a_gpu_have_nothing_to_record(run):
+    run("""
+t.cuda.memory._record_memory_history(True, trace_alloc_max_entries=10, trace_alloc_record_context=True)
+assert t.cuda.memory._snapshot() == {"segments": [], "device_traces": []}
+assert t.cuda.cudart().cudaProfilerStart() == t.cuda.cudart().cudaProfilerStop() == 0
+with t.cuda.profiler.profile():
+    pass
+assert t.cuda.memory.memory_stats is torch.cuda.memory.memory_stats
+""")
+
+
 def test_scripted_compiled_and_differentiated_code_works(run):
     run("""
 assert t.equal(late.scripted(t.ones(1)), t.ones(1).tanh())

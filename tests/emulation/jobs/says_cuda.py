@@ -8,3 +8,4 @@ from ascend_adapt_plugins.without_cuda.code_base import CodeBase
 
 on_npu.transfer(CodeBase.around("taken_from_cuda", ("taken_from_cuda",)))
 tell(taken_from_cuda.where())
+tell(taken_from_cuda.profiled())
