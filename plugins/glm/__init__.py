@@ -2,10 +2,10 @@
 
 from ascend_adapt import Patch, hookimpl
 
-from . import attention, checkpoints, corpora, device
+from . import attention, checkpoints, corpora, data_parallel, device
 
 
 @hookimpl
 def register_patches() -> list[Patch]:
     """Return the patches of every topic."""
-    return [patch for topic in (attention, checkpoints, corpora, device) for patch in topic.PATCHES]
+    return [patch for topic in (attention, checkpoints, corpora, data_parallel, device) for patch in topic.PATCHES]

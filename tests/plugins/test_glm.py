@@ -167,6 +167,26 @@ def test_a_checkpoint_with_random_states_loads(glm: Site, tmp_path) -> None:
     assert utils.load_checkpoint(path, None, None, None)["np_rng_state"][0] == "MT19937"
 
 
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_its_own_data_parallelism_asks_for_the_backend(glm: Site, monkeypatch, backend) -> None:
+    glm.write(
+        model__distributed="""
+            import torch.distributed as dist
+            class DistributedDataParallel:
+                def __init__(self, module):
+                    self.warn_on_half = True if dist._backend == dist.dist_backend.GLOO else False
+            """
+    )
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda: backend)
+    ascend_adapt.enable(device="cuda")
+    from model.distributed import DistributedDataParallel
+
+    assert DistributedDataParallel(None).warn_on_half is (backend == "gloo")
+    ascend_adapt.disable()
+    with pytest.raises(AttributeError, match="_backend"):
+        DistributedDataParallel(None)
+
+
 def test_a_corpus_is_read_from_the_path_that_is_given(glm: Site, tmp_path) -> None:
     ascend_adapt.enable(device="cpu")
     import data_utils
