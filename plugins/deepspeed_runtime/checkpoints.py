@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from ascend_adapt import Symptom, rewrite, wrap
@@ -86,4 +88,55 @@ def fp32_weights_follow(wrapped: Any, instance: Any, args: tuple[Any, ...], kwar
     return result
 
 
-PATCHES = (load_whole_checkpoints, states_not_asked_for, fp32_weights_follow)
+@wrap(
+    f"{ENGINE}.load_checkpoint",
+    requires="deepspeed>=0.18.5",
+    why="the states of a BF16_Optimizer without ZeRO, which bf16 in the pipeline engine has, are in a file of each "
+    "rank, as ZeRO's, and are looked for in the model's: nothing can be resumed, it ends in KeyError: 0",
+    until="DeepSpeed asks its optimizer, and not the stage, where the states are",
+    without="crash",
+    symptom=Symptom("has_zero_optimizer_state = self.zero_optimization()", at=f"{ENGINE}._load_checkpoint"),
+)
+def bf16_states_of_each_rank(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read the states of a BF16_Optimizer as those of ZeRO, as DeepSpeed did up to 0.17.5."""
+    with _as_zero(instance):
+        return wrapped(*args, **kwargs)
+
+
+@wrap(
+    f"{ENGINE}.save_checkpoint",
+    requires="deepspeed>=0.18.5",
+    why="beside the file of each rank the shapes of a BF16_Optimizer's parameters are left out, without which "
+    "zero_to_fp32.py and universal checkpoints cannot be made of them",
+    until="DeepSpeed asks its optimizer, and not the stage, where the states are",
+    without="crash",
+    symptom=Symptom("zero_optimizer_state = self.zero_optimization()", at=f"{ENGINE}._save_checkpoint"),
+)
+def bf16_shapes_are_saved(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Save what describes the states of a BF16_Optimizer as ZeRO's, as DeepSpeed did up to 0.18.4."""
+    with _as_zero(instance):
+        return wrapped(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _as_zero(engine: Any) -> Iterator[None]:
+    """Let an engine with a BF16_Optimizer say that it has ZeRO's partitions: it has, whatever the stage."""
+    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+
+    if not isinstance(engine.optimizer, BF16_Optimizer):
+        yield
+        return
+    engine.zero_optimization = lambda: True
+    try:
+        yield
+    finally:
+        del engine.zero_optimization
+
+
+PATCHES = (
+    load_whole_checkpoints,
+    states_not_asked_for,
+    fp32_weights_follow,
+    bf16_states_of_each_rank,
+    bf16_shapes_are_saved,
+)

@@ -174,6 +174,25 @@ def _weights_alone(release: str, job: tuple[str, ...], *options: str) -> tuple[i
         return _run(release, folder, ["1", "weights_alone.py", *job, f"{folder}/checkpoint"], options)
 
 
+@pytest.mark.skipif(NEWEST not in CHOSEN, reason="its environment is not asked for")
+def test_bf16_in_the_pipeline_engine_is_resumed() -> None:
+    """Its fp32 weights after each step are those of the run that went on, bit for bit, on two data ranks."""
+    code, told, text = _resumed()
+    assert code == 0, text[-4000:]
+    assert told["on"] == told["resumed"]
+    assert told["shapes"] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    code, told, text = _resumed("--disable", "deepspeed.bf16_shapes_are_saved")
+    assert (code, told["on"] == told["resumed"], told["shapes"]) == (0, True, []), text[-4000:]
+    both = ("--disable", "deepspeed.bf16_states_of_each_rank", "--disable", "deepspeed.bf16_shapes_are_saved")
+    code, _, text = _resumed(*both)
+    assert (code != 0, "KeyError" in text) == (True, True), text[-2000:]
+
+
+def _resumed(*options: str) -> tuple[int, dict[str, Any], str]:
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(NEWEST, folder, ["2", "bf16_resumed.py", f"{folder}/checkpoint"], options)
+
+
 def test_the_references_differ() -> None:
     assert reference("plain")[0] == reference("one_step_ahead")[0]
     assert reference("plain")[1:] != reference("one_step_ahead")[1:]
