@@ -10,6 +10,7 @@ from ..without_cuda import without_cuda
 from . import (
     attention,
     attention_masks,
+    checkpoints,
     configuration,
     cuda_extensions,
     data_helpers,
@@ -29,6 +30,7 @@ def register_patches() -> list[Patch]:
     topics = (
         attention,
         attention_masks,
+        checkpoints,
         configuration,
         cuda_extensions,
         data_helpers,

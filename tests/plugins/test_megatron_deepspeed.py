@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import logging
+import os
 from types import SimpleNamespace
 
 import code_base_records
@@ -404,3 +406,36 @@ def test_the_stand_ins_have_the_real_parameters(one) -> None:
 
 def _parameters(signature: str) -> list[str]:
     return [part.strip() for part in signature.strip("()").split(",") if part.strip()]
+
+
+@pytest.mark.parametrize("asked", ["", "TORCH_FORCE_WEIGHTS_ONLY_LOAD"])
+def test_a_checkpoint_with_arguments_loads(site: Site, monkeypatch, tmp_path, asked) -> None:
+    site.write(
+        megatron__checkpointing="""
+            import torch
+            def load_checkpoint(model, optimizer, lr_scheduler, load_arg='load', strict=True):
+                checkpoint_name = model
+                try:
+                    return torch.load(checkpoint_name, map_location='cpu')
+                except BaseException:
+                    raise SystemExit
+            """,
+        **BIGSCIENCE,
+        **GRAVE,
+    )
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"args": argparse.Namespace(lr=1.0), "np_rng_state": numpy.random.RandomState(1).get_state()}, path)
+    if asked:
+        monkeypatch.setenv(asked, "1")
+    ascend_adapt.enable(device="cuda")
+    import megatron.checkpointing as written
+
+    if asked:  # theirs counts
+        with pytest.raises(SystemExit):
+            written.load_checkpoint(path, None, None)
+        return
+    assert written.load_checkpoint(path, None, None)["args"].lr == 1.0
+    assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" not in os.environ
+    ascend_adapt.disable()
+    with pytest.raises(SystemExit):
+        written.load_checkpoint(path, None, None)
