@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import socket
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
@@ -15,6 +16,8 @@ from ascend_adapt.native.host_group import HostGroup
 from ascend_adapt.native.mesh import Mesh
 
 FILE = ".in-use"
+PATIENCE = 65.0
+"""Seconds in which every host must see what the first rank wrote: NFS may tell of a folder as it was a minute ago."""
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -92,12 +95,17 @@ class SaveLock:
 
 def _wrong_with(folder: Path, holder: str) -> str | None:
     """Return in words why this rank cannot save into the folder that ``holder`` has, or None."""
+    until = time.monotonic() + PATIENCE
+    while (wrong := _not_shared(folder, holder)) is not None and time.monotonic() < until:
+        time.sleep(0.5)
+    if wrong is None and not os.access(folder, os.W_OK | os.X_OK):
+        wrong = "cannot write there"
+    return None if wrong is None else f"on {socket.gethostname()} {wrong}"
+
+
+def _not_shared(folder: Path, holder: str) -> str | None:
     try:
         seen = (folder / FILE).read_text(encoding="utf-8")
     except OSError as error:
-        return f"on {socket.gethostname()} does not see it ({error.strerror})"
-    if seen != holder:
-        return f"on {socket.gethostname()} sees another"
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return f"on {socket.gethostname()} cannot write there"
-    return None
+        return f"does not see it ({error.strerror})"
+    return None if seen == holder else "sees another"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from native.test_loop import run
 
 from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data.token_index import write_index
+from ascend_adapt.native import save_lock
 from ascend_adapt.native.checkpoint_folder import LATEST, CheckpointFolder
 from ascend_adapt.native.config import Checkpoint
 from ascend_adapt.native.config_file import to_dict
@@ -31,7 +34,7 @@ def train_apart(settings, folder, checkpoint):
     (folder / "config.yaml").write_text(yaml.safe_dump(to_dict(settings)))
     command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", "2", "--device", "cpu", "--log-dir", "run"]
     command += [str(HERE / "train_apart.py"), "config.yaml"]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PATIENCE": "1"}
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
 
 
@@ -42,6 +45,15 @@ def test_one_that_is_not_shared_is_refused_before_the_first_step(settings, tmp_p
     assert "does not see it (No such file or directory), expected one folder that all ranks share" in done.stderr
     assert "iteration        1/" not in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_a_host_that_sees_the_folder_late_is_waited_for(tmp_path, monkeypatch):
+    later = threading.Timer(0.6, (tmp_path / save_lock.FILE).write_text, ["process 1"])
+    later.start()
+    assert save_lock._wrong_with(tmp_path, "process 1") is None
+    later.join()
+    monkeypatch.setattr(save_lock, "PATIENCE", 0.0)
+    assert save_lock._wrong_with(tmp_path, "process 2") == f"on {socket.gethostname()} sees another"
 
 
 def test_a_checkpoint_that_one_host_has_is_not_loaded(settings, tmp_path):

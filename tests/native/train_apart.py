@@ -6,9 +6,11 @@ import os
 import sys
 from pathlib import Path
 
+from ascend_adapt.native import save_lock
 from ascend_adapt.native.__main__ import main
 
 if __name__ == "__main__":
+    save_lock.PATIENCE = float(os.environ.get("PATIENCE", save_lock.PATIENCE))
     own = Path(f"host-{os.environ['RANK']}")
     own.mkdir(exist_ok=True)
     config = os.path.abspath(sys.argv[1])
