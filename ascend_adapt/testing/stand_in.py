@@ -251,7 +251,8 @@ def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
     is_function = not shape.value and bool(shape.name)
     if shape.name:
         made["gone"] = replace(shape, name="")
-        made["renamed"] = replace(shape, name=f"{shape.name}_v2")
+        # Two underscores in front would be mangled within a class.
+        made["renamed"] = replace(shape, name=f"v2_{shape.name}")
     if len(patch.target.path) > 1:
         made["class gone"] = replace(shape, around=False)
     if patch.target.module != patch.target.root and patch.kind != "provide" and not _marks_its_host(patch):
