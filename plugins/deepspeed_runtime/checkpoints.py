@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -53,8 +54,9 @@ def states_not_asked_for(wrapped: Any, instance: Any, args: tuple[Any, ...], kwa
 @wrap(
     f"{ENGINE}.load_checkpoint",
     requires="deepspeed>=0.6",
-    why="load_optimizer_states=False leaves an optimizer's fp32 weights as they were: of fp16 without ZeRO, and from "
-    "0.10.2 to 0.12.6 of ZeRO-1 and ZeRO-2; its first step puts them in the place of what was loaded",
+    why="an optimizer for which nothing is loaded keeps the fp32 weights that it had, and its first step puts them in "
+    "the place of what was loaded: with load_optimizer_states=False of fp16 without ZeRO, and from 0.10.2 to 0.12.6 of "
+    "ZeRO-1 and ZeRO-2; from 0.18.0 to 0.18.4, which save no states of bf16 without ZeRO, of that",
     until="DeepSpeed refreshes them whenever it loads weights",
     without="wrong numbers",
     symptom=Symptom(
@@ -66,26 +68,42 @@ def states_not_asked_for(wrapped: Any, instance: Any, args: tuple[Any, ...], kwa
 def fp32_weights_follow(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Take the optimizer's fp32 weights from the model's, where weights were loaded and nothing for the optimizer.
 
-    ZeRO-3 is left alone: a model's weights are in the files of its optimizer.
+    Where its states were asked for, that is said. ZeRO-3 is left alone: a model's weights are in the files of its
+    optimizer.
     """
-    if inspect.signature(wrapped).bind(*args, **kwargs).arguments.get("load_optimizer_states", True):
-        return wrapped(*args, **kwargs)
-    of_zero = []
-    load = instance._load_zero_checkpoint
-
-    def noting(*given: Any, **more: Any) -> Any:
-        of_zero.append(True)  # after which the engine refreshes them itself, if there was nothing to load
-        return load(*given, **more)
-
-    instance._load_zero_checkpoint = noting
-    try:
-        result = wrapped(*args, **kwargs)
-    finally:
-        del instance._load_zero_checkpoint
     refresh = getattr(instance.optimizer, "refresh_fp32_params", None)
-    if result[0] is not None and not of_zero and refresh and not instance.zero_optimization_partition_weights():
+    if refresh is None or instance.zero_optimization_partition_weights():
+        return wrapped(*args, **kwargs)
+    given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
+    # After either the engine has refreshed them itself, if there was nothing to load.
+    with _noting(instance, "_load_zero_checkpoint") as of_zero, _noting(instance.optimizer, "load_state_dict") as own:
+        result = wrapped(*args, **kwargs)
+    if result[0] is not None and not of_zero and not own and not given.get("load_module_only", False):
         refresh()
+        if given.get("load_optimizer_states", True):
+            logging.getLogger("ascend_adapt").warning(
+                "%s: holds no states of this optimizer (DeepSpeed 0.18.0 to 0.18.4 saves none of bf16 without ZeRO), "
+                "expected them — training goes on from its weights with new states; save with another release",
+                result[0],
+            )
     return result
+
+
+@contextlib.contextmanager
+def _noting(owner: Any, name: str) -> Iterator[list[bool]]:
+    """Yield a list that is empty until the method of that name is called."""
+    calls: list[bool] = []
+    method = getattr(owner, name)
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        calls.append(True)
+        return method(*args, **kwargs)
+
+    setattr(owner, name, noting)
+    try:
+        yield calls
+    finally:
+        delattr(owner, name)
 
 
 @wrap(

@@ -34,7 +34,11 @@ def engine_of(seed):
 def step(engine, number):
     row = torch.randn(1, WIDTH, generator=torch.Generator().manual_seed(number)).bfloat16()
     engine.train_batch(data_iter=iter([(row, row[:, :1])]))
-    return torch.cat([group.flatten() for group in engine.optimizer.fp32_groups_flat_partition]).tolist()
+    # FP16_UnfusedOptimizer, which 0.17.6 to 0.18.4 take here, has them one by one.
+    optimizer = engine.optimizer
+    flat = getattr(optimizer, "fp32_groups_flat_partition", None)
+    fp32 = [one for group in optimizer.fp32_groups for one in group] if flat is None else flat
+    return torch.cat([one.detach().flatten() for one in fp32]).tolist()
 
 
 def main():
