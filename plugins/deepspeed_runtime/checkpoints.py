@@ -78,9 +78,9 @@ def fp32_weights_follow(wrapped: Any, instance: Any, args: tuple[Any, ...], kwar
     # After either the engine has refreshed them itself, if there was nothing to load.
     with _noting(instance, "_load_zero_checkpoint") as of_zero, _noting(instance.optimizer, "load_state_dict") as own:
         result = wrapped(*args, **kwargs)
-    if result[0] is not None and not of_zero and not own and not given.get("load_module_only", False):
-        refresh()
-        if given.get("load_optimizer_states", True):
+    if result[0] is not None and not of_zero and not own:
+        refresh()  # with load_module_only=True a second time, but older engines do so for fp16 alone
+        if given.get("load_optimizer_states", True) and not given.get("load_module_only", False):
             logging.getLogger("ascend_adapt").warning(
                 "%s: holds no states of this optimizer (DeepSpeed 0.18.0 to 0.18.4 saves none of bf16 without ZeRO), "
                 "expected them — training goes on from its weights with new states; save with another release",

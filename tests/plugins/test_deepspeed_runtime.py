@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ascend_adapt
-from ascend_adapt_plugins.deepspeed_runtime import communication, pipeline
+from ascend_adapt_plugins.deepspeed_runtime import checkpoints, communication, pipeline
 from ascend_adapt_plugins.deepspeed_runtime.jit_builds import TorchFusedAdam
 
 
@@ -514,3 +514,40 @@ def test_a_stage_that_times_its_backward_pass_is_not_timed_within(stage, started
             engine._start_timers(listed)
     assert seen == started
     assert "_start_timers" not in vars(PipelineEngine)
+
+
+@pytest.mark.parametrize("asked", [{}, {"load_optimizer_states": False}, {"load_module_only": True}])
+@pytest.mark.parametrize("loads", [None, "_load_zero_checkpoint", "load_state_dict"])
+def test_fp32_weights_follow_where_nothing_was_loaded_for_the_optimizer(loads, asked, caplog):
+    """On stand-ins of an engine and its optimizer, which tell what was called."""
+    called = []
+
+    class Optimizer:
+        def refresh_fp32_params(self):
+            called.append("refresh_fp32_params")
+
+        def load_state_dict(self):
+            called.append("load_state_dict")
+
+    class Engine:
+        optimizer = Optimizer()
+
+        def zero_optimization_partition_weights(self):
+            return False
+
+        def _load_zero_checkpoint(self):
+            called.append("_load_zero_checkpoint")
+
+        def load_checkpoint(self, load_dir, load_optimizer_states=True, load_module_only=False):
+            for owner in (self, self.optimizer):
+                if loads is not None and hasattr(owner, loads):
+                    getattr(owner, loads)()
+            return f"{load_dir}/file", {}
+
+    engine = Engine()
+    result = checkpoints.fp32_weights_follow.function(engine.load_checkpoint, engine, ("folder",), asked)
+    assert result == ("folder/file", {})
+    assert called == [loads or "refresh_fp32_params"]
+    assert ("holds no states of this optimizer" in caplog.text) == (loads is None and not asked)
+    assert "_load_zero_checkpoint" not in vars(engine)
+    assert "load_state_dict" not in vars(engine.optimizer)
