@@ -52,7 +52,7 @@ def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tupl
             "leave it out to start from random weights"
         )
     source, told = _first_whole(candidates, group)
-    progress, more = _take_up(trainer, source, token_files or {})
+    progress, more = _take_up(trainer, source, token_files or {}, group)
     return progress, [*doubts, *told, *more]
 
 
@@ -128,7 +128,9 @@ def _recorded(source: Path) -> tuple[dict[str, str], str | None]:
         return {}, str(error)
 
 
-def _take_up(trainer: Trainer, source: Path, token_files: Mapping[str, str]) -> tuple[Progress, list[str]]:
+def _take_up(
+    trainer: Trainer, source: Path, token_files: Mapping[str, str], group: HostGroup
+) -> tuple[Progress, list[str]]:
     config, mesh = trainer.config.checkpoint, trainer.mesh
     then = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
     resumes = not config.finetune
@@ -138,7 +140,7 @@ def _take_up(trainer: Trainer, source: Path, token_files: Mapping[str, str]) -> 
     saved = dcp.FileSystemReader(source).read_metadata().state_dict_metadata
     _check(state, saved, source)
     if resumes:
-        _check_all_is_taken(state, saved, source, HostGroup(mesh))
+        _check_all_is_taken(state, saved, source, group)
     own = generators(mesh)
     takes_generators = (
         resumes
