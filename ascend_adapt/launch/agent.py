@@ -47,6 +47,8 @@ def main(source: int = 0, sink: int | None = 1, finish: Callable[[], None] | Non
     """
     # Nothing but frames may get into the connection, whoever prints.
     source, sink = os.dup(source), os.dup(source if sink is None else sink)
+    # Whoever started it may have left this end non-blocking, and then the last frames would stay here.
+    os.set_blocking(sink, True)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(2, 1)

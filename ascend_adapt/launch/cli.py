@@ -20,6 +20,7 @@ from ascend_adapt.launch import connecting, environment, fallback, launchers, ma
 from ascend_adapt.launch import plan as planning
 from ascend_adapt.launch import request as requests
 from ascend_adapt.launch import share as shares
+from ascend_adapt.launch.console import say
 from ascend_adapt.launch.ending import GRACE_S, SAVING_GRACE_S
 from ascend_adapt.launch.ports import Ports
 from ascend_adapt.launch.run_directory import RunDirectory
@@ -54,7 +55,7 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     replaced = fallback.instead(request)
     if replaced is not None:
         request, why = replaced
-        _say(why)
+        say(why)
     _check_target(request)
     if not request.native and (request.compile or request.profile is not None):
         raise _Usage("--compile, --profile: are for --native — leave them out, or see what the script itself offers")
@@ -64,7 +65,7 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     started_once = request.form == "command" or request.once or _is_launcher(request)
     emulation = _emulation(request, environ)
     device, found = ("npu", _visible(emulation, environ)) if emulation else _devices(request, environ)
-    hosts = None if started_once else machines.chosen(request, found, _say)
+    hosts = None if started_once else machines.chosen(request, found, say)
     # A plan of many hosts is made without looking each of them up.
     others = (
         0 if request.dry_run and len(hosts or ()) > 1 else sum(not network.is_here(one.address) for one in hosts or ())
@@ -80,7 +81,7 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     run_dir = RunDirectory(Path(os.path.abspath(folder)), share.node if share is not None else 0)
     nodes = len(hosts) if hosts is not None else share.nodes if share is not None else 1
     for warning in environment.warnings(device, environ, nodes):
-        _say(warning)
+        say(warning)
     adapt = request.adapt and not settings.is_off(environ)
     if request.npu_compile_mode != "keep" and not (adapt and device == "npu"):
         why = f"this job runs on {device}" if adapt else "this job runs without patches, by nothing of ours"
@@ -99,9 +100,9 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         }
         if started_once:
             if request.form == "script" and not request.once:
-                _say(f"{request.target} starts ranks itself, so it is started once")
+                say(f"{request.target} starts ranks itself, so it is started once")
             for option in requests.without_effect_on_a_command(request):
-                _say(f"{option} has no effect: {request.target} is started once")
+                say(f"{option} has no effect: {request.target} is started once")
             plan = planning.of_command(request, device=label, env=env)
         else:
             if hosts is None:
@@ -127,10 +128,10 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         if trained is not None:
             trained.check_data()
             for note in trained.notes:
-                _say(note)
+                say(note)
         here = {rank.rank for rank in plan.ranks}
         run_dir.create(() if share is None else set(range(plan.world_size or 0)) - here)
-        print(f"ascend-run: run directory {folder}", file=sys.stderr, flush=True)
+        say(f"run directory {folder}")
         if several:
             from ascend_adapt.launch import fleet
 
@@ -178,7 +179,7 @@ def _run_in_container(request: requests.Request, environ: Mapping[str, str]) -> 
         print(json.dumps(job.to_json(), indent=1))
         return 0
     run_dir.create()
-    _say(f"run directory {folder}")
+    say(f"run directory {folder}")
     container.write_env_file(job, run_dir.path)
     try:
         return runner.run(Assignment(job, run_dir, grace=_grace(request)))
@@ -195,10 +196,6 @@ def _grace(request: requests.Request) -> float:
     if request.grace is not None:
         return request.grace
     return SAVING_GRACE_S if request.native else GRACE_S
-
-
-def _say(text: str) -> None:
-    print(f"ascend-run: {text}", file=sys.stderr, flush=True)
 
 
 def _patched(request: requests.Request, device: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -265,7 +262,7 @@ def _emulation(request: requests.Request, environ: Mapping[str, str]) -> Emulati
         return None
     from ascend_adapt.emulation import environment as emulation
 
-    return emulation.prepare(request.soc, emulation.count_devices(request.nproc, environ), environ, _say)
+    return emulation.prepare(request.soc, emulation.count_devices(request.nproc, environ), environ, say)
 
 
 def _visible(emulation: Emulation, environ: Mapping[str, str]) -> int:
@@ -277,7 +274,7 @@ def _tell_rehearsal(run_dir: RunDirectory) -> None:
     from ascend_adapt.emulation import rehearsal
 
     for line in rehearsal.told(run_dir.path):
-        print(f"ascend-run: {line}", file=sys.stderr)
+        say(line)
 
 
 def _plugins(request: requests.Request, environ: Mapping[str, str]) -> PluginManager:

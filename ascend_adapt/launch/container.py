@@ -149,12 +149,22 @@ def env_file(run_dir: Path) -> Path:
 
 
 def write_env_file(job: Plan, run_dir: Path) -> None:
-    """Write the variables where nobody else may read them."""
+    """Write the variables where nobody else may read them.
+
+    Raises:
+        LaunchError: they cannot be written.
+    """
     text = env_file_text(job.ranks[0].env)
-    env_file(run_dir).unlink(missing_ok=True)
-    descriptor = os.open(env_file(run_dir), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", errors="surrogateescape") as file:
-        file.write(text)
+    try:
+        env_file(run_dir).unlink(missing_ok=True)
+        descriptor = os.open(env_file(run_dir), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", errors="surrogateescape") as file:
+            file.write(text)
+    except OSError as error:
+        env_file(run_dir).unlink(missing_ok=True)
+        raise LaunchError(
+            f"{env_file(run_dir)}: {error.strerror}, expected a file to write to — choose another --log-dir"
+        ) from error
 
 
 def remove(job: Plan, run_dir: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -45,8 +46,9 @@ def record(environ: Mapping[str, str], code: int, error: str) -> None:
     data = {**told, "error": error if len(error) <= _LONGEST else f"{error[:_LONGEST]} ..."}
     try:
         write_whole(RunDirectory(Path(folder)).failures / f"{rank}.{os.getpid()}.json", data)
-    except OSError:
-        return  # a full disk must not hide the error itself, which is on stderr
+    except OSError as problem:
+        # A full disk must not hide the error itself, which is printed next.
+        print(f"ascend_adapt: {folder}: {problem.strerror}, so this failure has no record there", file=sys.stderr)
 
 
 def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:

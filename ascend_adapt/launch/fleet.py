@@ -19,10 +19,10 @@ from ascend_adapt import agreement
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.channel import BEAT_S, LOST_S, Kind
 from ascend_adapt.launch.connecting import Way
+from ascend_adapt.launch.console import Console, say
 from ascend_adapt.launch.ending import GRACE_S
-from ascend_adapt.launch.guardian import HEEDED, NOT_WAITED_FOR, say
+from ascend_adapt.launch.guardian import HEEDED, NOT_WAITED_FOR
 from ascend_adapt.launch.link import Link
-from ascend_adapt.launch.output import Console
 from ascend_adapt.launch.plan import Plan
 from ascend_adapt.launch.processes import Identity, code_name
 from ascend_adapt.launch.run_directory import Job, RunDirectory, write_whole
@@ -32,6 +32,8 @@ _BEGIN_S = 60.0
 # What a guardian may take beyond the grace to end everything below it, and a little for the way.
 _END_S = GRACE_S + 5
 _REST_S = 2.0
+# While it waits for the console, it hears no host and heeds no signal.
+_CONSOLE_PATIENCE_S = 5.0
 # By pdsh: two ends of a pair, a copy of one, the connection; ssh takes three. Many systems begin with a limit of 1024.
 _DESCRIPTORS, _DESCRIPTORS_A_HOST = 256, 5
 
@@ -65,7 +67,7 @@ class Fleet:
         self._ending_since: float | None = None
         self._is_over = threading.Event()
         self._facts: dict[int, dict[str, dict[str, str]]] = {}
-        self._differ = ""
+        self._differ, self._status_failed = "", False
         self._unreached: list[str] = []
         self._selector = selectors.DefaultSelector()
 
@@ -85,11 +87,11 @@ class Fleet:
         return code
 
     def _write_job(self, **more: Any) -> None:
-        with contextlib.suppress(OSError):  # a full disk must not change how the job ends
-            self._job.write(self._mission.run_dir, grace=self._mission.grace, hosts=list(self._parts), **more)
+        of_job = {"grace": self._mission.grace, "hosts": list(self._parts)}
+        self._job.write_if_possible(self._mission.run_dir, **of_job, **more)
 
     def _attempt(self, attempt: int) -> int:
-        console = Console(whole_lines=True)
+        console = Console(whole_lines=True, patience_s=_CONSOLE_PATIENCE_S)
         self._ending_since, self._differ, self._facts = None, "", {}
         self._links, self._attempts = [], attempt
         try:
@@ -102,6 +104,7 @@ class Fleet:
                 self._wait(console)
                 self._judge()
             self._read_rest(console)
+            console.close()
             return self._outcome()
         finally:
             for link in self._links:
@@ -247,9 +250,13 @@ class Fleet:
         if data["job"] != f"{self._name}.{self._attempts}":
             return  # of an earlier attempt
         path = self._mission.run_dir.rank_status(told["rank"])
-        with contextlib.suppress(OSError):
+        try:
             if not path.exists() or path.read_text() != told["text"]:
                 write_whole(path, data)
+        except OSError as error:
+            if not self._status_failed:
+                say(f"{path}: {error.strerror}; the job continues, `ascend-adapt status` misses ranks — free space")
+            self._status_failed = True
         self._facts[told["rank"]] = data["facts"]
         differences = agreement.differences(self._facts)
         if differences and not self._differ:

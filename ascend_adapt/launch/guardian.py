@@ -7,7 +7,6 @@ signal itself, and when that pipe closes because the launcher is gone.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import selectors
@@ -19,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch import failures, processes
+from ascend_adapt.launch.console import STDERR, STDOUT, say
 from ascend_adapt.launch.ending import GRACE_S, Ending
 from ascend_adapt.launch.environment import BOOTSTRAP
 from ascend_adapt.launch.failures import Failure
-from ascend_adapt.launch.output import STDERR, STDOUT, Output
+from ascend_adapt.launch.output import Output
 from ascend_adapt.launch.plan import Plan, RankCommand
 from ascend_adapt.launch.processes import Identity, code_name
 from ascend_adapt.launch.reach import Watch
@@ -95,9 +95,7 @@ class Guardian:
         return code
 
     def _write_job(self, **more: Any) -> None:
-        # A full disk must not change how the job ends.
-        with contextlib.suppress(OSError):
-            self._job.write(self._assignment.run_dir, grace=self._assignment.grace, **more)
+        self._job.write_if_possible(self._assignment.run_dir, grace=self._assignment.grace, **more)
 
     def listen(self) -> None:
         """Heed signals from now on; those that were ignored at the start of the job stay ignored."""
@@ -234,9 +232,3 @@ def _progress_bar() -> ProgressBar:
     from ascend_adapt.launch.progress_bar import ProgressBar
 
     return ProgressBar()
-
-
-def say(text: str) -> None:
-    """Tell the user one line; a closed terminal is no reason to stop."""
-    with contextlib.suppress(OSError):
-        os.write(STDERR, os.fsencode(f"ascend-run: {text}\n"))

@@ -15,10 +15,10 @@ from typing import Any
 from ascend_adapt.launch import connecting, hostfile
 from ascend_adapt.launch import request as requests
 from ascend_adapt.launch.connecting import Way
+from ascend_adapt.launch.console import Console
 from ascend_adapt.launch.fleet import described
 from ascend_adapt.launch.hostfile import Host
 from ascend_adapt.launch.link import Link
-from ascend_adapt.launch.output import Console
 
 _LOOK_S = 0.2
 _PATIENCE_S = 30.0

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ascend_adapt.launch.channel import Decoder, Kind, Sender, frame, json_frame
+from ascend_adapt.launch.console import STDERR, STDOUT, Console
 from ascend_adapt.launch.failures import Failure
-from ascend_adapt.launch.output import STDERR, STDOUT, Console
 
 _AT_ONCE = 1 << 16
 _END_S = 5.0

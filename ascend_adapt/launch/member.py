@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,12 @@ def _take_part(run_dir: RunDirectory, rank: int) -> None:
             _compare(run_dir, _report(run_dir, rank, moment, told))
 
     def report_at_exit() -> None:
-        # A full disk is no failure of the job.
         if os.getpid() == pid:
-            with contextlib.suppress(LaunchError):
+            try:
                 _report(run_dir, rank, agreement.END, told)
+            except LaunchError as error:
+                # A full disk is no failure of the job.
+                print(f"ascend_adapt: {error}; `ascend-adapt status` shows this rank as it began", file=sys.stderr)
 
     report_and_compare(agreement.START)
     runtime.at_first_apply(lambda: report_and_compare(agreement.FIRST_APPLY))

@@ -2,58 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import threading
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ascend_adapt.launch.console import Console
+from ascend_adapt.launch.rank_log import RankLog
 
 if TYPE_CHECKING:
     from ascend_adapt.launch.progress_bar import ProgressBar
 
-STDOUT, STDERR = 1, 2
 _AT_ONCE = 1 << 16
 _SECONDS_BETWEEN_DRAWINGS = 0.5
-
-
-class Console:
-    """Writes what several sources print, none of whose lines is to be cut in two by another's, nor by a ``bar``."""
-
-    def __init__(self, whole_lines: bool, bar: ProgressBar | None = None) -> None:
-        self._whole_lines, self._bar = whole_lines or bar is not None, bar
-        self._held: dict[tuple[Hashable, int], bytes] = {}
-
-    def show(self, source: Hashable, console: int, data: bytes, ended: bool = False) -> None:
-        """Write ``data`` of a source to STDOUT or STDERR; an unfinished line waits for its end, or the source's."""
-        text = self._held.pop((source, console), b"") + data
-        if self._whole_lines and not ended and len(text) < _AT_ONCE:
-            end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-            text, self._held[source, console] = text[:end], text[end:]
-        if self._bar is not None and text:
-            line_end = b"" if text.endswith((b"\n", b"\r")) else b"\n"
-            _write(STDERR, self._bar.erased())
-            _write(console, text + line_end)
-            self.draw()
-        else:
-            _write(console, text)
-
-    def draw(self, *, is_last: bool = False) -> None:
-        """Draw the bar, if there is one, as it is now; the last stays."""
-        if self._bar is not None:
-            with contextlib.suppress(OSError):
-                drawn = self._bar.drawn(os.get_terminal_size(STDERR).columns)
-                _write(STDERR, drawn + b"\n" if drawn and is_last else drawn)
-
-
-def _write(console: int, text: bytes) -> None:
-    while text:
-        try:
-            text = text[os.write(console, text) :]
-        except OSError:
-            return  # the console is gone (a closed terminal, `| head`); the logs are not
+# What a console that is slow, and not stuck, gets at the end of a job.
+_SLOW_CONSOLE_S = 60.0
+_LOOK_S = 0.1
+_MOST_NAMES = 8
 
 
 class Output:
@@ -63,9 +31,10 @@ class Output:
         # With one rank nobody's line can be cut in two by another's.
         self._console = Console(whole_lines=len(logs) > 1, bar=bar)
         self._bar = bar
-        self._logs = {rank: path.open("ab" if append else "wb", buffering=0) for rank, path in logs.items()}
+        self._logs = {rank: RankLog(path, append) for rank, path in logs.items()}
         self._selector = selectors.DefaultSelector()
         self._writers: list[int] = []
+        self._copied_at = 0.0
         self._thread = threading.Thread(target=self._copy, name="output of ranks", daemon=True)
 
     def pipe(self, rank: int, console: int) -> int:
@@ -90,7 +59,17 @@ class Output:
         self._thread.start()
 
     def finish(self, timeout: float) -> None:
-        """Wait until all has been passed on, or until ``timeout`` where somebody keeps a pipe open."""
+        """Wait until all has been passed on, as long as something moves within ``timeout`` seconds; a minute at most.
+
+        After that the logs get what is left and the console does not; where somebody keeps a pipe open, it is left.
+        """
+        began = time.monotonic()
+        while self._thread.is_alive():
+            now = time.monotonic()
+            if now - began > _SLOW_CONSOLE_S or now - max(began, self._copied_at, self._console.accepted_at) >= timeout:
+                self._console.give_up()
+                break
+            self._thread.join(min(_LOOK_S, timeout))
         self._thread.join(timeout)
 
     def _copy(self) -> None:
@@ -105,13 +84,21 @@ class Output:
                     self._bar.read(data)
                     continue
                 rank, console = key.data
-                # A full disk must not stop the rank: what cannot be kept is at least shown.
-                with contextlib.suppress(OSError):
-                    self._logs[rank].write(data)
+                if problem := self._logs[rank].write(data):
+                    path = self._logs[rank].path
+                    self._console.say(
+                        f"{path}: {problem}; the job continues, this log is incomplete — free space there"
+                    )
                 self._console.show(rank, console, data, ended=not data)
+                self._copied_at = time.monotonic()
             if pause is not None and time.monotonic() - drawn >= pause:
                 self._console.draw()
                 drawn = time.monotonic()
         self._console.draw(is_last=True)
         for log in self._logs.values():
             log.close()
+        if incomplete := [log for log in self._logs.values() if log.why]:
+            names = ", ".join(f"{log.path.name} ({log.missing} bytes missing)" for log in incomplete[:_MOST_NAMES])
+            more = f" and {len(incomplete) - _MOST_NAMES} more" if len(incomplete) > _MOST_NAMES else ""
+            self._console.say(f"incomplete logs in {incomplete[0].path.parent}: {names}{more}: {incomplete[0].why}")
+        self._console.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.console import say
 from ascend_adapt.launch.processes import Identity
 
 
@@ -133,6 +134,16 @@ class Job:
         """Write who runs the job, and ``more`` about it."""
         write_whole(run_dir.job, {**asdict(self), **more})
 
+    def write_if_possible(self, run_dir: RunDirectory, **more: Any) -> None:
+        """As write(), but a full disk is reported and does not change how the job ends."""
+        try:
+            self.write(run_dir, **more)
+        except OSError as error:
+            say(
+                f"{run_dir.job}: {error.strerror}; the job continues, `ascend-adapt status` and `ascend-adapt stop` "
+                "will not know of it — free space there"
+            )
+
 
 def _rank_of(file: Path) -> int | None:
     """Return the first number between the dots of a file's name, the rank that has written it."""
@@ -147,5 +158,10 @@ def boot_id() -> str:
 def write_whole(path: Path, data: Any) -> None:
     """Write JSON so that a reader sees all of it or none."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(data, indent=1) + "\n")
-    aside.replace(path)
+    try:
+        aside.write_text(json.dumps(data, indent=1) + "\n")
+        aside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from ascend_adapt.errors import AdaptError
 from ascend_adapt.launch import ending, guardian, processes
+from ascend_adapt.launch.console import say
 from ascend_adapt.launch.guardian import Assignment, Guardian
 from ascend_adapt.launch.processes import Identity
 
@@ -53,7 +54,7 @@ class Run:
         _, status = os.waitpid(self._pid, 0)
         code = processes.exit_code(status)
         if os.WIFSIGNALED(status):
-            guardian.say(f"the guardian was killed, {processes.code_name(code)}")
+            say(f"the guardian was killed, {processes.code_name(code)}")
             ending.end_descendants()
         return code
 
@@ -72,7 +73,7 @@ def _guard(guard: Guardian, mask: set[int]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = guard.run()
     except AdaptError as error:
-        guardian.say(str(error))
+        say(str(error))
         ending.end_descendants()
     except BaseException:
         traceback.print_exc()

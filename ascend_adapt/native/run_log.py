@@ -107,6 +107,8 @@ class RunLog:
             # A writer that has failed may wait for its thread for ever.
             if name not in self._failed:
                 self._try(name, close)
+        if self._failed:
+            self.say(f"warning: incomplete: {', '.join(sorted(self._failed))}, see the warnings above")
 
     def _try(self, name: str, tell: Callable[[], Any]) -> None:
         """Tell one of those that are told; what fails there is said once, and is no reason to end a run."""

@@ -8,7 +8,7 @@ import os
 import pytest
 from launch.terminals import read_all, screen, terminal
 
-from ascend_adapt.launch.output import STDERR, STDOUT, Console
+from ascend_adapt.launch.console import STDERR, STDOUT, Console
 from ascend_adapt.launch.progress_bar import ProgressBar
 from ascend_adapt.native.metrics import StepMetrics
 from ascend_adapt.native.progress import VARIABLE, Progress

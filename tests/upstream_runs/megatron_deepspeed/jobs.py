@@ -71,21 +71,38 @@ def by_deepspeed(ranks: int, stage: int, *arguments: str, engine: bool = True) -
     """
 
     def command(place: Place) -> Sequence[str]:
-        configuration = place.folder / "deepspeed_config.json"
-        content: dict[str, object] = {
-            "train_micro_batch_size_per_gpu": place.model.micro_batch if place.model else 2,
-            "train_batch_size": 4 * place.model.micro_batch if place.model else 8,
-            "steps_per_print": 100,
-            "gradient_clipping": 1.0,
-            "zero_optimization": {"stage": stage},
-        }
-        if place.dtype == "bfloat16":
-            content["bf16"] = {"enabled": True}
-        configuration.write_text(json.dumps(content))
+        configuration = deepspeed_configuration(place, stage)
         script = str(HERE / "pretrain_gpt2_deepspeed.sh")
-        words = ["bash", script, str(place.checkout), *data(place), str(ranks), str(free_port()), str(configuration)]
+        words = ["bash", script, str(place.checkout), *data(place), str(ranks), str(free_port()), configuration]
         used = ["--deepspeed", "--zero-stage", str(stage)] if engine else []
         return [*words, *used, *_in_the_ranks(place), *arguments, *_precision(place), *_model(place)]
+
+    return command
+
+
+def deepspeed_configuration(place: Place, stage: int) -> str:
+    """Write DeepSpeed's configuration for a ZeRO stage into the place, and return its path."""
+    configuration = place.folder / "deepspeed_config.json"
+    content: dict[str, object] = {
+        "train_micro_batch_size_per_gpu": place.model.micro_batch if place.model else 2,
+        "train_batch_size": 4 * place.model.micro_batch if place.model else 8,
+        "steps_per_print": 100,
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": stage},
+    }
+    if place.dtype == "bfloat16":
+        content["bf16"] = {"enabled": True}
+    configuration.write_text(json.dumps(content))
+    return str(configuration)
+
+
+def without_a_shell_script(*arguments: str, launcher: Sequence[str] = ()) -> Callable[[Place], Sequence[str]]:
+    """Return the code base's pretrain_gpt.py with ZeRO 1, started by ascend-run itself or by ``launcher``."""
+
+    def command(place: Place) -> Sequence[str]:
+        engine = ["--deepspeed", "--zero-stage", "1", "--deepspeed_config", deepspeed_configuration(place, 1)]
+        script = [*launcher, str(place.checkout / "pretrain_gpt.py")]
+        return [*script, *training(place), *engine, "--checkpoint-activations", *arguments, *_precision(place)]
 
     return command
 
@@ -94,18 +111,23 @@ def without_the_engine(*arguments: str) -> Callable[[Place], Sequence[str]]:
     """Return a script of our own that trains with Megatron's optimizers, as a user's own script would."""
 
     def command(place: Place) -> Sequence[str]:
-        prefix, vocabulary, merges = data(place)
-        model = {"num-layers": 2, "hidden-size": 64, "num-attention-heads": 4}
-        length = {"seq-length": 32, "max-position-embeddings": 32}
-        batch = {"micro-batch-size": 2, "global-batch-size": 8, "train-iters": 8}
-        text = {"data-path": prefix, "vocab-file": vocabulary, "merge-file": merges, "data-impl": "mmap"}
-        rate = {"lr": 1.5e-3, "min-lr": 1e-5, "lr-decay-style": "cosine", "lr-decay-iters": 320, "clip-grad": 1.0}
-        told = {"log-interval": 1, "eval-interval": 100, "eval-iters": 1, "split": "949,50,1"}
-        valued = {**model, **length, **batch, **text, **rate, **told}
-        words = [word for name, value in valued.items() for word in (f"--{name}", str(value))]
-        return [str(HERE / "train.py"), *words, *_in_the_ranks(place), *arguments, *_precision(place)]
+        return [str(HERE / "train.py"), *training(place), *arguments, *_precision(place)]
 
     return command
+
+
+def training(place: Place) -> list[str]:
+    """Return the arguments of a tiny model and a few steps, for a script that ascend-run starts as ranks."""
+    prefix, vocabulary, merges = data(place)
+    model = {"num-layers": 2, "hidden-size": 64, "num-attention-heads": 4}
+    length = {"seq-length": 32, "max-position-embeddings": 32}
+    batch = {"micro-batch-size": 2, "global-batch-size": 8, "train-iters": 8}
+    text = {"data-path": prefix, "vocab-file": vocabulary, "merge-file": merges, "data-impl": "mmap"}
+    rate = {"lr": 1.5e-3, "min-lr": 1e-5, "lr-decay-style": "cosine", "lr-decay-iters": 320, "clip-grad": 1.0}
+    told = {"log-interval": 1, "eval-interval": 100, "eval-iters": 1, "split": "949,50,1"}
+    valued = {**model, **length, **batch, **text, **rate, **told}
+    words = [word for name, value in valued.items() for word in (f"--{name}", str(value))]
+    return [*words, *_in_the_ranks(place)]
 
 
 def _in_the_ranks(place: Place) -> list[str]:
@@ -166,6 +188,8 @@ RESET = ("--reset-attention-mask", "--reset-position-ids")
 # Megatron's own distributed optimizer is for 16 bits.
 SHARDS = (*FP16, "--use-distributed-optimizer")
 
+TORCHRUN = ("torchrun", "--nproc-per-node", "2", "--standalone")
+
 
 def checkout(place: Place) -> str:
     """Return the code base's folder, for a script of our own."""
@@ -175,6 +199,8 @@ def checkout(place: Place) -> str:
 JOBS = (
     job("deepspeedai-zero1", DEEPSPEEDAI, by_deepspeed(2, 1, *NO_PIPE, *SAME)),
     # Below zero.Init even the initialization on the CPU draws its numbers on the device.
+    job("deepspeedai-by-ascend-run", DEEPSPEEDAI, without_a_shell_script(*NO_PIPE, *SAME)),
+    job("deepspeedai-by-torchrun", DEEPSPEEDAI, without_a_shell_script(*NO_PIPE, *SAME, launcher=TORCHRUN)),
     job("deepspeedai-zero3", DEEPSPEEDAI, by_deepspeed(2, 3, *NO_PIPE, *SAME), bound=1e-2),
     job("deepspeedai-tp2", DEEPSPEEDAI, by_deepspeed(2, 1, *NO_PIPE, *TP2, *SAME)),
     job("deepspeedai-pp2", DEEPSPEEDAI, by_deepspeed(2, 1, *PP2, *SAME)),
