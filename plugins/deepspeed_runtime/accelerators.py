@@ -48,6 +48,21 @@ def npu_accelerator(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
     return _chosen("npu", _npu_methods, wrapped)
 
 
+@wrap(
+    "deepspeed.accelerator.cpu_accelerator:CPU_Accelerator.device_count",
+    requires="deepspeed>=0.14.1",
+    devices="cpu",
+    why="LOCAL_SIZE, which only DeepSpeed's own launcher sets, counts the devices; under others it is NUMA nodes",
+    until="DeepSpeed counts ranks under torchrun too",
+    without="crash",
+    symptom=Symptom("int(os.environ.get('LOCAL_SIZE', 0))"),
+)
+def cpu_device_count(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Count one device a rank of this machine, as DeepSpeed's own launcher would have it."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE")
+    return wrapped() if "LOCAL_SIZE" in os.environ or not ranks else int(ranks)
+
+
 def _chosen(kind: str, methods: Callable[[], dict[str, Any]], wrapped: Callable[[], Any]) -> Any:
     from deepspeed.accelerator import real_accelerator
 
@@ -281,4 +296,4 @@ class HostStream:
         """Wait for nothing."""
 
 
-PATCHES = (cpu_accelerator, npu_accelerator)
+PATCHES = (cpu_accelerator, npu_accelerator, cpu_device_count)

@@ -136,6 +136,24 @@ def bf16_shapes_are_saved(wrapped: Any, instance: Any, args: tuple[Any, ...], kw
         return wrapped(*args, **kwargs)
 
 
+@wrap(
+    "deepspeed.runtime.model_checkpointing.utils:create_universal_parallel_info",
+    requires="deepspeed>=0.17.1",
+    why="CROSS_SIZE and CROSS_RANK, the machines, are set by DeepSpeed's own launcher only: a checkpoint writer fails",
+    until="DeepSpeed counts machines under torchrun too",
+    without="crash",
+    symptom=Symptom("os.environ[CROSS_SIZE]"),
+)
+def machines_of_checkpoint_writers(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Set them as that launcher does, from what torchrun and ascend-run set."""
+    told = [os.environ.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")]
+    if all(word.isdecimal() for word in told):
+        ranks, ranks_here, machine = map(int, told)
+        os.environ.setdefault("CROSS_SIZE", str(ranks // ranks_here))
+        os.environ.setdefault("CROSS_RANK", str(machine))
+    return wrapped(*args, **kwargs)
+
+
 @contextlib.contextmanager
 def _as_zero(engine: Any) -> Iterator[None]:
     """Let an engine with a BF16_Optimizer say that it has ZeRO's partitions: it has, whatever the stage."""
@@ -157,4 +175,5 @@ PATCHES = (
     fp32_weights_follow,
     bf16_states_of_each_rank,
     bf16_shapes_are_saved,
+    machines_of_checkpoint_writers,
 )

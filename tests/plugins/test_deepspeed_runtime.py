@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import ascend_adapt
+from ascend_adapt.launch.ports import Ports
 from ascend_adapt_plugins.deepspeed_runtime import checkpoints, communication, pipeline
 from ascend_adapt_plugins.deepspeed_runtime.jit_builds import TorchFusedAdam
 
@@ -551,3 +552,32 @@ def test_fp32_weights_follow_where_nothing_was_loaded_for_the_optimizer(loads, a
     assert ("holds no states of this optimizer" in caplog.text) == (loads is None and not asked)
     assert "_load_zero_checkpoint" not in vars(engine)
     assert "load_state_dict" not in vars(engine.optimizer)
+
+
+def test_what_only_deepspeeds_own_launcher_sets(tmp_path):
+    code = """
+import os
+import ascend_adapt
+ascend_adapt.enable(strict=True)
+import deepspeed
+from types import SimpleNamespace
+from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.model_checkpointing.utils import create_universal_parallel_info
+count = lambda: get_accelerator().device_count()
+os.environ["LOCAL_WORLD_SIZE"] = "3"
+assert count() == 3
+os.environ["LOCAL_WORLD_SIZE"] = "1"
+deepspeed.init_distributed("gloo")
+info = create_universal_parallel_info(SimpleNamespace(mpu=None), has_moe_layers=False)
+assert (info.num_machines, info.machine_rank) == (1, 0), info
+os.environ["LOCAL_SIZE"] = "5"
+assert count() == 5, "of the launcher itself"
+del os.environ["LOCAL_SIZE"], os.environ["LOCAL_WORLD_SIZE"]
+ours = count()
+ascend_adapt.disable()
+assert ours == get_accelerator().device_count(), "without a launcher, as before"
+"""
+    with Ports() as ports:
+        told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports.rendezvous), "GROUP_RANK": "0"}
+    job = run(code, tmp_path, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", **told)
+    assert job.returncode == 0, job.stderr
