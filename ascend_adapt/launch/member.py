@@ -93,8 +93,8 @@ def _report(run_dir: RunDirectory, rank: int, moment: str, told: dict[str, dict[
         write_whole(run_dir.rank_status(rank), data)
     except OSError as error:
         raise LaunchError(
-            f"{run_dir.path}: {error.strerror}, expected a folder with room that ranks can write — free space, or choose "
-            "another with --log-dir"
+            f"{run_dir.path}: {error.strerror}, expected a folder with room that ranks can write — free space, or "
+            "choose another with --log-dir"
         ) from error
     return data
 
