@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -69,6 +70,12 @@ def read(argv: Sequence[str]) -> Recipe:
     nodes = options("num_nodes")
     nodes = nodes if nodes and nodes > 0 else None
     hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
+    # fetch_hostfile of DeepSpeed's launcher does so too; configs/125M.yml has "/mock_path".
+    if hosts["hostfile"] and "hostfile" not in overrides and not os.path.isfile(hosts["hostfile"]):
+        notes.append(
+            f"hostfile: {hosts['hostfile']} of the configuration does not exist, so this machine is used alone"
+        )
+        hosts["hostfile"] = None
     total, each = options("global_num_gpus"), options("num_gpus")
     # Beside a hostfile its slots are meant.
     if each is None and total is not None and not hosts["hostfile"]:

@@ -53,6 +53,20 @@ def test_several_files_and_keys_of_the_command_line(tmp_path):
     assert (config.checkpoint.interval, config.checkpoint.steps, config.checkpoint.save) == (5, (7,), "s")
 
 
+def test_a_hostfile_of_the_configuration_that_does_not_exist_is_this_machine(tmp_path):
+    """As DeepSpeed's launcher has it; 125M.yml of the quick start names /mock_path."""
+    (tmp_path / "small.yml").write_text(SMALL.replace('"num-layers"', '"hostfile": "/mock_path", "num-layers"'))
+    argv = ["-d", str(tmp_path), "small.yml", "--vocab-size", "1000"]
+    recipe = neox.read([*argv, "--global_num_gpus", "2"])
+    assert (recipe.hostfile, recipe.ranks_per_node) == (None, 2)
+    (said,) = (note for note in recipe.build(2)[1] if "hostfile" in note)
+    assert said == "hostfile: /mock_path of the configuration does not exist, so this machine is used alone"
+    assert neox.read([*argv, "--hostfile", "/mock_path"]).hostfile == "/mock_path", "a typing error, which is refused"
+    (tmp_path / "hosts").write_text("a slots=2\nb slots=2\n")
+    there = neox.read([*argv[:3], "--vocab-size", "1000", "--hostfile", str(tmp_path / "hosts")])
+    assert there.hostfile == str(tmp_path / "hosts")
+
+
 def test_deepys_own_words_are_taken(tmp_path):
     (tmp_path / "small.yml").write_text(SMALL)
     argv = ["train.py", "--conf_dir", str(tmp_path), "small.yml", "--vocab-size", "1000", "--wandb_group", "g"]

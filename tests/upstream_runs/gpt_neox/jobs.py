@@ -99,7 +99,6 @@ def deepy(ranks: int, **changes: Any) -> Callable[[Place], Sequence[str]]:
 
 # What 20B.yml has and no test machine holds; all else in it stays.
 SMALL = {
-    "pipe_parallel_size": 2,
     "model_parallel_size": 1,
     "num_layers": 2,
     "hidden_size": 32,
@@ -117,25 +116,33 @@ SMALL = {
 }
 
 
-def guides_20b(place: Place) -> Sequence[str]:
-    """Return the command of the guide's own 20B.yml, small, and a second file for what is of this machine."""
-    import yaml
+def its_own(configuration: str, ours: dict[str, Any], here: dict[str, Any]) -> Callable[[Place], Sequence[str]]:
+    """Return the command of a configuration of its own, small, with ``ours``; what is ``here`` is in a second file."""
 
-    saved = empty(place.folder / "20B checkpoints")  # load = save, as on the guide's first day
-    ours = {
-        **SMALL,
-        "vocab_file": str(place.shared / "tokenizer.json"),
-        "data_path": str(library_text.write_tokens(place.shared)),
-        "save": saved,
-        "load": saved,
-    }
-    theirs = yaml.safe_load((place.checkout / "configs" / "20B.yml").read_text())
-    whole = {**{name.replace("-", "_"): value for name, value in theirs.items()}, **ours}
-    here = {"num_gpus": 2, "global_num_gpus": 2, "master_port": free_port(), "use_cpu_initialization": True}
-    (place.folder / "20B.yml").write_text(yaml.safe_dump(whole))
-    (place.folder / "local.yml").write_text(yaml.safe_dump(here))
-    deepy_py, train_py = (str(place.checkout / name) for name in ("deepy.py", "train.py"))
-    return [deepy_py, train_py, "-d", str(place.folder), "20B.yml", "local.yml"]
+    def command(place: Place) -> Sequence[str]:
+        import yaml
+
+        saved = empty(place.folder / "its own checkpoints")  # load = save, as on the guide's first day
+        paths = {
+            "vocab_file": str(place.shared / "tokenizer.json"),
+            "data_path": str(library_text.write_tokens(place.shared)),
+            "save": saved,
+            "load": saved,
+        }
+        theirs = yaml.safe_load((place.checkout / "configs" / configuration).read_text())
+        whole = {**{name.replace("-", "_"): value for name, value in theirs.items()}, **SMALL, **paths, **ours}
+        local = {"master_port": free_port(), "use_cpu_initialization": True, **here}
+        (place.folder / configuration).write_text(yaml.safe_dump(whole))
+        (place.folder / "local.yml").write_text(yaml.safe_dump(local))
+        deepy_py, train_py = (str(place.checkout / name) for name in ("deepy.py", "train.py"))
+        return [deepy_py, train_py, "-d", str(place.folder), configuration, "local.yml"]
+
+    return command
+
+
+GUIDES_20B = its_own("20B.yml", {"pipe_parallel_size": 2}, {"num_gpus": 2, "global_num_gpus": 2})
+# The README's: it names a hostfile that nobody has, and no number of devices. Many CPUs have no fp16 for DeepSpeed.
+QUICK_START = its_own("125M.yml", {"fp16": None}, {"tokenizer_type": "HFTokenizer", "precision": "fp32"})
 
 
 def in_two_parts(
@@ -216,7 +223,7 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
         # Its own precision, whichever is asked of the run.
         job("fp16", deepy(2, **STAGED, **FP16), 2, 1e-3, dtypes=("float32",)),
         # In fp16, whichever precision is asked of the run.
-        job("20B", guides_20b, 2, 1e-3, dtypes=("float32",)),
+        job("20B", GUIDES_20B, 2, 1e-3, dtypes=("float32",)),
         job("fused", deepy(1, **FUSED, finetune="False", **OF_THE_FORK), 1),
         # As all of its configurations for Pythia, Llama and Mistral have it; on a GPU it is flash_attn's own.
         job("flash", deepy(1, attention_config=[[["flash"], 2]]), 1, devices=("cpu", "npu-emulated")),
@@ -232,4 +239,8 @@ def jobs(code_base: str) -> tuple[UpstreamJob, ...]:
     )
 
 
-JOBS = (*jobs("gpt-neox"), *jobs("gpt-neox-v2.0"))
+JOBS = (
+    *jobs("gpt-neox"),
+    *jobs("gpt-neox-v2.0"),
+    UpstreamJob("newest-quick-start", QUICK_START, "gpt-neox", 1, loss=LOSS, dtypes=("float32",)),
+)
