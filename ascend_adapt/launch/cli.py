@@ -63,6 +63,8 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
     if native_run is not None:
         request = native_run.request
     started_once = request.form == "command" or request.once or _is_launcher(request)
+    if not started_once:
+        shares.refuse_copies(request, environ)
     emulation = _emulation(request, environ)
     device, found = ("npu", _visible(emulation, environ)) if emulation else _devices(request, environ)
     hosts = None if started_once else machines.chosen(request, found, say)
@@ -76,6 +78,8 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
             raise LaunchError(f"--device {request.device}: rehearses on one machine — leave --hostfile out")
         environ = {**environ, **environment.of_deepspeed_env(environ, Path.cwd())}
     share = None if started_once or hosts is not None else shares.of_this_machine(request, environ, network.addresses)
+    if not started_once and hosts is None and share is None and (warning := shares.overlooked(environ)):
+        say(warning)
     saves_to = native_run.recipe.save if native_run is not None else None
     folder = request.log_dir or saves_to or _default_run_dir(request.native or request.target)
     run_dir = RunDirectory(Path(os.path.abspath(folder)), share.node if share is not None else 0)
@@ -171,6 +175,8 @@ def _run_in_container(request: requests.Request, environ: Mapping[str, str]) -> 
     from ascend_adapt.launch import container, runner
     from ascend_adapt.launch.guardian import Assignment
 
+    if request.line is None and request.form != "command":
+        shares.refuse_copies(request, environ)
     device, _ = _devices(request, environ)
     folder = request.log_dir or _default_run_dir(request.target)
     run_dir = RunDirectory(Path(os.path.abspath(folder)))

@@ -1,6 +1,7 @@
 """Which machine of a job this one is, where the same command is started on each: said by hand, or by the cluster.
 
-Sources of the names: SchedMD/slurm@3bf22c447ad1 doc/man/man1/srun.1 (output environment variables); Volcano's guides
+Sources of the names: SchedMD/slurm@3bf22c447ad1 doc/man/man1/srun.1 (output environment variables) and @00623bab4353
+src/common/env.c (what a batch script has of them); Volcano's guides
 to its env and pytorch plugins (volcano-sh/volcano docs/user-guide); torch.distributed.run, which reads each of its
 options from PET_<OPTION>.
 Of ModelArts no document could be read, only scripts that run there: the names are theirs.
@@ -8,6 +9,7 @@ Of ModelArts no document could be read, only scripts that run there: the names a
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +18,11 @@ from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.request import Request
 
 DEFAULT_PORT = 29500
+# Slurm's own steps (batch script, interactive shell of salloc, extern) have numbers from here on; srun counts from 0.
+_OWN_STEPS = 0xFFFFFFF0
+# Of Open MPI, of MPICH and Intel MPI, and of MVAPICH.
+_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+_ON_PURPOSE = "if only this copy starts a job, give --nnodes 1"
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,77 @@ def of_this_machine(request: Request, environ: Mapping[str, str], own: Callable[
     return None
 
 
+def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
+    """Refuse to start ranks where another launcher has started this command several times, once for each rank.
+
+    Each copy would start a whole job on the same devices.
+
+    Raises:
+        LaunchError: it has, and the command line says nothing of it.
+    """
+    says_so_itself = request.nodes is not None or request.node is not None or request.node_ips
+    if says_so_itself and request.hostfile is None:
+        return
+    if (step := _step(environ)) is not None:
+        nodes, tasks = step
+        if tasks > 1 and (tasks != nodes or request.hostfile is not None):
+            raise LaunchError(
+                f"SLURM_STEP_NUM_TASKS={tasks}: srun starts ascend-run {tasks} times on {nodes} "
+                f"{'nodes' if nodes > 1 else 'node'}, expected "
+                + (
+                    "once, the hostfile has the rest — run it in the batch script itself"
+                    if request.hostfile is not None
+                    else f"once on each — srun --ntasks-per-node=1, ascend-run starts the ranks; {_ON_PURPOSE}"
+                )
+            )
+        if tasks > 1:
+            return
+    for name in _MPI_SIZES:
+        if (_number(environ.get(name, "")) or 1) > 1:
+            raise LaunchError(
+                f"{name}={environ[name]}: mpirun starts ascend-run {environ[name]} times, and each would start a whole "
+                "job — leave mpirun out and give a --hostfile, or say which machine this is by --nnodes, --node-rank "
+                f"and --master-addr; {_ON_PURPOSE}"
+            )
+    if "LOCAL_RANK" in environ and "RANK" in environ and not _is_below_a_rank(environ):
+        ranks = _number(environ.get("WORLD_SIZE", "")) or 1
+        if ranks > 1:
+            raise LaunchError(
+                f"RANK={environ['RANK']}, LOCAL_RANK={environ['LOCAL_RANK']}, WORLD_SIZE={ranks}: another launcher "
+                f"starts ascend-run {ranks} times, and each would start a whole job — put ascend-run first, as in "
+                f"`ascend-run torchrun ...`, or unset these; {_ON_PURPOSE}"
+            )
+
+
+def overlooked(environ: Mapping[str, str]) -> str:
+    """Return a warning where variables speak of several machines or ranks and nothing says which of the two."""
+    ranks = _number(environ.get("WORLD_SIZE", "")) or 1
+    if ranks < 2 or "RANK" not in environ or "LOCAL_RANK" in environ:
+        return ""
+    return (
+        f"RANK={environ['RANK']} and WORLD_SIZE={ranks} are set and not used, this machine runs a job of its own — if "
+        f"it is one of {ranks} machines, give --nnodes {ranks} --node-rank {environ['RANK']}"
+    )
+
+
+def _is_below_a_rank(environ: Mapping[str, str]) -> bool:
+    """Return whether a rank of ours has started this process, and not its launcher."""
+    rank_pid = environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
+    return bool(rank_pid) and rank_pid != str(os.getpid())
+
+
+def _step(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return nodes and tasks of the srun step that this process is in, or None.
+
+    A batch script itself has no SLURM_STEP_*, whatever its SLURM_NTASKS; a shell of salloc is a step of Slurm's own.
+    """
+    number = _number(environ.get("SLURM_STEP_ID", ""))
+    nodes = _number(environ.get("SLURM_STEP_NUM_NODES", ""))
+    if number is None or number >= _OWN_STEPS or not nodes:
+        return None
+    return nodes, _number(environ.get("SLURM_STEP_NUM_TASKS", "")) or nodes
+
+
 def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set[str]]) -> Share:
     ips = request.node_ips
     nodes = request.nodes if request.nodes is not None else len(ips) or 1
@@ -80,16 +158,11 @@ def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set
 
 
 def _slurm(environ: Mapping[str, str]) -> Share | None:
-    """Below srun; in a batch script itself the variables of a step are missing, and nobody runs on the other nodes."""
-    nodes, listed = _number(environ.get("SLURM_STEP_NUM_NODES", "")), environ.get("SLURM_STEP_NODELIST", "")
-    if not nodes or nodes < 2 or not listed:
+    """Under srun, which starts one on each node; in a batch script itself nobody runs on the other nodes."""
+    step, listed = _step(environ), environ.get("SLURM_STEP_NODELIST", "")
+    if step is None or step[0] < 2 or not listed:
         return None
-    tasks = _number(environ.get("SLURM_STEP_NUM_TASKS", "")) or nodes
-    if tasks != nodes:
-        raise LaunchError(
-            f"SLURM_STEP_NUM_TASKS={tasks}: srun starts ascend-run {tasks} times on {nodes} nodes, expected once on "
-            "each — srun --ntasks-per-node=1, ascend-run starts the ranks"
-        )
+    nodes = step[0]
     job = _number(environ.get("SLURM_JOB_ID", "")) or 0
     # Two jobs may share a node. Below what Linux gives away by itself, which begins at 32768.
     port = 16000 + job % 16000

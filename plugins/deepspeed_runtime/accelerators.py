@@ -50,7 +50,7 @@ def npu_accelerator(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
 
 @wrap(
     "deepspeed.accelerator.cpu_accelerator:CPU_Accelerator.device_count",
-    requires="deepspeed>=0.14.1",
+    requires="deepspeed>=0.9.3",
     devices="cpu",
     why="LOCAL_SIZE, which only DeepSpeed's own launcher sets, counts the devices; under others it is NUMA nodes",
     until="DeepSpeed counts ranks under torchrun too",

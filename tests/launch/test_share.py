@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.request import parse
-from ascend_adapt.launch.share import Share, first_of_nodelist, of_this_machine
+from ascend_adapt.launch.share import Share, first_of_nodelist, of_this_machine, overlooked, refuse_copies
 
 
 def share(*argv, own=(), **environ):
@@ -16,6 +19,7 @@ def share(*argv, own=(), **environ):
 
 
 SLURM = {
+    "SLURM_STEP_ID": "0",
     "SLURM_STEP_NUM_NODES": "4",
     "SLURM_STEP_NUM_TASKS": "4",
     "SLURM_STEP_NODELIST": "rack1n[03-05,7]",
@@ -77,13 +81,75 @@ def test_who_says_so(argv, environ, wanted):
         (["--nnodes", "2", "--node-rank", "2", "--master-addr", "a"], {}, "machine 2 of 2"),
         (["--node-ips", "10.0.0.1,10.0.0.2"], {}, "0 of them are this machine"),
         (["--nnodes", "3", "--node-ips", "10.0.0.1,10.0.0.2"], {}, "names 2 machines, --nnodes says 3"),
-        ([], {**SLURM, "SLURM_STEP_NUM_TASKS": "32"}, "srun --ntasks-per-node=1"),
         ([], {"PET_NNODES": "2", "PET_NODE_RANK": "0"}, "PET_MASTER_ADDR is not set"),
     ],
 )
 def test_what_does_not_fit(argv, environ, says):
     with pytest.raises(LaunchError, match=says):
         share(*argv, **environ)
+
+
+ONE_NODE = {**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "n1", "SLURM_NODEID": "0"}
+EIGHT_TASKS = {**ONE_NODE, "SLURM_STEP_NUM_TASKS": "8", "SLURM_NTASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "8"}
+TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "says"),
+    [
+        ([], {**SLURM, "SLURM_STEP_NUM_TASKS": "32"}, "32 times on 4 nodes, expected once on each"),
+        ([], EIGHT_TASKS, "8 times on 1 node, expected once on each — srun --ntasks-per-node=1"),
+        (["--hostfile", "hosts"], SLURM, "4 times on 4 nodes, expected once, the hostfile has the rest"),
+        (["--hostfile", "hosts", "--nnodes", "2"], EIGHT_TASKS, "expected once, the hostfile"),
+        ([], {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3"}, "OMPI_COMM_WORLD_SIZE=4: mpirun starts"),
+        ([], {"PMI_SIZE": "2", "PMI_RANK": "0"}, "PMI_SIZE=2: mpirun starts"),
+        ([], TORCHRUN, "WORLD_SIZE=2: another launcher starts ascend-run 2 times"),
+        (
+            [],
+            {**TORCHRUN, "ASCEND_ADAPT_RANK_PID": f"{os.getpid()} 1:1:2"},
+            "put ascend-run first",
+        ),  # our own bootstrap
+    ],
+)
+def test_a_copy_for_each_rank_is_refused(argv, environ, says):
+    with pytest.raises(LaunchError, match=says):
+        refuse_copies(parse([*argv, "train.py"]), environ)
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ"),
+    [
+        ([], {}),
+        ([], SLURM),
+        ([], {**SLURM, "PMI_SIZE": "4"}),  # srun --mpi=pmi2
+        ([], {**ONE_NODE, "SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "1"}),
+        # A batch script of --ntasks=8 itself, and a shell of salloc --ntasks=8.
+        ([], {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NNODES": "1"}),
+        ([], {**EIGHT_TASKS, "SLURM_STEP_ID": "4294967290"}),
+        (["--nnodes", "1"], EIGHT_TASKS),
+        (["--nnodes", "2", "--node-rank", "1", "--master-addr", "a"], {"OMPI_COMM_WORLD_SIZE": "2"}),
+        ([], {"OMPI_COMM_WORLD_SIZE": "1", "PMI_SIZE": "1"}),
+        ([], {**TORCHRUN, "WORLD_SIZE": "1"}),
+        ([], {**TORCHRUN, "ASCEND_ADAPT_RANK_PID": "1 1:1:2"}),  # a rank of ours starts another job
+    ],
+)
+def test_one_copy_is_started(argv, environ):
+    refuse_copies(parse([*argv, "train.py"]), environ)
+
+
+@pytest.mark.parametrize(("environ", "ranks"), [({}, ""), (TORCHRUN, ""), ({"RANK": "1", "WORLD_SIZE": "2"}, "2")])
+def test_variables_of_a_pod_are_not_overlooked_in_silence(environ, ranks):
+    assert (f"--nnodes {ranks} --node-rank 1" in overlooked(environ)) is bool(ranks)
+
+
+def test_torchrun_around_ascend_run_is_refused(tmp_path):
+    (tmp_path / "train.py").write_text("open('ran', 'w').close()\n")
+    inner = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", "train.py"]
+    outer = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
+    job = subprocess.run([*outer, *inner], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert job.returncode == 1
+    assert "another launcher starts ascend-run 2 times, and each would start a whole job" in job.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(
