@@ -36,13 +36,19 @@ class Console:
     """Writes what several sources print, none of whose lines is to be cut in two by another's, nor by a ``bar``.
 
     After ``patience_s`` seconds without a byte accepted, output is dropped until the console accepts bytes again, where
-    one line says how many are missing.
+    one line says how many are missing. It does not wait either once the descriptor ``signals`` can be read.
     """
 
-    def __init__(self, whole_lines: bool, bar: ProgressBar | None = None, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        whole_lines: bool,
+        bar: ProgressBar | None = None,
+        patience_s: float = PATIENCE_S,
+        signals: int | None = None,
+    ) -> None:
         self._whole_lines, self._bar = whole_lines or bar is not None, bar
         self._held: dict[tuple[Hashable, int], bytes] = {}
-        self._streams = {number: _Stream(number, patience_s) for number in (STDOUT, STDERR)}
+        self._streams = {number: _Stream(number, patience_s, signals) for number in (STDOUT, STDERR)}
 
     @property
     def accepted_at(self) -> float:
@@ -103,12 +109,14 @@ def _line(text: str) -> bytes:
 class _Stream:
     """One descriptor; ``missing_in_all`` counts the bytes that it did not accept, unless its reader is gone."""
 
-    def __init__(self, descriptor: int, patience_s: float) -> None:
+    def __init__(self, descriptor: int, patience_s: float, signals: int | None = None) -> None:
         self.patience_s, self.accepted_at, self.missing_in_all = patience_s, 0.0, 0
         self._descriptor, self._missing, self._at_line_start = descriptor, 0, b""
         self._is_gone = self._has_failed = False
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
+        if signals is not None:
+            self._poll.register(signals, select.POLLIN)
 
     def write(self, text: bytes) -> str:
         """Write ``text`` as far as it is accepted; return what is wrong with a full disk, the first time."""
@@ -135,12 +143,15 @@ class _Stream:
         while view:
             try:
                 # So few never wait where poll() says that there is room, even where the descriptor blocks.
-                if self._poll.poll(_LOOK_MS if patience_s else 0):
+                ready = {number for number, _ in self._poll.poll(_LOOK_MS if patience_s else 0)}
+                if self._descriptor in ready:
                     accepted = os.write(self._descriptor, view[: select.PIPE_BUF])
                     self._at_line_start = b"" if view[accepted - 1] == _LINE_END else b"\n"
                     view = view[accepted:]
                     waited_since = self.accepted_at = time.monotonic()
                     continue
+                if ready:
+                    return len(view), ""
             except BlockingIOError:
                 time.sleep(_LOOK_MS / 1000)  # a device whose poll() promises more than it keeps
             except OSError as error:

@@ -32,8 +32,6 @@ _BEGIN_S = 60.0
 # What a guardian may take beyond the grace to end everything below it, and a little for the way.
 _END_S = GRACE_S + 5
 _REST_S = 2.0
-# While it waits for the console, it hears no host and heeds no signal.
-_CONSOLE_PATIENCE_S = 5.0
 # By pdsh: two ends of a pair, a copy of one, the connection; ssh takes three. Many systems begin with a limit of 1024.
 _DESCRIPTORS, _DESCRIPTORS_A_HOST = 256, 5
 
@@ -69,11 +67,12 @@ class Fleet:
         self._facts: dict[int, dict[str, dict[str, str]]] = {}
         self._differ, self._status_failed = "", False
         self._unreached: list[str] = []
+        self._signals: int | None = None
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
         """Run the job to its end and return its exit code."""
-        self._listen()
+        self._signals = self._listen()
         allow_descriptors(len(self._parts))
         threading.Thread(target=self._beat, name="beats", daemon=True).start()
         self._write_job()
@@ -91,7 +90,7 @@ class Fleet:
         self._job.write_if_possible(self._mission.run_dir, **of_job, **more)
 
     def _attempt(self, attempt: int) -> int:
-        console = Console(whole_lines=True, patience_s=_CONSOLE_PATIENCE_S)
+        console = Console(whole_lines=True, signals=self._signals)
         self._ending_since, self._differ, self._facts = None, "", {}
         self._links, self._attempts = [], attempt
         try:
@@ -262,13 +261,15 @@ class Fleet:
         if differences and not self._differ:
             self._differ = str(differences[0])
 
-    def _listen(self) -> None:
+    def _listen(self) -> int:
+        """Handle signals from now on; return a descriptor that can be read when one has come."""
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in (*HEEDED, signal.SIGTSTP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)  # the wakeup pipe tells which it was
         self._selector.register(reader, selectors.EVENT_READ, None)
+        return reader
 
     def _asked_to_stop(self, number: int) -> None:
         if number == signal.SIGTSTP:

@@ -73,6 +73,18 @@ def test_a_stuck_console_drops_output_and_says_how_much(blocks):
     assert rest.endswith("\nit reads again\n")
 
 
+def test_a_signal_ends_the_wait_for_a_stuck_console():
+    reader, writer = os.pipe()
+    signals, signal_came = os.pipe()
+    with as_stdout(writer):
+        threading.Timer(0.2, os.write, (signal_came, b"\x0f")).start()
+        began = time.monotonic()
+        Console(whole_lines=True, patience_s=30, signals=signals).show(0, STDOUT, b"x" * 200_000 + b"\n")
+        assert time.monotonic() - began < 5
+    for descriptor in (reader, signals, signal_came):
+        os.close(descriptor)
+
+
 def test_a_stuck_console_at_the_end_of_a_job_keeps_nothing_from_the_logs(tmp_path, capfd):
     reader, writer = os.pipe()
     with as_stdout(writer):
