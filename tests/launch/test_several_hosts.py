@@ -5,12 +5,15 @@ Real hosts: tests/launch/hosts.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import sys
+import termios
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,6 +125,20 @@ def test_ctrl_z_stops_the_launcher_only(background, stub, tmp_path):
         time.sleep(0.01)
     os.kill(job.pid, signal.SIGCONT)
     assert job.code() == 0
+
+
+def test_a_console_that_nobody_reads_holds_up_no_signal(background, stub, tmp_path):
+    (tmp_path / "loud.py").write_text("import time\nprint('x' * 1_000_000, flush=True)\ntime.sleep(60)\n")
+    job = background(*JOB, "loud.py", env=stub)
+    while select.select([job.process.stdout], [], [], 30)[0] and fill(job.process.stdout) < 1 << 16:
+        time.sleep(0.05)
+    job.process.terminate()
+    assert job.code() == 128 + signal.SIGTERM
+
+
+def fill(pipe):
+    """Return how many bytes a pipe holds."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_a_restart_begins_anew_everywhere(ascend_run, stub, tmp_path):
