@@ -120,7 +120,9 @@ def test_a_full_disk_ends_no_run(tmp_path):
     log.close()
     told = [line for line in output.getvalue().splitlines() if line.startswith("warning")]
     why = "OSError: [Errno 28] No space left on device — the run goes on without"
-    assert sorted(told) == [f"warning: metrics.jsonl: {why}", f"warning: tensorboard: {why}"]
+    last = "warning: incomplete: metrics.jsonl, tensorboard, see the warnings above"
+    assert sorted(told) == [last, f"warning: metrics.jsonl: {why}", f"warning: tensorboard: {why}"]
+    assert told[-1] == last
     assert [row["iteration"] for row in rows(tmp_path / "metrics.jsonl")] == [1, 4]
 
 
