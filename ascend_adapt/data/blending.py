@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 
 from ascend_adapt.data.indexed_dataset import IndexedDataset
 from ascend_adapt.errors import SettingsError
+
+
+# Of a weight and a position, few enough to stay in the processor's cache.
+PRODUCTS_AT_ONCE = 1 << 16
 
 
 def parse_blend(words: Sequence[str]) -> tuple[list[float], list[str]]:
@@ -80,44 +84,52 @@ def samples_to_ask_for(num_samples: int, weight: float) -> int:
     return math.ceil(num_samples * weight * 1.005)
 
 
-def blend_order(weights: Sequence[float], size: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+def blend_order(
+    weights: Sequence[float], size: int, report: Callable[[int], None] = lambda samples: None
+) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     """Return which dataset each of ``size`` samples is from, and its number there.
 
     Each sample is from the dataset that lags most behind its weight, the first of equals. The arithmetic is that of the
-    helpers in double precision, one sample after the other: about a second a million samples.
+    helpers in double precision. ``report`` is called now and then with the number of samples so far.
     """
-    datasets = np.empty(size, np.int16)
-    numbers = np.empty(size, np.int64)
-    taken = [0] * len(weights)
-    all_datasets = range(len(weights))
-    for sample in range(size):
-        position = max(float(sample), 1.0)
-        lags = [weights[dataset] * position - taken[dataset] for dataset in all_datasets]
-        dataset = lags.index(max(lags))
-        datasets[sample] = dataset
-        numbers[sample] = taken[dataset]
-        taken[dataset] += 1
-    return datasets, numbers
+    return _greedy(weights, size, np.full(len(weights), math.inf), report)
 
 
 def exhaustive_blend_order(sizes: Sequence[int]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     """Return the order of a blend that takes exactly ``sizes`` samples of the datasets, in proportion as it goes."""
     total = sum(sizes)
-    datasets = np.empty(total, np.int16)
-    numbers = np.empty(total, np.int64)
-    weights = [size / float(total) for size in sizes]
-    taken = [0] * len(sizes)
-    # A dataset without samples would keep the helpers in their loop for ever.
-    unspent = [dataset for dataset, size in enumerate(sizes) if size]
-    for sample in range(total):
-        position = max(float(sample), 1.0)
-        lags = [weights[dataset] * position - taken[dataset] for dataset in unspent]
-        dataset = unspent[lags.index(max(lags))]
-        datasets[sample] = dataset
-        numbers[sample] = taken[dataset]
-        taken[dataset] += 1
-        if taken[dataset] == sizes[dataset]:
-            unspent.remove(dataset)
+    return _greedy([size / float(total) for size in sizes], total, np.array(sizes, np.float64), lambda samples: None)
+
+
+def _greedy(
+    weights: Sequence[float], size: int, limits: NDArray[np.float64], report: Callable[[int], None]
+) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    datasets = np.empty(size, np.int16)
+    numbers = np.empty(size, np.int64)
+    # A used-up dataset counts as taken without end. One without samples would keep the helpers in their loop for ever.
+    taken = np.where(limits == 0, math.inf, 0.0)
+    lags = np.empty(len(weights))
+    limited = bool(np.isfinite(limits).any())
+    step = max(1, PRODUCTS_AT_ONCE // len(weights))
+    for first in range(0, size, step):
+        before = taken.copy()
+        positions = np.maximum(np.arange(first, min(first + step, size), dtype=np.float64), 1.0)
+        chosen = []
+        # Each choice depends on the one before: only the products can be made for many samples at once.
+        for due in positions[:, None] * np.asarray(weights, np.float64):
+            np.subtract(due, taken, lags)
+            dataset = lags.argmax()
+            chosen.append(dataset)
+            taken[dataset] += 1.0
+            if limited and taken[dataset] == limits[dataset]:
+                taken[dataset] = math.inf
+        part = datasets[first : first + step]
+        part[:] = chosen
+        by_dataset = np.argsort(part, kind="stable")
+        counts = np.bincount(part, minlength=len(weights))
+        firsts = before - (np.cumsum(counts) - counts)
+        numbers[first : first + step][by_dataset] = np.arange(len(part)) + np.repeat(firsts, counts)
+        report(first + len(part))
     return datasets, numbers
 
 
