@@ -31,10 +31,24 @@ None is an ImportError: upstream code wraps imports in ``except ImportError`` an
 Texts read *subject: observed, expected — next step*.
 """
 
+import errno
+import resource
+
 
 def one_line(error: BaseException) -> str:
     """Return the text of another library's error as part of a paragraph."""
     return " ".join(str(error).split())
+
+
+def system_error(error: OSError) -> str:
+    """Return what the operating system reports, and for an exhausted limit which one it is and how to raise it."""
+    text = error.strerror or one_line(error)
+    if error.errno == errno.EMFILE:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f"{text} (this process may have {limit}: raise it, such as by `ulimit -n 65536`)"
+    if error.errno == errno.ENFILE:
+        return f"{text} (of the whole machine: `sysctl fs.file-max`)"
+    return text
 
 
 class AdaptError(Exception):

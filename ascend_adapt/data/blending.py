@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from ascend_adapt.data.indexed_dataset import IndexedDataset
 from ascend_adapt.errors import SettingsError
 
-
 # Of a weight and a position, few enough to stay in the processor's cache.
 PRODUCTS_AT_ONCE = 1 << 16
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -15,12 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ascend_adapt.errors import DataError
+from ascend_adapt.data.mapping import map_npy
+from ascend_adapt.errors import DataError, system_error
 
 Arrays = Mapping[str, NDArray[Any]]
 
 FORMAT = 1
 SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_OF_SILENT_WAITING = 30.0
 
 
 def builds_index_cache(rank: int, local_rank: int, shared_storage: bool) -> bool:
@@ -50,12 +55,16 @@ class IndexCache:
                 self._write(place, text, build())
             except OSError as error:
                 raise DataError(
-                    f"{error.filename or place}: {error.strerror}, expected to write the index cache there — "
+                    f"{error.filename or place}: {system_error(error)}, expected to write the index cache there — "
                     "choose another folder"
                 ) from error
             arrays = _read(place, text)
-        deadline = time.monotonic() + self.wait_seconds
+        began, is_announced = time.monotonic(), False
+        deadline = began + self.wait_seconds
         while arrays is None:
+            if not is_announced and time.monotonic() > began + SECONDS_OF_SILENT_WAITING:
+                print(f"index cache: waiting for another rank to build {place}", file=sys.stderr, flush=True)
+                is_announced = True
             if self.builds or time.monotonic() > deadline:
                 raise DataError(
                     f"{place}: no valid index cache after {self.wait_seconds:.0f} s, expected another rank to build it"
@@ -74,19 +83,35 @@ class IndexCache:
             kinds = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
             (aside / "description.json").write_text(json.dumps({"description": text, "arrays": kinds}))
             aside.chmod(0o755)
-            # What lies there already did not pass its check.
-            shutil.rmtree(place, ignore_errors=True)
-            aside.rename(place)
+            # What is there already did not pass its check.
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(place)
+            try:
+                aside.rename(place)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise  # else another rank was first, and what it wrote is checked like all
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
 
 def _read(place: Path, text: str) -> dict[str, NDArray[Any]] | None:
-    """The arrays in ``place`` if they are all there and are what they were when they were built."""
+    """The arrays in ``place`` if they are all there and are what they were when they were built.
+
+    Raises:
+        DataError: they are there and the system does not let this process read them: no other rank can change that.
+    """
     try:
         saved = json.loads((place / "description.json").read_text())
-        arrays = {name: np.load(place / f"{name}.npy", mmap_mode="r") for name in saved["arrays"]}
+        arrays = {name: map_npy(place / f"{name}.npy") for name in saved["arrays"]}
         kinds = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
         return arrays if saved["description"] == text and saved["arrays"] == kinds else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
         return None
+    except OSError as error:
+        if error.errno == errno.ESTALE:  # replaced on another host while it was read
+            return None
+        raise DataError(
+            f"{error.filename or place}: {system_error(error)}, expected to read the index cache — check it, or "
+            "choose another"
+        ) from error

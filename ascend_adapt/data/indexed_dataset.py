@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascend_adapt.data.legacy_index import is_legacy, read_legacy_index
+from ascend_adapt.data.mapping import map_array
 from ascend_adapt.data.token_index import TokenIndex, read_index, sequence_pointers
-from ascend_adapt.errors import DataError
+from ascend_adapt.errors import DataError, system_error
 
 __all__ = ["IndexedDataset", "bin_path", "idx_path", "sequence_pointers", "token_dtype"]
 
@@ -53,15 +54,19 @@ class IndexedDataset:
                 raise DataError(f"{file}: no such file, expected PREFIX.idx and PREFIX.bin — check the prefix")
             if not os.access(file, os.R_OK):
                 raise DataError(f"{file}: not readable, expected a file to read — check its permissions")
-        bin_bytes = bin_path(prefix).stat().st_size
-        self.index = _read(idx_path(prefix), bin_bytes, multimodal)
+        try:
+            bin_bytes = bin_path(prefix).stat().st_size
+            self.index = _read(idx_path(prefix), bin_bytes, multimodal)
+            self.tokens = map_array(bin_path(prefix), self.index.dtype)
+        except OSError as error:
+            raise DataError(
+                f"{error.filename or prefix}: {system_error(error)}, expected to read the token files — check that file"
+            ) from error
         self.dtype = self.index.dtype
         self.sizes = self.index.sizes
         self.pointers = self.index.pointers
         self.doc_idx = self.index.doc_idx
         self.modes = self.index.modes
-        # An empty file cannot be mapped.
-        self.tokens = np.memmap(bin_path(prefix), self.dtype, "r") if bin_bytes else np.empty(0, self.dtype)
 
     def __len__(self) -> int:
         return len(self.sizes)

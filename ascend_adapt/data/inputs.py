@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ascend_adapt.errors import DataError, one_line
+from ascend_adapt.errors import DataError, one_line, system_error
 
 STDIN = "-"
 JSON_LINES = (".jsonl", ".json")
@@ -259,7 +259,7 @@ def _reading_errors(name: str) -> Iterator[None]:
     except EOFError as error:
         raise DataError(f"{name}: ends early ({error}) — the copy is incomplete, fetch it again") from error
     except OSError as error:
-        raise DataError(f"{name}: {error.strerror or error}, expected a readable file — check the file") from error
+        raise DataError(f"{name}: {system_error(error)}, expected a readable file — check the file") from error
     except DataError as error:
         raise error if str(error).startswith(name) else DataError(f"{name}: {error}") from error
     except Exception as error:

@@ -12,7 +12,7 @@ import numpy as np
 from ascend_adapt.data.indexed_dataset import IndexedDataset, bin_path
 from ascend_adapt.data.token_index import write_index
 from ascend_adapt.data.unfinished import Journal, discard, hidden, publish
-from ascend_adapt.errors import DataError
+from ascend_adapt.errors import DataError, system_error
 
 
 def merge(prefixes: Sequence[str | os.PathLike[str]], output_prefix: str | os.PathLike[str]) -> tuple[int, int]:
@@ -58,6 +58,6 @@ def merge(prefixes: Sequence[str | os.PathLike[str]], output_prefix: str | os.Pa
             journal.remove()
     except OSError as error:
         raise DataError(
-            f"{error.filename or target}: {error.strerror}, expected to write there — check --output-prefix"
+            f"{error.filename or target}: {system_error(error)}, expected to write there — check --output-prefix"
         ) from error
     return len(doc_idx) - 1, int(sizes.sum(dtype=np.int64))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ from ascend_adapt.data.inputs import STDIN, Input, find_inputs
 from ascend_adapt.data.tokenizer import LoadedTokenizer, TokenizerRequest, files_read, load_tokenizer
 from ascend_adapt.data.unfinished import Journal, UnfinishedTokens, discard, publish
 from ascend_adapt.data.workers import Recipe, Tokens, Workers
-from ascend_adapt.errors import DataError, SettingsError
+from ascend_adapt.errors import DataError, SettingsError, system_error
 
 # Changes whenever the same request may give other bytes, so that no run goes on from what an older version wrote.
 JOURNAL_FORMAT = 1
@@ -252,6 +253,10 @@ def _disk_errors(prefix: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
+            raise DataError(
+                f"preprocess: {system_error(error)}, expected room for this run — try fewer --workers"
+            ) from error
         raise DataError(
-            f"{error.filename or prefix}: {error.strerror}, expected to write there — check --output-prefix"
+            f"{error.filename or prefix}: {system_error(error)}, expected to write there — check --output-prefix"
         ) from error

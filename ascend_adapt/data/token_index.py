@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from ascend_adapt.data.mapping import map_array
 from ascend_adapt.errors import DataError
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -84,7 +85,7 @@ def read_index(file: Path, bin_bytes: int, multimodal: bool | None = None) -> To
         f"{length} bytes",
         f"{announced} bytes for {sequences} sequences and {bounds} document bounds",
     )
-    content = np.memmap(file, mode="r")
+    content = map_array(file)
 
     def array(dtype: str, count: int, offset: int) -> NDArray[Any]:
         return np.frombuffer(content, dtype, count, offset)

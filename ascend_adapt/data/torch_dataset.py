@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ascend_adapt.data import document_masks
 from ascend_adapt.data.blending import blend_order, normalised, parse_blend, samples_to_ask_for
 from ascend_adapt.data.index_cache import IndexCache, builds_index_cache
+from ascend_adapt.data.index_progress import IndexProgress
 from ascend_adapt.data.indexed_dataset import IndexedDataset
 from ascend_adapt.data.sample_order import SampleOrder, build_sample_order, find_dialect, split_sequences
 from ascend_adapt.data.samplers import CyclicSampler, ResumableSampler
@@ -163,8 +164,10 @@ def gpt_dataset(
     wanted = num_samples[PARTS.index(part)]
     drop_last_partial_sequence = drop_last_partial_sequence or part != "valid"
     builds = builds_index_cache(rank, local_rank, shared_storage)
+    progress = IndexProgress(prints=builds)
     datasets = []
-    for weight, prefix in zip(weights, prefixes, strict=True):
+    for number, (weight, prefix) in enumerate(zip(weights, prefixes, strict=True), 1):
+        progress(f"{part} samples of {prefix} ({number} of {len(prefixes)})")
         tokens = IndexedDataset(prefix)
         sequences = split_sequences(split, len(tokens), dialect)[PARTS.index(part)]
         if not sequences:
@@ -177,6 +180,7 @@ def gpt_dataset(
             # Where text is just enough, one that is never given out would be missed at the end.
             asked += rules.hides_last_sample
         order = _cached_order(
+            progress,
             IndexCache(cache or f"{prefix}_index_cache", builds=builds),
             tokens,
             sequences,
@@ -209,9 +213,13 @@ def gpt_dataset(
         folder = cache or Path(prefixes[0]).with_name("blend_index_cache")
         # Once more: so does the class that blends, after the function that reads the arguments.
         weights = normalised(weights, one_by_one=False)
+
+        def blended(samples: int) -> None:
+            progress(f"blending {len(datasets)} token files, {samples / size:.0%} of {size} samples")
+
         blend = IndexCache(folder, builds=builds).load(
             {"blend": weights, "size": size},
-            lambda: dict(zip(("datasets", "numbers"), blend_order(weights, size), strict=True)),
+            lambda: dict(zip(("datasets", "numbers"), blend_order(weights, size, blended), strict=True)),
         )
         dataset = BlendedDataset(datasets, blend["datasets"], blend["numbers"])
     return dataset, SAMPLERS[dataloader_type](
@@ -223,7 +231,9 @@ def gpt_dataset(
     )
 
 
-def _cached_order(cache: IndexCache, tokens: IndexedDataset, sequences: range, options: dict[str, Any]) -> SampleOrder:
+def _cached_order(
+    progress: IndexProgress, cache: IndexCache, tokens: IndexedDataset, sequences: range, options: dict[str, Any]
+) -> SampleOrder:
     sizes = np.asarray(tokens.sizes)
     description = {
         "sizes": hashlib.sha256(sizes.data).hexdigest(),
@@ -232,6 +242,8 @@ def _cached_order(cache: IndexCache, tokens: IndexedDataset, sequences: range, o
     }
 
     def build() -> dict[str, NDArray[Any]]:
+        items = max(options["num_samples"] or 0, len(sequences))
+        progress(f"building the order of {items} samples or documents of {tokens.prefix}", items)
         order = build_sample_order(sizes, np.arange(sequences.start, sequences.stop), **options)
         indices = {"document_index": order.document_index, "sample_index": order.sample_index}
         return {**indices, "shuffle_index": order.shuffle_index, "epochs": np.array(order.epochs)}

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascend_adapt.data.indexed_dataset import bin_path, idx_path
+from ascend_adapt.data.mapping import map_array
 from ascend_adapt.data.token_index import write_index
-from ascend_adapt.errors import DataError
+from ascend_adapt.errors import DataError, system_error
 
 
 class UnfinishedTokens:
@@ -64,7 +65,7 @@ class UnfinishedTokens:
     def write_index(self) -> None:
         """Write the index of what was added, one document a sequence, under its hidden name."""
         self.flush()
-        sizes = np.memmap(hidden(self.prefix, "sizes"), "<i4", "r") if self.sequences else np.empty(0, np.int32)
+        sizes = map_array(hidden(self.prefix, "sizes"), "<i4")
         with open(hidden(self.prefix, "idx"), "wb") as stream:
             write_index(stream, self.dtype, sizes)
             stream.flush()
@@ -184,9 +185,15 @@ def _locked(prefix: Path) -> IO[bytes]:
         lock = open(lock_path(prefix), "ab+")  # noqa: SIM115  held as long as the journal
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             lock.close()
             raise DataError(f"{prefix}: another process is writing it, expected to be alone — wait for it") from error
+        except OSError as error:
+            lock.close()
+            raise DataError(
+                f"{lock_path(prefix)}: {system_error(error)}, expected a file system with locks (flock) — write to "
+                "another one, or mount this one with them"
+            ) from error
         # A run that just ended may have removed the file between the two calls: then others would lock a new one.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), lock_path(prefix).stat()):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -216,6 +219,72 @@ def test_blends_as_the_helpers_make_them(recorder):
     assert found == FACTS["blends"]
 
 
+def greedy(weights, size, limits=None):
+    """The helpers' definition: one sample after the other from the dataset that lags most, the first of equals."""
+    taken = [0] * len(weights)
+    order = []
+    for sample in range(size):
+        left = [dataset for dataset in range(len(weights)) if limits is None or taken[dataset] < limits[dataset]]
+        lags = [weights[dataset] * max(float(sample), 1.0) - taken[dataset] for dataset in left]
+        dataset = left[lags.index(max(lags))]
+        order.append((dataset, taken[dataset]))
+        taken[dataset] += 1
+    return order
+
+
+@pytest.mark.parametrize(("datasets", "size"), [(1, 10), (2, 40_000), (240, 2_000)])
+def test_blends_larger_than_a_block_are_bit_equal(datasets, size):
+    dice = np.random.RandomState(datasets)
+    for weights in (dice.random_sample(datasets) ** 3, np.ones(datasets)):
+        weights = normalised(list(weights), one_by_one=False)
+        assert list(zip(*map(np.ndarray.tolist, blend_order(weights, size)), strict=True)) == greedy(weights, size)
+    sizes = dice.randint(0, 2 * size // datasets, datasets).tolist()
+    shares = [one / float(sum(sizes)) for one in sizes]
+    exhaustive = zip(*map(np.ndarray.tolist, exhaustive_blend_order(sizes)), strict=True)
+    assert list(exhaustive) == greedy(shares, sum(sizes), sizes)
+
+
+def test_index_building_reports_progress(write_tokens, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("ascend_adapt.data.index_progress.SECONDS_BEFORE_FIRST_LINE", 0.0)
+    monkeypatch.setattr("ascend_adapt.data.index_progress.SECONDS_BETWEEN_LINES", 0.0)
+    words = ["1", str(write_tokens([[1] * 50] * 10, "a")), "3", str(write_tokens([[1] * 50] * 10, "b"))]
+    open_train(words, cache=tmp_path / "c")
+    lines = capsys.readouterr().err
+    assert "(2 of 2)" in lines
+    assert "blending 2 token files, 100% of" in lines
+    open_train(words, cache=tmp_path / "c", rank=1)
+    assert not capsys.readouterr().err
+
+
+def test_open_token_files_and_indices_hold_no_descriptors(write_tokens, tmp_path):
+    words = [word for number in range(20) for word in ("1", str(write_tokens([[1] * 50] * 10, f"d{number}")))]
+    before = len(os.listdir("/proc/self/fd"))
+    dataset, _ = open_train(words, cache=tmp_path / "c")
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert int(dataset[len(dataset) - 1]["tokens"].sum()) == 16
+
+
+@contextlib.contextmanager
+def no_more_descriptors():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_too_many_open_files_is_reported_at_once(prefix, tmp_path):
+    cache = IndexCache(tmp_path / "c", builds=True)
+    cache.load({"n": 1}, lambda: ARRAYS)
+    waiting = IndexCache(tmp_path / "c", builds=False)  # for half an hour
+    told = r"Too many open files \(this process may have 3: raise it, such as by `ulimit -n 65536`\)"
+    with no_more_descriptors(), pytest.raises(DataError, match=told):
+        waiting.load({"n": 1}, refuse)
+    with no_more_descriptors(), pytest.raises(DataError, match=told):
+        IndexedDataset(prefix)
+
+
 def test_an_exhaustive_blend_takes_everything():
     datasets, numbers = exhaustive_blend_order([5, 0, 20])
     assert np.bincount(datasets, minlength=3).tolist() == [5, 0, 20]
@@ -284,7 +353,7 @@ def test_the_cache_is_built_once_and_checked(tmp_path):
     cache.load({"n": 1}, lambda: ARRAYS)
     again = cache.load({"n": 1}, refuse)
     assert again["a"].tolist() == [0, 1, 2, 3, 4]
-    assert isinstance(again["a"], np.memmap)
+    assert not again["a"].flags.writeable
     with pytest.raises(AssertionError, match="built again"):
         cache.load({"n": 2}, refuse)
     assert len(list((tmp_path / "c").iterdir())) == 1

@@ -1,0 +1,27 @@
+"""How far index building is: a line on stderr now and then, none where it is quick."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+SECONDS_BEFORE_FIRST_LINE = 3.0
+SECONDS_BETWEEN_LINES = 15.0
+
+# An array operation cannot report: what has as many items takes some seconds.
+MANY_ITEMS = 30_000_000
+
+
+class IndexProgress:
+    """Prints what one rank is building; ``prints`` is False on ranks that build nothing."""
+
+    def __init__(self, *, prints: bool) -> None:
+        self._prints = prints
+        self._next = time.monotonic() + SECONDS_BEFORE_FIRST_LINE
+
+    def __call__(self, doing: str, items: int = 0) -> None:
+        """Report ``doing``, now if it has many items or enough time has passed since the last line."""
+        now = time.monotonic()
+        if self._prints and (items >= MANY_ITEMS or now >= self._next):
+            self._next = now + SECONDS_BETWEEN_LINES
+            print(f"index cache: {doing}", file=sys.stderr, flush=True)
