@@ -14,7 +14,7 @@ EXAMPLE := examples/megatron_deepspeed_gpt2
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[deepspeed,data,data-fast,data-all,hf,test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[deepspeed,data,data-fast,data-parquet,data-all,hf,test]'
 	touch $@
 
 # What needs an older DeepSpeed runs it in an environment of its own, which nox makes.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from ascend_adapt.data.inputs import LONGEST_LINE, Input, open_input
-from ascend_adapt.errors import DataError
+from ascend_adapt.errors import BadLine, DataError
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Position:
 class Block:
     """Whole lines of one input; ``first_line`` counts from 1, ``end`` is the place behind them.
 
-    ``bytes_read`` is how much of all inputs' bytes on disk was read to get here.
+    ``bytes_read`` is how much of all inputs' bytes on disk was read to get here. ``too_long``: in place of ``data``,
+    the bytes of one line that was not kept.
     """
 
     source: Input
@@ -31,22 +32,34 @@ class Block:
     data: bytes
     end: Position
     bytes_read: int
+    too_long: int = 0
+
+    @property
+    def first_byte(self) -> int:
+        """Where the first line begins in the input's (unpacked) text, from 0."""
+        return self.end.offset - len(self.data) - self.too_long
 
 
-def read_blocks(inputs: Sequence[Input], block_bytes: int, start: Position) -> Iterator[Block]:
+def read_blocks(
+    inputs: Sequence[Input], block_bytes: int, start: Position, *, skip_long_lines: bool = False
+) -> Iterator[Block]:
     """Yield all lines from ``start`` on, in blocks of about ``block_bytes``, each from one input.
 
     Raises:
-        DataError: an input cannot be read, or a line is longer than LONGEST_LINE.
+        DataError: an input cannot be read.
+        BadLine: a line is longer than LONGEST_LINE, and such are not to be skipped.
     """
     before = sum(source.size for source in inputs[: start.input])
     for number, source in enumerate(inputs[start.input :], start.input):
         here = start if number == start.input else Position(number)
         with open_input(source) as (stream, bytes_read):
             _skip(stream, here.offset, source)
-            for data in _whole_lines(stream, block_bytes, source):
-                end = Position(number, here.offset + len(data), here.line + data.count(b"\n"))
-                yield Block(source, here.line + 1, data, end, before + bytes_read())
+            for data, too_long in _whole_lines(stream, block_bytes, skip_long_lines):
+                if too_long and not skip_long_lines:
+                    raise BadLine(long_line(source, here.line + 1))
+                lines = data.count(b"\n") + bool(too_long)
+                end = Position(number, here.offset + len(data) + too_long, here.line + lines)
+                yield Block(source, here.line + 1, data, end, before + bytes_read(), too_long)
                 here = end
         before += source.size
 
@@ -64,22 +77,39 @@ def _skip(stream: IO[bytes], count: int, source: Input) -> None:
         count -= skipped
 
 
-def _whole_lines(stream: IO[bytes], block_bytes: int, source: Input) -> Iterator[bytes]:
+def long_line(source: Input, line: int) -> str:
+    """Return the error for a line that is too long."""
+    return (
+        f"{source}:{line}: no line break in {LONGEST_LINE} bytes, expected one document a line — is it JSON lines? "
+        "Repair the line or pass --on-bad-line skip"
+    )
+
+
+def _whole_lines(stream: IO[bytes], block_bytes: int, skip_long_lines: bool) -> Iterator[tuple[bytes, int]]:
+    """Whole lines and 0; or no data and the length of one line that is too long, so far if such are not skipped."""
     # What follows the last line break of a block begins the next one: cheaper than to read on until there is one.
     begun: list[bytes] = []
     length = 0
     while data := stream.read(block_bytes):
+        if length >= LONGEST_LINE:
+            end = data.find(b"\n") + 1
+            length += end or len(data)
+            if not end:
+                continue
+            yield b"", length
+            data, length = data[end:], 0
         end = data.rfind(b"\n") + 1
-        if not end:
-            begun.append(data)
-            length += len(data)
-            if length >= LONGEST_LINE:
-                raise DataError(
-                    f"{source}: no line break in {LONGEST_LINE} bytes, expected one document a line — is it JSON lines?"
-                )
-            continue
-        yield b"".join([*begun, memoryview(data)[:end]])
-        begun = [data[end:]] if end < len(data) else []
-        length = len(data) - end
-    if begun:
-        yield b"".join(begun)
+        if end:
+            yield b"".join([*begun, memoryview(data)[:end]]), 0
+            begun, length = [], 0
+        if end < len(data):
+            begun.append(data[end:])
+            length += len(data) - end
+        if length >= LONGEST_LINE:
+            begun.clear()
+            if not skip_long_lines:
+                break
+    if length >= LONGEST_LINE:
+        yield b"", length
+    elif begun:
+        yield b"".join(begun), 0

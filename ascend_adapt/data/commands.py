@@ -19,7 +19,8 @@ Result = TypeVar("Result")
 
 WHAT_IS_READ = """\
 inputs, one document a line:
-  .jsonl and .json, also as .gz, .xz or .zst; .jsonl.zst.tar and .dat.zst of lm_dataformat
+  .jsonl and .json, also as .gz, .xz or .zst; .jsonl.zst.tar and .dat.zst of lm_dataformat;
+  .parquet, one document a row, the columns named by --json-keys
 
 tokenizer types, and what they need:
   GPT2BPETokenizer        --vocab FILE --merge-file FILE
@@ -82,6 +83,9 @@ def _preprocess_options(parser: argparse.ArgumentParser) -> None:
         "--on-bad-line", choices=["error", "skip"], default="error", help="a line that is no document (default: error)"
     )
     parser.add_argument(
+        "--encoding", default="utf-8", metavar="NAME", help="of JSON lines, such as gb18030 (default: utf-8)"
+    )
+    parser.add_argument(
         "--engine", default="auto", metavar="ENGINE", help="auto, hf, gigatoken or tiktoken: the ids are the same"
     )
     parser.add_argument(
@@ -124,6 +128,7 @@ def _run_preprocess(known: argparse.Namespace) -> int:
         ftfy=known.ftfy,
         skip_bad_lines=known.on_bad_line == "skip",
         workers=known.workers,
+        encoding=known.encoding,
         commit_seconds=known.commit_interval,
     )
     # One worker is one core; others are processes or threads that are counted.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ascend_adapt.data.blocks import Block
-from ascend_adapt.errors import BadLine, DataError
+from ascend_adapt.data.blocks import Block, long_line
+from ascend_adapt.errors import BadLine, DataError, SettingsError
+
+UTF8 = "utf-8"
 
 
 @dataclass
@@ -22,23 +25,29 @@ class Documents:
     first_bad: list[str] = field(default_factory=list)
 
 
-def parse_documents(block: Block, keys: Sequence[str], skip_bad_lines: bool, clean: Callable[[str], str]) -> Documents:
+def parse_documents(
+    block: Block, keys: Sequence[str], skip_bad_lines: bool, clean: Callable[[str], str], encoding: str = UTF8
+) -> Documents:
     """Return the texts under ``keys`` of every line that is not blank, each passed through ``clean``.
 
     Raises:
         BadLine: a line is not a JSON object with a string under every key, and bad lines are not to be skipped.
     """
+    if block.too_long:
+        return Documents([[] for _ in keys], bad=1, first_bad=[long_line(block.source, block.first_line)])
     loads = fast_loads()
     lines = block.data.split(b"\n")
-    if loads is not None and (columns := _columns(lines, keys, loads)) is not None:
+    if loads is not None and (columns := _columns(lines, keys, loads, encoding)) is not None:
         return Documents(columns if clean is str else [list(map(clean, column)) for column in columns])
     documents = Documents([[] for _ in keys])
+    begin = block.first_byte
     for number, line in enumerate(lines, block.first_line):
+        first_byte, begin = begin, begin + len(line) + 1
         if not line or line.isspace():
             documents.blank += 1
             continue
         try:
-            texts = _texts(line, keys, loads)
+            texts = _texts(_in_utf8(line, encoding, first_byte), keys, loads)
         except BadLine as problem:
             error = f"{block.source}:{number}: {problem} — repair the line or pass --on-bad-line skip"
             if not skip_bad_lines:
@@ -52,6 +61,26 @@ def parse_documents(block: Block, keys: Sequence[str], skip_bad_lines: bool, cle
     # What follows the last line break is not a line.
     documents.blank -= not block.data or block.data.endswith(b"\n")
     return documents
+
+
+def find_encoding(name: str) -> str:
+    """Return Python's name for an encoding of lines.
+
+    Raises:
+        SettingsError: it is not known, or its bytes below 128 are not ASCII, so that lines cannot be told apart.
+    """
+    ascii_bytes = bytes(range(128))
+    try:
+        found = codecs.lookup(name).name
+        is_ascii = ascii_bytes.decode(found) == ascii_bytes.decode("ascii")
+    except (LookupError, ValueError):
+        is_ascii = False
+    if not is_ascii:
+        raise SettingsError(
+            f"--encoding: {name!r}, expected one that Python knows and that contains ASCII, such as utf-8 or gb18030 — "
+            "convert others, such as by `iconv -f utf-16 -t utf-8`"
+        )
+    return found
 
 
 def text_cleaner(ftfy: bool) -> Callable[[str], str]:
@@ -78,9 +107,13 @@ def fast_loads() -> Callable[[bytes], Any] | None:
     return orjson.loads
 
 
-def _columns(lines: list[bytes], keys: Sequence[str], loads: Callable[[bytes], Any]) -> list[list[str]] | None:
+def _columns(
+    lines: list[bytes], keys: Sequence[str], loads: Callable[[bytes], Any], encoding: str
+) -> list[list[str]] | None:
     """All texts of each key at once; None if any line needs a closer look."""
     try:
+        if encoding != UTF8:
+            lines = [line.decode(encoding).encode() for line in lines]
         rows = list(map(loads, lines if lines[-1] else lines[:-1]))
         columns = [[row[key] for row in rows] for key in keys]
     except (ValueError, LookupError, TypeError):
@@ -114,11 +147,21 @@ def _texts(line: bytes, keys: Sequence[str], loads: Callable[[bytes], Any] | Non
     return texts
 
 
+def _in_utf8(line: bytes, encoding: str, first_byte: int) -> bytes:
+    try:
+        return line.decode(encoding).encode()
+    except UnicodeError as error:
+        place = error.start + 1 if isinstance(error, UnicodeDecodeError) else 1
+        reason = getattr(error, "reason", error)
+        raise BadLine(
+            f"not {encoding.upper()} ({reason} at byte {place} of the line, {first_byte + place} of the text), "
+            "expected JSON in that encoding, see --encoding"
+        ) from None
+
+
 def _strict_loads(line: bytes) -> Any:
     try:
         return json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise BadLine(f"not UTF-8 ({error.reason} at byte {error.start + 1}), expected JSON") from None
     except (ValueError, RecursionError) as error:
         raise BadLine(f"not JSON ({error}), expected one document a line") from None
 

@@ -12,17 +12,19 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from ascend_adapt.data.parquet import ParquetLines
 from ascend_adapt.errors import DataError, one_line, system_error
 
 STDIN = "-"
 JSON_LINES = (".jsonl", ".json")
 COMPRESSED = (".gz", ".xz", ".zst")
 SUFFIXES = (*JSON_LINES, *(f"{lines}{packed}" for lines in ("", *JSON_LINES) for packed in COMPRESSED))
-ARCHIVES = (".jsonl.zst.tar", ".dat.zst")
+PARQUET = ".parquet"
+ARCHIVES = (".jsonl.zst.tar", ".dat.zst", PARQUET)
 
 # The Pile's files may ask for more than the 128 MiB window that decoders allow by default.
 ZSTD_WINDOW_LOG_MAX = 31
@@ -35,10 +37,14 @@ LONGEST_LINE = 1 << 30
 
 @dataclass(frozen=True)
 class Input:
-    """One file of JSON lines, or something that reads like one; ``member`` names it inside an archive."""
+    """One file of JSON lines, or something that reads like one; ``member`` names it inside an archive.
+
+    ``keys`` are the columns that are read of a Parquet file.
+    """
 
     path: str
     member: str = ""
+    keys: tuple[str, ...] = ("text",)
 
     def __str__(self) -> str:
         return "standard input" if self.path == STDIN else self.path + (f"/{self.member}" if self.member else "")
@@ -49,7 +55,7 @@ class Input:
         return 0 if self.path == STDIN or self.member else Path(self.path).stat().st_size
 
 
-def find_inputs(words: Sequence[str]) -> list[Input]:
+def find_inputs(words: Sequence[str], keys: tuple[str, ...] = ("text",)) -> list[Input]:
     """Return what ``words`` name, in order; a word is a path, a glob or a comma list of them, empty items ignored.
 
     A folder stands for the files in it that can be read, sorted by name, as lm_dataformat has it.
@@ -62,7 +68,7 @@ def find_inputs(words: Sequence[str]) -> list[Input]:
         raise DataError(
             "--input: no file is named, expected at least one — give a path, a glob or - for standard input"
         )
-    return [found for path in paths for found in _members(path)]
+    return [replace(found, keys=keys) for path in paths for found in _members(path)]
 
 
 def _items(word: str) -> list[str]:
@@ -154,13 +160,16 @@ def open_input(source: Input) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
                 with _zstd(packed) as lines:
                     yield lines, lambda: 0
         else:
-            with open(source.path, "rb", buffering=0) as raw, _decompressed(raw, source.path) as lines:
+            with open(source.path, "rb", buffering=0) as raw, _decompressed(raw, source) as lines:
                 if source.path.endswith(COMPRESSED) and not source.size:
                     raise EOFError("0 bytes")  # else an empty file of JSON lines to some decoders
                 yield lines, raw.tell
 
 
-def _decompressed(raw: IO[bytes], path: str) -> AbstractContextManager[IO[bytes]]:
+def _decompressed(raw: IO[bytes], source: Input) -> AbstractContextManager[IO[bytes]]:
+    path = source.path
+    if path.endswith(PARQUET):
+        return io.BufferedReader(ParquetLines(raw, source.keys), STREAM_BYTES)
     if path.endswith(".dat.zst"):
         return io.BufferedReader(_LengthPrefixed(_zstd(raw)))
     if path.endswith(".gz"):

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ascend_adapt.data.blocks import Block, Position, read_blocks
-from ascend_adapt.data.documents import parse_documents, text_cleaner
+from ascend_adapt.data.documents import UTF8, find_encoding, parse_documents, text_cleaner
 from ascend_adapt.data.indexed_dataset import token_dtype
 from ascend_adapt.data.inputs import STDIN, Input, find_inputs
 from ascend_adapt.data.tokenizer import LoadedTokenizer, TokenizerRequest, files_read, load_tokenizer
@@ -44,6 +45,7 @@ class PreprocessRequest:
     ftfy: bool = False
     skip_bad_lines: bool = False
     workers: int = 1
+    encoding: str = UTF8
     commit_seconds: float = 10.0
 
     def prefix(self, key: str) -> Path:
@@ -106,7 +108,8 @@ def preprocess(request: PreprocessRequest, report: Callable[[Progress], None] = 
             raise SettingsError(f"--json-keys: {key!r}, expected a name that a file can have — rename the key")
     if not request.commit_seconds >= 0:
         raise SettingsError(f"--commit-interval: {request.commit_seconds}, expected 0 or more — such as 10")
-    inputs = find_inputs(request.inputs)
+    request = dataclasses.replace(request, encoding=find_encoding(request.encoding))
+    inputs = find_inputs(request.inputs, request.keys)
     tokenizer = load_tokenizer(request.tokenizer, _sample(inputs, request))
     if request.append_eod and tokenizer.eod is None:
         raise DataError(
@@ -114,7 +117,12 @@ def preprocess(request: PreprocessRequest, report: Callable[[Progress], None] = 
             "option out"
         )
     recipe = Recipe(
-        request.keys, request.skip_bad_lines, request.ftfy, request.append_eod, token_dtype(tokenizer.vocab_size)
+        request.keys,
+        request.skip_bad_lines,
+        request.ftfy,
+        request.append_eod,
+        token_dtype(tokenizer.vocab_size),
+        request.encoding,
     )
     with _disk_errors(request.output_prefix):
         journal = Journal([request.prefix(key) for key in request.keys], _job(request, inputs))
@@ -184,7 +192,7 @@ class _Run:
         return UnfinishedTokens(prefix, self.recipe.dtype, sequences=sequences, tokens=tokens)
 
     def _tokenise(self, outputs: list[UnfinishedTokens]) -> None:
-        blocks = read_blocks(self.inputs, BLOCK_BYTES, self.position)
+        blocks = read_blocks(self.inputs, BLOCK_BYTES, self.position, skip_long_lines=self.request.skip_bad_lines)
         committed = time.monotonic()
         with Workers(self.request.tokenizer, self.tokenizer, self.recipe, self.request.workers) as workers:
             for block in workers.tokens(blocks):
@@ -223,7 +231,7 @@ def _sample(inputs: list[Input], request: PreprocessRequest) -> list[str]:
         return []
     try:
         block: Block = next(read_blocks(inputs[:1], SAMPLE_BYTES, Position()))
-        documents = parse_documents(block, request.keys, skip_bad_lines=True, clean=text_cleaner(request.ftfy))
+        documents = parse_documents(block, request.keys, True, text_cleaner(request.ftfy), request.encoding)
     except (DataError, StopIteration):
         return []
     return [text[:SAMPLE_BYTES] for text in documents.texts[0]]
@@ -237,7 +245,16 @@ def _job(request: PreprocessRequest, inputs: list[Input]) -> str:
     contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files_read(tokenizer)]
     # Another time each: what standard input held cannot be read again.
     once = time.time_ns() if any(source.path == STDIN for source in inputs) else 0
-    options = (request.keys, request.append_eod, request.ftfy, request.skip_bad_lines, tokenizer.type, once)
+    options: tuple[Any, ...] = (
+        request.keys,
+        request.append_eod,
+        request.ftfy,
+        request.skip_bad_lines,
+        tokenizer.type,
+        once,
+    )
+    if request.encoding != UTF8:  # so that runs begun before there was a choice go on
+        options = (*options, request.encoding)
     return hashlib.sha256(json.dumps([JOURNAL_FORMAT, files, contents, given, options]).encode()).hexdigest()
 
 

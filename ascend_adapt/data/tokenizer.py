@@ -157,6 +157,13 @@ def _of_hf(tokenizer: tokenizers.Tokenizer, file: str, request: TokenizerRequest
     for setting, value in (("padding", tokenizer.padding), ("truncation", tokenizer.truncation)):
         if value is not None:
             raise DataError(f"{file}: {setting} is {value}, expected none — remove it, it would change documents")
+    # BPE's dropout, Unigram's sampling among its n best: for training on fresh pieces each epoch, not for a file.
+    for setting in ("dropout", "alpha", "nbest_size"):
+        if value := getattr(tokenizer.model, setting, None):
+            raise DataError(
+                f"{file}: model.{setting} is {value:g}, expected null, as the same text must give the same tokens — "
+                "set it to null"
+            )
     encoder, engine = _choose(request, tokenizer, sample, None)
     return LoadedTokenizer(encoder, tokenizer.get_vocab_size(), tokenizer.token_to_id(END_OF_TEXT), engine)
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascend_adapt.data.blocks import Block, Position
-from ascend_adapt.data.documents import parse_documents, text_cleaner
+from ascend_adapt.data.documents import UTF8, parse_documents, text_cleaner
 from ascend_adapt.data.encoders import Encoded
 from ascend_adapt.data.memory import give_back_large_blocks
 from ascend_adapt.data.tokenizer import ENGINES, LoadedTokenizer, TokenizerRequest, load_tokenizer
@@ -34,13 +34,14 @@ MOST_THREADS = 32
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is done to every block: the keys, what to do with bad lines, ftfy, the end of document, the stored type."""
+    """What is done to every block: the keys, bad lines, ftfy, end of document, stored type, encoding."""
 
     keys: tuple[str, ...]
     skip_bad_lines: bool
     ftfy: bool
     append_eod: bool
     dtype: np.dtype[Any]
+    encoding: str = UTF8
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def tokenise(block: Block, tokenizer: LoadedTokenizer, recipe: Recipe) -> Tokens
     Raises:
         DataError: a line is bad and must not be, or the tokenizer does not take a text.
     """
-    documents = parse_documents(block, recipe.keys, recipe.skip_bad_lines, text_cleaner(recipe.ftfy))
+    documents = parse_documents(block, recipe.keys, recipe.skip_bad_lines, text_cleaner(recipe.ftfy), recipe.encoding)
     by_key, empty = [], []
     for texts in documents.texts:
         try:
@@ -87,7 +88,7 @@ def tokenise(block: Block, tokenizer: LoadedTokenizer, recipe: Recipe) -> Tokens
         bad=documents.bad,
         first_bad=documents.first_bad,
         end=block.end,
-        text_bytes=len(block.data),
+        text_bytes=len(block.data) + block.too_long,
         bytes_read=block.bytes_read,
     )
 

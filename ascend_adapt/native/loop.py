@@ -28,7 +28,7 @@ from ascend_adapt.native.saving import Saver
 from ascend_adapt.native.schedules import learning_rate, weight_decay
 from ascend_adapt.native.spread import StepTimes
 from ascend_adapt.native.state import Progress
-from ascend_adapt.native.token_files import identities
+from ascend_adapt.native.token_files import empty_by_split, identities
 from ascend_adapt.native.trainer import Trainer
 from ascend_adapt.native.watch import Watch
 
@@ -98,6 +98,9 @@ class Run:
         self.opened: list[Samples] = []
         self.train = self._samples("train", self.progress.consumed_samples)
         self._check_enough()
+        if config.eval_interval and config.eval_iterations:
+            for part in empty_by_split(config.data):
+                self.log.say(f"{part}: no sequence by split {config.data.split}, so it is not evaluated, as upstream")
         self.valid: Samples | None = None
         if is_evaluated(config, "valid"):
             evaluations = self.progress.iteration // config.eval_interval

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ascend_adapt.data import IndexedDataset
-from ascend_adapt.data.sample_order import split_sequences
+from ascend_adapt.data.sample_order import find_dialect, split_sequences
 from ascend_adapt.errors import DataError
 from ascend_adapt.native.config import TrainConfig
-from ascend_adapt.native.token_files import prefixes, words_by_part
+from ascend_adapt.native.token_files import empty_by_split, prefixes, words_by_part
 
 # As many ids at the front of each file are looked at; all of them would take as long as reading a corpus.
 _IDS_LOOKED_AT = 1 << 20
@@ -27,11 +27,12 @@ def check_data(config: TrainConfig) -> None:
                 tokens = _opened(prefix, config)
                 _check_part(config, part, prefix, tokens, range(len(tokens.sizes)))
         return
+    left_out = empty_by_split(data)
     for prefix in prefixes(data.train, data):
         tokens = _opened(prefix, config)
         cuts = split_sequences(data.split, len(tokens.sizes), data.order)
         for part, cut, share in zip(("train", "valid", "test"), cuts, _shares(data.split), strict=False):
-            if share > 0 and part in parts:
+            if share > 0 and part in parts and part not in left_out:
                 _check_part(config, part, prefix, tokens, cut)
 
 
@@ -43,9 +44,12 @@ def _check_part(config: TrainConfig, part: str, prefix: str, tokens: IndexedData
             f"expected at least one — {step}"
         )
     found = int(tokens.sizes[cut.start : cut.stop].sum(dtype=np.int64))
-    if found < config.data.seq_length + 1:
+    # GPT-NeoX lays as many epochs end to end as a sample needs; Megatron's classes assert a sample an epoch.
+    repeats = find_dialect(config.data.order).separate_below is None
+    least = 2 if repeats else config.data.seq_length + 1
+    if found < least:
         raise DataError(
-            f"{prefix}: {found} tokens for {part}, expected at least {config.data.seq_length + 1} for a sample — "
+            f"{prefix}: {found} tokens for {part}, expected at least {least} for a sample — "
             "add text, change the split, or shorten the samples"
         )
 

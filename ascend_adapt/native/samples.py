@@ -16,6 +16,7 @@ from ascend_adapt.native.config import Data, TrainConfig
 from ascend_adapt.native.interruption import leave_to_parent
 from ascend_adapt.native.mesh import Mesh
 from ascend_adapt.native.passes import Batch
+from ascend_adapt.native.token_files import empty_by_split
 
 PARTS = ("train", "valid", "test")
 
@@ -92,7 +93,8 @@ class Samples:
 
 
 def is_evaluated(config: TrainConfig, part: str) -> bool:
-    """Return whether the run evaluates on a part: it evaluates, and the part has token files or a share of them."""
+    """Return whether the run evaluates on a part: it evaluates, and the part has token files or a share of them
+    that is not empty."""
     data = config.data
     if not (config.eval_interval and config.eval_iterations):
         return False
@@ -100,7 +102,7 @@ def is_evaluated(config: TrainConfig, part: str) -> bool:
         return bool({"valid": data.valid, "test": data.test}[part])
     shares = [float(share) for share in re.split("[,/]", data.split)]
     number = PARTS.index(part)
-    return number < len(shares) and shares[number] > 0
+    return number < len(shares) and shares[number] > 0 and part not in empty_by_split(data)
 
 
 def _source(data: Data, part: str) -> tuple[Sequence[str], str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 import numpy as np
 
 from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data.blending import parse_blend
+from ascend_adapt.data.sample_order import find_dialect, split_sequences
 from ascend_adapt.native.config import Data, TrainConfig
 
 
@@ -23,6 +25,24 @@ def prefixes(words: tuple[str, ...], data: Data) -> list[str]:
     if len(words) < 2 or data.weight_by_documents is not None:
         return list(words)
     return list(parse_blend(words)[1])
+
+
+def empty_by_split(data: Data) -> tuple[str, ...]:
+    """Return which of valid and test the split leaves without a sequence in every token file, though it has a share.
+
+    Upstream goes on without them, but Megatron-core, which therefore never has any here. Source: gpt-neox@9610391a and
+    Megatron-LM@v2.5, build_train_valid_test_datasets: None for such a part, and no evaluation on it.
+
+    Raises:
+        DataError: token files that cannot be read.
+    """
+    if data.valid or data.test or find_dialect(data.order).splits_at_bookends:
+        return ()
+    sequences = [len(IndexedDataset(prefix)) for prefix in prefixes(data.train, data)]
+    cuts = [split_sequences(data.split, count, data.order) for count in sequences]
+    shares = [*(float(share) for share in re.split("[,/]", data.split)), 0.0, 0.0]
+    parts = {"valid": 1, "test": 2}
+    return tuple(part for part, place in parts.items() if shares[place] > 0 and not any(cut[place] for cut in cuts))
 
 
 def identities(config: TrainConfig) -> dict[str, str]:

@@ -20,19 +20,27 @@ class Vocabulary:
     end_of_document: int | None
 
 
+# Its bytes, and the 512 ids that GPT-NeoX gives it. Source: gpt-neox@9610391a megatron/tokenizer/tokenizer.py.
+_WITHOUT_FILE = {"CharLevelTokenizer": Vocabulary(512, 0)}
+
+
 def read_vocabulary(tokenizer_type: str, path: str | None, stated: int | None) -> Vocabulary:
     """Return the vocabulary of ``path``: GPT-2's vocab.json, or a tokenizer.json (or a folder with one).
 
-    Where a size is stated, by --vocab-size, that is taken and no file is needed.
+    Where a size is stated, by --vocab-size, that is taken and no file is needed; nor is one for CharLevelTokenizer.
 
     Raises:
         ConfigError: no file and no size, or a file that is neither.
     """
+    without_file = _WITHOUT_FILE.get(tokenizer_type)
     if stated is not None:
         if stated < 1:
             raise ConfigError(f"vocab_size: {stated}, expected at least 1 — correct it")
-        known = _read(tokenizer_type, path) if path is not None and Path(path).exists() else None
+        is_there = path is not None and Path(path).exists()
+        known = without_file or (_read(tokenizer_type, path) if path is not None and is_there else None)
         return Vocabulary(stated, known.end_of_document if known else None)
+    if without_file is not None:
+        return without_file
     if path is None:
         raise ConfigError(f"{tokenizer_type}: no vocabulary file is named — name it, or give --vocab-size")
     return _read(tokenizer_type, path)

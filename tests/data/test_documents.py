@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ascend_adapt.data import documents
 from ascend_adapt.data.blocks import Block, Position
-from ascend_adapt.data.documents import parse_documents
+from ascend_adapt.data.documents import find_encoding, parse_documents
 from ascend_adapt.data.inputs import Input
-from ascend_adapt.errors import BadLine
+from ascend_adapt.errors import BadLine, SettingsError
 
 BAD = {
     b'{"text": "cut': "not JSON",
@@ -31,8 +31,9 @@ BAD = {
 }
 
 
-def parse(data, keys=("text",), skip=False, first_line=1):
-    return parse_documents(Block(Input("in.jsonl"), first_line, data, Position(), 0), keys, skip, str)
+def parse(data, keys=("text",), skip=False, first_line=1, first_byte=0, encoding="utf-8"):
+    block = Block(Input("in.jsonl"), first_line, data, Position(0, first_byte + len(data)), 0)
+    return parse_documents(block, keys, skip, str, encoding)
 
 
 @pytest.fixture(params=["orjson", "json"], autouse=True)
@@ -66,6 +67,34 @@ def test_a_line_lacking_one_of_several_keys_gives_nothing():
 
 def test_what_only_json_takes_is_a_document():
     assert parse(b'{"text": "a", "n": NaN}\r\n').texts == [["a"]]
+
+
+def test_another_encoding():
+    rows = [{"text": "汉字 \\ |"}, {"text": "é" * 3}]
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("gb18030")
+    assert parse(lines, encoding="gb18030").texts == [["汉字 \\ |", "ééé"]]
+    bad = lines + b'{"text": "\xff"}\n'
+    told = (
+        rf"in\.jsonl:3: not GB18030 \(.* at byte 11 of the line, {1000 + len(lines) + 11} of the text\), .*--encoding"
+    )
+    with pytest.raises(BadLine, match=told):
+        parse(bad, encoding="gb18030", first_byte=1000)
+    assert parse(bad, encoding="gb18030", skip=True).bad == 1
+
+
+@pytest.mark.parametrize("name", ["utf-16", "utf-7", "cp037", "rot13", "nope"])
+def test_an_encoding_whose_lines_cannot_be_told_apart(name):
+    with pytest.raises(SettingsError, match=f"--encoding: '{name}', expected"):
+        find_encoding(name)
+
+
+def test_encodings_by_other_names():
+    assert [find_encoding(name) for name in ("UTF8", "gbk", "utf-8-sig", "latin1")] == [
+        "utf-8",
+        "gbk",
+        "utf-8-sig",
+        "iso8859-1",
+    ]
 
 
 @given(st.text())

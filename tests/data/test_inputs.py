@@ -9,12 +9,14 @@ import lzma
 import sys
 import tarfile
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from ascend_adapt.data import blocks
 from ascend_adapt.data.blocks import Position, read_blocks
 from ascend_adapt.data.inputs import Input, find_inputs
-from ascend_adapt.errors import DataError
+from ascend_adapt.errors import BadLine, DataError
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -214,3 +216,59 @@ def test_nothing_is_not_a_packed_file(tmp_path, suffix):
     path.touch()
     with pytest.raises(DataError, match="ends early"):
         list(read_blocks([Input(str(path))], 100, Position()))
+
+
+@pytest.mark.parametrize("block_bytes", [100, 1000])
+@pytest.mark.parametrize("tail", [b"", b"\n", b'\n{"text": "after"}\n', b'\n{"text": "after"}'])
+def test_a_line_too_long_is_named_or_skipped(tmp_path, monkeypatch, block_bytes, tail):
+    monkeypatch.setattr(blocks, "LONGEST_LINE", 4000)
+    path = tmp_path / "in.jsonl"
+    before = b"".join(LINES.splitlines(keepends=True)[:6])
+    path.write_bytes(before + b"x" * 30_000 + tail)
+    with pytest.raises(BadLine, match=rf"{path}:7: no line break in 4000 bytes, .* pass --on-bad-line skip"):
+        list(read_blocks([Input(str(path))], block_bytes, Position()))
+    found = list(read_blocks([Input(str(path))], block_bytes, Position(), skip_long_lines=True))
+    assert [block.too_long for block in found if block.too_long] == [30_000 + len(tail[:1])]
+    assert b"".join(block.data for block in found) == before + tail[1:]
+    for block in found:  # every place can be resumed from
+        rest = list(read_blocks([Input(str(path))], block_bytes, block.end, skip_long_lines=True))
+        assert [*rest[-1:]] == [*found[found.index(block) + 1 :][-1:]]
+
+
+def parquet_file(path, **columns):
+    parquet.write_table(pyarrow.table(columns), path, row_group_size=70)
+    return path
+
+
+def test_parquet_is_lines_of_its_columns(tmp_path):
+    texts = [f"text {number} 字 \n" for number in range(600)]
+    path = parquet_file(tmp_path / "in.parquet", text=texts, other=list(range(600)), title=[None, *texts[1:]])
+    (source,) = find_inputs([str(tmp_path)], ("text", "title"))
+    found = list(read_blocks([source], 1000, Position()))
+    rows = [json.loads(line) for block in found for line in block.data.splitlines()]
+    assert [row["text"] for row in rows] == texts
+    assert rows[0] == {"text": texts[0], "title": None}
+    assert found[-1].end.line == 600
+    middle = found[len(found) // 2].end
+    assert list(read_blocks([source], 1000, middle))[-1].end == found[-1].end
+    assert path.stat().st_size == source.size
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (("text", "missing"), r"in\.parquet: no column 'missing', column 'text' of int64, expected text among the col"),
+        (("tags",), r"column 'tags' of list<"),
+    ],
+)
+def test_parquet_without_text(tmp_path, keys, told):
+    path = parquet_file(tmp_path / "in.parquet", text=[1, 2], tags=[["a"], ["b"]])
+    with pytest.raises(DataError, match=told):
+        list(read_blocks(find_inputs([str(path)], keys), 1000, Position()))
+
+
+def test_parquet_that_is_cut(tmp_path):
+    path = parquet_file(tmp_path / "in.parquet", text=["a"] * 500)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"in\.parquet: cannot be unpacked"):
+        list(read_blocks(find_inputs([str(path)]), 1000, Position()))

@@ -141,6 +141,18 @@ def test_a_tokenizer_that_changes_documents_is_refused(save_tokenizer, change):
         load_tokenizer(TokenizerRequest("HFTokenizer", file))
 
 
+def set_dropout(tokenizer):
+    tokenizer.model.dropout = 0.5
+
+
+def test_bpe_dropout_is_refused(save_tokenizer):
+    file = save_tokenizer(set_dropout)
+    truth = tokenizers.Tokenizer.from_file(file)
+    assert len({tuple(truth.encode("the cat sat on the mat " * 5).ids) for _ in range(20)}) > 1
+    with pytest.raises(DataError, match=r"model\.dropout is 0\.5, expected null"):
+        load_tokenizer(TokenizerRequest("HFTokenizer", file))
+
+
 def test_hf_gpt2_from_a_folder(gpt2_files, tmp_path):
     for source, name in zip(gpt2_files, ("vocab.json", "merges.txt"), strict=True):
         (tmp_path / name).symlink_to(source)

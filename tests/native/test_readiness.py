@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from native.configurations import config
 
+from ascend_adapt.data import gpt_dataset
 from ascend_adapt.data.token_index import write_index
 from ascend_adapt.errors import DataError
 from ascend_adapt.native.readiness import check_data
+from ascend_adapt.native.samples import is_evaluated
 
 
 @pytest.fixture
@@ -38,13 +40,35 @@ def test_enough_of_everything(tokens):
     ("lengths", "split", "told"),
     [
         ([10, 10], "1,0,0", r"20 tokens for train, expected at least 33 for a sample"),
-        ([40, 40], "98,1,1", r"none of its 2 sequences falls to (valid|test) by split 98,1,1"),
         ([40, 40, 5], "1,1,1", r"5 tokens for test, expected at least 33"),
     ],
 )
 def test_too_little_is_told_with_numbers(tokens, lengths, split, told):
     with pytest.raises(DataError, match=told):
         check_data(run(tokens(*lengths), split=split))
+
+
+def test_only_megatron_core_refuses_a_part_that_the_split_leaves_empty(tokens):
+    data = {"order": "mcore"}
+    with pytest.raises(DataError, match="none of its 2 sequences falls to valid by split 98,1,1"):
+        check_data(run(tokens(40, 40), split="98,1,1", data=data))
+    for order in ("neox", "megatron-v2", "bigscience"):
+        found = run(tokens(40, 40), split="98,1,1", data={"order": order})
+        check_data(found)
+        assert [part for part in ("valid", "test") if is_evaluated(found, part)] == []
+    # Upstream's blend asserts as many datasets as weights.
+    with pytest.raises(DataError, match="text: none of its 2 sequences falls to"):
+        check_data(run("1", tokens(40, 40), "1", tokens(*[40] * 10, name="more")))
+
+
+def test_gpt_neox_repeats_what_is_shorter_than_a_sample(tokens):
+    found = run(tokens(40, 40, 5), split="1,1,1", data={"order": "neox"})
+    check_data(found)
+    dataset, _ = gpt_dataset(
+        found.data.train, seq_length=32, num_samples=(4, 4, 4), part="test", split="1,1,1", dialect="neox"
+    )
+    assert len(dataset) >= 4
+    assert dataset[3]["tokens"].tolist() == [200] * 32
 
 
 def test_a_part_that_nobody_reads_may_be_empty(tokens):

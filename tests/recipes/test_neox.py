@@ -7,7 +7,7 @@ import pytest
 
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.recipes import neox
-from ascend_adapt.recipes.vocabulary import read_vocabulary
+from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
 SMALL = """
 # JSON with comments, trailing commas, and both ways to write a truth value
@@ -310,6 +310,11 @@ def test_a_vocabulary_is_read_off_its_file(tmp_path, content, size, end):
     for where in (path, tmp_path):
         vocabulary = read_vocabulary("HFTokenizer", str(where), None)
         assert (vocabulary.size, vocabulary.end_of_document) == (size, end)
+
+
+def test_bytes_need_no_vocabulary_file():
+    assert read_vocabulary("CharLevelTokenizer", None, None) == Vocabulary(512, 0)
+    assert read_vocabulary("CharLevelTokenizer", "no such file", 600) == Vocabulary(600, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""Apache Parquet as JSON lines: one line a row, so that nulls, line numbers and resuming are those of any input.
+
+Row groups are decoded a few rows at a time and only the columns that are asked for, so that memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+from ascend_adapt.errors import DataError
+
+ROWS_AT_ONCE = 256
+BUFFER_BYTES = 1 << 20
+
+
+class ParquetLines(io.RawIOBase):
+    """The rows of a Parquet file, {key: text or null} a line, in ASCII.
+
+    Raises:
+        DataError: pyarrow is not installed, or a column is missing or holds no text.
+    """
+
+    def __init__(self, raw: IO[bytes], keys: Sequence[str]):
+        try:
+            pyarrow = importlib.import_module("pyarrow")
+            parquet = importlib.import_module("pyarrow.parquet")
+        except ImportError as error:
+            raise DataError(f"parquet: {error} — install ascend_adapt[data-parquet] to read .parquet files") from error
+        self._text_type = pyarrow.large_string()
+        self._file = parquet.ParquetFile(raw, buffer_size=BUFFER_BYTES, pre_buffer=False)
+        schema = self._file.schema_arrow
+        wrong = [f"no column {key!r}" for key in keys if key not in schema.names]
+        for key in sorted(set(keys) & set(schema.names)):
+            found = schema.field(key).type
+            values = found.value_type if pyarrow.types.is_dictionary(found) else found
+            if str(values) not in ("string", "large_string", "string_view", "binary", "large_binary", "null"):
+                wrong.append(f"column {key!r} of {found}")
+        if wrong:
+            columns = ", ".join(schema.names[:20])
+            raise DataError(f"{', '.join(wrong)}, expected text among the columns {columns} — see --json-keys")
+        self._keys = list(keys)
+        self._lines = self._all_lines()
+        self._line = b""
+
+    def _all_lines(self) -> Iterator[bytes]:
+        for batch in self._file.iter_batches(ROWS_AT_ONCE, columns=self._keys, use_threads=False):
+            columns: list[list[Any]] = [batch.column(key).cast(self._text_type).to_pylist() for key in self._keys]
+            for row in zip(*columns, strict=True):
+                yield json.dumps(dict(zip(self._keys, row, strict=True))).encode() + b"\n"
+
+    def readable(self) -> bool:
+        """Whether it can be read: always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill ``buffer`` with what follows, and return how many bytes that is, 0 at the end."""
+        if not self._line:
+            self._line = next(self._lines, b"")
+        part, self._line = self._line[: len(buffer)], self._line[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
