@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import json
@@ -18,7 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data import preprocessing as preprocessing_module
@@ -26,7 +29,7 @@ from ascend_adapt.data.blocks import Block, Position, read_blocks
 from ascend_adapt.data.inputs import ARCHIVES, COMPRESSED, JSON_LINES, Input, find_inputs
 from ascend_adapt.data.preprocessing import PreprocessRequest, preprocess
 from ascend_adapt.data.tokenizer import TYPES, TokenizerRequest, load_tokenizer
-from ascend_adapt.errors import DataError, SettingsError
+from ascend_adapt.errors import BadLine, DataError, SettingsError
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -134,6 +137,39 @@ def test_an_unknown_suffix_is_an_error(arguments, run_command, tmp_path):
     assert job.returncode == 1
     assert "in.foo: unknown suffix" in job.stderr.decode()
     assert not (tmp_path / "out").exists()
+
+
+def test_parquet_and_another_encoding_give_the_same_files(request_of, write_lines, tmp_path):
+    texts = [f"{number} 汉字 text" for number in range(700)]
+    rows = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+    preprocess(request_of(write_lines(texts), append_eod=True))
+    truth = files(tmp_path / "out")
+    (tmp_path / "gb.jsonl").write_text(rows, encoding="gb18030")
+    preprocess(request_of(tmp_path / "gb.jsonl", append_eod=True, encoding="GB18030", workers=2))
+    assert files(tmp_path / "out") == truth
+    parquet.write_table(pyarrow.table({"n": range(701), "text": [None, *texts]}), tmp_path / "in.parquet")
+    with pytest.raises(BadLine, match=r"in\.parquet:1: 'text' is a JSON null, expected a string"):
+        preprocess(request_of(tmp_path / "in.parquet", append_eod=True))
+    assert preprocess(request_of(tmp_path / "in.parquet", append_eod=True, skip_bad_lines=True)).bad == 1
+    assert files(tmp_path / "out") == truth
+
+
+def test_a_line_too_long_is_skipped_and_counted(request_of, write_lines, tmp_path, monkeypatch):
+    monkeypatch.setattr("ascend_adapt.data.blocks.LONGEST_LINE", 5000)
+    monkeypatch.setattr(preprocessing_module, "BLOCK_BYTES", 1000)
+    path = write_lines(["before", "x" * 20_000, "after"])
+    counts = preprocess(request_of(path, skip_bad_lines=True))
+    assert (counts.documents, counts.bad) == (2, 1)
+    assert counts.first_bad[0].startswith(f"{path}:2: no line break in 5000 bytes")
+
+
+def test_a_file_system_without_locks_is_not_another_process(request_of, write_lines, tmp_path, monkeypatch):
+    def flock(stream, flags):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", flock)  # no such file system is at hand
+    with pytest.raises(DataError, match=r"No locks available, expected a file system with locks"):
+        preprocess(request_of(write_lines(["a"])))
 
 
 def test_standard_input_several_keys_and_the_spellings_of_gpt_neox(arguments, run_command, tmp_path):
