@@ -51,6 +51,11 @@ def system_error(error: OSError) -> str:
     return text
 
 
+def ran_out(error: OSError) -> bool:
+    """Return whether this process or machine lacks a resource, so that the file in question may be valid."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+
+
 class AdaptError(Exception):
     """Root of the tree above."""
 

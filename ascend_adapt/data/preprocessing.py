@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import json
 import os
@@ -21,7 +20,7 @@ from ascend_adapt.data.inputs import STDIN, Input, find_inputs
 from ascend_adapt.data.tokenizer import LoadedTokenizer, TokenizerRequest, files_read, load_tokenizer
 from ascend_adapt.data.unfinished import Journal, UnfinishedTokens, discard, publish
 from ascend_adapt.data.workers import Recipe, Tokens, Workers
-from ascend_adapt.errors import DataError, SettingsError, system_error
+from ascend_adapt.errors import DataError, SettingsError, ran_out, system_error
 
 # Changes whenever the same request may give other bytes, so that no run goes on from what an older version wrote.
 JOURNAL_FORMAT = 1
@@ -270,7 +269,7 @@ def _disk_errors(prefix: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
+        if ran_out(error):
             raise DataError(
                 f"preprocess: {system_error(error)}, expected room for this run — try fewer --workers"
             ) from error

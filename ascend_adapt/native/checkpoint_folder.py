@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascend_adapt.errors import ran_out, system_error
+
 LATEST = "latest_checkpointed_iteration.txt"
 PROGRESS = "progress.json"
 SUMS = "SHA256SUMS"
@@ -123,12 +125,18 @@ def recorded_sums(folder: Path) -> dict[str, str]:
 
 
 def damage(folder: Path, sums: Mapping[str, str], names: Iterable[str]) -> str | None:
-    """Return in words what is wrong with some of a checkpoint's files, or None."""
+    """Return in words what is wrong with some of a checkpoint's files, or None.
+
+    Raises:
+        OSError: this process lacks a resource; the files may be valid.
+    """
     for name in names:
         try:
             if checksum(folder / name) != sums[name]:
                 return f"{name} is not what was written"
         except OSError as error:
+            if ran_out(error):
+                raise OSError(error.errno, system_error(error), str(folder / name)) from error
             return f"{name}: {error.strerror}"
     return None
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from ascend_adapt.errors import TrainingError
+from ascend_adapt.errors import TrainingError, ran_out
 from ascend_adapt.native.changes import changes_of_model, changes_of_order, scheduled_by
 from ascend_adapt.native.checkpoint_folder import LATEST, PROGRESS, SUMS, CheckpointFolder, damage, recorded_sums
 from ascend_adapt.native.config_file import to_dict
@@ -125,6 +125,8 @@ def _recorded(source: Path) -> tuple[dict[str, str], str | None]:
     try:
         return recorded_sums(source), None
     except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and ran_out(error):
+            raise
         return {}, str(error)
 
 

@@ -20,7 +20,7 @@ from native.small_models import GPT2, batch, config
 from native.test_loop import Told, run
 
 from ascend_adapt.errors import TrainingError
-from ascend_adapt.native import loop
+from ascend_adapt.native import checkpoint_folder, loop
 from ascend_adapt.native import mesh as meshes
 from ascend_adapt.native.checkpoint_folder import LATEST, PROGRESS, SUMS, CheckpointFolder
 from ascend_adapt.native.config import Checkpoint, LossScale, Precision
@@ -83,6 +83,18 @@ def fill(trainer, number):
 
 def numbers(trainer):
     return {float(number) for one in trainer.parameters for number in one.local.unique()}
+
+
+def test_too_many_open_files_is_no_damage(tmp_path):
+    """Else a valid checkpoint would be passed over for an older one."""
+    (tmp_path / "part").write_bytes(b"weights")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(OSError, match=r"Too many open files \(this process may have 3"):
+            checkpoint_folder.damage(tmp_path, {"part": ""}, ["part"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
