@@ -140,17 +140,18 @@ def test_an_unknown_suffix_is_an_error(arguments, run_command, tmp_path):
 
 
 def test_parquet_and_another_encoding_give_the_same_files(request_of, write_lines, tmp_path):
+    more = {"append_eod": True, "tokenizer": TokenizerRequest("CharLevelTokenizer")}
     texts = [f"{number} 汉字 text" for number in range(700)]
     rows = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
-    preprocess(request_of(write_lines(texts), append_eod=True))
+    preprocess(request_of(write_lines(texts), **more))
     truth = files(tmp_path / "out")
     (tmp_path / "gb.jsonl").write_text(rows, encoding="gb18030")
-    preprocess(request_of(tmp_path / "gb.jsonl", append_eod=True, encoding="GB18030", workers=2))
+    preprocess(request_of(tmp_path / "gb.jsonl", **more, encoding="GB18030"))
     assert files(tmp_path / "out") == truth
     parquet.write_table(pyarrow.table({"n": range(701), "text": [None, *texts]}), tmp_path / "in.parquet")
     with pytest.raises(BadLine, match=r"in\.parquet:1: 'text' is a JSON null, expected a string"):
-        preprocess(request_of(tmp_path / "in.parquet", append_eod=True))
-    assert preprocess(request_of(tmp_path / "in.parquet", append_eod=True, skip_bad_lines=True)).bad == 1
+        preprocess(request_of(tmp_path / "in.parquet", **more))
+    assert preprocess(request_of(tmp_path / "in.parquet", **more, skip_bad_lines=True)).bad == 1
     assert files(tmp_path / "out") == truth
 
 
