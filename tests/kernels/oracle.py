@@ -88,12 +88,33 @@ def cross_entropy(logits, labels, *, ignore_index=-100, label_smoothing=0.0):
     return losses, grads
 
 
+def cross_entropy_terms(logits, labels, *, ignore_index=-100, label_smoothing=0.0):
+    """Return the magnitudes of what ``cross_entropy`` adds up: [T], [T, V]."""
+    counted = (np.array(labels) != ignore_index).astype(float)
+    # The maximum, the logarithm of a sum, the label's logit and the mean logit; an error of the sum is one of its log.
+    losses = counted * (1 + np.log(logits.shape[1]) + 3 * np.abs(logits).max(-1))
+    _, grads = cross_entropy(logits, labels, ignore_index=ignore_index, label_smoothing=label_smoothing)
+    target = np.full_like(logits, label_smoothing / logits.shape[1])
+    target[range(len(labels)), np.where(counted, labels, 0)] += 1 - label_smoothing
+    return losses, np.abs(grads) + 2 * target * counted[:, None]
+
+
 def swiglu(x, grad, bias=None):
     """Return (silu(a) b for the halves a, b of x + bias; dx, which summed over the rows is that of the bias)."""
     gate, value = np.split(x if bias is None else x + bias, 2, -1)
     share = 1 / (1 + np.exp(-gate))
     of_gate = grad * value * (share + gate * share * (1 - share))
     return gate * share * value, np.concatenate([of_gate, grad * gate * share], -1)
+
+
+def swiglu_terms(x, grad, bias=None):
+    """Return the magnitudes of what ``swiglu`` adds up: (result, dx)."""
+    gate, value = np.split(np.abs(x) if bias is None else np.abs(x) + np.abs(bias), 2, -1)
+    share = 1 / (1 + np.exp(-np.split(x if bias is None else x + bias, 2, -1)[0]))
+    # exp(gate) has the absolute error of the gate for its relative one.
+    share, slope = share * (1 + gate), gate * share * (1 - share)
+    grad = np.abs(grad)
+    return gate * share * value, np.concatenate([grad * value * (share + slope * (2 + gate)), grad * gate * share], -1)
 
 
 def rotary(x, cos, sin, grad, *, interleaved=False):
@@ -109,3 +130,11 @@ def rotary(x, cos, sin, grad, *, interleaved=False):
         dx[..., a] = grad[..., a] * cos[..., a] + grad[..., b] * sin[..., b]
         dx[..., b] = grad[..., b] * cos[..., b] - grad[..., a] * sin[..., a]
     return result, dx
+
+
+def rotary_terms(x, cos, sin, grad, *, interleaved=False):
+    """Return the magnitudes of what ``rotary`` adds up: (result, dx)."""
+    x, cos, sin, grad = (np.abs(each) for each in (x, cos, sin, grad))
+    # Each number is a difference in one and the sum in the other.
+    both = (rotary(x, cos, signed, grad, interleaved=interleaved) for signed in (sin, -sin))
+    return tuple(np.maximum(*each) for each in zip(*both, strict=True))
