@@ -51,9 +51,7 @@ def of_exponent(argument: Any) -> int:
     return math.ceil(2 * np.abs(argument[np.isfinite(argument)]).max(initial=0.0)) + ELEMENTARY
 
 
-def assert_within(
-    found: Any, exact: Any, terms: Any, *steps: Step, name: str = "", underflow: float = 1.0
-) -> None:
+def assert_within(found: Any, exact: Any, terms: Any, *steps: Step, name: str = "", underflow: float = 1.0) -> None:
     """Assert that ``found`` is ``exact`` but for the roundings of ``steps``.
 
     Args:
@@ -67,9 +65,9 @@ def assert_within(
     mine, right, size = (_exact(each) for each in (found, exact, terms))
     assert mine.shape == right.shape, f"{name}: shape {mine.shape}, expected {right.shape}"
     np.testing.assert_array_equal(np.isnan(mine), np.isnan(right), err_msg=name)
-    last = torch.finfo(steps[-1][1])
-    allowed = relative(*steps) * np.maximum(size, np.abs(right)) + last.tiny * last.eps
-    allowed = allowed + underflow * torch.finfo(torch.float32).tiny
+    spacing = sum(count * torch.finfo(dtype).tiny * torch.finfo(dtype).eps for count, dtype in steps)
+    flushed = underflow * torch.finfo(torch.float32).tiny
+    allowed = relative(*steps) * np.maximum(size, np.abs(right)) + spacing + flushed
     with np.errstate(invalid="ignore"):  # of infinities that agree
         error = np.where(mine == right, 0.0, np.abs(mine - right))
     over = np.unravel_index(np.argmax(np.nan_to_num(error / allowed)), error.shape) if error.size else ()
