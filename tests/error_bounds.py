@@ -22,10 +22,18 @@ CONFIDENCE = 6.0
 """lambda: one bound in 30 million is exceeded by chance."""
 
 ELEMENTARY = 4
-"""Roundings of an exponential, logarithm, root, quotient, tanh or erf: libraries differ by up to 2 ulp, which is 4 u."""
+"""Roundings of an exponential, logarithm, root, quotient, tanh or erf: libraries are right to 2 ulp, which is 4 u."""
 
-Step = tuple[int, torch.dtype]
-"""A number of roundings one after another, and the dtype that they are made in."""
+COMPUTED_IN = {
+    torch.float64: torch.float64,
+    torch.float32: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+}
+"""What kernels compute in for tensors of a dtype."""
+
+Step = tuple[int, torch.dtype] | tuple[int, torch.dtype, float]
+"""A number of roundings one after another, the dtype that they are made in, and by how much the rest magnifies them."""
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -43,7 +51,7 @@ def rounding(count: int, dtype: torch.dtype) -> float:
 
 def relative(*steps: Step) -> float:
     """Return the relative error of a computation that makes these roundings: sum of n terms is (n, dtype)."""
-    return sum(rounding(*step) for step in steps)
+    return sum(rounding(step[0], step[1]) * (step[2] if len(step) > 2 else 1.0) for step in steps)
 
 
 def of_exponent(argument: Any) -> int:
@@ -65,14 +73,14 @@ def assert_within(found: Any, exact: Any, terms: Any, *steps: Step, name: str = 
     mine, right, size = (_exact(each) for each in (found, exact, terms))
     assert mine.shape == right.shape, f"{name}: shape {mine.shape}, expected {right.shape}"
     np.testing.assert_array_equal(np.isnan(mine), np.isnan(right), err_msg=name)
-    spacing = sum(count * torch.finfo(dtype).tiny * torch.finfo(dtype).eps for count, dtype in steps)
+    spacing = sum(count * torch.finfo(dtype).tiny * torch.finfo(dtype).eps for count, dtype, *_ in steps)
     flushed = underflow * torch.finfo(torch.float32).tiny
     allowed = relative(*steps) * np.maximum(size, np.abs(right)) + spacing + flushed
     with np.errstate(invalid="ignore"):  # of infinities that agree
         error = np.where(mine == right, 0.0, np.abs(mine - right))
     over = np.unravel_index(np.argmax(np.nan_to_num(error / allowed)), error.shape) if error.size else ()
     assert not (error > allowed).any(), (
-        f"{name}: {mine[over]!r} at {tuple(map(int, over))} is {error[over]:.3g} from {right[over]!r}, expected at most "
+        f"{name}: {mine[over]} at {tuple(map(int, over))} is {error[over]:.3g} from {right[over]}, expected at most "
         f"{np.broadcast_to(allowed, error.shape)[over]:.3g}"
     )
 

@@ -38,8 +38,32 @@ def softmax(scores, seen):
     return result
 
 
-def attention(q, k, v, grad, *, scale, masked_out=None, bias=None, **rules):
-    """Return (output, dq, dk, dv, dbias) for the gradient ``grad`` of the output."""
+def attention_terms(q, k, v, grad, weights, scale, bias):
+    """Return the magnitudes of what ``attention`` adds up, and the scores' own, which its exponentials magnify."""
+    q, k, v, grad, scale = (np.abs(each) for each in (q, k, v, grad, scale))
+    shared = q.shape[1] // k.shape[1]
+    key, value = (each.repeat(shared, 1) for each in (k, v))
+
+    def of_key_heads(each):
+        return each.reshape(len(k), k.shape[1], shared, *each.shape[2:]).sum(2)
+
+    scores = scale * q @ key.swapaxes(-1, -2)
+    if bias is not None:
+        scores = scores + np.where(np.isfinite(bias), np.abs(bias), 0.0)
+    _, of_scores = masked_softmax_terms(weights, grad @ value.swapaxes(-1, -2), scale=1.0)
+    back = of_scores.swapaxes(-1, -2)
+    return {
+        "output": weights @ value,
+        "dq": scale * of_scores @ key,
+        "dk": of_key_heads(scale * back @ q),
+        "dv": of_key_heads(weights.swapaxes(-1, -2) @ grad),
+        "dbias": of_scores,
+        "scores": (scores * (weights > 0)).max(initial=0.0),
+    }
+
+
+def attention(q, k, v, grad, *, scale, masked_out=None, bias=None, sizes=None, **rules):
+    """Return (output, dq, dk, dv, dbias) for the gradient ``grad`` of the output; ``sizes`` gets their terms."""
     shared = q.shape[1] // k.shape[1]
     scores = np.zeros((*q.shape[:3], k.shape[2]))
     for b, n in np.ndindex(q.shape[:2]):
@@ -50,6 +74,8 @@ def attention(q, k, v, grad, *, scale, masked_out=None, bias=None, **rules):
     if masked_out is not None:
         seen &= ~np.broadcast_to(masked_out, scores.shape)
     weights = softmax(scores, seen)
+    if sizes is not None:
+        sizes.update(attention_terms(q, k, v, grad, weights, scale, bias))
     output, of_scores = np.zeros((*q.shape[:3], v.shape[3])), np.zeros_like(scores)
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     for b, n in np.ndindex(q.shape[:2]):
@@ -70,6 +96,12 @@ def masked_softmax(x, grad, *, scale, masked_out=None, causal=False):
         seen &= ~np.broadcast_to(masked_out, x.shape)
     weights = softmax(scale * x, seen)
     return weights, scale * weights * (grad - (grad * weights).sum(-1, keepdims=True))
+
+
+def masked_softmax_terms(weights, grad, *, scale):
+    """Return the magnitudes of what ``masked_softmax`` adds up, by its probabilities: (probabilities, dx)."""
+    grad = np.abs(grad)
+    return weights, abs(scale) * weights * (grad + (grad * weights).sum(-1, keepdims=True))
 
 
 def cross_entropy(logits, labels, *, ignore_index=-100, label_smoothing=0.0):

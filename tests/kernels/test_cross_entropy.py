@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from error_bounds import COMPUTED_IN, ELEMENTARY, assert_within, of_exponent
 from kernels import oracle
 
 from ascend_adapt.errors import KernelArgumentError, KernelError
@@ -15,7 +16,7 @@ from ascend_adapt.kernels.linear_cross_entropy import _chunks
 
 LABELS = [3, 0, -100, 10, 5, -100, 7]
 COLUMNS = 11
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 1e-2}
+FP64 = torch.float64
 
 
 def labels():
@@ -34,7 +35,7 @@ def reduced(losses, grads, reduction, weights):
 @pytest.mark.parametrize("backend", ["reference", "torch"])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("dtype", [FP64, torch.float32, torch.bfloat16])
 def test_it_is_what_the_contract_says(dtype, smoothing, reduction, backend):
     if (dtype, backend) == (torch.bfloat16, "torch"):
         backend = "reference"  # the other refuses it
@@ -45,10 +46,14 @@ def test_it_is_what_the_contract_says(dtype, smoothing, reduction, backend):
     loss = cross_entropy(logits, labels(), label_smoothing=smoothing, reduction=reduction)
     loss.backward(weights.to(loss.dtype))
     assert loss.dtype == (dtype if dtype == torch.float64 else torch.float32)
-    told = oracle.cross_entropy(logits.detach().double().numpy(), LABELS, label_smoothing=smoothing)
-    right, grad = reduced(*told, reduction, weights.numpy())
-    np.testing.assert_allclose(loss.detach().numpy(), right, atol=max(TOLERANCE[dtype], 1e-6) * 5, rtol=1e-5)
-    np.testing.assert_allclose(logits.grad.double().numpy(), grad, atol=TOLERANCE[dtype])
+    given = logits.detach().double().numpy(), LABELS
+    right, grad = reduced(*oracle.cross_entropy(*given, label_smoothing=smoothing), reduction, weights.numpy())
+    terms = oracle.cross_entropy_terms(*given, label_smoothing=smoothing)
+    loss_terms, grad_terms = reduced(*terms, reduction, np.abs(weights.numpy()))
+    computed = (COLUMNS + of_exponent(given[0]) + 2 * ELEMENTARY, COMPUTED_IN[dtype])
+    assert_within(loss, right, loss_terms, computed, (len(LABELS), loss.dtype))
+    # The gradient of the loss that is given is in the dtype of the loss.
+    assert_within(logits.grad, grad, grad_terms, computed, (1, loss.dtype), (1, dtype))
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])
@@ -64,11 +69,20 @@ def test_the_linear_form_is_that_of_the_products(smoothing, reduction, chunk, mo
     loss = linear_cross_entropy(hidden, weight, labels(), bias=bias, label_smoothing=smoothing, reduction=reduction)
     loss.backward(weights)
     h, w, b = (each.detach().numpy() for each in (hidden, weight, bias))
-    told = oracle.cross_entropy(h @ w.T + b, LABELS, label_smoothing=smoothing)
-    right, grad = reduced(*told, reduction, weights.numpy())
-    np.testing.assert_allclose(loss.detach().numpy(), right, atol=1e-12)
-    for mine, true in ((hidden.grad, grad @ w), (weight.grad, grad.T @ h), (bias.grad, grad.sum(0))):
-        np.testing.assert_allclose(mine.numpy(), true, atol=1e-12)
+    given = h @ w.T + b, LABELS
+    right, grad = reduced(*oracle.cross_entropy(*given, label_smoothing=smoothing), reduction, weights.numpy())
+    terms = oracle.cross_entropy_terms(*given, label_smoothing=smoothing)
+    loss_terms, grad_terms = reduced(*terms, reduction, np.abs(weights.numpy()))
+    sizes = np.abs(h) @ np.abs(w).T + np.abs(b)
+    # The logits are sums themselves, of which the gradient is magnified as by exp.
+    computed = (COLUMNS + 4 * of_exponent(sizes) + 2 * ELEMENTARY, FP64)
+    assert_within(loss, right, loss_terms + sizes.sum(), computed, (len(LABELS), FP64))
+    for mine, true, size in (
+        (hidden.grad, grad @ w, grad_terms @ np.abs(w)),
+        (weight.grad, grad.T @ h, grad_terms.T @ np.abs(h)),
+        (bias.grad, grad.sum(0), grad_terms.sum(0)),
+    ):
+        assert_within(mine, true, size, computed, (COLUMNS, FP64))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
