@@ -1,4 +1,4 @@
-"""50 steps of upstream's own model and of the native one, from the same weights: losses to 1e-4, relative.
+"""50 steps of upstream's own model and of the native one, from the same weights: equal but for rounding.
 
 make native-matrix puts Megatron-core into .megatron-core. GPT-NeoX is two checkouts in ASCEND_ADAPT_UPSTREAMS: gpt-neox
 (ea7aefd8 when this was written) and gpt-neox-v2.0 (6edf2418: the tag itself is no Python, a docstring is not closed).
@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from native.small_models import LENGTH, MODELS
+from native.training_bounds import apart
 
 HERE = Path(__file__).parent
 CHECKOUTS = Path(os.environ.get("ASCEND_ADAPT_UPSTREAMS", "not-set"))
@@ -49,5 +51,6 @@ def test_50_steps(upstream, model):
     told = json.loads(ended.stdout.splitlines()[-1])
     theirs, ours = told["upstream"], told["native"]
     assert theirs["losses"][-1] < 0.7 * theirs["losses"][0]
-    assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
-    assert ours["norms"] == pytest.approx(theirs["norms"], rel=1e-3)
+    # The growths of tests/native/conftest.py are of 20 steps.
+    assert ours["losses"] == pytest.approx(theirs["losses"], rel=apart(MODELS[model], LENGTH, 5.0))
+    assert ours["norms"] == pytest.approx(theirs["norms"], rel=apart(MODELS[model], LENGTH, 40.0))

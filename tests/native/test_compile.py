@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from native.conftest import one_process
-from native.small_models import GPT2, batch, config
+from native.conftest import LOSS_GROWTH, NORM_GROWTH, one_process
+from native.small_models import GPT2, LENGTH, batch, config
+from native.training_bounds import apart
 
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native import device as devices
@@ -27,8 +28,8 @@ def test_compiled_blocks_learn_what_others_do():
     trainer = Trainer(settings, ALONE)
     steps = [trainer.step(batch(number, settings), 8, 3e-3, 0.1) for number in range(3)]
     alone = one_process("gpt2")
-    assert [step.loss for step in steps] == pytest.approx(alone.losses[:3], rel=1e-6)
-    assert [step.grad_norm for step in steps] == pytest.approx(alone.norms[:3], rel=1e-5)
+    assert [step.loss for step in steps] == pytest.approx(alone.losses[:3], rel=apart(GPT2, LENGTH, LOSS_GROWTH))
+    assert [step.grad_norm for step in steps] == pytest.approx(alone.norms[:3], rel=apart(GPT2, LENGTH, NORM_GROWTH))
     # One graph for all layers, whole: what is between graphs would be as slow as before.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert not torch._dynamo.utils.counters["graph_break"]

@@ -5,8 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from native.conftest import assert_equal_to_one_process, one_process
-from native.small_models import Case
+import torch
+from native.conftest import (
+    LOSS_GROWTH,
+    NORM_GROWTH,
+    assert_equal_to_one_process,
+    largest_difference,
+    one_process,
+)
+from native.small_models import Case, train
+from native.training_bounds import perturbed
+
+from ascend_adapt.native import mesh as meshes
 
 TWO_RANKS = [
     Case("tensor", "gpt2", {"tensor": 2}),
@@ -32,8 +42,17 @@ def test_another_model_is_seen():
     case = Case("tensor", "gpt2", {"tensor": 2})
     told = one_process(case.model)
     assert_equal_to_one_process(told, case)
-    for wrong in ({"norms": [norm * 1.0002 for norm in told.norms]}, {"losses": [*told.losses[:-1], 3.79]}):
+    for wrong in ({"norms": [norm * 1.001 for norm in told.norms]}, {"losses": [*told.losses[:-1], 3.79]}):
         with pytest.raises(AssertionError):
             assert_equal_to_one_process(replace(told, **wrong), case)
     with pytest.raises(AssertionError):
         assert_equal_to_one_process(told, replace(case, model="neox"))
+
+
+def test_training_magnifies_a_difference_by_no_more_than_its_bounds_assume():
+    by = 2.0**-14
+    with perturbed(by):
+        told = train(Case("perturbed", "gpt2"), meshes.single(torch.device("cpu")))
+    alone = one_process("gpt2")
+    assert by / 8 < largest_difference(told.losses, alone.losses) < LOSS_GROWTH * by
+    assert by / 8 < largest_difference(told.norms, alone.norms) < NORM_GROWTH * by

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from native.small_models import GATED, GPT2, LENGTH, NEOX, batch, config
+from native.training_bounds import apart
 
 from ascend_adapt.native import mesh as meshes
 from ascend_adapt.native.model import Decoder
@@ -105,15 +106,18 @@ def test_beside_transformers(model, theirs):
     assert len(pairs) == len(ours)
     given = batch(0, config(model))
     tokens, labels = given["tokens"], given["labels"]
-    torch.testing.assert_close(decoder(tokens), upstream(tokens).logits, rtol=1e-4, atol=1e-5)
-    loss = decoder(tokens, labels=labels)
+    bound = apart(model, LENGTH)
     logits = upstream(tokens).logits
+    torch.testing.assert_close(decoder(tokens), logits, rtol=bound, atol=bound * float(logits.abs().max()))
+    loss = decoder(tokens, labels=labels)
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-    torch.testing.assert_close(loss, expected[None], rtol=1e-6, atol=0)
+    torch.testing.assert_close(loss, expected[None], rtol=bound, atol=0)
     loss.sum().backward()
     expected.backward()
     for name, parameter, one in pairs:
-        torch.testing.assert_close(from_ours(name, one.gradient), parameter.grad, rtol=1e-4, atol=1e-6, msg=name)
+        right = parameter.grad
+        # A gradient sums over tokens, and cancels in part.
+        assert (from_ours(name, one.gradient) - right).abs().max() <= 4 * bound * right.abs().max(), name
 
 
 def test_one_norm_for_both_sides():
@@ -174,9 +178,10 @@ def test_documents_do_not_see_each_other_and_positions_begin_anew():
     masked_out[:, half:, :half] = True
     position_ids = torch.arange(half).repeat(2)[None]
     together = decoder(tokens, position_ids=position_ids, masked_out=masked_out)
-    apart = torch.cat([decoder(tokens[:, :half]), decoder(tokens[:, half:])], 1)
-    torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(decoder(tokens), apart, rtol=1e-4, atol=1e-5)
+    each = torch.cat([decoder(tokens[:, :half]), decoder(tokens[:, half:])], 1)
+    bound = apart(GPT2, LENGTH) * float(each.abs().max())
+    assert (together - each).abs().max() <= bound
+    assert (decoder(tokens) - each).abs().max() > 100 * bound
 
 
 def test_no_rank_builds_more_than_its_stage():

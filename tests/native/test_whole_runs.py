@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from native import fixed_text
+from native.conftest import largest_difference
+from native.training_bounds import apart, perturbed
 from native.whole_runs import RUNS, STEPS
 
 from ascend_adapt.native import loop
@@ -45,11 +47,25 @@ def test_every_run_is_recorded():
     assert all(min(recorded["upstream"]) < 0.7 * recorded["upstream"][0] for recorded in LOSSES.values())
 
 
+def train(run, text, folder):
+    """Return the configuration that the run's arguments give, and its losses."""
+    arguments = [*run.arguments(folder, text), "--upstream-line", run.line]
+    config, _ = dialects.read(run.dialect, arguments).build(1)
+    losses = Losses()
+    loop.train(config, folder, losses)
+    return config, losses
+
+
 # On more ranks the native trainer is compared with itself on one, in test_meshes.py.
 @pytest.mark.parametrize("run", [run for run in RUNS if run.ranks == 1], ids=lambda run: run.name)
 def test_50_steps(run, text, tmp_path):
-    arguments = [*run.arguments(tmp_path, text), "--upstream-line", run.line]
-    config, _ = dialects.read(run.dialect, arguments).build(1)
-    losses = Losses()
-    loop.train(config, tmp_path, losses)
-    assert losses == pytest.approx(LOSSES[run.name]["upstream"], rel=1e-4)
+    config, losses = train(run, text, tmp_path)
+    bound = apart(config.model, config.data.seq_length, run.growth)
+    assert losses == pytest.approx(LOSSES[run.name]["upstream"], rel=bound)
+
+
+def test_a_run_magnifies_a_difference_by_no_more_than_its_bound_assumes(text, tmp_path):
+    run, by = max(RUNS, key=lambda run: run.growth), 2.0**-16
+    with perturbed(by):
+        _, losses = train(run, text, tmp_path)
+    assert by < largest_difference(losses, LOSSES[run.name]["upstream"]) < run.growth * by
