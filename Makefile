@@ -9,7 +9,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal upstream-runs upstream-removals install clean
+.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -103,6 +103,12 @@ native-matrix: install
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .megatron-core megatron-core==$(MEGATRON_CORE)
 	$(BIN)/python -m pytest --timeout 1200 tests/native/every_mesh.py tests/native/convergence.py \
 	    tests/native/equal_to_upstream.py
+
+# The numerical suites under every kind of arithmetic that torch, MKL, oneDNN and OpenBLAS can be held to:
+# NUMERICS='avx2 compatible' runs some of them.
+NUMERICS ?=
+numerics: install .triton/.installed
+	$(BIN)/python tests/numerics.py $(NUMERICS)
 
 # Whole runs of unmodified code bases, from ASCEND_ADAPT_UPSTREAMS, beside the native trainer told the same.
 native-equal: install

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed as dist
+from error_bounds import rounding
 from native.conftest import one_process
 from native.small_models import GPT2, LENGTH, NEOX, Case, batch, config, train
 from native.training_bounds import apart
@@ -134,7 +135,8 @@ def test_what_is_told_on_request():
     trainer = Trainer(settings, ALONE)
     norm = torch.cat([one.local.flatten() for one in trainer.parameters]).norm()
     step = trainer.step(batch(0, settings), 8, 1e-3, 0.0)
-    assert step.params_norm == pytest.approx(float(norm), rel=1e-5)
+    bound = rounding(parameter_count(trainer.parameters, ALONE), torch.float32)
+    assert step.params_norm == pytest.approx(float(norm), rel=bound)
     # No id of the padding is ever there: tied, its rows still get a gradient from the output layer.
     assert step.num_zeros == 0
     assert Trainer(config(GPT2), ALONE).step(batch(0, settings), 8, 1e-3, 0.0).params_norm is None
