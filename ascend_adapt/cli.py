@@ -79,8 +79,15 @@ def _parser() -> argparse.ArgumentParser:
         "run_dir", nargs="?", metavar="RUN_DIR", help="the run directory of a job: what really happened"
     )
     status.add_argument("--upstream", metavar="DIR", help="judge a source tree instead of what is installed")
-    status.add_argument("--short", action="store_true", help="only count patches that had nothing to do")
+    amount = status.add_mutually_exclusive_group()
+    amount.add_argument("--short", action="store_true", help="only the counts, and patches that need attention")
+    amount.add_argument("--all", action="store_true", help="every patch, with its versions and evidence")
     doctor = commands.add_parser("doctor", help="versions, devices, and what must be fixed")
+    doctor.add_argument(
+        "--device",
+        choices=("auto", "npu", "cuda", "cpu", "npu-emulated"),
+        help="what a job is to run on (default: ASCEND_ADAPT_DEVICE, else what is found)",
+    )
     doctor.add_argument("-H", "--hostfile", metavar="FILE", help="look at these machines instead")
     doctor.add_argument("--launcher", choices=("auto", "ssh", "pdsh"), default="auto", help="how they are reached")
     doctor.add_argument("--ssh-port", type=int, metavar="PORT", help="port of their ssh servers")
@@ -111,7 +118,7 @@ def _status(known: argparse.Namespace) -> int:
     if known.json:
         _print_json(report.to_json())
     else:
-        status_report.show(report, short=known.short)
+        status_report.show(report, short=known.short, all_=known.all)
     for problem in report.problems:
         print(f"ascend-adapt status: {problem}", file=sys.stderr)
     return 1 if report.problems else 0
@@ -122,7 +129,7 @@ def _doctor(known: argparse.Namespace) -> int:
 
     if known.hostfile is not None:
         return _doctor_of_hosts(known)
-    diagnosis = doctor.examine(os.environ)
+    diagnosis = doctor.examine(os.environ, known.device)
     if known.json:
         _print_json(diagnosis.to_json())
     else:
@@ -136,7 +143,7 @@ def _doctor_of_hosts(known: argparse.Namespace) -> int:
     from ascend_adapt import probe
     from ascend_adapt.launch import inspection
 
-    device, _ = probe.detect_device(os.environ)
+    device, _ = probe.device_to_use(known.device or os.environ.get("ASCEND_ADAPT_DEVICE"), os.environ)
     reports = inspection.examine(Path(known.hostfile), known.launcher, known.ssh_port, device)
     if known.json:
         _print_json({"hosts": [asdict(one) for one in reports]})

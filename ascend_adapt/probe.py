@@ -6,6 +6,7 @@ import functools
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -60,6 +61,26 @@ def count_devices(kind: str, environ: Mapping[str, str], dev: Path = Path("/dev"
     listed = [word.strip() for word in visible.split(",")]
     # As CUDA and CANN do, an invalid entry ends the list.
     return next((index for index, word in enumerate(listed) if word in ("", "-1")), len(listed))
+
+
+def torch_cuda() -> str:
+    """Return the CUDA version that the installed torch is built with, read off its version.py, or ""."""
+    folder = root_folder("torch")
+    file = folder / "torch" / "version.py" if folder is not None else None
+    told = re.search(r"(?m)^cuda\b[^=\n]*=\s*'([\d.]+)'", file.read_text()) if file is not None and file.is_file() else None
+    return told[1] if told else ""
+
+
+def processes_that_hold(file: Path) -> list[int]:
+    """Return the ids of this host's processes that have ``file`` open; those of other users are seen by root only."""
+    wanted, found = str(file.resolve()), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(os.readlink(descriptor) == wanted for descriptor in (folder / "fd").iterdir()):
+                found.append(int(folder.name))
+        except OSError:
+            continue  # another user's, or it has ended meanwhile
+    return sorted(found)
 
 
 def distribution_version(name: str) -> str | None:

@@ -19,10 +19,10 @@ from ascend_adapt.plugin_manager import PluginManager
 
 _COLOURS = {"applied": "green", "armed": "cyan", **dict.fromkeys(BAD_STATES, "red")}
 _UNPROVED = "none for these versions"
-_UNEVENTFUL = {
-    "armed": "nothing imported what they are for",
+_IN_WORDS = {
+    "armed": "waiting for an import",
+    "not_needed": "not needed",
     "skipped": "for another device, version or code base",
-    "disabled": "the job ran without patches",
 }
 
 
@@ -34,13 +34,35 @@ class NoStatus(AdaptError):
 class Report:
     """Outcomes with what they were judged on; ``problems`` make the command fail.
 
-    ``uneventful`` are the states of which a reader is told the number only, unless everything is asked for.
+    ``foretold``: the outcomes are what would become of each patch, and not what did.
     """
 
     subject: str
     outcomes: tuple[Outcome, ...]
     problems: tuple[str, ...] = ()
-    uneventful: tuple[str, ...] = ("skipped",)
+    foretold: bool = False
+
+    @property
+    def applying(self) -> tuple[Outcome, ...]:
+        """The outcomes of patches that are applied, or would be as soon as what is installed is imported."""
+        if self.foretold:
+            return tuple(one for one in self.outcomes if one.state == "armed" and not one.reason)
+        return tuple(one for one in self.outcomes if one.state == "applied")
+
+    @property
+    def bad(self) -> tuple[Outcome, ...]:
+        """The outcomes that need attention."""
+        return tuple(one for one in self.outcomes if one.state in BAD_STATES)
+
+    def summary(self) -> str:
+        """Return the counts in one line, such as ``172 patches: 26 would be applied, 146 for another device, ...``."""
+        counts = {"would be applied" if self.foretold else "applied": len(self.applying)}
+        if self.bad:
+            counts["NEED ATTENTION"] = len(self.bad)
+        listed = {id(one) for one in (*self.applying, *self.bad)}
+        others = Counter(one.state for one in self.outcomes if id(one) not in listed)
+        counts |= {_IN_WORDS.get(state, state): others[state] for state in STATES if others[state]}
+        return f"{len(self.outcomes)} patches: " + ", ".join(f"{number} {words}" for words, number in counts.items())
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data."""
@@ -51,16 +73,18 @@ class Report:
         }
 
 
-def of_installation(upstream: Path | None = None) -> Report:
+def of_installation(upstream: Path | None = None, environ: Mapping[str, str] = os.environ) -> Report:
     """Return what each patch would become here, or in the source tree ``upstream``; nothing is imported.
+
+    ``environ`` holds the switches, such as ASCEND_ADAPT_DEVICE.
 
     Raises:
         SettingsError: ``upstream`` is not a folder.
     """
     if upstream is not None and not upstream.is_dir():
         raise SettingsError(f"--upstream {upstream}: is not a folder — give an unpacked source tree")
-    wanted = settings.resolve(os.environ)
-    device, reason = probe.device_to_use(wanted.device, os.environ)
+    wanted = settings.resolve(environ)
+    device, reason = probe.device_to_use(wanted.device, environ)
     manager = PluginManager.of(wanted)
     patches = manager.patches()
     known, usable = manager.hosts(patches, hosts.KNOWN)
@@ -69,7 +93,7 @@ def of_installation(upstream: Path | None = None) -> Report:
         raise SettingsError(f"--upstream {upstream}: holds no package that a patch is for — give the folder of one")
     manager.check_names(wanted.disable, wanted.allowed_plugins, wanted.allow_drift)
     outcomes = static.judge(usable, device=device, hosts=known, tree=tree)
-    if settings.is_off(os.environ):
+    if settings.is_off(environ):
         outcomes = tuple(replace(outcome, state="disabled", reason="ASCEND_ADAPT=0") for outcome in outcomes)
     outcomes = tuple(
         replace(outcome, state="disabled", reason="by the user") if one.is_named(wanted.disable) else outcome
@@ -78,8 +102,9 @@ def of_installation(upstream: Path | None = None) -> Report:
     versions = {name: version for name in ("torch", "torch_npu") if (version := probe.distribution_version(name))}
     outcomes, damaged = _with_evidence(outcomes, versions)
     told = [*manager.problems, *static.conflicts(usable, outcomes), *damaged]
-    where = f"the source tree {upstream}" if upstream is not None else "what is installed, nothing imported"
-    return Report(f"judged on {where}; device {device} ({reason})", outcomes, tuple(told))
+    where = f"the source tree {upstream}" if upstream is not None else "what is installed"
+    subject = f"judged on {where}, nothing imported; device {device} ({reason})"
+    return Report(subject, outcomes, tuple(told), foretold=True)
 
 
 def of_run(run_dir: Path) -> Report:
@@ -116,7 +141,7 @@ def of_run(run_dir: Path) -> Report:
     if first.get("beside"):
         subject += f"; beside {', '.join(first['beside'])}"
     outcomes, damaged = _with_evidence(first["outcomes"], list(first["facts"].values())[-1])
-    return Report(subject, outcomes, (*problems, *damaged), ("skipped", "armed") if first["device"] else ("disabled",))
+    return Report(subject, outcomes, (*problems, *damaged))
 
 
 def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> tuple[tuple[Outcome, ...], list[str]]:
@@ -147,18 +172,20 @@ def _outcome(data: dict[str, Any]) -> Outcome:
     return Outcome(**{**data, "evidence": tuple(data["evidence"])})
 
 
-def show(report: Report, *, short: bool = False) -> None:
-    """Print a paragraph a patch, the bad ones first; those of the states ``uneventful`` are only counted if ``short``.
+def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
+    """Print a line that counts, then each patch that needs attention or is applied, with why it exists.
 
-    A terminal folds the lines as it does any text; in a pipe each stays one line, its patch, state and target together.
+    ``short``: only those that need attention. ``all_``: every patch, with what was required and found, and evidence. A
+    terminal folds the lines as it does any text; in a pipe each stays one line.
     """
     from rich.console import Console
     from rich.text import Text
 
-    shown = [one for one in report.outcomes if not short or one.state not in report.uneventful]
-    # Those that made the command fail are what is looked for; the rest stays in the order in which it is applied.
-    shown.sort(key=lambda one: one.state not in BAD_STATES)
+    # Those that need attention are what is looked for; the rest stays in the order in which it is applied.
+    others = [one for one in report.outcomes if one.state not in BAD_STATES] if all_ else report.applying
+    shown = [*report.bad, *(() if short else others)]
     console = Console(highlight=False, soft_wrap=True)
+    console.print(Text(report.summary()))
     console.print(Text(report.subject))
     name_width = max((len(_name(one)) for one in shown), default=0)
     state_width = max((len(one.state) for one in shown), default=0)
@@ -171,12 +198,17 @@ def show(report: Report, *, short: bool = False) -> None:
         console.print(head)
         if one.reason:
             console.print(Text(f"    {one.reason}"))
-        facts = (one.requires, one.found and f"found {one.found}", "evidence " + (", ".join(one.evidence) or _UNPROVED))
-        console.print(Text("    " + "; ".join(filter(None, facts)), style="dim"))
+        if one.why:
+            console.print(Text(f"    {one.without} without it: {one.why}"))
+        if all_:
+            facts = (one.requires, one.found and f"found {one.found}", one.until and f"until {one.until}")
+            console.print(Text("    " + "; ".join((*filter(None, facts), _evidence(one))), style="dim"))
     if len(shown) < len(report.outcomes):
-        left_out = Counter(one.state for one in report.outcomes if one.state in report.uneventful)
-        told = " and ".join(f"{left_out[state]} {state} ({_UNEVENTFUL[state]})" for state in STATES if left_out[state])
-        console.print(Text(f"and {told}: without --short they are shown"))
+        console.print(Text("--all shows every patch, with its versions and evidence", style="dim"))
+
+
+def _evidence(outcome: Outcome) -> str:
+    return "evidence " + (", ".join(outcome.evidence) or _UNPROVED)
 
 
 def _name(outcome: Outcome) -> str:

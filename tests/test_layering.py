@@ -39,13 +39,21 @@ MAY_IMPORT = {
         "ascend_adapt.probe",
         "ascend_adapt.settings",
     },
-    "ascend_adapt.findings": set(),
+    "ascend_adapt.findings": {
+        "ascend_adapt.emulation.build",
+        "ascend_adapt.emulation.cache",
+        "ascend_adapt.emulation.wheel",
+        "ascend_adapt.patches",
+        "ascend_adapt.probe",
+    },
     "ascend_adapt.doctor": {
         "ascend_adapt",
         "ascend_adapt.findings",
         "ascend_adapt.kernels",
         "ascend_adapt.plugin_manager",
         "ascend_adapt.probe",
+        "ascend_adapt.settings",
+        "ascend_adapt.status_report",
     },
     "ascend_adapt.cli": {
         "ascend_adapt",

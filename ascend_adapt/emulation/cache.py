@@ -17,28 +17,31 @@ from ascend_adapt.errors import EmulationError
 _SIZES = ".sizes.json"
 
 
-def folder(environ: Mapping[str, str]) -> Path:
-    """Return the cache folder, made if need be.
+def path(environ: Mapping[str, str]) -> Path:
+    """Return where the cache folder is: ASCEND_ADAPT_CACHE, else ascend_adapt in XDG_CACHE_HOME or ~/.cache."""
+    home = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(environ.get("ASCEND_ADAPT_CACHE") or os.path.join(home, "ascend_adapt")).absolute()
 
-    ``ASCEND_ADAPT_CACHE``, else ``ascend_adapt`` in XDG_CACHE_HOME or ~/.cache. Code is loaded from it.
+
+def folder(environ: Mapping[str, str]) -> Path:
+    """Return the cache folder, made if need be. Code is loaded from it.
 
     Raises:
         EmulationError: it cannot be made, or somebody else may write to it.
     """
-    home = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    path = Path(environ.get("ASCEND_ADAPT_CACHE") or os.path.join(home, "ascend_adapt")).absolute()
+    home = path(environ)
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.stat()
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = home.stat()
     except OSError as error:
         raise EmulationError(
-            f"{path}: {error.strerror}, expected a folder for what is built — set ASCEND_ADAPT_CACHE"
+            f"{home}: {error.strerror}, expected a folder for what is built — set ASCEND_ADAPT_CACHE"
         ) from error
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise EmulationError(
-            f"{path}: others may write to it, and code is loaded from it — chmod 0700 it, or set ASCEND_ADAPT_CACHE"
+            f"{home}: others may write to it, and code is loaded from it — chmod 0700 it, or set ASCEND_ADAPT_CACHE"
         )
-    return path
+    return home
 
 
 def made_once(cache: Path, name: str, make: Callable[[Path], None]) -> Path:

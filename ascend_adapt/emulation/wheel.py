@@ -54,28 +54,46 @@ def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] =
     torch = probe.distribution_version("torch")
     if torch is None:
         raise EmulationError("torch: is not installed here, expected the torch that the job uses — pip install torch")
-    release = _release(torch)
+    wanted = release(torch)
     home = cache.folder(environ)
     given = environ.get("ASCEND_ADAPT_TORCH_NPU_WHEEL")
     if given:
         wheel = _unpacked(home, Path(given))
-        if _release(wheel.version) != release:
+        if release(wheel.version) != wanted:
             raise EmulationError(
-                f"{given}: torch_npu {wheel.version} does not pair with torch {torch}, expected torch_npu {release} — "
+                f"{given}: torch_npu {wheel.version} does not pair with torch {torch}, expected torch_npu {wanted} — "
                 "unset ASCEND_ADAPT_TORCH_NPU_WHEEL, or install the torch it is for"
             )
         return wheel
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    known = sorted(
-        (_of_folder(path) for path in home.glob(f"torch_npu/torch_npu-{release}*-{python}-*")),
-        key=lambda wheel: Version(wheel.version),
-    )
-    fitting = [wheel for wheel in known if _release(wheel.version) == release]
-    if fitting:
+    if fitting := _fitting(home, wanted):
         return Wheel(cache.checked(fitting[-1].site), fitting[-1].version)
     say(f"downloads the torch_npu for torch {torch} into {home}, once (about 45 MB)")
     with cache.writing(home), tempfile.TemporaryDirectory(dir=home) as aside:
-        return _unpacked(home, download(f"torch_npu=={release}.*", Path(aside)))
+        return _unpacked(home, download(f"torch_npu=={wanted}.*", Path(aside)))
+
+
+def is_at_hand(torch: str, environ: Mapping[str, str]) -> bool:
+    """Return whether the wheel for a torch version is unpacked in the cache, or a file of it is given.
+
+    Raises:
+        EmulationError: the file that is given is not there.
+    """
+    given = environ.get("ASCEND_ADAPT_TORCH_NPU_WHEEL")
+    if given and not Path(given).is_file():
+        raise EmulationError(
+            f"ASCEND_ADAPT_TORCH_NPU_WHEEL={given}: is not a file, expected a torch_npu wheel — correct or unset it"
+        )
+    return bool(given) or bool(_fitting(cache.path(environ), release(torch)))
+
+
+def _fitting(home: Path, wanted: str) -> list[Wheel]:
+    """Return the unpacked wheels for a torch release and this Python, oldest first."""
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    known = sorted(
+        (_of_folder(path) for path in home.glob(f"torch_npu/torch_npu-{wanted}*-{python}-*")),
+        key=lambda wheel: Version(wheel.version),
+    )
+    return [wheel for wheel in known if release(wheel.version) == wanted]
 
 
 def download(requirement: str, into: Path, options: Sequence[str] = ()) -> Path:
@@ -98,7 +116,12 @@ def download(requirement: str, into: Path, options: Sequence[str] = ()) -> Path:
     return wheels[0]
 
 
-def _release(version: str) -> str:
+def release(version: str) -> str:
+    """Return the release that pairs with a version of torch, such as 2.13.0 of 2.13.0+cpu.
+
+    Raises:
+        EmulationError: it is no version.
+    """
     try:
         return Version(version).base_version
     except InvalidVersion as error:

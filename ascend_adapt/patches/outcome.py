@@ -26,7 +26,9 @@ class Outcome:
     """What became of one patch.
 
     ``requires`` and ``found`` are texts such as ``deepspeed>=0.19`` and ``deepspeed 0.19.8``; ``evidence`` holds the
-    evidence records for the versions at hand, and is empty when there are none for these versions.
+    evidence records for the versions at hand, and is empty when there are none for these versions. ``why``, ``until``
+    and ``without`` are what the patch declares: what breaks without it, when it can be deleted, and ``crash``, ``wrong
+    numbers`` or ``slower``.
     """
 
     patch: str
@@ -38,6 +40,9 @@ class Outcome:
     found: str
     reversible: bool
     evidence: tuple[str, ...] = ()
+    why: str = ""
+    until: str = ""
+    without: str = ""
 
 
 @dataclass(frozen=True)

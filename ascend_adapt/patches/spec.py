@@ -129,6 +129,9 @@ class Registered:
             requires=self.patch.conditions,
             found=found,
             reversible=self.patch.reversible,
+            why=self.patch.why,
+            until=self.patch.until,
+            without=self.patch.without,
         )
 
 

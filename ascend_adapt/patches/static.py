@@ -40,6 +40,8 @@ def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: Sour
         reason = reason or f"judged when {patch.target.root} is imported, which lies in no folder"
     elif home is None and patch.kind != "provide":
         state, reason = "skipped", f"{patch.target.root} is not installed"
+    elif home is None and not verdict.found:
+        reason = reason or f"judged when {patch.target.module} is imported"
     elif home is not None:
         try:
             _check(patch, home)
