@@ -37,7 +37,7 @@ demo: install
 	rm -rf runs/demo
 	$(BIN)/ascend-run --nproc 2 --device cpu --log-dir runs/demo $(EXAMPLE)/pretrain_gpt2.py \
 	    --data-path data/stdlib_text_document --pipeline-model-parallel-size 2 --exit-loss-drop 2.0
-	$(BIN)/ascend-adapt status runs/demo --short
+	$(BIN)/ascend-adapt status runs/demo
 
 SUITE := --pyargs ascend_adapt.testing
 
