@@ -32,6 +32,7 @@ DISTRIBUTIONS = (
 # Letter of ulimit -> resource, and the unit of ulimit.
 _LIMITS = {"n": (resource.RLIMIT_NOFILE, 1), "u": (resource.RLIMIT_NPROC, 1), "l": (resource.RLIMIT_MEMLOCK, 1024)}
 _TOOLS = {"npu": ("npu-smi", "info"), "cuda": ("nvidia-smi",)}
+_STACKS = {"npu": npu.stack, "cuda": cuda.stack}
 _TOOL_TIMEOUT_S = 20
 
 
@@ -94,7 +95,7 @@ def examine(environ: Mapping[str, str], asked: str | None = None, root: Path = P
         torch_cuda=probe.torch_cuda(),
         tools={_TOOLS[device][0]: _output(_TOOLS[device], environ)} if device in _TOOLS else {},
     )
-    stack = {"npu": npu.stack, "cuda": cuda.stack}.get(device, lambda machine: {})(machine)
+    stack = _STACKS[device](machine) if device in _STACKS else {}
     versions = {"ascend_adapt": __version__, "python": platform.python_version(), **stack}
     versions.update({name: known.get(name, "not installed") for name in DISTRIBUTIONS})
     problems = dict.fromkeys((*report.problems, *_kernel_problems(environ)))
@@ -171,9 +172,7 @@ def show(diagnosis: Diagnosis) -> None:
         if finding.fixed_by:
             print(f"fixed by {finding.fixed_by}: {finding.what} — {finding.why}")
         else:
-            print(
-                f"{'must be fixed' if finding.must_fix else 'note'}: {finding.what} — {finding.why} — {finding.do}"
-            )
+            print(f"{'must be fixed' if finding.must_fix else 'note'}: {finding.what} — {finding.why} — {finding.do}")
     if not any(finding.must_fix for finding in diagnosis.findings):
         print(f"nothing must be fixed for a job on {diagnosis.device}")
 

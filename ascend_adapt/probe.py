@@ -67,7 +67,11 @@ def torch_cuda() -> str:
     """Return the CUDA version that the installed torch is built with, read off its version.py, or ""."""
     folder = root_folder("torch")
     file = folder / "torch" / "version.py" if folder is not None else None
-    told = re.search(r"(?m)^cuda\b[^=\n]*=\s*'([\d.]+)'", file.read_text()) if file is not None and file.is_file() else None
+    told = (
+        re.search(r"(?m)^cuda\b[^=\n]*=\s*'([\d.]+)'", file.read_text())
+        if file is not None and file.is_file()
+        else None
+    )
     return told[1] if told else ""
 
 

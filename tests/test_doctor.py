@@ -41,13 +41,6 @@ def test_where_torch_builds_extensions(environ, folder):
     assert str(doctor._extensions_folder(environ)) == folder
 
 
-def test_torch_npu_without_cann(installed, tmp_path):
-    installed["torch_npu"] = "2.13.0"
-    assert told({"HOME": str(tmp_path)}) == ["torch_npu is installed, but ASCEND_HOME_PATH is not set"]
-    cann = {"ASCEND_HOME_PATH": str(tmp_path), "ASCEND_OPP_PATH": str(tmp_path)}
-    assert told({"HOME": str(tmp_path), **cann}) == []
-
-
 def test_no_torch(installed, tmp_path):
     del installed["torch"]
     assert told({"HOME": str(tmp_path)}) == ["torch is not installed"]
@@ -62,7 +55,13 @@ def test_the_command_exits_1_if_something_must_be_fixed(installed, tmp_path, mon
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
     assert main(["doctor"]) == 0
-    assert "nothing must be fixed" in capsys.readouterr().out
-    installed["torch_npu"] = "2.13.0"
+    assert capsys.readouterr().out.endswith("nothing must be fixed for a job on cpu\n")
+    del installed["torch"]
     assert main(["doctor"]) == 1
-    assert "must be fixed: torch_npu is installed, but ASCEND_HOME_PATH" in capsys.readouterr().out
+    assert "must be fixed: torch is not installed" in capsys.readouterr().out
+
+
+def test_a_device_that_is_none(capsys, monkeypatch):
+    monkeypatch.setenv("ASCEND_ADAPT_DEVICE", "tpu")
+    assert main(["doctor"]) == 2
+    assert "device 'tpu': expected auto, npu, cuda, npu-emulated, cpu" in capsys.readouterr().err

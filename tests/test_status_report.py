@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+import sysconfig
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import ascend_adapt
+import ascend_adapt_plugins
 from ascend_adapt import status_report
 from ascend_adapt.status_report import NoStatus
 
@@ -64,36 +71,78 @@ def test_a_folder_without_a_status(tmp_path):
         status_report.of_run(tmp_path)
 
 
-def test_what_did_nothing_is_counted_and_shown_when_asked_for(run_dir, capsys):
+def printed(capsys, report, **options):
+    status_report.show(report, **options)
+    return capsys.readouterr().out.splitlines()
+
+
+def names(lines):
+    return [line.split()[0] for line in lines if line.startswith("toy.")]
+
+
+@pytest.fixture
+def eventful(run_dir):
+    """Return the report of a job in which one patch was applied, one drifted, and two had nothing to do."""
     report = status_report.of_run(run_dir("2.13.0"))
-    done = report.outcomes[0]
+    done = replace(report.outcomes[0], why="it is wrong", until="it is right", without="crash")
     states = {"never": "armed", "elsewhere": "skipped", "moved": "drifted"}
-    others = tuple(replace(done, patch=name, state=state, reason=f"[{name}]") for name, state in states.items())
-    report = replace(report, outcomes=(done, *others))
-    status_report.show(report, short=True)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines if line.startswith("toy.")] == [
-        ["toy.moved", "drifted", "toytarget:answer"],
-        ["toy.one", "applied", "toytarget:answer"],
-    ]
-    assert "    [moved]" in lines
-    assert lines[-1] == (
-        "and 1 armed (nothing imported what they are for) and 1 skipped (for another device, version or code base): "
-        "without --short they are shown"
+    others = (replace(done, patch=name, state=state, reason=f"[{name}]") for name, state in states.items())
+    return replace(report, outcomes=(done, *others))
+
+
+def test_a_job_is_summed_up_before_what_was_applied_and_what_needs_attention(eventful, capsys):
+    lines = printed(capsys, eventful)
+    assert lines[0] == (
+        "4 patches: 1 applied, 1 NEED ATTENTION, 1 waiting for an import, 1 for another device, version or code base"
     )
-    status_report.show(report)
-    told = capsys.readouterr().out
-    assert all(f"toy.{name} " in told for name in (*states, "one"))
-    assert "--short" not in told
+    assert lines[1].startswith("what 1 rank of ")
+    assert lines[2].split() == ["toy.moved", "drifted", "toytarget:answer"]
+    assert lines[3:5] == ["    [moved]", "    crash without it: it is wrong"]
+    assert lines[5].split() == ["toy.one", "applied", "toytarget:answer"]
+    assert lines[-1] == "--all shows every patch, with its versions and evidence"
+
+
+def test_how_much_is_shown(eventful, capsys):
+    assert names(printed(capsys, eventful, short=True)) == ["toy.moved"]
+    lines = printed(capsys, eventful, all_=True)
+    assert names(lines) == ["toy.moved", "toy.one", "toy.never", "toy.elsewhere"]
+    assert "    until it is right; evidence none for these versions" in lines
+    assert "--all" not in lines[-1]
+
+
+def test_json_says_why_a_patch_exists_and_until_when():
+    report = status_report.of_installation()
+    for one in json.loads(json.dumps(report.to_json()))["outcomes"]:
+        assert one["why"], one
+        assert one["until"], one
+        assert one["without"] in ("crash", "wrong numbers", "slower"), one
+    assert 0 < len(report.applying) < len(report.outcomes)
+
+
+def test_without_any_upstream_status_is_a_few_lines(tmp_path):
+    """The site-packages of this environment, as links, without torch, the upstreams, and what is built on them."""
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if re.match(r"(torch|deepspeed|megatron|transformers|accelerate|peft|numpy)", path.name) is None:
+            (tmp_path / path.name).symlink_to(path)
+    for name, package in (("ascend_adapt", ascend_adapt), ("ascend_adapt_plugins", ascend_adapt_plugins)):
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).symlink_to(Path(package.__file__).parent)
+    code = f"import sys; sys.path.append({str(tmp_path)!r}); from ascend_adapt.cli import main; main(['status'])"
+    job = subprocess.run([sys.executable, "-ISc", code], capture_output=True, text=True, cwd=tmp_path)
+    assert job.stderr == ""
+    first, *rest = job.stdout.splitlines()
+    assert re.match(r"\d{3} patches: 0 would be applied, \d+ waiting for an import, ", first)
+    assert len(rest) < 5
 
 
 def test_lines_in_a_pipe_are_whole(run_dir, capsys):
     report = status_report.of_run(run_dir("2.13.0"))
     target = "a.module.of.an.upstream" * 20
-    status_report.show(replace(report, outcomes=(replace(report.outcomes[0], target=target, reason="why " * 200),)))
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed(
+        capsys, replace(report, outcomes=(replace(report.outcomes[0], target=target, reason="why " * 200),))
+    )
     assert len(lines) == 4
-    assert lines[1].endswith(target)
+    assert lines[2].endswith(target)
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"rank": 0, "outcomes": [{"patch": "one"}]}'])

@@ -90,9 +90,7 @@ class Machine:
         """Return mode, owner and group of ``node``, as in ``crw-rw---- root HwHiAiUser``."""
         told = node.stat()
         users, groups = self._names("/etc/passwd"), self._names("/etc/group")
-        return (
-            f"{stat.filemode(told.st_mode)} {users.get(told.st_uid, told.st_uid)} {groups.get(told.st_gid, told.st_gid)}"
-        )
+        return f"{stat.filemode(told.st_mode)} {users.get(told.st_uid, told.st_uid)} {groups.get(told.st_gid, told.st_gid)}"
 
     def _names(self, file: str) -> dict[int, str]:
         path = self.at(file)

@@ -221,7 +221,10 @@ def torch_npu(machine: Machine) -> Iterator[Finding]:
         f"it was released for CANN {paired}"
         + (", and an older one may lack functions: undefined symbol, at import" if older else ""),
         f"install CANN {paired}, or "
-        + (" or ".join(f"torch_npu=={one}" for one in cann_versions.torch_npus_for(found, release(torch))) or "another torch_npu"),
+        + (
+            " or ".join(f"torch_npu=={one}" for one in cann_versions.torch_npus_for(found, release(torch)))
+            or "another torch_npu"
+        ),
         bool(older),
     )
 

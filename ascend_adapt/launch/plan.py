@@ -92,7 +92,9 @@ def local_host(request: Request, device: str, devices_found: int, share: Share |
         LaunchError: no device, or more ranks than devices.
     """
     if device != "cpu" and not devices_found and request.nproc is None:
-        raise LaunchError(f"--device {device}: found none here — see `ascend-adapt doctor --device {device}`, or choose --device cpu")
+        raise LaunchError(
+            f"--device {device}: found none here — see `ascend-adapt doctor --device {device}`, or choose --device cpu"
+        )
     nproc = request.nproc or (share.nproc if share is not None else None) or max(devices_found, 1)
     if device != "cpu" and nproc > devices_found:
         raise LaunchError(

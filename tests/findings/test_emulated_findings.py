@@ -13,7 +13,10 @@ from ascend_adapt import findings
 def host(machine, tmp_path):
     """Return a machine with a torch_npu wheel at hand."""
     (tmp_path / "torch_npu.whl").touch()
-    environ = {"ASCEND_ADAPT_TORCH_NPU_WHEEL": str(tmp_path / "torch_npu.whl"), "ASCEND_ADAPT_CACHE": str(tmp_path / "cache")}
+    environ = {
+        "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(tmp_path / "torch_npu.whl"),
+        "ASCEND_ADAPT_CACHE": str(tmp_path / "cache"),
+    }
     return replace(machine, device="npu-emulated", environ=environ)
 
 
@@ -27,7 +30,11 @@ def test_nothing_is_wrong(host, tmp_path):
     [
         ({"CC": "no-such-compiler"}, "no-such-compiler: is no program on PATH", True),
         ({"ASCEND_ADAPT_TORCH_NPU_WHEEL": ""}, "no torch_npu for torch 2.7.1+cpu is in ", False),
-        ({"ASCEND_ADAPT_TORCH_NPU_WHEEL": "/nowhere.whl"}, "ASCEND_ADAPT_TORCH_NPU_WHEEL=/nowhere.whl: is not a file", True),
+        (
+            {"ASCEND_ADAPT_TORCH_NPU_WHEEL": "/nowhere.whl"},
+            "ASCEND_ADAPT_TORCH_NPU_WHEEL=/nowhere.whl: is not a file",
+            True,
+        ),
     ],
 )
 def test_what_is_missing(changed, what, must_fix, host):

@@ -72,7 +72,9 @@ def test_the_driver_library_is_found_by_ldconfig_too(host):
     assert findings.examine(here) == ()
 
 
-@pytest.mark.parametrize(("version", "count"), [("7.1.0.11.220", 0), ("6.4.3.1.1", 0), ("7.7.0.1.231", 1), ("6.3.0", 1)])
+@pytest.mark.parametrize(
+    ("version", "count"), [("7.1.0.11.220", 0), ("6.4.3.1.1", 0), ("7.7.0.1.231", 1), ("6.3.0", 1)]
+)
 def test_firmware_must_be_within_what_the_driver_accepts(version, count, host):
     host.at("/usr/local/Ascend/firmware/version.info").write_text(f"Version={version}\n")
     found = findings.examine(host)
@@ -95,7 +97,12 @@ def test_a_container_has_no_firmware_folder(host):
         ),
         (Ran(124, "no answer in 20 s"), "npu-smi info ends with exit code 124: no answer in 20 s", True),
         (
-            Ran(0, ascend_host.NPU_SMI.replace("| 1     910B4               | OK     ", "| 1     910B4               | Alarm  ")),
+            Ran(
+                0,
+                ascend_host.NPU_SMI.replace(
+                    "| 1     910B4               | OK     ", "| 1     910B4               | Alarm  "
+                ),
+            ),
             "npu-smi: NPU 1 is Alarm",
             True,
         ),
@@ -117,7 +124,9 @@ def test_nodes_that_are_not_there(host):
 def test_nodes_of_a_group_that_the_user_is_not_in(host):
     stranger = replace(host, uid=os.getuid() + 4000, groups=frozenset({os.getgid() + 4000}))
     found = the_one(stranger)
-    assert found.what.startswith("/dev/davinci0, /dev/davinci1, /dev/davinci_manager, /dev/devmm_svm, /dev/hisi_hdc: -rw-rw----")
+    assert found.what.startswith(
+        "/dev/davinci0, /dev/davinci1, /dev/davinci_manager, /dev/devmm_svm, /dev/hisi_hdc: -rw-rw----"
+    )
     assert "root HwHiAiUser, this user may not open them" in found.what
     assert found.do.startswith("usermod -aG HwHiAiUser <user>")
     assert found.must_fix

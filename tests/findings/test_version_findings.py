@@ -63,7 +63,9 @@ def test_nothing_that_a_patch_covers_must_be_fixed(machine):
             if outcome.state != "armed":
                 continue
             judged += 1
-            here = replace(machine, device=device, versions=installed, outcomes=(outcome,), environ={"DS_ACCELERATOR": device})
+            here = replace(
+                machine, device=device, versions=installed, outcomes=(outcome,), environ={"DS_ACCELERATOR": device}
+            )
             found = [finding for check in versions.CHECKS for finding in check(here)]
             assert [finding.what for finding in found if finding.must_fix] == [], one
     assert judged > 1000
@@ -125,5 +127,7 @@ def test_a_version_that_is_none(machine):
 
 def test_pydantic_1_and_the_releases_that_brought_their_own(machine):
     for deepspeed, pydantic in (("0.9.2", "1.10.27"), ("0.11.2", "2.14.4"), ("0.6.7", "2.14.4")):
-        here = replace(machine, device="cuda", versions={"torch": "2.7.1", "deepspeed": deepspeed, "pydantic": pydantic})
+        here = replace(
+            machine, device="cuda", versions={"torch": "2.7.1", "deepspeed": deepspeed, "pydantic": pydantic}
+        )
         assert list(versions.known_combinations(here)) == []
