@@ -89,8 +89,9 @@ class Machine:
     def owner(self, node: Path) -> str:
         """Return mode, owner and group of ``node``, as in ``crw-rw---- root HwHiAiUser``."""
         told = node.stat()
-        users, groups = self._names("/etc/passwd"), self._names("/etc/group")
-        return f"{stat.filemode(told.st_mode)} {users.get(told.st_uid, told.st_uid)} {groups.get(told.st_gid, told.st_gid)}"
+        user = self._names("/etc/passwd").get(told.st_uid, told.st_uid)
+        group = self._names("/etc/group").get(told.st_gid, told.st_gid)
+        return f"{stat.filemode(told.st_mode)} {user} {group}"
 
     def _names(self, file: str) -> dict[int, str]:
         path = self.at(file)

@@ -216,15 +216,12 @@ def torch_npu(machine: Machine) -> Iterator[Finding]:
     if paired is None or not found or found == paired:
         return
     older = cann_versions.is_older(found, paired)
+    undefined = ", and an older one may lack functions: undefined symbol, at import" if older else ""
+    fitting = [f"torch_npu=={one}" for one in cann_versions.torch_npus_for(found, release(torch))]
     yield Finding(
         f"torch_npu {its} with CANN {found}",
-        f"it was released for CANN {paired}"
-        + (", and an older one may lack functions: undefined symbol, at import" if older else ""),
-        f"install CANN {paired}, or "
-        + (
-            " or ".join(f"torch_npu=={one}" for one in cann_versions.torch_npus_for(found, release(torch)))
-            or "another torch_npu"
-        ),
+        f"it was released for CANN {paired}{undefined}",
+        f"install CANN {paired}, or {' or '.join(fitting) or 'another torch_npu'}",
         bool(older),
     )
 

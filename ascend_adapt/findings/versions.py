@@ -27,7 +27,7 @@ class Combination:
 
 
 COMBINATIONS = (
-    # Read in the sources: 0.7.0 is the first with a configuration of pydantic models, 0.11.2 with deepspeed.pydantic_v1.
+    # Read in the sources: 0.7.0 is the first whose configuration is pydantic's, 0.11.2 the first with pydantic_v1.py.
     Combination(
         ("deepspeed>=0.7,<0.11.2", "pydantic>=2"),
         why="its configuration classes need pydantic 1: 'FieldInfo' object has no attribute 'required'",
