@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +11,8 @@ from types import ModuleType
 import pytest
 
 import ascend_adapt
+from ascend_adapt import findings, status_report
+from ascend_adapt.plugin_manager import PluginManager
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,3 +68,19 @@ def test_ci_runs_the_commands_of_the_readme():
     (commands,) = [block for block in code_blocks("README.md", "") if "make test" in block]
     assert commands.split() == ["make", "demo", "make", "test"]
     assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_what_status_says_in_the_readme_is_what_it_says():
+    (quoted,) = [block for block in code_blocks("README.md", "") if "applied" in block]
+    patches = {f"{one.plugin}.{one.name}": one for one in PluginManager().patches()}
+    outcomes = tuple(patches[name].outcome("applied", "") for name in re.findall(r"(?m)^(\S+)", quoted))
+    assert len(outcomes) == 2
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        status_report.show(status_report.Report("a job", outcomes))
+    assert printed.getvalue().splitlines()[2:] == quoted.splitlines()
+
+
+def test_every_device_of_doctor_is_documented():
+    text = (ROOT / "docs" / "doctor.md").read_text()
+    for device in findings.OF_A_DEVICE:
+        assert device == "cpu" or f"| `{device}` |" in text

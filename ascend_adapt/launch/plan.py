@@ -99,7 +99,7 @@ def local_host(request: Request, device: str, devices_found: int, share: Share |
     if device != "cpu" and nproc > devices_found:
         raise LaunchError(
             f"--nproc {nproc}: found {devices_found} {device} devices — lower it, widen the visible devices, "
-            "or choose --device cpu"
+            f"see `ascend-adapt doctor --device {device}`, or choose --device cpu"
         )
     return Host(LOCALHOST, tuple(range(nproc)))
 
