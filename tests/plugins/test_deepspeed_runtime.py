@@ -581,3 +581,45 @@ assert ours == get_accelerator().device_count(), "without a launcher, as before"
         told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports.rendezvous), "GROUP_RANK": "0"}
     job = run(code, tmp_path, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", **told)
     assert job.returncode == 0, job.stderr
+
+
+@pytest.mark.parametrize(
+    ("listed", "numbers"),
+    [
+        ("9.0a", "9.0+PTX"),
+        ("8.0 9.0a", "8.0;9.0+PTX"),
+        ("9.0;9.0a;10.0f+PTX", "9.0;10.0+PTX"),
+        ("12.0a+PTX", "12.0+PTX"),
+        ("8.6;9.0+PTX", "8.6;9.0+PTX"),
+    ],
+)
+def test_the_cuda_architectures_that_torch_reads_are_read(listed, numbers, monkeypatch):
+    from deepspeed.ops.op_builder.fused_adam import FusedAdamBuilder
+
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", listed)
+    builder = FusedAdamBuilder()
+    builder.jit_mode = True
+    with ascend_adapt.enabled(device="cuda"):
+        assert builder.compute_capability_args() == []
+    # What torch compiles for, which takes the highest one for later devices too.
+    assert os.environ["TORCH_CUDA_ARCH_LIST"] == numbers
+
+
+def test_a_cuda_architecture_by_name_is_that_of_the_devices(monkeypatch):
+    from deepspeed.ops.op_builder.fused_adam import FusedAdamBuilder
+
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "Hopper")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # stand-in of one GPU
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    builder = FusedAdamBuilder()
+    builder.jit_mode = True
+    with pytest.raises(ValueError, match="Hopper"):
+        builder.compute_capability_args()
+    with ascend_adapt.enabled(device="cuda"):
+        builder.compute_capability_args()
+    assert os.environ["TORCH_CUDA_ARCH_LIST"] == "9.0+PTX"
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "Hopper")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with ascend_adapt.enabled(device="cuda"), pytest.raises(RuntimeError, match="found no CUDA devices"):
+        builder.compute_capability_args()
+    assert os.environ["TORCH_CUDA_ARCH_LIST"] == "Hopper"

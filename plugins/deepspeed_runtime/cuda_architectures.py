@@ -1,0 +1,52 @@
+"""TORCH_CUDA_ARCH_LIST as torch reads it, for DeepSpeed's operator builders."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from ascend_adapt import Symptom, wrap
+
+_VARIABLE = "TORCH_CUDA_ARCH_LIST"
+
+
+@wrap(
+    "deepspeed.ops.op_builder.builder:CUDAOpBuilder.compute_capability_args",
+    requires="deepspeed>=0.19",
+    devices="cuda",
+    why="it reads TORCH_CUDA_ARCH_LIST as numbers, and ends in ValueError at 9.0a, which images of current CUDA set, and "
+    "at names such as Hopper",
+    until="DeepSpeed reads what torch reads",
+    without="crash",
+    symptom=Symptom("sorted(ccs, key=lambda cc: tuple(int(part.split('+')[0]) for part in cc.split('.')))"),
+)
+def architectures_in_numbers(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Leave out suffixes, whose instructions no kernel of DeepSpeed's uses; for a name, take the devices' own numbers."""
+    asked = getattr(instance, "_jit_arch_list", None) or os.environ.get(_VARIABLE, "")
+    numbers = in_numbers(asked)
+    if numbers == asked:
+        return wrapped(*args, **kwargs)
+    instance._jit_arch_list = numbers or None
+    before = os.environ.pop(_VARIABLE, None)
+    if numbers:
+        os.environ[_VARIABLE] = numbers
+    try:
+        # On return the variable holds the architectures that torch is to compile for; jit_load restores it.
+        return wrapped(*args, **kwargs)
+    except BaseException:
+        if before is not None:
+            os.environ[_VARIABLE] = before
+        raise
+
+
+def in_numbers(listed: str) -> str:
+    """Return a list of architectures without suffixes, ``9.0a+PTX`` as ``9.0+PTX``; one with a name as ``""``."""
+    words = re.split(r"[;\s]+", listed.strip())
+    found = [re.fullmatch(r"(\d+\.\d+)([a-z]?)(\+PTX)?", word) for word in words]
+    if all(match is not None and not match[2] for match in found):
+        return listed
+    return ";".join(dict.fromkeys(f"{one[1]}{one[3] or ''}" for one in found if one)) if all(found) else ""
+
+
+PATCHES = (architectures_in_numbers,)
