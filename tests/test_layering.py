@@ -14,6 +14,7 @@ MAY_IMPORT = {
     "ascend_adapt": {"ascend_adapt.patches", "ascend_adapt.runtime"},
     "ascend_adapt.errors": set(),
     "ascend_adapt.probe": set(),
+    "ascend_adapt.build_locks": {"ascend_adapt.probe"},
     "ascend_adapt.settings": {"ascend_adapt.kernels"},
     "ascend_adapt.hosts": {"ascend_adapt.patches"},
     "ascend_adapt.other_patchers": {"ascend_adapt.patches"},
@@ -40,6 +41,7 @@ MAY_IMPORT = {
         "ascend_adapt.settings",
     },
     "ascend_adapt.findings": {
+        "ascend_adapt.build_locks",
         "ascend_adapt.emulation.build",
         "ascend_adapt.emulation.cache",
         "ascend_adapt.emulation.wheel",
@@ -107,6 +109,7 @@ MAY_IMPORT = {
     "ascend_adapt.launch.hostfile": set(),
     "ascend_adapt_plugins": {
         "ascend_adapt",
+        "ascend_adapt.build_locks",
         "ascend_adapt.data",
         "ascend_adapt.kernels",
         "ascend_adapt.launch.hostfile",

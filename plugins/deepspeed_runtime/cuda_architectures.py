@@ -15,14 +15,14 @@ _VARIABLE = "TORCH_CUDA_ARCH_LIST"
     "deepspeed.ops.op_builder.builder:CUDAOpBuilder.compute_capability_args",
     requires="deepspeed>=0.19",
     devices="cuda",
-    why="it reads TORCH_CUDA_ARCH_LIST as numbers, and ends in ValueError at 9.0a, which images of current CUDA set, and "
-    "at names such as Hopper",
+    why="it reads TORCH_CUDA_ARCH_LIST as numbers: 9.0a, which current CUDA images set, and names such as Hopper end in "
+    "ValueError",
     until="DeepSpeed reads what torch reads",
     without="crash",
     symptom=Symptom("sorted(ccs, key=lambda cc: tuple(int(part.split('+')[0]) for part in cc.split('.')))"),
 )
 def architectures_in_numbers(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Leave out suffixes, whose instructions no kernel of DeepSpeed's uses; for a name, take the devices' own numbers."""
+    """Leave out suffixes, whose instructions no kernel of DeepSpeed uses; for a name, take the devices' own numbers."""
     asked = getattr(instance, "_jit_arch_list", None) or os.environ.get(_VARIABLE, "")
     numbers = in_numbers(asked)
     if numbers == asked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,16 +58,17 @@ def test_a_shell_script_with_windows_line_ends(machine):
 
 
 def test_a_lock_is_a_problem_unless_a_process_holds_it(machine):
+    machine = replace(machine, now_s=time.time())
     lock = machine.extensions / "op" / "lock"
     lock.parent.mkdir()
     with lock.open("w"):
         os.utime(lock, (machine.now_s - 7200,) * 2)
         (found,) = findings.examine(machine)
-        assert (found.what, found.must_fix) == (f"{lock} is 120 minutes old, held by process {os.getpid()}", False)
+        assert (found.what, found.must_fix) == (f"{lock} is 120 minutes old", False)
     (found,) = findings.examine(machine)
     assert (found.must_fix, found.do.split(",")[0]) == (True, f"rm {lock}")
     # Another host that shares the folder may have just begun.
-    os.utime(lock, (machine.now_s - 30,) * 2)
+    os.utime(lock)
     assert [one.must_fix for one in findings.examine(machine)] == [False]
 
 
