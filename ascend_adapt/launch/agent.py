@@ -20,15 +20,16 @@ from typing import Any
 
 from ascend_adapt import probe
 from ascend_adapt.errors import AdaptError, LaunchError
-from ascend_adapt.launch import environment
+from ascend_adapt.launch import cores, environment, signals
 from ascend_adapt.launch.channel import BEAT_S, LOST_S, Decoder, Kind, Sender, frame, json_frame
 from ascend_adapt.launch.ending import GRACE_S
-from ascend_adapt.launch.guardian import NOT_WAITED_FOR, Assignment, Part
+from ascend_adapt.launch.guardian import Assignment, Part
 from ascend_adapt.launch.plan import Plan, RankCommand
 from ascend_adapt.launch.ports import Ports, is_free
 from ascend_adapt.launch.processes import Identity
 from ascend_adapt.launch.run_directory import RunDirectory
 from ascend_adapt.launch.runner import Run
+from ascend_adapt.launch.signals import NOT_WAITED_FOR, Source
 
 # What two hosts of a job must have alike.
 COMPARED = ("torch", "torch_npu", "deepspeed", "transformers", "megatron-core")
@@ -45,6 +46,7 @@ def main(source: int = 0, sink: int | None = 1, finish: Callable[[], None] | Non
 
     ``sink`` is None where ``source`` is a socket; ``finish`` is called when the last word is said.
     """
+    signals.outlive_passed()
     # Nothing but frames may get into the connection, whoever prints.
     source, sink = os.dup(source), os.dup(source if sink is None else sink)
     # Whoever started it may have left this end non-blocking, and then the last frames would stay here.
@@ -158,6 +160,8 @@ class Agent:
 
     def _check(self, order: Mapping[str, Any], ranks: tuple[RankCommand, ...]) -> None:
         """Say before the start what a rank would fail with."""
+        if not order["oversubscribe"]:
+            cores.check(len(ranks), order["device"])
         home = os.environ.get("ASCEND_HOME_PATH", "")
         if order["device"] == "npu" and not os.path.isdir(home):
             raise LaunchError(
@@ -175,7 +179,7 @@ class Agent:
             self._sender.send(frame(kind, data))
 
     def _listen(self, run: Run) -> None:
-        """Hand down the launcher's signals, and the end of the connection as one."""
+        """Pass on the launcher's signals, and the end of the connection as one."""
         patience: float | None = LOST_S
         while select.select([self._source], [], [], patience)[0]:
             try:
@@ -187,10 +191,10 @@ class Agent:
             for kind, payload in [*self._frames, *self._decoder.feed(data)]:
                 patience = None if kind is Kind.PAUSE else LOST_S
                 if kind is Kind.SIGNAL:
-                    run.send(payload[0])
+                    run.send(payload[0], Source.LAUNCHER)
             self._frames.clear()
         self._is_lost = True
-        run.send(NOT_WAITED_FOR)
+        run.send(NOT_WAITED_FOR, Source.LAUNCHER)
         # The main thread may be in the middle of a last word that nobody takes, and there is no other way out of that.
         time.sleep(_END_S)
         os._exit(1)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ascend_adapt import hosts, probe, settings
 from ascend_adapt.errors import AdaptError, LaunchError, SettingsError
-from ascend_adapt.launch import connecting, environment, fallback, launchers, machines, native, network
+from ascend_adapt.launch import connecting, cores, environment, fallback, launchers, machines, native, network, signals
 from ascend_adapt.launch import plan as planning
 from ascend_adapt.launch import request as requests
 from ascend_adapt.launch import share as shares
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ascend-run` and return its exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    signals.outlive_passed()
     try:
         return _run(requests.parse(arguments), os.environ)
     except AdaptError as error:
@@ -57,8 +58,9 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         request, why = replaced
         say(why)
     _check_target(request)
-    if not request.native and (request.compile or request.profile is not None):
-        raise _Usage("--compile, --profile: are for --native — leave them out, or see what the script itself offers")
+    if not request.native and (request.compile or request.profile is not None or request.exit_signals):
+        options = "--compile, --profile, --exit-signal"
+        raise _Usage(f"{options}: are for --native — leave them out, or see what the script itself offers")
     native_run = native.prepare(request) if request.native else None
     if native_run is not None:
         request = native_run.request
@@ -117,6 +119,8 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
             plan = planning.of_ranks(
                 request, device=label, hosts=hosts, env=env, environ=environ, free_port=free_port, share=share
             )
+            if not several and not request.oversubscribe:
+                cores.check(len(plan.ranks), label)
         trained = native_run.configured(plan.world_size or 1) if native_run is not None else None
         if trained is not None:
             plan = plan.also_set(trained.env)
@@ -150,6 +154,7 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
                     max_restarts=request.max_restarts,
                     strict=request.strict,
                     grace=_grace(request),
+                    oversubscribe=request.oversubscribe,
                 )
             )
         from ascend_adapt.launch import runner

@@ -97,7 +97,9 @@ class OverSsh(Way):
         """Do nothing: each ssh ends with its connection."""
 
     def _start(self, address: str) -> Link:
-        command = ssh.program() if network.is_here(address) else ssh.command(address, self._port)
+        command = ssh.program()
+        if not network.is_here(address):
+            command = [*ssh.OUTLIVES_SIGNALS, *ssh.command(address, self._port)]
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -19,8 +19,9 @@ _LOOK_EVERY_S = 0.02
 
 def steps(first: int, grace: float = GRACE_S) -> list[tuple[float, int]]:
     """Return which signal is due how many seconds after the start; SIGKILL is after ``grace``."""
-    # What a shell starts with & ignores SIGINT for life, and must not cost the whole grace on a Ctrl-C.
-    asked = [(0.0, signal.SIGINT), (grace / 4, signal.SIGTERM)] if first == signal.SIGINT else [(0.0, signal.SIGTERM)]
+    asked = [(0.0, signal.SIGTERM)]
+    if first == signal.SIGINT:
+        asked = [(0.0, signal.SIGINT), (grace * 3 / 4, signal.SIGTERM)]
     return [*asked, (grace, signal.SIGKILL)]
 
 
@@ -30,8 +31,15 @@ class Ending:
     New descendants get the signal that is due as soon as they are seen, so a process that keeps forking gains nothing.
     """
 
-    def __init__(self, first: int, grace: float = GRACE_S, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(
+        self,
+        first: int,
+        grace: float = GRACE_S,
+        now: Callable[[], float] = time.monotonic,
+        needs: Callable[[Identity, int, float], bool | None] = lambda *_: True,
+    ) -> None:
+        """``needs`` says of a process whether it needs a signal that long after the start; None: ask again."""
+        self._now, self._needs = now, needs
         self._began = now()
         self._steps = steps(first, grace)
         self._told: dict[Identity, int] = {}
@@ -45,11 +53,19 @@ class Ending:
         """Signal whom a signal is due; return whether nobody is left, or nothing more can be done."""
         elapsed = self._now() - self._began
         due = [step for step, (after, _) in enumerate(self._steps) if after <= elapsed][-1]
-        number = self._steps[due][1]
+        after, step = self._steps[due]
         self.left = processes.descendants(os.getpid())
         for one in self.left:
-            if self._told.get(one) != number:
-                self._told[one] = number
+            number = step
+            if number == signal.SIGINT and one.ignores(number):
+                number = signal.SIGTERM  # what a shell starts with & ignores SIGINT for life
+            if self._told.get(one) == number:
+                continue
+            needs = number == signal.SIGKILL or self._needs(one, number, elapsed - after)
+            if needs is None:
+                continue
+            self._told[one] = number
+            if needs:
                 one.send(number)
                 if number != signal.SIGKILL:
                     one.send(signal.SIGCONT)  # a stopped process would not see it

@@ -17,15 +17,17 @@ from typing import Any
 
 from ascend_adapt import agreement
 from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch import signals
 from ascend_adapt.launch.channel import BEAT_S, LOST_S, Kind
 from ascend_adapt.launch.connecting import Way
 from ascend_adapt.launch.console import Console, say
 from ascend_adapt.launch.ending import GRACE_S
-from ascend_adapt.launch.guardian import HEEDED, NOT_WAITED_FOR
+from ascend_adapt.launch.guardian import ends_by
 from ascend_adapt.launch.link import Link
 from ascend_adapt.launch.plan import Plan
 from ascend_adapt.launch.processes import Identity, code_name
 from ascend_adapt.launch.run_directory import Job, RunDirectory, write_whole
+from ascend_adapt.launch.signals import NOT_WAITED_FOR, Requests
 
 _LOOK_S = 0.2
 _BEGIN_S = 60.0
@@ -49,6 +51,7 @@ class Mission:
     max_restarts: int = 0
     strict: bool = False
     grace: float = GRACE_S
+    oversubscribe: bool = False
 
 
 class Fleet:
@@ -62,6 +65,7 @@ class Fleet:
         self._attempts = 0
         self._links: list[Link] = []
         self._stop: int | None = None
+        self._requests = Requests()
         self._ending_since: float | None = None
         self._is_over = threading.Event()
         self._facts: dict[int, dict[str, dict[str, str]]] = {}
@@ -152,6 +156,7 @@ class Fleet:
                     "towards": peer,
                     "strict": self._mission.strict,
                     "grace": self._mission.grace,
+                    "oversubscribe": self._mission.oversubscribe,
                     "world_size": self._plan.world_size,
                     "master_addr": self._plan.master_addr,
                     "master_port": self._plan.master_port,
@@ -165,7 +170,7 @@ class Fleet:
         for key, _ in self._selector.select(_LOOK_S):
             if key.data is None:
                 for number in os.read(key.fd, 64):
-                    self._asked_to_stop(number)
+                    self._asked(number)
                 continue
             link: Link = key.data
             for told in link.read(console):
@@ -196,7 +201,7 @@ class Fleet:
         """End all hosts when one has failed."""
         if (self._differ or any(link.has_failed for link in self._links)) and self._ending_since is None:
             self._end(NOT_WAITED_FOR)
-        patience_s = (self._mission.grace if self._stop == signal.SIGTERM else GRACE_S) + _END_S
+        patience_s = self._grace + _END_S
         if self._ending_since is not None and time.monotonic() - self._ending_since > patience_s:
             for link in self._links:
                 if not link.is_over:
@@ -263,22 +268,26 @@ class Fleet:
 
     def _listen(self) -> int:
         """Handle signals from now on; return a descriptor that can be read when one has come."""
-        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in (*HEEDED, signal.SIGTSTP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda *_: None)  # the wakeup pipe tells which it was
+        reader = signals.listen([signal.SIGTSTP])
         self._selector.register(reader, selectors.EVENT_READ, None)
         return reader
 
-    def _asked_to_stop(self, number: int) -> None:
+    def _asked(self, number: int) -> None:
         if number == signal.SIGTSTP:
             self._pause()
-        if number not in HEEDED:
-            return
-        self._end(number)
-        if self._stop is None:
-            self._stop = number
+        elif number in signals.PASSED and self._requests.is_new(number):
+            for link in self._links:
+                if link.has_begun and not link.is_over:
+                    link.signal(number)
+        elif number in signals.END:
+            self._end(number)
+            if self._stop is None:
+                self._stop = number
+                say(ends_by(number, self._grace))
+
+    @property
+    def _grace(self) -> float:
+        return self._mission.grace if self._stop in signals.TIME_TO_SAVE else GRACE_S
 
     def _pause(self) -> None:
         """Stop as Ctrl-Z wants it; the ranks go on."""

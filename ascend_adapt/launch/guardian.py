@@ -1,8 +1,8 @@
 """The guardian: starts the processes of a job on this machine, and outlives them all.
 
 It is a process of its own between the launcher and the ranks. Every orphan below it becomes its child, so nothing gets
-out of sight. It ends the job when a rank fails, when it is told to through the pipe from the launcher, when it gets a
-signal itself, and when that pipe closes because the launcher is gone.
+out of sight. It ends the job when a rank fails, when a signal asks for it that it, its launcher or its agent receives,
+and when the pipe from there closes because the launcher is gone.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ascend_adapt.errors import LaunchError
-from ascend_adapt.launch import failures, processes
+from ascend_adapt.launch import failures, processes, signals
 from ascend_adapt.launch.console import STDERR, STDOUT, say
 from ascend_adapt.launch.ending import GRACE_S, Ending
 from ascend_adapt.launch.environment import BOOTSTRAP
@@ -26,21 +27,20 @@ from ascend_adapt.launch.output import Output
 from ascend_adapt.launch.plan import Plan, RankCommand
 from ascend_adapt.launch.processes import Identity, code_name
 from ascend_adapt.launch.reach import Watch
+from ascend_adapt.launch.recipients import SETTLE_S, Recipients
 from ascend_adapt.launch.run_directory import Job, RunDirectory
+from ascend_adapt.launch.signals import NOT_WAITED_FOR, Requests, Source
 
 if TYPE_CHECKING:
     from ascend_adapt.launch.progress_bar import ProgressBar
 
-NOT_WAITED_FOR = signal.SIGKILL
-"""Said to a guardian: end everything, with the usual grace at most; the launcher is gone, or another host failed."""
-HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _ENDING_LOOK_S = 0.02
 _OUTPUT_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a guardian is to do; ``grace`` is from SIGTERM, where somebody asks for the end by it, to SIGKILL."""
+    """What a guardian is to do; ``grace`` is the time to SIGKILL where the end is asked for by SIGTERM or SIGHUP."""
 
     plan: Plan
     run_dir: RunDirectory
@@ -65,13 +65,17 @@ class Part:
 
 
 class Guardian:
-    """One job on this machine; ``control`` is the pipe from the launcher: a byte is a signal, its end is an end."""
+    """One job on this machine.
+
+    ``control`` is the pipe from the launcher: two bytes are who received a signal and which, its end is an end.
+    """
 
     def __init__(self, assignment: Assignment, control: int, launcher: Identity) -> None:
         self._assignment, self._control = assignment, control
         self._job = Job.here(launcher, Identity.own())
-        self._stop: int | None = None
-        self._hurry = False
+        self._requests = Requests()
+        self._passing: dict[int, float] = {}
+        self._recipients = Recipients(self._job_name(), assignment.run_dir.beacons)
         self._unreached: list[str] = []
         self._failure: Failure | None = None
         self._selector = selectors.DefaultSelector()
@@ -87,7 +91,7 @@ class Guardian:
             return code
         self._write_job()
         code, restarts = self._attempt(0), 0
-        while code and self._stop is None and restarts < self._assignment.max_restarts:
+        while code and self._requests.stop is None and restarts < self._assignment.max_restarts:
             restarts += 1
             say(f"restart {restarts} of {self._assignment.max_restarts}")
             code = self._attempt(restarts)
@@ -98,13 +102,8 @@ class Guardian:
         self._job.write_if_possible(self._assignment.run_dir, grace=self._assignment.grace, **more)
 
     def listen(self) -> None:
-        """Heed signals from now on; those that were ignored at the start of the job stay ignored."""
-        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, *HEEDED):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda *_: None)  # the wakeup pipe tells which it was
-        self._selector.register(reader, selectors.EVENT_READ, "signals")
+        """Respond to signals from now on."""
+        self._selector.register(signals.listen([signal.SIGCHLD]), selectors.EVENT_READ, "signals")
         self._selector.register(self._control, selectors.EVENT_READ, "launcher")
 
     def _attempt(self, restarts: int) -> int:
@@ -114,7 +113,12 @@ class Guardian:
         logs = {rank: self._assignment.run_dir.rank_log(rank) for rank in ranks}
         bar = _progress_bar() if self._assignment.shows_progress else None
         output = Output(logs, append=restarts > 0, bar=bar)
-        running = {self._start(command, output, restarts, bar): command for command in self._assignment.plan.ranks}
+        running: dict[int, RankCommand] = {}
+        for command in self._assignment.plan.ranks:
+            self._wait(0)
+            if self._requests.stop is not None:
+                break
+            running[self._start(command, output, restarts, bar)] = command
         output.begin()
         failure = self._wait_for_end(running)
         left_running = self._end_all(failure)
@@ -122,7 +126,7 @@ class Guardian:
         if failure is None:
             # Another host's failure may have ended this one before it could see its own, earlier one.
             self._failure = failures.first_told(self._assignment.run_dir, began_ns, ranks)
-            return 0 if self._stop is None else 128 + self._stop
+            return 0 if self._requests.stop is None else 128 + self._requests.stop
         first = failures.earliest(self._assignment.run_dir, failure, began_ns)
         if self._assignment.part is None:
             say(first.told(self._assignment.run_dir))
@@ -169,8 +173,9 @@ class Guardian:
     def _wait_for_end(self, running: dict[int, RankCommand]) -> Failure | None:
         """Return the first failure; None after the last success, or if the job is to stop."""
         watch = Watch(self._assignment.run_dir, BOOTSTRAP) if self._assignment.watch_reach else None
-        while running and self._stop is None:
-            self._wait(watch.interval if watch is not None else None)
+        while running and self._requests.stop is None:
+            self._wait(SETTLE_S if self._passing else watch.interval if watch is not None else None)
+            self._pass_on()
             for pid, code in processes.reap():
                 command = running.pop(pid, None)
                 if command is not None and code != 0:
@@ -185,11 +190,14 @@ class Guardian:
 
     def _end_all(self, failure: Failure | None) -> list[Identity]:
         """End everything below this process; return what nothing could end."""
-        is_success = failure is None and self._stop is None
+        stop = self._requests.stop
+        is_success = failure is None and stop is None
         # Ranks that save need each other: after a failure there is nothing to wait for.
-        grace = self._assignment.grace if self._stop == signal.SIGTERM else GRACE_S
-        ending = Ending(signal.SIGINT if self._stop == signal.SIGINT else signal.SIGTERM, grace)
-        self._hurry = False
+        grace = self._assignment.grace if stop in signals.TIME_TO_SAVE else GRACE_S
+        if stop in signals.END and self._assignment.part is None:
+            say(ends_by(stop, grace))
+        first = signal.SIGINT if stop == signal.SIGINT else signal.SIGTERM
+        ending = Ending(first, grace, needs=self._recipients.needs)
         done = ending.look()
         if is_success and ending.left:
             say(f"ends what the job left running: {', '.join(str(one.pid) for one in ending.left)}")
@@ -197,7 +205,7 @@ class Guardian:
             self._wait(_ENDING_LOOK_S)
             for _ in processes.reap():
                 pass
-            if self._hurry:
+            if self._requests.hurry:
                 ending.hurry()
             done = ending.look()
         for _ in processes.reap():
@@ -208,23 +216,38 @@ class Guardian:
         return ending.left
 
     def _wait(self, timeout: float | None) -> None:
-        """Wait for a signal, a word of the launcher or the timeout."""
+        """Wait for a signal, here or at the launcher, or the timeout."""
         for key, _ in self._selector.select(timeout):
-            if key.data == "launcher":
-                data = os.read(key.fd, 64)
-                if not data:
-                    self._selector.unregister(key.fd)
-                    data = bytes([NOT_WAITED_FOR])
-            else:
-                data = os.read(key.fd, 64)
-            for number in data:
-                if number != signal.SIGCHLD:
-                    self._asked_to_stop(number)
+            data = os.read(key.fd, 64)
+            if key.data == "signals":
+                for number in data:
+                    self._asked(number, Source.GUARDIAN)
+                continue
+            if not data:
+                self._selector.unregister(key.fd)
+                data = bytes([Source.PARENT, NOT_WAITED_FOR])
+            for source, number in zip(data[::2], data[1::2], strict=True):
+                self._asked(number, Source(source))
 
-    def _asked_to_stop(self, number: int) -> None:
-        self._hurry = self._stop is not None
-        if self._stop is None:
-            self._stop = number
+    def _asked(self, number: int, source: Source) -> None:
+        if number in signals.PASSED:
+            if self._requests.is_new(number):
+                self._passing[number] = time.monotonic()
+        elif number != signal.SIGCHLD:
+            self._requests.to_end(number, source)
+
+    def _pass_on(self) -> None:
+        """Pass signals to the processes that handle them, once it is known who has received them already."""
+        for number, since in list(self._passing.items()):
+            waited_s = time.monotonic() - since
+            if waited_s < SETTLE_S:
+                continue
+            del self._passing[number]
+            handling = [one for one in processes.descendants(os.getpid()) if one.handles(number)]
+            for one in handling:
+                if self._recipients.needs(one, number, waited_s):
+                    one.send(number)
+            say(passed(number, len(handling)) + (f" ({socket.gethostname()})" if self._assignment.part else ""))
 
 
 def _progress_bar() -> ProgressBar:
@@ -232,3 +255,14 @@ def _progress_bar() -> ProgressBar:
     from ascend_adapt.launch.progress_bar import ProgressBar
 
     return ProgressBar()
+
+
+def ends_by(number: int, grace: float) -> str:
+    """Return what a request to end does."""
+    return f"{signal.Signals(number).name}: ends the job, SIGKILL after {grace:g} s; asked again it does not wait"
+
+
+def passed(number: int, handling: int) -> str:
+    """Return what became of a signal that leaves the job running."""
+    known = f"passed to the processes that handle it, {handling}" if handling else "no process handles it"
+    return f"{signal.Signals(number).name}: the job continues, {known}"

@@ -35,7 +35,9 @@ class NativeRun:
         config, notes = self.recipe.build(world_size)
         asked = self.request
         profile = Profile() if asked.profile is None else read_profile(asked.profile, asked.profile_ranks)
-        return Configured(dataclasses.replace(config, compile=asked.compile, profile=profile), tuple(notes))
+        exit_signals = (*config.exit_signals, *asked.exit_signals)
+        config = dataclasses.replace(config, compile=asked.compile, profile=profile, exit_signals=exit_signals)
+        return Configured(config, tuple(notes))
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,16 @@ class OverPdsh(Way):
         environ.setdefault("PDSH_RCMD_TYPE", "ssh")
         environ["PDSH_SSH_ARGS_APPEND"] = " ".join([environ.get("PDSH_SSH_ARGS_APPEND", ""), *options]).strip()
         # Each line names its host, none may wait for another's end (-f), and a signal is no time to ask (-b).
-        command = ["pdsh", "-b", "-f", str(len(addresses)), "-w", ",".join(addresses), shlex.join(program)]
+        command = [
+            *ssh.OUTLIVES_SIGNALS,
+            "pdsh",
+            "-b",
+            "-f",
+            str(len(addresses)),
+            "-w",
+            ",".join(addresses),
+            shlex.join(program),
+        ]
         self._pdsh = subprocess.Popen(
             command,
             env=environ,

@@ -58,6 +58,22 @@ class Identity:
         stat = _Stat.read(self.pid)
         return stat is not None and stat.start == self.start and bool(stat.flags & _PF_FORKNOEXEC)
 
+    def handles(self, number: int) -> bool:
+        """Return whether it has a handler for a signal."""
+        return self._is_in("SigCgt", number)
+
+    def ignores(self, number: int) -> bool:
+        """Return whether a signal does nothing to it."""
+        return self._is_in("SigIgn", number)
+
+    def _is_in(self, which: str, number: int) -> bool:
+        try:
+            lines = Path(f"/proc/{self.pid}/status").read_text(errors="replace").splitlines()
+        except OSError:
+            return False
+        (mask,) = (line.split()[1] for line in lines if line.startswith(f"{which}:"))
+        return bool(int(mask, 16) >> (number - 1) & 1)
+
     def send(self, number: int) -> None:
         """Send it a signal; nothing happens if it is gone, whoever has its pid by now."""
         try:
@@ -76,6 +92,15 @@ class Identity:
             pass
         finally:
             os.close(handle)
+
+
+def environment(pid: int) -> dict[str, str]:
+    """Return the variables that a process was started with, none if it is gone or another user's."""
+    try:
+        words = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).split("\0")
+    except OSError:
+        return {}
+    return dict(word.partition("=")[::2] for word in words if word)
 
 
 def descendants(of: int) -> list[Identity]:

@@ -13,11 +13,13 @@ from types import ModuleType, TracebackType
 from ascend_adapt import runtime
 from ascend_adapt.errors import AdaptError
 from ascend_adapt.launch import failures, member
+from ascend_adapt.launch.bootstrap import _ascend_adapt_signals
 
 
 def main(argv: Sequence[str]) -> None:
     """Run ``[-m] target [arguments ...]``; on an error of this package print it and exit with code 1."""
     is_module, rest = argv[0] == "-m", list(argv[1:] if argv[0] == "-m" else argv)
+    _ascend_adapt_signals.outlive_passed()  # without a bootstrap, under --no-adapt
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)  # as on a terminal: the launcher passes it on line by line

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from ascend_adapt.emulation import SOCS
 from ascend_adapt.launch.compile_mode import MODES
+from ascend_adapt.launch.cores import ALWAYS_ALLOWED, RANKS_A_CORE
 
 DEVICES = ("auto", "npu", "cuda", "cpu", "npu-emulated")
 FORMS = ("script", "module", "command")
@@ -21,6 +22,7 @@ ascend-run [options] script.py [script arguments ...]
        ascend-run [options] COMMAND [arguments ...]
        ascend-run [options] --native neox|megatron|oneflow [that dialect's own arguments ...]"""
 
+EXIT_SIGNALS = ("SIGUSR1", "SIGUSR2")
 LAUNCHERS = ("auto", "local", "ssh", "pdsh")
 
 NUMERICS = ("upstream", "exact")
@@ -73,6 +75,8 @@ class Request:
     npu_compile_mode: str = "keep"
     adapt: bool = True
     pass_local_rank: bool = False
+    oversubscribe: bool = False
+    exit_signals: tuple[str, ...] = ()
     max_restarts: int = 0
     grace: float | None = None
     compile: bool = False
@@ -146,6 +150,8 @@ def parse(argv: Sequence[str]) -> Request:
         npu_compile_mode=known.npu_compile_mode,
         adapt=not known.no_adapt,
         pass_local_rank=known.pass_local_rank,
+        oversubscribe=known.oversubscribe,
+        exit_signals=tuple(known.exit_signal),
         max_restarts=known.max_restarts,
         grace=known.grace,
         compile=known.compile,
@@ -165,6 +171,7 @@ def without_effect_on_a_command(request: Request) -> list[str]:
         "--master-addr": request.master_addr,
         "--master-port": request.master_port,
         "--pass-local-rank": request.pass_local_rank,
+        "--oversubscribe": request.oversubscribe,
         "--hostfile": request.hostfile,
         "--include": request.include,
         "--exclude": request.exclude,
@@ -234,6 +241,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--no-adapt", action="store_true", help="start the job without any patch")
     add("--pass-local-rank", action="store_true", help="add --local_rank=N to the script's arguments")
+    add("--oversubscribe", action="store_true", help=_OVERSUBSCRIBE)
+    add("--exit-signal", action="append", default=[], choices=EXIT_SIGNALS, help=_EXIT_SIGNAL)
     add("--max-restarts", type=_at_least_zero, default=0, metavar="N", help="restart all ranks up to N times")
     add("--grace", type=_seconds, metavar="SECONDS", help=_GRACE)
     add("--compile", action="store_true", help="with --native: torch.compile makes code of the model's blocks")
@@ -254,6 +263,8 @@ def _parser() -> argparse.ArgumentParser:
 
 _NNODES = "machines of the job, where the same command is started on each; no ssh"
 _GRACE = "from SIGTERM to SIGKILL, where the job is asked to end (default: 10; 600 of a native run that saves)"
+_OVERSUBSCRIBE = f"allow more than {RANKS_A_CORE} ranks a core ({ALWAYS_ALLOWED} on any machine) on a CPU"
+_EXIT_SIGNAL = "with --native: end after the checkpoint that is saved at this signal (default: continue)"
 _NPROC = "ranks on this machine (default: the devices found, 1 on a CPU)"
 
 

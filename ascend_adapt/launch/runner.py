@@ -1,4 +1,4 @@
-"""The launcher's part of a running job: it puts a guardian between itself and the ranks, and hands signals down."""
+"""The launcher's part of a running job: it puts a guardian between itself and the ranks, and passes signals on."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import traceback
 from collections.abc import Mapping
 
 from ascend_adapt.errors import AdaptError
-from ascend_adapt.launch import ending, guardian, processes
+from ascend_adapt.launch import ending, processes, signals
 from ascend_adapt.launch.console import say
 from ascend_adapt.launch.guardian import Assignment, Guardian
 from ascend_adapt.launch.processes import Identity
+from ascend_adapt.launch.signals import Source
 
 
 class Run:
-    """A guardian at work below this process, which hands signals down to it.
+    """A guardian at work below this process, which passes signals on to it.
 
     If the guardian is killed, its ranks die with it and what they left becomes a child of this process, which ends it.
     """
@@ -30,7 +31,7 @@ class Run:
         sys.stdout.flush()
         sys.stderr.flush()
         # A signal that comes between fork and the handlers waits, and is handled by the one it was sent to.
-        before: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, guardian.HEEDED))
+        before: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, signals.HEEDED))
         self._pid = os.fork()
         if self._pid == 0:
             os.close(self._writer)
@@ -38,16 +39,16 @@ class Run:
                 os.dup2(descriptor, number)
             _guard(Guardian(assignment, reader, launcher), before)
         os.close(reader)
-        for number in guardian.HEEDED:
+        for number in signals.HEEDED:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda number, frame: self.send(number))
+                signal.signal(number, lambda number, frame: self.send(number, Source.PARENT))
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def send(self, number: int) -> None:
-        """Hand a signal down."""
+    def send(self, number: int, source: Source) -> None:
+        """Pass on a signal that ``source`` has received."""
         # Where the guardian is gone, waitpid says so.
         with contextlib.suppress(OSError):
-            os.write(self._writer, bytes([number]))
+            os.write(self._writer, bytes([source, number]))
 
     def wait(self) -> int:
         """Wait for the end and return the exit code."""
@@ -68,7 +69,7 @@ def _guard(guard: Guardian, mask: set[int]) -> None:
     """Be the guardian; never returns into the launcher's code."""
     code = 1
     try:
-        os.setsid()  # a Ctrl-C is the launcher's to hand down
+        os.setsid()  # a Ctrl-C is the launcher's to pass on
         guard.listen()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = guard.run()

@@ -13,6 +13,11 @@ CONNECT_S = 20
 _PACKAGES = str(Path(__file__).parents[2])
 
 
+# A scheduler signals every process of a job. Without its connection a host would end its ranks in the middle of a save;
+# ssh keeps ignored what is ignored when it starts.
+OUTLIVES_SIGNALS = ("sh", "-c", "trap '' HUP INT QUIT TERM USR1 USR2; exec \"$@\"", "sh")
+
+
 def program(start: str = "from ascend_adapt.launch.agent import main; main()") -> list[str]:
     """Return the command of an agent: the interpreter of this process, at the same path there.
 

@@ -297,6 +297,7 @@ class Checkpoint:
 class TrainConfig:
     """One run. ``eval_interval`` 0 evaluates never; ``exit_interval`` stops after a save, None does not.
 
+    ``exit_signals``: SIGUSR1, SIGUSR2, after which it saves and ends; otherwise it saves and continues.
     ``compile``: torch.compile makes code of the blocks, for this device.
     """
 
@@ -316,6 +317,7 @@ class TrainConfig:
     eval_iterations: int = 100
     exit_interval: int | None = None
     exit_duration_minutes: float | None = None
+    exit_signals: tuple[str, ...] = ()
     seed: int = 1234
     compile: bool = False
     profile: Profile = field(default_factory=Profile)

@@ -88,10 +88,10 @@ class Run:
         self.trainer = Trainer(config, mesh)
         self.progress, told = load(self.trainer, self.token_files)
         self._say(told)
-        self.interruption, self.watch = Interruption(), Watch(mesh)
+        self.interruption, self.watch = Interruption(config.exit_signals), Watch(mesh)
         self.times = StepTimes(mesh, [] if config.compile else self.trainer.decoders)
         self.profiler = Profiler(config.profile, mesh, run_dir)
-        self.votes = 0
+        self.votes = self.votes_to_save = 0
         self.saver: Saver | None = None
         if config.checkpoint.save is not None:
             self.saver = Saver(self.trainer, Path(config.checkpoint.save), self.token_files)
@@ -108,7 +108,7 @@ class Run:
         self.began = time.monotonic()
 
     def to_the_end(self) -> None:
-        """Train until the last iteration, or until the configuration or SIGTERM says to stop; then save.
+        """Train until the last iteration, or until the configuration or a signal says to stop; then save.
 
         Raises:
             TrainingError: a run that cannot go on, or a checkpoint that could not be written.
@@ -184,7 +184,9 @@ class Run:
             reason = self._reason_to_stop(iteration)
             if self.valid is not None and iteration % config.eval_interval == 0 and not self.votes:
                 self.log.evaluation(iteration, "valid", self.evaluate(self.valid))
-            if state.due(config, iteration):
+            if self.votes_to_save:
+                self._answer_save_request(iteration)
+            if state.due(config, iteration) or (self.votes_to_save and self.saver is not None):
                 self.save()
                 saved = iteration
             if reason is not None:
@@ -204,8 +206,15 @@ class Run:
         self.times.step(time.perf_counter() - began)
         rate = learning_rate(config.schedule, before.scheduled)
         decay = weight_decay(config.schedule, config.optimizer.weight_decay, before.scheduled)
-        done = self.trainer.step(batch, micro_batches, rate, decay, votes_to_stop=self.interruption.asked or self._late)
-        self.votes = done.votes
+        done = self.trainer.step(
+            batch,
+            micro_batches,
+            rate,
+            decay,
+            votes_to_stop=self.interruption.asked_to_stop or self._late,
+            votes_to_save=self.interruption.asked_to_save,
+        )
+        self.votes, self.votes_to_save = done.votes, done.votes_to_save
         self._say(self.watch.told(before.iteration + 1, done))
         self._say(self.profiler.after(before.iteration + 1))
         if self.saver is not None:
@@ -260,11 +269,18 @@ class Run:
             )
         self.log.say(f"saving {self.saver.save(self.progress)}")
 
+    def _answer_save_request(self, iteration: int) -> None:
+        self.interruption.forget_save_requests()
+        if self.saver is None:
+            self.log.say(f"asked to save by a signal after iteration {iteration}: nothing is saved without --save")
+        else:
+            self.log.say(f"asked to save by a signal after iteration {iteration}: the run continues")
+
     def _reason_to_stop(self, iteration: int) -> str | None:
         """Return the same on every rank."""
         if self.config.exit_interval and iteration % self.config.exit_interval == 0:
             return "as asked"
-        return "as SIGTERM or the time limit asks" if self.votes else None
+        return "as a signal or the time limit asks" if self.votes else None
 
     @property
     def _late(self) -> bool:

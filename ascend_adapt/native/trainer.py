@@ -36,6 +36,8 @@ class Step:
     num_zeros: float | None = None
     votes: int = 0
     """Ranks that asked for an end."""
+    votes_to_save: int = 0
+    """Ranks that asked for a checkpoint."""
     spoiled: tuple[str, ...] = ()
     """This rank's parameters whose gradients were not finite."""
     spoiled_weights: tuple[str, ...] = ()
@@ -60,11 +62,19 @@ class Trainer:
         seed_dropout(config.seed, mesh)
 
     def step(
-        self, batch: Batch, micro_batches: int, lr: float, weight_decay: float, *, votes_to_stop: bool = False
+        self,
+        batch: Batch,
+        micro_batches: int,
+        lr: float,
+        weight_decay: float,
+        *,
+        votes_to_stop: bool = False,
+        votes_to_save: bool = False,
     ) -> Step:
         """Train on this data-parallel rank's part of one global batch.
 
-        ``votes_to_stop``: the run should end after this step; every rank learns how many want that.
+        ``votes_to_stop``: the run should end after this step, ``votes_to_save``: a checkpoint should be saved; every
+        rank learns how many ranks want that.
 
         Raises:
             TrainingError: an overflow at the smallest loss scale, by DeepSpeed's rule.
@@ -83,7 +93,7 @@ class Trainer:
         norms = gradients.norms(self.parameters)
         # Once the optimizer has taken such gradients all weights are as bad, and the first is not to be found.
         weights = gradients.weight_norms(self.parameters)
-        marks = (votes_to_stop, overflowed)
+        marks = (votes_to_stop, overflowed, votes_to_save)
         reduced = gradients.reduced(norms, loss, marks, self.mesh)
         norm = reduced[0]
         logging = self.config.logging
@@ -97,7 +107,7 @@ class Trainer:
             self.optimizer.step(lr, weight_decay)
         self.optimizer.clear_gradients()
         self.scaler.update(skipped)
-        norm_told, loss_told, votes_told, _ = reduced.tolist()
+        norm_told, loss_told, votes_told, _, saves_told = reduced.tolist()
         is_bad = not (math.isfinite(norm_told) and math.isfinite(loss_told))
         return Step(
             loss_told,
@@ -107,6 +117,7 @@ class Trainer:
             params_norm=params_norm if logging.log_params_norm else None,
             num_zeros=num_zeros if logging.log_num_zeros else None,
             votes=round(votes_told),
+            votes_to_save=round(saves_told),
             spoiled=norms.not_finite() if is_bad else (),
             spoiled_weights=weights.not_finite() if is_bad else (),
         )

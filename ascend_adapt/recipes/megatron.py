@@ -85,8 +85,19 @@ def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]
         eval_iterations=options("eval_iters", 100),
         exit_interval=options("exit_interval"),
         exit_duration_minutes=options("exit_duration_in_mins"),
+        exit_signals=_exit_signals(options),
         seed=options("seed"),
     )
+
+
+def _exit_signals(options: Options) -> tuple[str, ...]:
+    """Return the signals of --exit-signal; SIGTERM always ends a native run after a save."""
+    if not options("exit_signal_handler", False):
+        return ()
+    name = options("exit_signal", "SIGTERM")
+    if name not in ("SIGTERM", "SIGUSR1", "SIGUSR2"):
+        raise ConfigError(f"--exit-signal: {name}, expected SIGTERM, SIGUSR1 or SIGUSR2 — choose one of them")
+    return () if name == "SIGTERM" else (name,)
 
 
 def _deepspeed(options: Options, notes: list[str]) -> dict[str, Any]:

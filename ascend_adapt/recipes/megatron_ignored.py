@@ -60,7 +60,6 @@ IGNORED = {
         use_pytorch_profiler wandb_save_dir record_memory_history memory_snapshot_path
         check_for_nan_in_loss_and_grad check_for_spiky_loss check_for_large_grads
         check_weight_hash_across_dp_replicas_interval rerun_mode""",
-    "the launcher ends a run at a signal, and what was saved before is kept": "exit_signal_handler",
     "it is about tasks other than training a GPT": """
         bert_binary_head bert_embedder_type biencoder_projection_dim classes_fraction data_per_class_fraction
         decoder_seq_length dino_bottleneck_size ict_head_size img_dim img_h img_w indexer_batch_size

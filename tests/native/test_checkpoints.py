@@ -286,7 +286,7 @@ def test_sigterm_saves_and_ends_and_the_run_goes_on_bit_for_bit(settings, tmp_pa
     loop.train(settings, "unused", first)
     assert signal.getsignal(signal.SIGTERM) is before
     assert len(first.steps) == 4
-    assert first.said[-1] == "stopping after iteration 4, as SIGTERM or the time limit asks"
+    assert first.said[-1] == "stopping after iteration 4, as a signal or the time limit asks"
     then = run(settings)
     assert then.said[0] == f"going on from {tmp_path / 'saved' / 'iter_0000004'}, iteration 4"
     assert first.losses + then.losses == whole.losses

@@ -240,7 +240,7 @@ def test_the_time_limit(settings, tmp_path):
     assert len(told.steps) == 1
     assert told.said[-2:] == [
         f"saving {tmp_path / 'saved' / 'iter_0000001'}",
-        "stopping after iteration 1, as SIGTERM or the time limit asks",
+        "stopping after iteration 1, as a signal or the time limit asks",
     ]
 
 

@@ -12,6 +12,8 @@ import sys
 from _thread import get_ident
 from importlib.machinery import ModuleSpec, PathFinder
 
+import _ascend_adapt_signals
+
 TYPE_CHECKING = False  # importing typing would cost every process of the job a millisecond
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,6 +81,7 @@ def _begin() -> None:
         _claim_rank()
     if os.environ.get("ASCEND_ADAPT_NPU_COMPILE_MODE"):
         _set_compile_mode()
+    _ascend_adapt_signals.outlive_passed()
     _leave_beacon()
     roots = frozenset(os.environ.get("ASCEND_ADAPT_TARGETS", "").split(",")) - {""}
     if not roots.isdisjoint(sys.modules):
@@ -151,9 +154,13 @@ def _leave_beacon() -> None:
     beacon = _beacon()
     if beacon:
         try:
-            os.close(os.open(beacon, os.O_CREAT | os.O_WRONLY, 0o644))
+            descriptor = os.open(beacon, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
         except OSError:
             return  # the run directory is gone or full: the launcher names this process, it need not stop for that
+        if os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0] == str(os.getpid()):
+            _ascend_adapt_signals.keep_received(descriptor)
+        else:
+            os.close(descriptor)
 
 
 def _withdraw_beacon() -> None:

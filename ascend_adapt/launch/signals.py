@@ -1,0 +1,96 @@
+"""Which signals a job responds to, and when one is a new request rather than the same one once more.
+
+A scheduler signals every process of a job at once, so one request reaches a guardian several times: directly, through
+the launcher or agent that it is a child of, and through the launcher on another host.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+
+END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Ask for the end of the job."""
+PASSED = (signal.SIGUSR1, signal.SIGUSR2)
+"""Passed to the processes that handle them; the job continues."""
+HEEDED = (*END, *PASSED)
+TIME_TO_SAVE = (signal.SIGTERM, signal.SIGHUP)
+"""Those after which ``--grace`` counts: nobody waits at a terminal for the end."""
+NOT_WAITED_FOR = signal.SIGKILL
+"""Sent to a guardian: end everything, with the default grace at most; the launcher is gone, or another host failed."""
+
+_TYPED = (signal.SIGINT, signal.SIGQUIT)
+# srun forwards what slurmstepd has sent to every process already; systemd can send SIGHUP right after SIGTERM.
+_REPEAT_S = 2.0
+# timeout(1) signals its child and then its process group. Nobody types Ctrl-C twice as fast.
+_TYPED_REPEAT_S = 0.2
+
+
+class Source(IntEnum):
+    """Which process received a signal."""
+
+    GUARDIAN = 0
+    PARENT = 1
+    """The launcher, or the agent, of which the guardian is a child."""
+    LAUNCHER = 2
+    """The launcher of a job on several hosts."""
+
+
+class Requests:
+    """The requests that one process knows of."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.stop: int | None = None
+        """The signal that asked for the end first."""
+        self.hurry = False
+        """Whether somebody has asked again, and does not want to wait."""
+        self._now = now
+        self._first: dict[Source, tuple[int, float]] = {}
+        self._passed: dict[int, float] = {}
+
+    def to_end(self, number: int, source: Source) -> None:
+        """Count a request to end. Only one that reaches the same process again, later, is a second request."""
+        earlier = self._first.get(source)
+        if earlier is None:
+            self._first[source] = (number, self._now())
+        if self.stop is None:
+            self.stop = number
+        elif number == NOT_WAITED_FOR or (earlier is not None and not self._repeats(number, *earlier)):
+            self.hurry = True
+
+    def is_new(self, number: int) -> bool:
+        """Return whether a signal of ``PASSED`` is a new request, whoever received it."""
+        now = self._now()
+        if now - self._passed.get(number, -_REPEAT_S) < _REPEAT_S:
+            return False
+        self._passed[number] = now
+        return True
+
+    def _repeats(self, number: int, first: int, since: float) -> bool:
+        passed_s = self._now() - since
+        if number in _TYPED:
+            return number == first and passed_s < _TYPED_REPEAT_S
+        return passed_s < _REPEAT_S
+
+
+def outlive_passed() -> None:
+    """Until the job has begun there is nobody to pass a signal to; it must not end the launcher."""
+    for number in PASSED:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda *_: None)
+
+
+def listen(others: Iterable[int] = ()) -> int:
+    """Return a descriptor from which the number of each signal can be read, one byte a signal.
+
+    A signal that is ignored when this process starts stays ignored.
+    """
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in (*HEEDED, *others):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # the descriptor says which it was
+    return reader
