@@ -62,7 +62,9 @@ class Interruption:
             # What is pending comes now, and to the handler still.
             signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
             for number, before in self._before.items():
-                signal.signal(number, before)
+                # Only SIGTERM ends a process of a job by default, as far as Python does not know.
+                is_harmless = number != signal.SIGTERM and before is signal.SIG_DFL
+                signal.signal(number, signal.SIG_IGN if is_harmless else before)
             self._before = {}
 
     def _take_pending(self) -> None:

@@ -14,6 +14,9 @@ class StandIn:
     def __init__(self, ends_on):
         self.ends_on, self.pid, self.got = ends_on, 4711, []
 
+    def ignores(self, number):
+        return False
+
     def send(self, number):
         if number != signal.SIGCONT:
             self.got.append(number)
@@ -43,7 +46,7 @@ def test_each_step_is_taken_once_and_late_comers_get_the_one_that_is_due(job):
     work = Ending(signal.SIGINT, now=lambda: clock[0])
     work.look()
     work.look()
-    clock[0] = GRACE_S / 2
+    clock[0] = GRACE_S * 3 / 4
     there.append(young := StandIn(signal.SIGKILL))
     work.look()
     clock[0] = GRACE_S
@@ -82,4 +85,4 @@ def test_the_grace_is_ten_seconds():
 
 def test_a_longer_grace_moves_the_last_signals_only():
     assert steps(signal.SIGTERM, 60.0) == [(0.0, signal.SIGTERM), (60.0, signal.SIGKILL)]
-    assert steps(signal.SIGINT, 60.0) == [(0.0, signal.SIGINT), (15.0, signal.SIGTERM), (60.0, signal.SIGKILL)]
+    assert steps(signal.SIGINT, 60.0) == [(0.0, signal.SIGINT), (45.0, signal.SIGTERM), (60.0, signal.SIGKILL)]

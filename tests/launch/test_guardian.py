@@ -17,8 +17,10 @@ import pytest
 
 from ascend_adapt.launch import guardian
 from ascend_adapt.launch.ending import GRACE_S
-from ascend_adapt.launch.guardian import NOT_WAITED_FOR, Assignment, Guardian
+from ascend_adapt.launch.guardian import Assignment, Guardian
 from ascend_adapt.launch.processes import Identity
+from ascend_adapt.launch.run_directory import RunDirectory
+from ascend_adapt.launch.signals import NOT_WAITED_FOR
 
 # Says who it is, and has a child in its own session; both stay until they are ended.
 LASTING = """
@@ -372,16 +374,23 @@ def test_the_grace_that_was_asked_for(background, tmp_path, more):
 
 
 @pytest.mark.parametrize(
-    ("stop", "grace"), [(signal.SIGTERM, 60.0), (signal.SIGINT, GRACE_S), (NOT_WAITED_FOR, GRACE_S), (None, GRACE_S)]
+    ("stop", "grace"),
+    [
+        (signal.SIGTERM, 60.0),
+        (signal.SIGHUP, 60.0),
+        (signal.SIGINT, GRACE_S),
+        (NOT_WAITED_FOR, GRACE_S),
+        (None, GRACE_S),
+    ],
 )
-def test_only_who_asks_by_sigterm_waits_for_a_save(monkeypatch, stop, grace):
+def test_only_who_asks_by_sigterm_or_sighup_waits_for_a_save(monkeypatch, tmp_path, stop, grace):
     """After a failure, here or on another host, ranks that wait for each other would use up all of it."""
     seen = []
 
     class Over:
         left: ClassVar = []
 
-        def __init__(self, first, grace):
+        def __init__(self, first, grace, needs):
             seen.append(grace)
 
         def look(self):
@@ -389,8 +398,8 @@ def test_only_who_asks_by_sigterm_waits_for_a_save(monkeypatch, stop, grace):
 
     monkeypatch.setattr(guardian, "Ending", Over)
     reader, writer = os.pipe()
-    work = Guardian(Assignment(SimpleNamespace(ranks=()), None, grace=60.0), reader, Identity.own())
-    work._stop = stop
+    work = Guardian(Assignment(SimpleNamespace(ranks=()), RunDirectory(tmp_path), grace=60.0), reader, Identity.own())
+    work._requests.stop = stop
     work._end_all(None)
     os.close(reader)
     os.close(writer)

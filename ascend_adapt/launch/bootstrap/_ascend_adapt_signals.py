@@ -5,7 +5,7 @@ Standard library only, and only what is built into the interpreter: every Python
 
 from __future__ import annotations
 
-import _signal  # signal itself would import enum
+import _signal  # type: ignore[import-not-found]  # signal itself would import enum
 import faulthandler
 import os
 

@@ -12,7 +12,7 @@ import sys
 from _thread import get_ident
 from importlib.machinery import ModuleSpec, PathFinder
 
-import _ascend_adapt_signals
+import _ascend_adapt_signals  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False  # importing typing would cost every process of the job a millisecond
 if TYPE_CHECKING:
