@@ -9,7 +9,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean
+.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean signals
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -88,6 +88,10 @@ hosts: install
 	test -e data/stdlib_text_document.bin || $(MAKE) demo
 	$(BIN)/python tests/launch/hosts/demo.py data/stdlib_text_document
 	$(BIN)/python tests/launch/hosts/torture.py --runs 50 --cuts 10 --seed $(SEED)
+
+# Every signal to every receiver of a job; the rows on two hosts need root, as `make hosts`.
+signals: install
+	$(BIN)/python tests/launch/signal_table.py --write docs/reliability.md
 
 bench-startup: install
 	$(BIN)/python bench/startup.py

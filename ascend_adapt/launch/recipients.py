@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ascend_adapt.launch import processes
 from ascend_adapt.launch.processes import Identity
+from ascend_adapt.launch.signals import END
 
 SETTLE_S = 0.2
 """Whoever signals every process of a job is done after that."""
@@ -16,7 +17,7 @@ _RECENT_S = 2.0
 class Recipients:
     """The processes below a guardian, which its job is named after, seen from there.
 
-    ``beacons`` is the folder in which each rank that runs Python keeps the signals that its handlers have received.
+    ``beacons`` is the folder in which each Python process keeps the signals that its handlers have received.
     """
 
     def __init__(self, job: str, beacons: Path) -> None:
@@ -49,4 +50,5 @@ class Recipients:
             received, changed = beacon.read_bytes(), beacon.stat().st_mtime
         except OSError:
             return False
-        return received[-1:] == bytes([number]) and time.time() - changed < _RECENT_S
+        alike = END if number in END else (number,)  # the end is asked for by SIGTERM after a SIGHUP too
+        return bool(received) and received[-1] in alike and time.time() - changed < _RECENT_S

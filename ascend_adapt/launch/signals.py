@@ -58,7 +58,7 @@ class Requests:
             self._first[source] = (number, self._now())
         if self.stop is None:
             self.stop = number
-        elif number == NOT_WAITED_FOR or (earlier is not None and not self._repeats(number, *earlier)):
+        elif number == NOT_WAITED_FOR or (earlier is not None and not self._repeats(number, source, *earlier)):
             self.hurry = True
 
     def is_new(self, number: int) -> bool:
@@ -69,9 +69,9 @@ class Requests:
         self._passed[number] = now
         return True
 
-    def _repeats(self, number: int, first: int, since: float) -> bool:
+    def _repeats(self, number: int, source: Source, first: int, since: float) -> bool:
         passed_s = self._now() - since
-        if number in _TYPED:
+        if number in _TYPED and source != Source.GUARDIAN:  # which has a session of its own, without a terminal
             return number == first and passed_s < _TYPED_REPEAT_S
         return passed_s < _REPEAT_S
 

@@ -9,21 +9,22 @@ from collections.abc import Iterable
 from types import FrameType, TracebackType
 from typing import Any
 
-_NOTED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_END = (signal.SIGTERM, signal.SIGHUP)
+_NOTED = (*_END, signal.SIGUSR1, signal.SIGUSR2)
 # What asks for a save reaches each rank at its own time, some after another rank has asked for the same save.
 _ONE_REQUEST_S = 2.0
 
 
 class Interruption:
-    """While it is entered SIGTERM, SIGUSR1 and SIGUSR2 end nothing; it notes that they have come.
+    """While it is entered SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 end nothing; it notes that they have come.
 
     Launchers and schedulers send them to every process of a job. So they are blocked, which what is started meanwhile
     inherits, a handler would not be: a compiler that they end would end the step, and what was not saved with it.
     """
 
     def __init__(self, exit_signals: Iterable[str] = ()) -> None:
-        """SIGTERM, and the names of ``exit_signals``, ask for the end; the others for a checkpoint."""
-        self._ends = {signal.SIGTERM, *(signal.Signals[name] for name in exit_signals)}
+        """SIGTERM and SIGHUP, and the names of ``exit_signals``, ask for the end; the others for a checkpoint."""
+        self._ends = {*_END, *(signal.Signals[name] for name in exit_signals)}
         self._came: set[int] = set()
         self._answered = -_ONE_REQUEST_S
         self._before: dict[int, Any] = {}
@@ -53,8 +54,9 @@ class Interruption:
         # Python lets no other thread handle signals.
         if threading.current_thread() is threading.main_thread():
             # A thread of before does not block them; what it is given comes to the handler.
-            self._before = {number: signal.signal(number, self._take_note) for number in _NOTED}
-            self._blocked = set(signal.pthread_sigmask(signal.SIG_BLOCK, _NOTED))
+            noted = [number for number in _NOTED if signal.getsignal(number) is not signal.SIG_IGN]  # by nohup
+            self._before = {number: signal.signal(number, self._take_note) for number in noted}
+            self._blocked = set(signal.pthread_sigmask(signal.SIG_BLOCK, noted))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -62,13 +64,13 @@ class Interruption:
             # What is pending comes now, and to the handler still.
             signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
             for number, before in self._before.items():
-                # Only SIGTERM ends a process of a job by default, as far as Python does not know.
-                is_harmless = number != signal.SIGTERM and before is signal.SIG_DFL
+                # In a job these are ignored from the start, which Python's record does not say.
+                is_harmless = number not in _END and before is signal.SIG_DFL
                 signal.signal(number, signal.SIG_IGN if is_harmless else before)
             self._before = {}
 
     def _take_pending(self) -> None:
-        while self._before and (pending := signal.sigtimedwait(_NOTED, 0)) is not None:
+        while self._before and (pending := signal.sigtimedwait(self._before, 0)) is not None:
             self._came.add(pending.si_signo)
 
     def _take_note(self, number: int, frame: FrameType | None) -> None:

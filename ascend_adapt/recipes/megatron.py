@@ -91,7 +91,7 @@ def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]
 
 
 def _exit_signals(options: Options) -> tuple[str, ...]:
-    """Return the signals of --exit-signal; SIGTERM always ends a native run after a save."""
+    """Return the signals of --exit-signal; SIGTERM and SIGHUP always end a native run after a save."""
     if not options("exit_signal_handler", False):
         return ()
     name = options("exit_signal", "SIGTERM")

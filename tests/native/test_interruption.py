@@ -23,10 +23,10 @@ def handler():
 
 def test_it_is_noted_and_only_while_entered(handler):
     with Interruption() as interruption:
-        assert not interruption.asked
+        assert not interruption.asked_to_stop
         os.kill(os.getpid(), signal.SIGTERM)
-        assert interruption.asked
-    assert interruption.asked
+        assert interruption.asked_to_stop
+    assert interruption.asked_to_stop
     assert handler == []
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     os.kill(os.getpid(), signal.SIGTERM)
@@ -41,8 +41,24 @@ def test_one_that_another_thread_is_given_is_noted(handler):
         signal.pthread_kill(thread.ident, signal.SIGTERM)
         end.set()
         thread.join()
-        assert interruption.asked
+        assert interruption.asked_to_stop
     assert handler == []
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
+def test_one_request_to_save_is_answered_once(name):
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.Signals[name])
+        assert (interruption.asked_to_save, interruption.asked_to_stop) == (True, False)
+        interruption.forget_save_requests()
+        os.kill(os.getpid(), signal.Signals[name])  # the same, which another rank had already asked for
+        assert not interruption.asked_to_save
+
+
+def test_the_end_may_be_asked_for_by_another_signal():
+    with Interruption(["SIGUSR2"]) as interruption:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert (interruption.asked_to_save, interruption.asked_to_stop) == (False, True)
 
 
 def test_what_is_started_meanwhile_does_its_work(handler):
@@ -60,7 +76,7 @@ def test_in_another_thread_it_does_nothing(handler):
 
     def run():
         with Interruption() as interruption:
-            asked.append(interruption.asked)
+            asked.append(interruption.asked_to_stop)
 
     thread = threading.Thread(target=run)
     thread.start()

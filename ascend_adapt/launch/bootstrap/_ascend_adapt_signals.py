@@ -1,4 +1,4 @@
-"""Signals in a Python process of a job: SIGUSR1 and SIGUSR2 do not end it, and a rank keeps which it has received.
+"""Signals in a Python process of a job: SIGUSR1 and SIGUSR2 do not end it, and its beacon shows which it received.
 
 Standard library only, and only what is built into the interpreter: every Python process of the job runs this.
 """

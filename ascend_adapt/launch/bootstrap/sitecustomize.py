@@ -157,10 +157,7 @@ def _leave_beacon() -> None:
             descriptor = os.open(beacon, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
         except OSError:
             return  # the run directory is gone or full: the launcher names this process, it need not stop for that
-        if os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0] == str(os.getpid()):
-            _ascend_adapt_signals.keep_received(descriptor)
-        else:
-            os.close(descriptor)
+        _ascend_adapt_signals.keep_received(descriptor)
 
 
 def _withdraw_beacon() -> None:
