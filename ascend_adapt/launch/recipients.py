@@ -9,7 +9,7 @@ from ascend_adapt.launch import processes
 from ascend_adapt.launch.processes import Identity
 from ascend_adapt.launch.signals import END
 
-SETTLE_S = 0.2
+SETTLE_S = 0.3
 """Whoever signals every process of a job is done after that."""
 _RECENT_S = 2.0
 

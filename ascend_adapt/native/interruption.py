@@ -54,7 +54,7 @@ class Interruption:
         # Python lets no other thread handle signals.
         if threading.current_thread() is threading.main_thread():
             # A thread of before does not block them; what it is given comes to the handler.
-            noted = [number for number in _NOTED if signal.getsignal(number) is not signal.SIG_IGN]  # by nohup
+            noted = [one for one in _NOTED if one not in _END or signal.getsignal(one) is not signal.SIG_IGN]  # nohup
             self._before = {number: signal.signal(number, self._take_note) for number in noted}
             self._blocked = set(signal.pthread_sigmask(signal.SIG_BLOCK, noted))
         return self

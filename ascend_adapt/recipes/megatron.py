@@ -92,9 +92,9 @@ def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]
 
 def _exit_signals(options: Options) -> tuple[str, ...]:
     """Return the signals of --exit-signal; SIGTERM and SIGHUP always end a native run after a save."""
-    if not options("exit_signal_handler", False):
+    name, is_on = options("exit_signal", "SIGTERM"), options("exit_signal_handler", False)
+    if not is_on:
         return ()
-    name = options("exit_signal", "SIGTERM")
     if name not in ("SIGTERM", "SIGUSR1", "SIGUSR2"):
         raise ConfigError(f"--exit-signal: {name}, expected SIGTERM, SIGUSR1 or SIGUSR2 — choose one of them")
     return () if name == "SIGTERM" else (name,)

@@ -270,12 +270,16 @@ def test_a_save_that_is_ended_before_any_of_its_changes_loses_itself_at_most(tmp
 
 
 class Interrupted(Told):
-    """Sends this process SIGTERM after its third step."""
+    """Sends this process a signal after its third step."""
+
+    def __init__(self, number=signal.SIGTERM):
+        super().__init__()
+        self.number = number
 
     def step(self, metrics):
         super().step(metrics)
         if metrics.iteration == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), self.number)
 
 
 def test_sigterm_saves_and_ends_and_the_run_goes_on_bit_for_bit(settings, tmp_path):
@@ -290,6 +294,17 @@ def test_sigterm_saves_and_ends_and_the_run_goes_on_bit_for_bit(settings, tmp_pa
     then = run(settings)
     assert then.said[0] == f"going on from {tmp_path / 'saved' / 'iter_0000004'}, iteration 4"
     assert first.losses + then.losses == whole.losses
+
+
+@pytest.mark.parametrize(("exit_signals", "steps"), [((), 6), (("SIGUSR1",), 4)], ids=["continues", "ends"])
+def test_sigusr1_saves(settings, tmp_path, exit_signals, steps):
+    checkpoint = Checkpoint(save=str(tmp_path / "saved"), interval=100)
+    log = Interrupted(signal.SIGUSR1)
+    loop.train(replace(settings, iterations=6, checkpoint=checkpoint, exit_signals=exit_signals), "unused", log)
+    assert len(log.steps) == steps
+    assert [line for line in log.said if line.startswith("saving")][0] == f"saving {tmp_path}/saved/iter_0000004"
+    asked = "asked to save by a signal after iteration 4: the run continues"
+    assert (asked in log.said) == (not exit_signals)
 
 
 def test_what_changes_the_order_of_samples_is_named(saved):

@@ -25,6 +25,8 @@ BESIDE_OTHERS = {
     "sequence_parallel": "of more than one tensor rank",
     "tokenizer_type": "GPT2BPETokenizer is what None comes to",
     "checkpoint_scale": "of a checkpoint_factor",
+    "exit_signal": "of exit_signal_handler",
+    "exit_signal_handler": "every native run saves and ends at SIGTERM; beside it exit_signal may be another",
     "gpt_j_tied": "of gpt_j_residual",
     "mlp_multiple_of": "the width is such a multiple",
     "pipe_partition_method": "of more than one stage",
