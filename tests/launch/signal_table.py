@@ -121,7 +121,7 @@ def on_hosts(hosts: Cluster, name: str, receiver: str) -> Outcome:
 def write(page: Path, rows: dict[tuple[str, str, str], dict]) -> None:
     """Put the table in place of the one that the page has, or at its end."""
     wrong = sum(bool(row["faults"]) for row in rows.values())
-    lines = [_TITLE, "", f"`make signals`, {time.strftime('%Y-%m-%d')}: {len(rows)} cells, {wrong} of them wrong.", ""]
+    lines = [_TITLE, "", f"`make signals`, {time.strftime('%Y-%m-%d')}: {len(rows)} cells tried, {wrong} wrong.", ""]
     lines += ["| job | receiver | " + " | ".join((*END, *PASSED)) + " |", "|---|---|" + "---|" * 5]
     for kind in KINDS:
         for receiver in receivers(kind):
