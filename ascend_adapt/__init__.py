@@ -6,6 +6,7 @@ ascend_adapt.enable()
 
 from typing import TYPE_CHECKING, Any
 
+from ascend_adapt.patches.discovery import patches_in
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.outcome import Outcome, Status
 from ascend_adapt.patches.spec import Patch, add, entry, provide, replace, rewrite, wrap
@@ -31,6 +32,7 @@ __all__ = [
     "enabled",
     "entry",
     "hookimpl",
+    "patches_in",
     "provide",
     "replace",
     "rewrite",

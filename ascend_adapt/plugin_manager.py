@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from ascend_adapt import hookspecs
 from ascend_adapt.errors import AdaptError, PluginError, SettingsError
+from ascend_adapt.patches.discovery import patches_in
 from ascend_adapt.patches.host import Host
 from ascend_adapt.patches.spec import Patch, Registered
 
@@ -124,6 +127,21 @@ class PluginManager:
             if origin.plugin not in self._patches:
                 self._patches[origin.plugin] = self._patches_of(origin)
         return tuple(one for name in sorted(self._patches) for one in self._patches[name])
+
+    def left_out(self) -> list[str]:
+        """Return one sentence for each patch that a plugin's modules declare and its register_patches does not return.
+
+        Modules of the plugin that were not imported yet are imported.
+        """
+        returned = {id(one.patch) for one in self.patches()}
+        plugins = [(origin, self._manager.get_plugin(origin.plugin)) for origin in self._origins.values()]
+        return [
+            f"{origin}: {patch} is declared, and register_patches does not return it — return patches_in(__name__)"
+            for origin, plugin in plugins
+            if isinstance(plugin, ModuleType)
+            for patch in patches_in(plugin)
+            if id(patch) not in returned
+        ]
 
     def _patches_of(self, origin: _Origin) -> tuple[Registered, ...]:
         plugin = self._manager.get_plugin(origin.plugin)
@@ -270,7 +288,12 @@ def _backends(returned: Any, unusable: Callable[[str, Any], str]) -> list[tuple[
 def _registered(plugin: Any, origin: _Origin, returned: Any) -> tuple[Registered, ...]:
     if not isinstance(returned, (list, tuple)):
         raise PluginError(f"register_patches returned a {type(returned).__name__}, expected a list of patches")
-    variables = {id(value): name for name, value in {**vars(type(plugin)), **vars(plugin)}.items()}
+    inside = [
+        module for name, module in list(sys.modules.items()) if name.startswith(f"{_name_of(plugin)}.") and module
+    ]
+    variables = {
+        id(value): name for home in (*inside, type(plugin), plugin) for name, value in list(vars(home).items())
+    }
     registered: dict[str, Registered] = {}
     for patch in returned:
         if not isinstance(patch, Patch):

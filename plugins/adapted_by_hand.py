@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from types import ModuleType
 
-from ascend_adapt import Patch, hookimpl, provide
+from ascend_adapt import Patch, hookimpl, patches_in, provide
 
 
 @provide(
@@ -24,4 +24,4 @@ def deepspeed_npu(module: ModuleType) -> None:
 @hookimpl
 def register_patches() -> list[Patch]:
     """Return the modules that are provided."""
-    return [deepspeed_npu]
+    return patches_in(__name__)

@@ -196,6 +196,7 @@ class Selection:
         patches, problems = manager.patches(), list(manager.problems)
         known, usable = manager.hosts(patches, hosts.KNOWN)
         problems += [problem for problem in manager.problems if problem not in problems]
+        problems += manager.left_out()
         if plugins:
             usable = [one for one in usable if one.plugin in (*plugins, *loaded)]
         if wanted:

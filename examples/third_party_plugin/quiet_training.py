@@ -1,6 +1,6 @@
 """A plugin of somebody else's: the training code of `gpt2_recipes` (imaginary) on machines without an NVIDIA driver."""
 
-from ascend_adapt import Symptom, add, entry, hookimpl, rewrite, wrap
+from ascend_adapt import Symptom, add, entry, hookimpl, patches_in, rewrite, wrap
 
 TERMS = {"requires": "gpt2_recipes>=1.2,<2", "until": "gpt2_recipes 2 is what everybody uses"}
 
@@ -47,4 +47,4 @@ bf16_everywhere = entry(
 
 @hookimpl
 def register_patches():
-    return [no_nvidia_smi, mean_over_tokens, unreduced, bf16_everywhere]
+    return patches_in(__name__)

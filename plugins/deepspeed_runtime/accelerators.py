@@ -294,6 +294,3 @@ class HostStream:
 
     def synchronize(self) -> None:
         """Wait for nothing."""
-
-
-PATCHES = (cpu_accelerator, npu_accelerator, cpu_device_count)

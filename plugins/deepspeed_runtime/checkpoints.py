@@ -167,13 +167,3 @@ def _as_zero(engine: Any) -> Iterator[None]:
         yield
     finally:
         del engine.zero_optimization
-
-
-PATCHES = (
-    load_whole_checkpoints,
-    states_not_asked_for,
-    fp32_weights_follow,
-    bf16_states_of_each_rank,
-    bf16_shapes_are_saved,
-    machines_of_checkpoint_writers,
-)

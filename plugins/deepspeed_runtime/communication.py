@@ -62,6 +62,3 @@ def zero_gradients_by_type(tensors: list[Any]) -> list[list[Any]]:
     """Return the tensors of each type together, in the order of first occurrence."""
     types = dict.fromkeys(t.type() for t in tensors)
     return [[t for t in tensors if t.type() == kind] for kind in types]
-
-
-PATCHES = (backend_of_the_device, gradients_by_type, zero_gradients_by_type)

@@ -101,6 +101,3 @@ def _unrepeated(section: dict[str, Any], own_names: tuple[str, ...], without: tu
         )
 
     return {name: value for name, value in section.items() if not repeats(name, value)}
-
-
-PATCHES = (one_configuration, fp16_says_fp16, bf16_says_bf16)

@@ -41,6 +41,3 @@ def _tell(limit: float, dtype: str) -> None:
             limit,
             dtype,
         )
-
-
-PATCHES = (unclipped_gradients_are_told,)

@@ -198,14 +198,3 @@ class TorchFusedAdam:
                 for tensor, value in zip(kept, computed, strict=True):
                     if value is not tensor:
                         tensor.copy_(value)
-
-
-PATCHES = (
-    no_shared_memory_build,
-    fused_adam_in_torch,
-    cuda_fused_adam_in_torch,
-    npu_fused_adam_in_torch,
-    npu_fused_adam_builder,
-    flatten_in_torch,
-    cann_path_or_none,
-)

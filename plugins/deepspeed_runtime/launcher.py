@@ -67,6 +67,3 @@ def read_hostfile(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: d
 
     hosts = hostfile.read(Path(path), runner.logger.warning)
     return collections.OrderedDict((host.address, len(host.slots)) for host in hosts)
-
-
-PATCHES = (forward_ascend_variables, quote_exports, read_hostfile)

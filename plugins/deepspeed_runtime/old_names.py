@@ -83,13 +83,3 @@ def _loss_scale_of(topic: str, name: str) -> Any:
 
 fused_cur_scale = _loss_scale_of("fused_optimizer", "FP16_Optimizer")
 unfused_cur_scale = _loss_scale_of("unfused_optimizer", "FP16_UnfusedOptimizer")
-
-
-PATCHES = (
-    numpy_bufsize,
-    torch_six,
-    elastic_log,
-    _get_socket_with_port,
-    fused_cur_scale,
-    unfused_cur_scale,
-)

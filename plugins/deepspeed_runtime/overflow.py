@@ -57,4 +57,4 @@ def _patch(name: str, target: str) -> Any:
     )(has_overflow)
 
 
-PATCHES = tuple(_patch(name, target) for name, target in _QUESTIONS.items())
+OVERFLOW_CHECKS = tuple(_patch(name, target) for name, target in _QUESTIONS.items())

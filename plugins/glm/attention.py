@@ -63,6 +63,3 @@ def _masked_out(seen: Any) -> Any:
     answer, identity = seen < 0.5, id(seen)
     _inverted[identity] = (weakref.ref(seen, lambda _: _inverted.pop(identity, None)), seen._version, answer)
     return answer
-
-
-PATCHES = (fused_attention,)

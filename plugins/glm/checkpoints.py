@@ -20,7 +20,7 @@ def _whole(target: str, name: str) -> Patch:
 
 
 # As GLM read them with the torch it was written for: load only what you trust.
-PATCHES = (
+WEIGHTS_AND_STATE = (
     _whole("train_utils:load_pretrained", "whole_pretrained_checkpoints"),
     _whole("utils:load_checkpoint", "whole_checkpoints"),
 )

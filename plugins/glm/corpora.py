@@ -31,6 +31,3 @@ def corpus_at_a_path(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs
     if CorpusAtAPath.PATH not in corpora.NAMED_CORPORA and os.path.exists(CorpusAtAPath.PATH):
         corpora.NAMED_CORPORA[CorpusAtAPath.PATH] = CorpusAtAPath
     return wrapped(*args, **kwargs)
-
-
-PATCHES = (corpus_at_a_path,)

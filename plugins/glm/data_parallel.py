@@ -15,5 +15,3 @@ backend_is_asked_for = rewrite(
     until="GLM asks get_backend()",
     without="crash",
 )
-
-PATCHES = (backend_is_asked_for,)

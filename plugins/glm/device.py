@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from ..without_cuda import without_cuda
 
-PATCHES = without_cuda("arguments:get_args", host="glm", roots=None)
+WITHOUT_CUDA = without_cuda("arguments:get_args", host="glm", roots=None)

@@ -4,37 +4,10 @@ The tag v2.0 (9610391a) is no Python: a docstring is not closed. What is meant b
 which closes it and changes nothing else.
 """
 
-from ascend_adapt import Patch, hookimpl
-
-from . import (
-    attention,
-    bfloat16,
-    buffers,
-    configuration,
-    conversion,
-    data_helpers,
-    device,
-    evaluation,
-    evaluation_harness,
-    fused_kernels,
-    overflow,
-)
+from ascend_adapt import Patch, hookimpl, patches_in
 
 
 @hookimpl
 def register_patches() -> list[Patch]:
-    """Return the patches of every topic."""
-    topics = (
-        attention,
-        bfloat16,
-        buffers,
-        configuration,
-        conversion,
-        data_helpers,
-        device,
-        evaluation,
-        evaluation_harness,
-        fused_kernels,
-        overflow,
-    )
-    return [patch for topic in topics for patch in topic.PATCHES]
+    """Return the patches of every module here."""
+    return patches_in(__name__)

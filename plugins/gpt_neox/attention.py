@@ -77,6 +77,3 @@ def flash_is_global(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
         return types
     logger.info('ascend_adapt: attention_config says "flash", taken for "global"')
     return ["global" if one == "flash" else one for one in types]
-
-
-PATCHES = (fused_attention, flash_is_global)

@@ -63,6 +63,3 @@ def newest_reads_the_type(wrapped: Any, instance: Any, args: tuple[Any, ...], kw
         section, instance.fp16 = instance.fp16, None
         instance.bf16 = instance.bf16 or as_bf16(section)
     wrapped(*args, **kwargs)
-
-
-PATCHES = (fp16_of_bfloat16, newest_reads_the_type)

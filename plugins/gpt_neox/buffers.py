@@ -20,6 +20,3 @@ def buffers_like_parameters(wrapped: Any, instance: Any, args: tuple[Any, ...], 
     """Return (type of parameters, type of buffers), the same where data_types names none: as every release before."""
     of_parameters, of_buffers = wrapped(*args, **kwargs)
     return of_parameters, of_buffers or of_parameters
-
-
-PATCHES = (buffers_like_parameters,)

@@ -188,6 +188,3 @@ def something_to_finetune(wrapped: Any, instance: None, args: tuple[Any, ...], k
             "path as load, or leave out finetune to start afresh"
         )
     return iteration
-
-
-PATCHES = (guides_settings, own_defaults_are_told, something_to_finetune)

@@ -67,6 +67,3 @@ def _name_constants(layer: Any) -> None:
         return load({name: one for name, one in state_dict.items() if name not in left_out}, *args, **kwargs)
 
     layer.state_dict, layer.load_state_dict = state_dict, load_state_dict
-
-
-PATCHES = (output_layer, layers_with_constants)

@@ -5,4 +5,5 @@ from __future__ import annotations
 from ..code_bases import GPT_NEOX
 from ..compiled_helpers import compiling_nothing, helpers_of_gpt
 
-PATCHES = (compiling_nothing("megatron.data.data_utils:compile_helper", host=GPT_NEOX), helpers_of_gpt(GPT_NEOX))
+COMPILER = compiling_nothing("megatron.data.data_utils:compile_helper", host=GPT_NEOX)
+HELPERS = helpers_of_gpt(GPT_NEOX)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from ..without_cuda import without_cuda
 
-PATCHES = without_cuda("megatron.neox_arguments.arguments:NeoXArgs.__post_init__", host="gpt-neox")
+WITHOUT_CUDA = without_cuda("megatron.neox_arguments.arguments:NeoXArgs.__post_init__", host="gpt-neox")

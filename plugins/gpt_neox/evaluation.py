@@ -26,6 +26,3 @@ def loss_and_metrics(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs
     """Return (loss, no metrics) where the engine returned a loss; a pair (loss, logits) stays one."""
     result = wrapped(*args, **kwargs)
     return result if isinstance(result, tuple) else (result, {})
-
-
-PATCHES = (loss_and_metrics,)

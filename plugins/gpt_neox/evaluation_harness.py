@@ -54,6 +54,3 @@ def harness_that_was_asked_for(wrapped: Any, instance: None, args: tuple[Any, ..
                 "pip install lm_eval==0.3.0 best_download with a transformers before 5, or leave out eval_tasks"
             ) from error
     return wrapped(*args, **kwargs)
-
-
-PATCHES = (harness_when_asked_for, harness_that_was_asked_for)

@@ -39,6 +39,3 @@ def rotary_extension(module: ModuleType) -> None:
 
     for name in _rotary.NAMES:
         setattr(module, name, getattr(_rotary, name))
-
-
-PATCHES = (nothing_to_compile, rotary_extension)

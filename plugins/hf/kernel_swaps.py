@@ -216,6 +216,3 @@ def _is_traced() -> bool:
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
     return torch._C._functorch.maybe_current_level() is not None
-
-
-PATCHES = (gelu_in_one_operation, fused_attention, loss_without_a_copy, logits_in_aligned_rows)

@@ -46,6 +46,3 @@ def _can_be_imported(package: str) -> bool:
 def broken_torch_npu_is_none(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return False where torch_npu cannot be imported, else what transformers says."""
     return not _is_broken("torch_npu") and bool(wrapped(*args, **kwargs))
-
-
-PATCHES = (broken_torch_npu_is_none,)

@@ -29,6 +29,3 @@ def ranks_on_cpu_are_a_group(wrapped: Any, instance: Any, args: tuple[Any, ...],
     if kind == DistributedType.NO and int(os.environ.get("WORLD_SIZE", 1)) > 1 and "LOCAL_RANK" in os.environ:
         return backend or "gloo", DistributedType.MULTI_CPU
     return backend, kind
-
-
-PATCHES = (ranks_on_cpu_are_a_group,)

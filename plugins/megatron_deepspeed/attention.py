@@ -66,6 +66,3 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
         result = run()
     # As upstream's own: the layer after it takes a view. What flash attention returns lies as [B, S, N, D] in memory.
     return result.permute(2, 0, 1, 3).flatten(2).contiguous()
-
-
-PATCHES = (contiguous_attention, fused_attention)

@@ -83,6 +83,3 @@ def _probabilities(softmax: Any, scores: Any, mask: Any) -> Any:
     from ascend_adapt.kernels import masked_softmax
 
     return masked_softmax(scores, masked_out=mask, scale=softmax.scale or 1.0, causal=True)
-
-
-PATCHES = (mask_and_causal, mask_and_causal_asserted, reset_mask_goes_down_the_pipe)

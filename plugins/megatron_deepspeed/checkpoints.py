@@ -36,6 +36,3 @@ def whole_checkpoints(wrapped: Any, instance: None, args: tuple[Any, ...], kwarg
             return wrapped(*args, **kwargs)
     finally:
         del os.environ[WHOLE]
-
-
-PATCHES = (whole_checkpoints,)

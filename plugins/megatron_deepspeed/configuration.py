@@ -35,6 +35,3 @@ def unused_configuration_is_told(wrapped: Any, instance: None, args: tuple[Any, 
     if getattr(parsed, "zero_stage", 0) != 3:
         parsed.deepspeed_config = None
     return parsed
-
-
-PATCHES = (unused_configuration_is_told,)

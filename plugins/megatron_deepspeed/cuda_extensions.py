@@ -38,6 +38,3 @@ def no_gradient_accumulation_fusion(wrapped: Any, instance: None, args: tuple[An
     if importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is None:
         valid.gradient_accumulation_fusion = False
     return valid
-
-
-PATCHES = (no_compiling_without_nvcc, no_compiling_on_cuda, no_gradient_accumulation_fusion)

@@ -42,6 +42,3 @@ def clipping_off_cuda(
     if (factor := max_norm / (norm + 1e-6)) < 1:
         torch._foreach_mul_([one.grad.detach() for one in parameters if one.grad is not None], factor)
     return norm
-
-
-PATCHES = (clipping_off_cuda,)

@@ -71,6 +71,3 @@ def _loss(logits: Any, target: Any, group: Any) -> Any:
         reduction="none",
         group=group if group.size() > 1 else None,
     )
-
-
-PATCHES = (fused_loss, fused_loss_of_mpu)

@@ -32,6 +32,3 @@ def decoupled_weight_decay(wrapped: Any, instance: None, args: tuple[Any, ...], 
     finally:
         if module.Adam is torch.optim.AdamW:  # --ds-fused-adam puts DeepSpeed's there
             module.Adam = torch.optim.Adam
-
-
-PATCHES = (decoupled_weight_decay,)

@@ -17,4 +17,3 @@ start_time_in_whole_seconds = rewrite(
     until="HCCL reduces float64",
     without="crash",
 )
-PATCHES = (start_time_in_whole_seconds,)

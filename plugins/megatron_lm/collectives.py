@@ -49,6 +49,3 @@ def reduce_by_bits(tensor: Any, op: Any, group: Any) -> None:
     torch.distributed.all_gather(of_ranks, bits, group=group)
     numbers = torch.stack([one.cpu().view(torch.float64) for one in of_ranks])
     tensor.copy_(reduction(numbers, dim=0))
-
-
-PATCHES = (all_reduce_of_float64,)

@@ -19,6 +19,3 @@ from .releases import LEGACY
 )
 def no_cuda_extensions(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Build nothing."""
-
-
-PATCHES = (no_cuda_extensions,)

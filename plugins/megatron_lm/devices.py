@@ -11,6 +11,7 @@ from .releases import HOST, TRAINING
 
 # Megatron-core calls it while it is imported, before anything of it, or of the script, uses a device.
 FIRST_CALLED = "megatron.core.utils:is_torch_min_version"
+WITHOUT_CUDA = without_cuda(FIRST_CALLED, host=HOST, any_script=True)
 
 
 # What is used while megatron.core is imported asks for no version: a checkout tells it only when that import ends.
@@ -53,6 +54,3 @@ def no_warmup(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[
 def generation_of_the_device() -> int:
     """Return 8, that of the first GPU with bf16: below 10, as nothing here is a Blackwell's."""
     return 8
-
-
-PATCHES = (*without_cuda(FIRST_CALLED, host=HOST, any_script=True), no_compilation, no_warmup, generation_of_the_device)

@@ -38,6 +38,3 @@ def product(*args: Any, **kwargs: Any) -> Any:
     import numpy
 
     return numpy.prod(*args, **kwargs)
-
-
-PATCHES = (override, product)

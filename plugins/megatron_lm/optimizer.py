@@ -99,6 +99,3 @@ def nothing_to_quantize(wrapped: Any, instance: None, args: tuple[Any, ...], kwa
     """Quantize parameters, if there are any."""
     parameters = args[0] if args else kwargs["model_params"]
     return wrapped(*args, **kwargs) if len(parameters) else None
-
-
-PATCHES = (norm_on_the_device, scale_many, fused_adam, nothing_to_quantize)

@@ -159,13 +159,3 @@ def _copied_whole(metadata: Any) -> Any:
     whole = Whole.__new__(Whole)
     whole.__dict__.update(extra)
     return whole
-
-
-PATCHES = (
-    with_the_metadata_of_megatron,
-    step_before_the_first,
-    keep_the_step,
-    a_step_for_each_parameter,
-    in_the_format_of_torch_save,
-    te_version_or_0,
-)

@@ -36,7 +36,7 @@ def type_names(name: str, target: str, comparison: str) -> Patch:
     return with_type_names
 
 
-PATCHES = (
+WITH_TYPE_NAMES = (
     # Of it and of all that it calls.
     type_names("type_names_of_shards", f"{OPTIMIZER}.distrib_optimizer:DistributedOptimizer.__init__", HALF),
     type_names("type_names_of_masters", f"{OPTIMIZER}.optimizer:Float16OptimizerWithFloat16Params.__init__", HALF),

@@ -73,6 +73,3 @@ class Kernel:
         )
 
     __call__ = __getitem__
-
-
-PATCHES = (triton_to_define_kernels, triton_language)

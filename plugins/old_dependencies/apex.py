@@ -102,15 +102,3 @@ def zero_takes_fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], k
     provided = "ascend_adapt_plugins.old_dependencies._apex_optimizers"
     is_ours = f"{type(optimizer).__module__}.{type(optimizer).__name__}" == f"{provided}.FusedAdam"
     return is_ours or bool(wrapped(*args, **kwargs))
-
-
-PATCHES = (
-    apex,
-    apex_optimizers,
-    apex_normalization,
-    apex_fused_layer_norm,
-    apex_multi_tensor_apply,
-    amp_c,
-    provided_apex_is_not_available,
-    zero_takes_fused_adam,
-)

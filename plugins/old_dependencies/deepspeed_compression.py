@@ -28,6 +28,3 @@ def deepspeed_compress(module: ModuleType) -> None:
         )
 
     module.init_compression = module.redundancy_clean = unavailable  # type: ignore[attr-defined]
-
-
-PATCHES = (deepspeed_compress,)

@@ -44,4 +44,4 @@ def _provided(name: str) -> Patch:
     )(_fill)
 
 
-PATCHES = tuple(map(_provided, MODULES))
+PROVIDED = tuple(map(_provided, MODULES))

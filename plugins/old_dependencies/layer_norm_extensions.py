@@ -60,7 +60,7 @@ def _provided(name: str, host: str) -> Patch:
     )(_fill)
 
 
-PATCHES = (
+PROVIDED = (
     _provided("fused_mix_prec_layer_norm_cuda", BIGSCIENCE),
     _provided("fused_layer_norm_cuda", MEGATRON_DEEPSPEED),
 )

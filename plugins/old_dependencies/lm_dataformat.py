@@ -51,6 +51,3 @@ def _document(read: Any, get_meta: bool) -> Any:
 def lm_dataformat(module: ModuleType) -> None:
     """Fill in the reader of documents."""
     module.Reader = Reader  # type: ignore[attr-defined]
-
-
-PATCHES = (lm_dataformat,)

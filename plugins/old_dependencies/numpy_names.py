@@ -23,7 +23,7 @@ def _given_back(name: str, requires: str, host: str, value: Any) -> Patch:
     )
 
 
-PATCHES = (
+GIVEN_BACK = (
     _given_back("float", "numpy>=1.24", BIGSCIENCE, float),
     # As numpy 1.20 to 1.23 have it; from 2.0 on it is C's long.
     _given_back("long", "numpy>=1.24,<2", GLM, int),

@@ -23,6 +23,3 @@ def pkg_resources(module: ModuleType) -> None:
 
     module.packaging = packaging  # type: ignore[attr-defined]
     module.parse_version = packaging.version.parse  # type: ignore[attr-defined]
-
-
-PATCHES = (pkg_resources,)

@@ -26,6 +26,3 @@ def nltk(module: ModuleType) -> None:
     variables = type("PunktLanguageVars", (), {"__init__": _refuse})
     offered = SimpleNamespace(punkt=SimpleNamespace(PunktLanguageVars=variables))
     vars(module).update(tokenize=offered, load=_refuse, download=_refuse)
-
-
-PATCHES = (nltk,)

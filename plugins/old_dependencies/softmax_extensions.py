@@ -28,6 +28,6 @@ def _provided(module_name: str, host: str) -> Patch:
     )(fill)
 
 
-PATCHES = tuple(
+PROVIDED = tuple(
     _provided(module, host) for host in (GPT_NEOX, MEGATRON_LM, MEGATRON_DEEPSPEED, BIGSCIENCE) for module in MODULES
 )

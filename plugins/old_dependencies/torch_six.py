@@ -24,6 +24,3 @@ def torch_six(module: ModuleType) -> None:
     module.inf, module.nan = math.inf, math.nan  # type: ignore[attr-defined]
     module.string_classes, module.int_classes = (str, bytes), int  # type: ignore[attr-defined]
     module.container_abcs, module.PY3 = collections.abc, True  # type: ignore[attr-defined]
-
-
-PATCHES = (torch_six,)

@@ -28,5 +28,3 @@ gpt2_tokenizer_encoder = add(
     without="crash",
     symptom=Symptom(reason="the fault is an attribute that a class lacks"),
 )
-
-PATCHES = (gpt2_tokenizer_encoder,)

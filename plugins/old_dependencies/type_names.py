@@ -36,7 +36,7 @@ def type_names(name: str, target: str, comparison: str, *, host: str | tuple[str
 
 
 _OPTIMIZER = "megatron.optimizer"
-PATCHES = (
+WITH_TYPE_NAMES = (
     type_names(
         "type_names_of_gradients",
         f"{_OPTIMIZER}.clip_grads:clip_grad_norm_fp32",

@@ -10,7 +10,6 @@ from error_bounds import rounding
 from stand_ins import Site
 
 import ascend_adapt
-from ascend_adapt_plugins import old_dependencies
 from ascend_adapt_plugins.old_dependencies import _amp_c, _apex_norms, _apex_optimizers, layer_norm_extensions
 from ascend_adapt_plugins.old_dependencies._type_names import TypeNames
 
@@ -249,4 +248,3 @@ def _registered():
 
 def test_the_extension_is_what_the_function_calls() -> None:
     assert _apex_norms.forward_affine is layer_norm_extensions.forward_affine
-    assert len(old_dependencies.register_patches()) == len(_registered())

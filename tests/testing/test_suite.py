@@ -83,6 +83,14 @@ def test_a_plugin_that_is_wrong_fails(top: str, terms: str, text: str, tmp_path:
     assert text in job.stdout
 
 
+def test_a_patch_that_register_patches_leaves_out_is_named(tmp_path: Path) -> None:
+    forgotten = f"@wrap('target_of_ours.module:g', {TERMS})\ndef forgotten(wrapped, instance, args, kwargs): ..."
+    (tmp_path / "plugin_of_ours.py").write_text(PLUGIN.format(top=forgotten, terms=TERMS))
+    job = pytest_in(tmp_path, "--plugin", "plugin_of_ours")
+    assert job.returncode == 4
+    assert "wrap target_of_ours.module:g is declared, and register_patches does not return it" in job.stderr
+
+
 def test_it_runs_in_a_project_with_a_pytest_configuration_of_its_own(tmp_path: Path) -> None:
     own = "-n 2 --strict-markers --import-mode=importlib"
     names = "python_files = check_*.py\npython_functions = check_*\ntestpaths = tests\npythonpath = src"

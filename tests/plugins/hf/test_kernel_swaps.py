@@ -37,7 +37,7 @@ def test_200_steps_with_and_without_the_swaps_are_the_same(model):
     assert max(apart) < BOUNDS[model]
     assert plain["losses"][-1] < plain["losses"][0] - 2
     on_cpu = {"gelu_in_one_operation", "fused_attention", "loss_without_a_copy"}
-    swaps = {patch.name for patch in kernel_swaps.PATCHES}
+    swaps = {patch.name for patch in ascend_adapt.patches_in(kernel_swaps)}
     assert {name for name in swaps if adapted["states"][name] == "applied"} == on_cpu
     assert "attention: sdpa" in adapted["choices"]
 
