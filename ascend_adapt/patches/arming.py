@@ -12,6 +12,7 @@ from ascend_adapt.errors import PatchConflict, PatchDrift
 from ascend_adapt.patches import gate
 from ascend_adapt.patches.applying import Applier
 from ascend_adapt.patches.host import Host
+from ascend_adapt.patches.imports import ImportWatch
 from ascend_adapt.patches.installation import ThisProcess, missing_module
 from ascend_adapt.patches.providing import Provided, ProvidingFinder
 from ascend_adapt.patches.record import Record, as_reason
@@ -24,15 +25,15 @@ from ascend_adapt.patches.undoing import undo
 class Arming:
     """What decides about each record, and holds what is in force.
 
-    ``is_complete`` says of a loaded module, by name, whether all of its code has run; ``on_filled`` is called with a
-    record, its new state and the reason when the module it provides was imported.
+    ``watch`` knows which modules are imported; ``on_filled`` is called with a record, its new state and the reason when
+    the module it provides was imported.
     """
 
     def __init__(
         self,
         device: str,
         hosts: Mapping[str, Host],
-        is_complete: Callable[[str], bool],
+        watch: ImportWatch,
         on_filled: Callable[[Record, str, str], None],
         others: Sequence[OtherPatcher] = (),
     ) -> None:
@@ -40,8 +41,8 @@ class Arming:
         self.applier = Applier(others)
         self._rivals = Rivals()
         self._finder = ProvidingFinder()
-        self._is_complete, self._on_filled = is_complete, on_filled
-        self._installation = ThisProcess(is_complete)
+        self._is_complete, self._on_filled = watch.is_complete, on_filled
+        self._installation = ThisProcess(watch.is_complete, watch.has_begun)
 
     def claim(self, record: Record) -> None:
         """Take in a record.

@@ -95,10 +95,11 @@ def _judge_hosts(hosts: Sequence[Host], target: Target, installation: Installati
 
 
 def _judge_host(host: Host, target: Target, installation: Installation) -> Verdict:
-    """A target that no host has, such as one in numpy, is right for a host whose packages would be found now."""
+    """A target that no host has, such as one in numpy, is right for a host that is imported: others may use it too."""
     folder = installation.folder(target.module)
     if folder is not None and not host.owns(folder):
-        return Verdict(True, "")
+        is_shared = target.root not in host.roots and installation.gains_paths and _is_of_a_library(target.root, folder)
+        return _once_begun(host, installation) if is_shared else Verdict(True, "")
     home = folder if target.root in host.roots else installation.folder(host.module)
     if home is None:
         if folder is None or (installation.gains_paths and _is_of_a_library(target.root, folder)):
@@ -109,7 +110,14 @@ def _judge_host(host: Host, target: Target, installation: Installation) -> Verdi
         return Verdict(False, f"is for {host}: {foreign}", f"{target.root if home is folder else host.root} in {home}")
     if any((home / name).exists() for name in (target.root, f"{target.root}.py")):
         return Verdict(False, f"is for {host}: {target.root} is taken from {folder}", f"{target.root} in {folder}")
-    return Verdict(True, "")
+    return _once_begun(host, installation)
+
+
+def _once_begun(host: Host, installation: Installation) -> Verdict:
+    """Wait for the host's own code: what is patched for it is not its own, and others use it, too."""
+    if any(installation.has_begun(root) for root in host.roots):
+        return Verdict(True, "")
+    return Verdict(None, f"is for {host}, judged when {host.root} is imported")
 
 
 def _is_of_a_library(root: str, folder: Path) -> bool:

@@ -25,10 +25,21 @@ class ImportWatch:
         self._watched: set[str] = set()
         self._seen: set[str] = set()
         self._executed: set[str] = set()
+        self._code_bases: set[str] = set()
+        self._begun: set[str] = set()
 
-    def watch(self, names: Iterable[str]) -> None:
-        """Begin to watch modules; the ones already imported are watched for their next import only."""
+    def watch(self, names: Iterable[str], code_bases: Iterable[str] = ()) -> None:
+        """Begin to watch modules; the ones already imported are watched for their next import only.
+
+        ``code_bases`` are top-level packages: ``on_import`` is called of one as soon as a module of it imports another,
+        too, and ``has_begun`` answers for it.
+        """
         self.active = True
+        for root in code_bases:
+            if root not in self._code_bases:
+                self._code_bases.add(root)
+                if any(_has_code(name) for name in list(sys.modules) if name.partition(".")[0] == root):
+                    self._begun.add(root)
         for name in names:
             if name in self._watched:
                 continue
@@ -51,13 +62,21 @@ class ImportWatch:
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> None:
         """Find nothing; see the class."""
-        above = fullname.rpartition(".")[0]
+        above, root = fullname.rpartition(".")[0], fullname.partition(".")[0]
+        if root in self._code_bases and root not in self._begun and _has_code(above):
+            self._begun.add(root)
+            if self.active:
+                self.on_import(root)
         if above in self._watched and above not in self._seen and _is_namespace(sys.modules.get(above)):
             self._imported(above)
         if fullname in self._seen and fullname not in sys.modules:
             self._seen.discard(fullname)
             self._executed.discard(fullname)
             self._hook(fullname)
+
+    def has_begun(self, root: str) -> bool:
+        """Return whether code of a code base has begun to run; to be looked for does not count."""
+        return root in self._begun
 
     def is_complete(self, name: str) -> bool:
         """Return whether all code of a loaded module has run; wrapt calls a moment before importlib says so."""
@@ -72,8 +91,15 @@ class ImportWatch:
     def _imported(self, name: str) -> None:
         self._seen.add(name)
         self._executed.add(name)
+        if _has_code(name) and (root := name.partition(".")[0]) in self._code_bases:
+            self._begun.add(root)
         if self.active:
             self.on_import(name)
+
+
+def _has_code(name: str) -> bool:
+    """Return whether a module is loaded, or being loaded, and is no namespace package."""
+    return sys.modules.get(name) is not None and not _is_namespace(sys.modules[name])
 
 
 def _is_namespace(module: ModuleType | None) -> bool:

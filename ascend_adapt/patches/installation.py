@@ -40,6 +40,9 @@ class Installation(Protocol):
     def folder(self, module: str) -> Path | None:
         """Return the folder that holds the top-level package of ``module``, or None."""
 
+    def has_begun(self, root: str) -> bool:
+        """Return whether code of the top-level package ``root`` runs here, and is not merely installed."""
+
 
 def is_complete(module: ModuleType) -> bool:
     """Return whether the module's own import is over."""
@@ -85,18 +88,19 @@ class ThisProcess:
     """What is installed and imported here.
 
     A version is that of the distribution that owns the package's files, else the package's ``__version__``; if both are
-    known and differ, the package's. ``complete`` says of a loaded module, by name, whether all of its code has run.
+    known and differ, the package's. ``complete`` says of a loaded module, by name, whether all of its code has run,
+    ``begun`` of a code base, by its top-level package, whether any of its code has begun to.
     """
 
     gains_paths = True
 
-    def __init__(self, complete: Callable[[str], bool]) -> None:
-        self._complete = complete
+    def __init__(self, complete: Callable[[str], bool], begun: Callable[[str], bool]) -> None:
+        self._complete, self.has_begun = complete, begun
 
     def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
         """As Installation says."""
         own = _own_packages(name, target, of_hosts)
-        if own and own[0] not in target.packages and self._is_to_come(own[0]):
+        if own and own[0] not in target.packages and not self.has_begun(own[0].partition(".")[0]):
             # A path that the script adds later may lead to another than what is installed; none is needed before.
             return Version(None, later=True)
         said = next(filter(None, map(self._said_by, own or (name.replace("-", "_"),))), None)
@@ -149,6 +153,9 @@ class SourceTree:
     def folder(self, module: str) -> Path | None:
         root = module.partition(".")[0]
         return self.root if (self.root / root).is_dir() or (self.root / f"{root}.py").exists() else None
+
+    def has_begun(self, root: str) -> bool:
+        return True  # it is judged as what it is when it is imported
 
     def source_of(self, module: str) -> Path | None:
         """Return the file of ``module``, or None."""

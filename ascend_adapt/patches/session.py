@@ -46,7 +46,7 @@ class Session:
         self._on_apply: list[Callable[[], None]] = []
         self._by_module: dict[str, list[Record]] = {}
         self._watch = ImportWatch(self._on_import)
-        self._arming = Arming(device, hosts, self._watch.is_complete, self._on_filled, others)
+        self._arming = Arming(device, hosts, self._watch, self._on_filled, others)
         self._lock = lock or threading.RLock()
 
     @property
@@ -73,6 +73,8 @@ class Session:
             self._records += new
             try:
                 self._disable(record for record in new if record.registered.is_named(disabled))
+                roots = [root for record in new for host in self._arming.hosts_of(record.patch) for root in host.roots]
+                self._watch.watch((), roots)
                 for record in new:
                     self._arming.claim(record)
                     for name in _watched_names(record.patch, self._arming.hosts_of(record.patch)):
@@ -244,5 +246,5 @@ def _watched_names(patch: Patch, hosts: Iterable[Host]) -> tuple[str, ...]:
         return ()
     # The packages above the target tell versions once their own import is complete.
     # A host of a target elsewhere may be found only later, by way of a path that its script adds.
-    of_hosts = [name for host in hosts for name in (host.root, host.module) if name]
+    of_hosts = [name for host in hosts for name in (*host.roots, host.module) if name]
     return tuple(dict.fromkeys([*patch.target.packages, *of_hosts]))

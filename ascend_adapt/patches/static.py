@@ -30,7 +30,7 @@ def judge(
 def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: SourceTree | None) -> Outcome:
     patch = one.patch
     home = _home(patch, tree)
-    verdict = gate.judge(patch, device, hosts, tree or home or ThisProcess(lambda name: True))
+    verdict = gate.judge(patch, device, hosts, tree or home or ThisProcess(lambda name: True, lambda root: True))
     state, reason = "armed", verdict.reason
     if verdict.admits is False:
         state = "skipped"

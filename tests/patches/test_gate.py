@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
-from stand_ins import GRAVE, Site, counting
+from stand_ins import GRAVE, TERMS, Site, counting
 
 import ascend_adapt
-from ascend_adapt import Host, agreement
+from ascend_adapt import Host, add, agreement
 from ascend_adapt.patches import static
 from ascend_adapt.patches.spec import Registered
 
@@ -293,12 +293,43 @@ def test_a_library_is_patched_for_a_host_only_where_that_host_is_found(site: Sit
         import own  # noqa: F401
 
         states = {name: ascend_adapt.status()[name].state for name in ("lib", "own_module")}
-        assert states == {"lib": "applied", "own_module": "skipped"}  # another own.py hides the host's
+        assert states == {"lib": "armed", "own_module": "skipped"}  # another own.py hides the host's
         assert f"own is taken from {stranger.folder}" in ascend_adapt.status()["own_module"].reason
+        import megabase.arguments  # noqa: F401
+
+        assert ascend_adapt.status()["lib"].state == "applied"
     finally:
         for site_ in (library, code, stranger):
             while str(site_.folder) in sys.path:
                 sys.path.remove(str(site_.folder))
+
+
+@pytest.mark.parametrize("is_namespace", [False, True])
+def test_a_library_is_patched_while_its_host_is_imported_not_before(
+    site: Site, enable: Enable, is_namespace: bool
+) -> None:
+    """As typing.override is for Megatron-core: an installed one that nothing uses leaves typing and numpy alone."""
+    site.write(lib="", user="import importlib.util\nFOUND = importlib.util.find_spec('megabase.core')")
+    site.install("lib", "1.0")  # both lie in one folder, as in site-packages
+    site.package("megabase.core", "from . import types")
+    site.write(megabase__core__types="from lib import needed\n")
+    (site.folder / "megabase" / "__init__.py").unlink(missing_ok=True)
+    if not is_namespace:
+        site.package("megabase", "from .core import types")
+    host = Host("base", present=("megabase/core/__init__.py",))
+    enable(add("lib:needed", value=3, name="needed", host=host, **TERMS))
+    import lib
+
+    assert ascend_adapt.status()["needed"].reason == "is for base, judged when megabase is imported"
+    if is_namespace:
+        import user
+
+        assert user.FOUND
+        assert not hasattr(lib, "needed")  # an availability check is no import
+    import megabase.core
+
+    assert megabase.core.types.needed == 3
+    assert ascend_adapt.status()["needed"].state == "applied"
 
 
 def test_a_library_is_patched_when_its_host_is_found_late(site: Site, enable: Enable) -> None:
