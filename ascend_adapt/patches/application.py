@@ -57,7 +57,7 @@ class Application(ABC):
 
     def follow(self, swaps: Swaps) -> None:
         """Follow other patches whose targets this one holds copies of."""
-        self.values += [swaps[id(value)][1] for value in self.values if id(value) in swaps]
+        self.values = [*self.values[:1], *(swapped(value, swaps) for value in self.values[-1:])]
 
     def _is_mine(self, value: Any) -> bool:
         return any(value is mine for mine in self.values)

@@ -10,6 +10,9 @@ from typing import Any
 
 from ascend_adapt.patches.installation import is_complete
 
+_waiting: dict[str, list[ImportWatch]] = {}
+"""By module, who is called when it has been imported: wrapt's hooks cannot be withdrawn, so there is one for all."""
+
 
 class ImportWatch:
     """Calls ``on_import(name)`` after each import of a watched module.
@@ -55,8 +58,10 @@ class ImportWatch:
             sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
-        """Call nobody any more; wrapt's hooks cannot be withdrawn and stay, silent."""
+        """Call nobody any more."""
         self.active = False
+        for watches in _waiting.values():
+            watches[:] = [watch for watch in watches if watch is not self]
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -85,8 +90,12 @@ class ImportWatch:
     def _hook(self, name: str) -> None:
         import wrapt
 
+        if name in _waiting:
+            _waiting[name].append(self)
+            return
+        _waiting[name] = [self]
         # What importing left in sys.modules counts, not the module that wrapt passes: some modules replace themselves.
-        wrapt.register_post_import_hook(lambda module: self._imported(name), name)
+        wrapt.register_post_import_hook(lambda module: _imported(name), name)
 
     def _imported(self, name: str) -> None:
         self._seen.add(name)
@@ -95,6 +104,11 @@ class ImportWatch:
             self._begun.add(root)
         if self.active:
             self.on_import(name)
+
+
+def _imported(name: str) -> None:
+    for watch in _waiting.pop(name, ()):
+        watch._imported(name)
 
 
 def _has_code(name: str) -> bool:

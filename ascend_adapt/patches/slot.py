@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
@@ -9,16 +10,20 @@ from typing import Any
 from ascend_adapt.patches.replacement import inherited, is_borrowed, stand_in, underlying
 from ascend_adapt.patches.spec import Patch
 from ascend_adapt.patches.swaps import Swaps, swapped
-from ascend_adapt.patches.target import Place, look_up
+from ascend_adapt.patches.target import MISSING, Place, look_up
 
 
 @dataclass(eq=False)
 class Slot:
-    """The original at one place, the patches on it from the innermost out, and what was put there for them."""
+    """The original at one place, the patches on it from the innermost out, and what was put there for them.
+
+    Of earlier heads only functions that somebody still holds are kept: they may be rebound.
+    """
 
     place: Place
     layers: list[Patch] = field(default_factory=list)
-    heads: list[Any] = field(default_factory=list)
+    _head: Any = field(default=MISSING, init=False)
+    _earlier: list[weakref.ref[FunctionType]] = field(default_factory=list, init=False)
 
     @property
     def original(self) -> Any:
@@ -28,7 +33,13 @@ class Slot:
     @property
     def head(self) -> Any:
         """What stands there if nobody else touched it."""
-        return self.heads[-1] if self.heads else self.original
+        return self.original if self._head is MISSING else self._head
+
+    @property
+    def heads(self) -> list[Any]:
+        """What was put there and is still held by somebody, the latest last."""
+        alive = [head for ref in self._earlier if (head := ref()) is not None]
+        return alive if self._head is MISSING else [*alive, self._head]
 
     @property
     def is_borrowed(self) -> bool:
@@ -73,13 +84,14 @@ class Slot:
         self.layers = layers
         if layers:
             setattr(owner, name, head)
-            self.heads.append(head)
+            self._earlier = [weakref.ref(one) for one in self.heads if isinstance(one, FunctionType)]
+            self._head = head
             return swaps
         if self.place.inherited:
             delattr(owner, name)
         else:
             setattr(owner, name, self.original)
-        self.heads.clear()
+        self._earlier, self._head = [], MISSING
         return swaps
 
     def holders(self) -> list[Any]:
@@ -87,7 +99,7 @@ class Slot:
         functions = [function for head in self.heads for function in _inner_functions(head)]
         namespaces = [vars(function) for function in functions]
         cells = [cell for function in functions for cell in function.__closure__ or ()]
-        return [self.original, self.heads, *self.heads, *namespaces, *cells, *(cell.cell_contents for cell in cells)]
+        return [self.original, vars(self), *self.heads, *namespaces, *cells, *(cell.cell_contents for cell in cells)]
 
 
 def _inner_functions(head: Any) -> list[FunctionType]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import itertools
 import sys
@@ -832,3 +833,37 @@ def test_every_kind_on_one_module_comes_and_goes_together(site: Site, enable: En
         assert dict(vars(upstream)) == before
         assert upstream.g.__code__ is code
         assert upstream.TABLE == {}
+
+
+@pytest.mark.parametrize("lasting", [None, "wrap", "add"])
+def test_a_loop_of_enabled_blocks_keeps_nothing_of_its_past(site: Site, lasting: str | None) -> None:
+    """Each turn brings patches of its own: over nothing, over a wrap that stays, over an attribute that was added."""
+    site.write(upstream="def f(): return 1\n")
+    import upstream
+
+    def added() -> int:
+        return 1
+
+    stays = {"wrap": counting("upstream:f", [], name="stays"), "add": add("upstream:g", name="stays", **TERMS)(added)}
+    target = "upstream:g" if lasting == "add" else "upstream:f"
+    with ascend_adapt.enabled(plugins=[plugin(stays[lasting], name="lasting")] if lasting else [], device="cpu"):
+        counts = []
+        for turn in range(40):
+            with ascend_adapt.enabled(plugins=[plugin(counting(target, [], name="passing"))], device="cpu"):
+                assert ascend_adapt.status()["passing"].state == "applied"
+            if turn in (19, 39):
+                gc.collect()
+                counts.append(len(gc.get_objects()))
+        assert upstream.f() == 1
+    assert counts[1] - counts[0] < 20  # two functions a turn would be 40
+
+
+def test_a_loop_of_enable_and_disable_leaves_no_import_hooks(site: Site) -> None:
+    counts = []
+    for turn in range(8):
+        with ascend_adapt.enabled(device="cpu"):
+            pass
+        if turn in (3, 7):
+            gc.collect()
+            counts.append(len(gc.get_objects()))
+    assert counts[1] - counts[0] < 40

@@ -211,9 +211,10 @@ def test_an_image_data_set_that_is_used_says_what_to_install(site: Site, monkeyp
             datasets.ImageFolder("folder")
 
 
-def test_numpys_names_are_back_for_the_code_base_and_gone_after(site: Site) -> None:
+def test_numpys_names_are_back_for_the_code_base_and_gone_after(site: Site, monkeypatch) -> None:
     import numpy
 
+    monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "old_dependencies")
     site.write(**BIGSCIENCE)
     assert "float" not in vars(numpy)
     with ascend_adapt.enabled(device="cpu"):
