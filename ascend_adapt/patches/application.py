@@ -15,7 +15,7 @@ from ascend_adapt.patches.rewriting import function_behind
 from ascend_adapt.patches.slot import Slot
 from ascend_adapt.patches.spec import NotNeeded, Patch
 from ascend_adapt.patches.swaps import Swaps, swapped
-from ascend_adapt.patches.target import MISSING, Place, Target, locate, look_up
+from ascend_adapt.patches.target import MISSING, Place, Target, locate, look_up, standing
 
 
 @dataclass(eq=False)
@@ -47,7 +47,7 @@ class Application(ABC):
     def replaced_by(self) -> str:
         """Return whose function stands where the patch put its own, or "" if nothing tells."""
         try:
-            value = self._standing(locate(self.patch.target, self.module))
+            value = self._standing(self._located())
         except PatchDrift:
             return ""
         return strangers.describe(value) if callable(value) and not self._is_mine(value) else ""
@@ -65,9 +65,12 @@ class Application(ABC):
     def is_current(self) -> bool:
         """Return whether the patch holds, and its target still is that place: a reload makes new classes."""
         try:
-            return self.holds() and self._is_at(locate(self.patch.target, self.module))
+            return self.holds() and self._is_at(self._located())
         except PatchDrift:
             return False
+
+    def _located(self) -> Place:
+        return locate(self.patch.target, self.module, lazily=self.patch.kind != "add")
 
     def _is_at(self, place: Place) -> bool:
         owner, ours = place.owner, self.place.owner
@@ -92,13 +95,13 @@ class Layer(Application):
         if not self.slot.is_ours():
             return self.is_below()
         # A module that shares the slot of another may still have to follow its latest head.
-        return self._is_mine(look_up(self.place.owner, self.place.name)[0])
+        return self._is_mine(standing(self.place.owner, self.place.name))
 
     def _is_mine(self, value: Any) -> bool:
         return any(value is head for head in self.slot.heads)
 
     def is_below(self) -> bool:
-        value, _ = look_up(self.place.owner, self.place.name)
+        value = standing(self.place.owner, self.place.name)
         return not self.slot.is_ours() and strangers.calls(value, underlying(self.slot.head))
 
     def undo(self) -> Swaps:

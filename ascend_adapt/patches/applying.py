@@ -64,7 +64,7 @@ class Applier:
 
     def _made(self, patch: Patch, module: ModuleType) -> Application:
         if patch.kind == "add":
-            return Added(patch, module, locate(patch.target, module))
+            return Added(patch, module, locate(patch.target, module, lazily=False))
         place = locate_present(patch.target, module)
         slot = self._slot_at(place)
         # A constant where a function was is drift, which the kind itself tells.

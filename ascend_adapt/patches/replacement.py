@@ -59,8 +59,10 @@ def inherited(place: Place) -> Any:
     if name in ("__new__", "__init__") and value is vars(object)[name]:
         raise PatchDrift(f"class {owner.__qualname__} has no {name} of its own or of its bases, object's takes no wrap")
 
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return getattr(super(owner, self), name)(*args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not args:
+            return value(**kwargs)  # raises what the original does without self
+        return getattr(super(owner, args[0]), name)(*args[1:], **kwargs)
 
     def call_static(*args: Any, **kwargs: Any) -> Any:
         return getattr(super(owner, owner), name)(*args, **kwargs)
@@ -69,12 +71,12 @@ def inherited(place: Place) -> Any:
         return getattr(super(owner, self), name)
 
     if isinstance(value, classmethod):
-        return classmethod(functools.wraps(value.__func__)(call))
+        return classmethod(_as(value.__func__)(call))
     if isinstance(value, staticmethod):
-        return staticmethod(functools.wraps(value.__func__)(call_static))
+        return staticmethod(_as(value.__func__)(call_static))
     if isinstance(value, property) and value.fget is not None:
         return property(functools.wraps(value.fget)(get), value.fset, value.fdel, value.__doc__)
-    return functools.wraps(value)(call) if isinstance(value, FunctionType) else value
+    return _as(value)(call) if isinstance(value, FunctionType) else value
 
 
 def underlying(descriptor: Any) -> Any:
@@ -129,8 +131,24 @@ def _function(patch: Patch, original: Callable[..., Any], place: Place, bound: b
     return call
 
 
+def _as(original: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator for a function that is to look like ``original``, its defaults included.
+
+    The function must take ``*args``: with a parameter of its own Python would fill that from the defaults, and with
+    more defaults than parameters from memory that is not its own.
+    """
+
+    def mark(call: Any) -> Any:
+        call = functools.wraps(original)(call)
+        if isinstance(original, FunctionType):
+            call.__defaults__, call.__kwdefaults__ = original.__defaults__, original.__kwdefaults__
+        return call
+
+    return mark
+
+
 def _wrapping(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
+    @_as(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return wrapper(original, None, args, kwargs)
 
@@ -141,23 +159,27 @@ def _wrapping_method(original: Any, wrapper: Callable[..., Any]) -> Callable[...
     if not isinstance(original, FunctionType):
         bind = original.__get__
 
-        @functools.wraps(original)
-        def call_bound(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return wrapper(bind(self), self, args, kwargs)
+        @_as(original)
+        def call_bound(*args: Any, **kwargs: Any) -> Any:
+            if not args:
+                return original(**kwargs)  # raises what the original does without self
+            return wrapper(bind(args[0]), args[0], args[1:], kwargs)
 
         return call_bound
 
     # torch.compile follows partial into the original; torch 2.11's breaks on __get__, 2.13's on types.MethodType.
-    @functools.wraps(original)
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return wrapper(functools.partial(original, self), self, args, kwargs)
+    @_as(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not args:
+            return original(**kwargs)
+        return wrapper(functools.partial(original, args[0]), args[0], args[1:], kwargs)
 
     return call
 
 
 def _replacing(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     # A function of its own: one patch object may be applied, reverted and applied to a reloaded module.
-    @functools.wraps(original)
+    @_as(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
@@ -175,7 +197,7 @@ def _of_the_same_kind(original: Callable[..., Any], call: Callable[..., Any]) ->
     """Return ``call`` as a coroutine or generator function if the original is one: others ask ``inspect``."""
     if inspect.iscoroutinefunction(original):
 
-        @functools.wraps(call)
+        @_as(call)
         async def run(*args: Any, **kwargs: Any) -> Any:
             result = call(*args, **kwargs)
             return await result if inspect.isawaitable(result) else result
@@ -183,7 +205,7 @@ def _of_the_same_kind(original: Callable[..., Any], call: Callable[..., Any]) ->
         return run
     if inspect.isgeneratorfunction(original):
 
-        @functools.wraps(call)
+        @_as(call)
         def generate(*args: Any, **kwargs: Any) -> Any:
             return (yield from call(*args, **kwargs))
 

@@ -10,7 +10,7 @@ from typing import Any
 from ascend_adapt.patches.replacement import inherited, is_borrowed, stand_in, underlying
 from ascend_adapt.patches.spec import Patch
 from ascend_adapt.patches.swaps import Swaps, swapped
-from ascend_adapt.patches.target import MISSING, Place, look_up
+from ascend_adapt.patches.target import MISSING, Place, standing
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class Slot:
 
     def is_ours(self) -> bool:
         """Return whether the place still holds what was put there last."""
-        return look_up(self.place.owner, self.place.name)[0] is self.head
+        return standing(self.place.owner, self.place.name) is self.head
 
     def put(self, patch: Patch) -> Swaps:
         """Lay ``patch`` on top (a replacement goes to the bottom) and return what aliases must follow."""
@@ -87,7 +87,7 @@ class Slot:
             self._earlier = [weakref.ref(one) for one in self.heads if isinstance(one, FunctionType)]
             self._head = head
             return swaps
-        if self.place.inherited:
+        if self.place.inherited or self.place.lazy:
             delattr(owner, name)
         else:
             setattr(owner, name, self.original)

@@ -18,6 +18,7 @@ from ascend_adapt.patches.replacement import refused_call
 from ascend_adapt.patches.rewriting import rewrite_definition
 from ascend_adapt.patches.rivals import conflict_text, exclusive_place
 from ascend_adapt.patches.spec import NotNeeded, Patch, Registered
+from ascend_adapt.patches.target import Target
 
 
 def judge(
@@ -89,6 +90,8 @@ def _check(patch: Patch, tree: SourceTree) -> None:
         if len(patch.target.path) > 1 and not find(patch.target.module, patch.target.path[:-1], tree):
             raise PatchDrift(f"{patch.target}: {'.'.join(patch.target.path[:-1])} is not in {patch.target.module}")
         return
+    if not found and _may_be_lazy(patch.target, tree):
+        return
     if not found:
         raise PatchDrift(f"{patch.target}: {'.'.join(patch.target.path)} is not in {patch.target.module}")
     functions = [one for one in found if isinstance(one.node, syntax.Definition)]
@@ -107,6 +110,11 @@ def _check(patch: Patch, tree: SourceTree) -> None:
     if patch.kind == "replace" and patch.function is not None:
         for one in found:
             _check_replacement(patch, patch.function, one)
+
+
+def _may_be_lazy(target: Target, tree: SourceTree) -> bool:
+    """Return whether only the module's ``__getattr__`` can tell whether there is such a name."""
+    return not find(target.module, target.path[:1], tree) and bool(find(target.module, ("__getattr__",), tree))
 
 
 _LITERALS = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.Set, ast.JoinedStr)

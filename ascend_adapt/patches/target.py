@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -76,18 +77,22 @@ MISSING: Any = _Missing()
 
 @dataclass(frozen=True)
 class Place:
-    """Where a target stands: ``vars(owner)[name]``, or, when ``inherited``, that of a base class."""
+    """Where a target stands: ``vars(owner)[name]``, or, if ``inherited``, that of a base class.
+
+    If ``lazy``, the module lacks it and its ``__getattr__`` gives ``value``.
+    """
 
     owner: Any
     name: str
     value: Any
     inherited: bool
+    lazy: bool = False
 
 
 def look_up(owner: Any, name: str) -> tuple[Any, bool]:
     """Return what stands at ``owner.name`` and whether it is inherited, or ``(MISSING, False)``.
 
-    Reads namespaces only: descriptors survive, and neither a module's lazy ``__getattr__`` nor a property runs.
+    Reads namespaces only: descriptors survive, and neither a module's ``__getattr__`` nor a property runs.
     """
     namespaces = owner.__mro__ if isinstance(owner, type) else (owner,)
     for depth, holder in enumerate(namespaces):
@@ -97,8 +102,27 @@ def look_up(owner: Any, name: str) -> tuple[Any, bool]:
     return MISSING, False
 
 
-def locate(target: Target, module: ModuleType) -> Place:
+def standing(owner: Any, name: str) -> Any:
+    """Return what stands at ``owner.name``, asking a module's ``__getattr__`` (PEP 562) for what it lacks, or MISSING.
+
+    Raises:
+        PatchDrift: that ``__getattr__`` raises anything but AttributeError.
+    """
+    value, _ = look_up(owner, name)
+    if value is not MISSING or not isinstance(owner, ModuleType):
+        return value
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a name is deprecated concerns those who use it
+            return getattr(owner, name, MISSING)
+    except Exception as error:  # a lazy import may raise whatever it likes
+        raise PatchDrift(f"{owner.__name__}:{name}: asking for it raised {type(error).__name__}: {error}") from error
+
+
+def locate(target: Target, module: ModuleType, *, lazily: bool = True) -> Place:
     """Return where ``target`` stands in the loaded ``module``; its last step may be MISSING.
+
+    With ``lazily``, what a module lacks is asked of its ``__getattr__``.
 
     Raises:
         PatchDrift: a step before the last one is missing, or is neither a module nor a class.
@@ -107,7 +131,7 @@ def locate(target: Target, module: ModuleType) -> Place:
         raise PatchDrift(f"{target}: {target.module} is a {type(module).__name__} in sys.modules, expected a module")
     owner: Any = module
     for step in target.path[:-1]:
-        value, _ = look_up(owner, step)
+        value = standing(owner, step)
         if value is MISSING:
             raise PatchDrift(f"{target}: {step!r} is not in {_describe(owner)}")
         if not isinstance(value, (type, ModuleType)):
@@ -116,7 +140,12 @@ def locate(target: Target, module: ModuleType) -> Place:
     name = target.path[-1]
     if isinstance(owner, type) and name.startswith("__") and not name.endswith("__"):
         name = f"_{owner.__name__.lstrip('_')}{name}"
+    if lazily:
+        standing(owner, name)  # may leave it in the module
     value, inherited = look_up(owner, name)
+    if lazily and value is MISSING:
+        value = standing(owner, name)
+        return Place(owner, name, value, inherited=False, lazy=value is not MISSING)
     return Place(owner, name, value, inherited)
 
 

@@ -603,3 +603,45 @@ def test_a_constant_where_a_function_was_is_drift_and_never_reaches_unless(site:
 
     assert ascend_adapt.status()["one"].state == "drifted"
     assert target.f == 1
+
+
+def test_defaults_are_the_originals(site: Site, enable: Enable) -> None:
+    """As code reads them that fills in what a caller left out; a call without self fails as the original does."""
+    site.write(
+        upstream="""
+        def function(x=1, /, y=2, *, z=3): return x, y, z
+        async def later(x=1): return x
+        class Base:
+            def inherited(self, a=1, b=2, *, c=3): return a, b, c
+        class Engine(Base):
+            def method(self, a=1, b=2, c=3, d=4): return a, b, c, d
+            @classmethod
+            def of_class(cls, a=1, *, b): return a, b
+            @staticmethod
+            def static(a, b=2): return a, b
+        """
+    )
+    import upstream
+
+    def read() -> list[Any]:
+        engine = upstream.Engine
+        of_class, static = vars(engine)["of_class"].__func__, vars(engine)["static"].__func__
+        functions = [upstream.function, upstream.later, engine.inherited, engine.method, of_class, static]
+        return [(one.__defaults__, one.__kwdefaults__, inspect.signature(one)) for one in functions]
+
+    def without_self() -> list[str]:
+        said = []
+        for method in (upstream.Engine.method, upstream.Engine.inherited):
+            with pytest.raises(TypeError) as raised:
+                method()
+            said.append(str(raised.value))
+        return said
+
+    before, refused = read(), without_self()
+    names = ["function", "later", *(f"Engine.{name}" for name in ("inherited", "method", "of_class", "static"))]
+    enable(*(counting(f"upstream:{name}", [], name=name) for name in names))
+    assert {one.state for one in ascend_adapt.status() if one.plugin == "stand_in"} == {"applied"}
+    assert read() == before
+    assert without_self() == refused
+    assert upstream.Engine().method(5) == (5, 2, 3, 4)
+    assert upstream.Engine().inherited(b=7) == (1, 7, 3)

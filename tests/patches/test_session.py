@@ -867,3 +867,52 @@ def test_a_loop_of_enable_and_disable_leaves_no_import_hooks(site: Site) -> None
             gc.collect()
             counts.append(len(gc.get_objects()))
     assert counts[1] - counts[0] < 40
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_what_a_module_gives_by_getattr_is_patched(site: Site, enable: Enable, keeps: bool) -> None:
+    """PEP 562, as packages serve their names lazily: those who ask, early or late, and by either name, get the wrap."""
+    site.package(
+        "upstream",
+        f"""
+        def __getattr__(name):
+            if name not in ("f", "Engine"):
+                raise AttributeError(name)
+            import importlib
+            value = getattr(importlib.import_module("upstream.home"), name)
+            if {keeps}:
+                globals()[name] = value
+            return value
+        """,
+    )
+    site.write(upstream__home="def f(): return 1\nclass Engine:\n    def run(self): return 2\n")
+    calls: list[Any] = []
+    enable(counting("upstream:f", calls, name="f"), counting("upstream:Engine.run", calls, name="run"))
+    import upstream
+
+    assert {ascend_adapt.status()[name].state for name in ("f", "run")} == {"applied"}
+    from upstream.home import f
+
+    assert (upstream.f(), f(), upstream.Engine().run(), len(calls)) == (1, 1, 2, 3)
+    for _ in range(2):
+        ascend_adapt.enable()
+        assert ascend_adapt.status()["f"].state == "applied"
+    assert ascend_adapt.disable()["f"].state == "reverted"
+    assert ("f" in vars(upstream)) is keeps
+    assert upstream.f is upstream.home.f
+    assert (upstream.f(), upstream.Engine().run(), len(calls)) == (1, 2, 3)
+
+
+def test_a_getattr_that_fails_is_drift_and_a_name_it_lacks_too(site: Site, enable: Enable) -> None:
+    site.write(
+        upstream="""
+        def __getattr__(name):
+            raise ImportError("no library") if name == "f" else AttributeError(name)
+        """
+    )
+    import upstream  # noqa: F401
+
+    status = enable(counting("upstream:f", [], name="f"), counting("upstream:g", [], name="g"))
+    assert (status["f"].state, status["g"].state) == ("drifted", "drifted")
+    assert "upstream:f: asking for it raised ImportError: no library" in status["f"].reason
+    assert "'g' is not in module upstream" in status["g"].reason

@@ -50,6 +50,17 @@ def short(x: int) -> int:
     return x
 
 
+LAZY = "def __getattr__(name):\n    import elsewhere\n    return getattr(elsewhere, name)\n"
+
+
+@pytest.mark.parametrize(("source", "state"), [(LAZY, "armed"), ("", "drifted")])
+def test_what_only_a_getattr_knows_is_judged_at_the_import(site: Site, source: str, state: str) -> None:
+    site.write(upstream=source)
+    one = Registered(counting("upstream:Engine.f", []), "p", "stand_in")
+    (judged,) = static.judge([one], device="cpu", hosts={}, tree=SourceTree(site.folder))
+    assert judged.state == state
+
+
 PATCHES = {
     "wrap f": wrap("upstream:f", **TERMS)(function),
     "wrap gone": wrap("upstream:gone", **TERMS)(function),
