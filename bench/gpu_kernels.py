@@ -112,7 +112,7 @@ def attention_of(shape: tuple[int, ...], causal: bool) -> tuple[str, str, str]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     from ascend_adapt.kernels import attention as ours
-    from ascend_adapt.kernels.attention import KERNEL
+    from ascend_adapt.kernels.operators.attention import KERNEL
 
     known = {
         "flash": SDPBackend.FLASH_ATTENTION,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from ascend_adapt.errors import BackendUnavailable, SettingsError
-from ascend_adapt.kernels import measurement, requests, verification
+from ascend_adapt.kernels import measurement, requests, tracing, verification
 
 logger = logging.getLogger("ascend_adapt")
 _AUTOCAST = ("cuda", "cpu", "npu")
@@ -97,6 +97,8 @@ class Backend:
     measured: bool = False
     """Whether it is timed against its neighbours in the list, rather than preferred to those behind it."""
     deterministic: bool = True
+    composed: bool = False
+    """Whether it is made of torch's operators alone, so that it also takes fake and transformed tensors."""
 
     def implementation(self) -> Implementation:
         """Return the implementation, imported now if it was not."""
@@ -139,10 +141,12 @@ class Kernel:
         """
         import torch
 
-        key = self._key(call, torch)
-        chosen = self._chosen(torch).get(key)
-        if chosen is None:
-            chosen = self._choose(call, key)
+        if not torch.compiler.is_compiling() and tracing.is_abstract(call.tensor()):
+            chosen = self._composed(call)
+        else:
+            key = self._key(call, torch)
+            found = self._chosen(torch).get(key)
+            chosen = self._choose(call, key) if found is None else found
         kind = call.tensor().device.type
         if kind in _AUTOCAST and torch.is_autocast_enabled(kind):
             # It would round what a backend computes in fp32, and give layer_norm another dtype than its input's.
@@ -171,11 +175,11 @@ class Kernel:
         known = ", ".join(one.name for one in self.backends)
         raise BackendUnavailable(f"kernel {self.name!r}: no backend {name!r} — choose one of {known}")
 
-    def candidates(self, call: Call) -> Iterator[tuple[Backend, str]]:
-        """Yield every backend of the call's device, with "" or why it does not serve the call."""
+    def candidates(self, call: Call, *, composed: bool = False) -> Iterator[tuple[Backend, str]]:
+        """Yield every backend of the call's device, or the composed ones, with "" or why it does not serve the call."""
         device = call.tensor().device.type
         for backend in self.backends:
-            if not backend.devices or device in backend.devices:
+            if (not backend.devices or device in backend.devices) and (backend.composed or not composed):
                 yield backend, _unfit(backend, call)
 
     def extend(self, backends: Sequence[Backend]) -> None:
@@ -220,6 +224,12 @@ class Kernel:
         for name, why in passed_over:
             _tell_once(f"kernel {self.name!r}: {name} does not serve this call ({why}); {backend.name} does")
         return implementation
+
+    def _composed(self, call: Call) -> Implementation:
+        """Return what serves a call without numbers; it is not kept: such calls have the shapes of real ones."""
+        call.check()
+        fit = [backend for backend, unfit in self.candidates(call, composed=True) if not unfit]
+        return fit[0].implementation()
 
     def _asked_for(self, wish: str, call: Call) -> Backend:
         backend, device = self.backend(wish), call.tensor().device.type

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import tracing
 from ascend_adapt.kernels.arguments import is_tensor, told
 
 
@@ -72,7 +73,7 @@ def check_cu_seqlens(cu_seqlens: Any, batch: int, queries: int, keys: int, devic
         )
     if cu_seqlens.device != device:
         raise KernelArgumentError(f"cu_seqlens: is on {cu_seqlens.device}, q on {device} — move it")
-    if cu_seqlens.device.type == "cpu":
+    if cu_seqlens.device.type == "cpu" and tracing.has_values(cu_seqlens):
         borders = cu_seqlens.tolist()
         if len(borders) < 2 or borders[0] != 0 or borders[-1] != keys or borders != sorted(borders):
             raise KernelArgumentError(
@@ -104,6 +105,8 @@ def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
         return known[2]
     if tuple(masked_out.shape[-2:]) != (queries, keys) or masked_out.dtype != torch.bool:
         return False
+    if not tracing.has_values(masked_out):
+        return False  # nobody can tell, and as a mask it hides the same
     rows, columns = slice(0, queries), slice(0, keys)
     future = hidden(rows, columns, keys - queries, causal=True, window=None, device=masked_out.device)
     answer, identity = bool((masked_out == future).all()), id(masked_out)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ascend_adapt.errors import KernelArgumentError
-from ascend_adapt.kernels.masked_softmax import EXACT, FINITE, FINITE_ZEROED, masked_softmax_as
+from ascend_adapt.kernels.operators.masked_softmax import EXACT, FINITE, FINITE_ZEROED, masked_softmax_as
 
 MODULES = ("scaled_masked_softmax_cuda", "scaled_upper_triang_masked_softmax_cuda", "scaled_softmax_cuda")
 FILLS = {

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_adapt.kernels.adamw import AdamwCall
-from ascend_adapt.kernels.attention import AttentionCall
-from ascend_adapt.kernels.cross_entropy import CrossEntropyCall
 from ascend_adapt.kernels.dispatch import Call
-from ascend_adapt.kernels.gelu import GeluCall
-from ascend_adapt.kernels.layer_norm import LayerNormCall
-from ascend_adapt.kernels.linear_cross_entropy import LinearCrossEntropyCall
-from ascend_adapt.kernels.masked_softmax import EXACT, FINITE, MaskedSoftmaxCall
-from ascend_adapt.kernels.rms_norm import RmsNormCall
-from ascend_adapt.kernels.rotary import RotaryCall
-from ascend_adapt.kernels.swiglu import SwigluCall
+from ascend_adapt.kernels.operators.adamw import AdamwCall
+from ascend_adapt.kernels.operators.attention import AttentionCall
+from ascend_adapt.kernels.operators.cross_entropy import CrossEntropyCall
+from ascend_adapt.kernels.operators.gelu import GeluCall
+from ascend_adapt.kernels.operators.layer_norm import LayerNormCall
+from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall
+from ascend_adapt.kernels.operators.masked_softmax import EXACT, FINITE, MaskedSoftmaxCall
+from ascend_adapt.kernels.operators.rms_norm import RmsNormCall
+from ascend_adapt.kernels.operators.rotary import RotaryCall
+from ascend_adapt.kernels.operators.swiglu import SwigluCall
 
 DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("bfloat16", "float16"), "npu": ("bfloat16", "float16")}
 

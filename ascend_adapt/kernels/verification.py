@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ascend_adapt.errors import KernelError
-from ascend_adapt.kernels import run_record, trial
+from ascend_adapt.kernels import run_record, tracing, trial
 from ascend_adapt.kernels.comparison import compare
 
 if TYPE_CHECKING:
@@ -18,13 +18,10 @@ _known: dict[tuple[str, str, str, str], str] = {}
 def is_possible(call: Call) -> bool:
     """Return whether numbers can be had now: not while a call is traced, transformed or captured, or has no data."""
     import torch
-    from torch._guards import detect_fake_mode
 
     tensor = call.tensor()
-    if torch.compiler.is_compiling() or tensor.device.type not in _DEVICES or detect_fake_mode([tensor]) is not None:
-        return False
-    if torch.jit.is_tracing() or torch._C._functorch.maybe_current_level() is not None:
-        return False  # sizes are tensors there, and random numbers those of the transform
+    if tensor.device.type not in _DEVICES or not tracing.has_values(tensor):
+        return False  # where a call is traced or transformed sizes may be tensors, and random numbers are not these
     return not (tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
 
 

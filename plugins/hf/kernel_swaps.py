@@ -198,7 +198,7 @@ def forward(self: Any, input: Any) -> Any:
 
     weight = self.weight
     if input.device.type == "cuda" and not _is_traced():
-        from ascend_adapt.kernels.aligned_linear import aligned_linear, is_aligned
+        from ascend_adapt.kernels.operators.aligned_linear import aligned_linear, is_aligned
 
         if torch.is_autocast_enabled("cuda"):
             dtype = torch.get_autocast_dtype("cuda")

@@ -7,7 +7,7 @@ import torch
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import adamw, requests
-from ascend_adapt.kernels.adamw import AdamwCall
+from ascend_adapt.kernels.operators.adamw import AdamwCall
 
 BACKENDS = ("reference", "torch")
 

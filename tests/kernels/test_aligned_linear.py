@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ascend_adapt.errors import KernelArgumentError
-from ascend_adapt.kernels.aligned_linear import aligned_linear, is_aligned
+from ascend_adapt.kernels.operators.aligned_linear import aligned_linear, is_aligned
 
 
 @pytest.mark.parametrize("columns", [3, 8, 9, 50257 % 100])

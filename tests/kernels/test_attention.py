@@ -13,7 +13,7 @@ from kernels import oracle
 
 from ascend_adapt.errors import BackendUnavailable, KernelArgumentError
 from ascend_adapt.kernels import attention, masked_out_from_keep, requests
-from ascend_adapt.kernels.attention import KERNEL
+from ascend_adapt.kernels.operators.attention import KERNEL
 
 BACKENDS = ("reference", "sdpa")
 
@@ -222,7 +222,7 @@ def test_dropout_drops_that_share_and_scales_the_others(backend):
 
 
 def test_only_a_window_of_keys_is_ever_masked_at_once(monkeypatch):
-    from ascend_adapt.kernels.attention import _sdpa
+    from ascend_adapt.kernels.operators.attention import _sdpa
 
     seen = []
     real = _sdpa.scaled_dot_product_attention
@@ -318,7 +318,7 @@ def test_a_backend_that_does_not_exist_is_refused():
 def test_only_the_chosen_kernels_of_torch_are_on_and_only_within():
     from torch.nn.attention import SDPBackend
 
-    from ascend_adapt.kernels.attention import _sdpa
+    from ascend_adapt.kernels.operators.attention import _sdpa
 
     def on():
         return {kernel for kernel, (enabled, _) in _sdpa._SWITCHES.items() if enabled()}
@@ -338,7 +338,7 @@ def test_threads_with_other_kernels_wait_for_each_other():
     """torch's switches are the process's: two threads that set them at once left them wrong for good."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from ascend_adapt.kernels.attention import _sdpa
+    from ascend_adapt.kernels.operators.attention import _sdpa
 
     def on():
         return {kernel for kernel, (enabled, _) in _sdpa._SWITCHES.items() if enabled()}
@@ -360,7 +360,7 @@ def test_threads_with_other_kernels_wait_for_each_other():
 
 def test_torchs_cuda_kernels_are_given_rows_of_neighbouring_elements(monkeypatch):
     """Strides are no part of a kind of call, and those kernels take no others: keys that are stored transposed."""
-    from ascend_adapt.kernels.attention import AttentionCall, _sdpa
+    from ascend_adapt.kernels.operators.attention import AttentionCall, _sdpa
 
     strides, torchs_own = [], torch.nn.functional.scaled_dot_product_attention
 

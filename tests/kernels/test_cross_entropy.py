@@ -12,7 +12,7 @@ from kernels import oracle
 
 from ascend_adapt.errors import KernelArgumentError, KernelError
 from ascend_adapt.kernels import cross_entropy, linear_cross_entropy, requests
-from ascend_adapt.kernels.linear_cross_entropy import _chunks
+from ascend_adapt.kernels.operators.linear_cross_entropy import _chunks
 
 LABELS = [3, 0, -100, 10, 5, -100, 7]
 COLUMNS = 11

@@ -10,7 +10,7 @@ from kernels import oracle
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import masked_out_from_keep, masked_softmax
-from ascend_adapt.kernels.masked_softmax import FINITE, FINITE_ZEROED, masked_softmax_as
+from ascend_adapt.kernels.operators.masked_softmax import FINITE, FINITE_ZEROED, masked_softmax_as
 
 
 def mask_of(*shape):

@@ -11,7 +11,7 @@ import torch
 
 from ascend_adapt.errors import KernelError
 from ascend_adapt.kernels import measurement, run_record
-from ascend_adapt.kernels.gelu import GeluCall
+from ascend_adapt.kernels.operators.gelu import GeluCall
 
 CALL = GeluCall(torch.zeros(3, 5))
 RUNS = {"slow": lambda call: call.x, "fast": lambda call: call.x}

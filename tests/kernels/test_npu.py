@@ -10,16 +10,16 @@ import torch
 from kernels import npu_operators, test_attention
 
 from ascend_adapt.kernels import npu, schema
-from ascend_adapt.kernels.adamw import AdamwCall
-from ascend_adapt.kernels.adamw import _npu as adamw_npu
-from ascend_adapt.kernels.attention import AttentionCall
-from ascend_adapt.kernels.attention import _npu as attention_npu
 from ascend_adapt.kernels.comparison import compare
 from ascend_adapt.kernels.dispatch import kernels
-from ascend_adapt.kernels.masked_softmax import EXACT, FINITE, MaskedSoftmaxCall
-from ascend_adapt.kernels.masked_softmax import _npu as softmax_npu
-from ascend_adapt.kernels.rotary import RotaryCall
-from ascend_adapt.kernels.rotary import _npu as rotary_npu
+from ascend_adapt.kernels.operators.adamw import AdamwCall
+from ascend_adapt.kernels.operators.adamw import _npu as adamw_npu
+from ascend_adapt.kernels.operators.attention import AttentionCall
+from ascend_adapt.kernels.operators.attention import _npu as attention_npu
+from ascend_adapt.kernels.operators.masked_softmax import EXACT, FINITE, MaskedSoftmaxCall
+from ascend_adapt.kernels.operators.masked_softmax import _npu as softmax_npu
+from ascend_adapt.kernels.operators.rotary import RotaryCall
+from ascend_adapt.kernels.operators.rotary import _npu as rotary_npu
 from ascend_adapt.kernels.samples import samples
 
 RELEASES = json.loads((Path(__file__).parents[1] / "upstream" / "torch_npu.json").read_text())["releases"]

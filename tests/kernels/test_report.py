@@ -12,8 +12,8 @@ import torch
 from ascend_adapt.kernels import report, requests
 from ascend_adapt.kernels.comparison import compare
 from ascend_adapt.kernels.dispatch import kernels
-from ascend_adapt.kernels.gelu import GeluCall
-from ascend_adapt.kernels.gelu import _torch as gelu_torch
+from ascend_adapt.kernels.operators.gelu import GeluCall
+from ascend_adapt.kernels.operators.gelu import _torch as gelu_torch
 
 
 def command(*argv, **env):

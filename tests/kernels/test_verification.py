@@ -11,9 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ascend_adapt.errors import BackendUnavailable, KernelError
 from ascend_adapt.kernels import dispatch, gelu, layer_norm, masked_softmax, requests, run_record, verification
-from ascend_adapt.kernels.attention import AttentionCall
 from ascend_adapt.kernels.comparison import compare
-from ascend_adapt.kernels.gelu import _torch as gelu_torch
+from ascend_adapt.kernels.operators.attention import AttentionCall
+from ascend_adapt.kernels.operators.gelu import _torch as gelu_torch
 from ascend_adapt.kernels.samples import samples
 
 

@@ -13,12 +13,12 @@ import torch
 from error_bounds import ELEMENTARY, Step, assert_within, of_exponent
 from kernels import oracle
 
-from ascend_adapt.kernels.linear_cross_entropy import LinearCrossEntropyCall, _chunks
-from ascend_adapt.kernels.linear_cross_entropy import _triton as linear_cross_entropy
-from ascend_adapt.kernels.rotary import RotaryCall
-from ascend_adapt.kernels.rotary import _triton as rotary
-from ascend_adapt.kernels.swiglu import SwigluCall
-from ascend_adapt.kernels.swiglu import _triton as swiglu
+from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall, _chunks
+from ascend_adapt.kernels.operators.linear_cross_entropy import _triton as linear_cross_entropy
+from ascend_adapt.kernels.operators.rotary import RotaryCall
+from ascend_adapt.kernels.operators.rotary import _triton as rotary
+from ascend_adapt.kernels.operators.swiglu import SwigluCall
+from ascend_adapt.kernels.operators.swiglu import _triton as swiglu
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FP32 = torch.float32

@@ -75,7 +75,7 @@ def page(releases: dict[str, dict[str, str]]) -> str:
     limits = [
         f"| {limit.operators.replace('npu_fusion_attention, _v2, _v3', 'npu_fusion_attention')} | {limit.text} | "
         f"{'wrong result, no error' if limit.silent else 'not supported'} | {limit.source} |"
-        for limit in operators.limits()
+        for limit in operators.all_limits()
     ]
     return "\n".join(
         [

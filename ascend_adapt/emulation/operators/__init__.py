@@ -81,7 +81,7 @@ def register() -> list[str]:
     return [f"npu::{name}" for name in (*schemas, *KEPT) if schemas.get(name, _schema(name)) is not None]
 
 
-def limits() -> list[Limit]:
+def all_limits() -> list[Limit]:
     """Return every limit that the kernels enforce, family by family."""
     return list(dict.fromkeys(limit for family in FAMILIES for limit in limits_of(family)))
 

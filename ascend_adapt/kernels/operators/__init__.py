@@ -1,0 +1,1 @@
+"""The operations, a package each: its contract and its kernel, and one module a backend."""

@@ -1,0 +1,177 @@
+"""One step of AdamW over many parameters, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors
+from ascend_adapt.kernels.arguments import (
+    check_float,
+    check_float_or_none,
+    check_number,
+    check_together,
+    is_tensor,
+    told,
+)
+from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+
+
+@dataclass(eq=False)
+class AdamwCall(Call):
+    """The arguments of adamw, checked; parameters without a gradient are left out."""
+
+    params: tuple[Any, ...]
+    grads: tuple[Any, ...]
+    exp_avgs: tuple[Any, ...]
+    exp_avg_sqs: tuple[Any, ...]
+    steps: tuple[Any, ...]
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    maximize: bool = False
+
+    def tensor(self) -> Any:
+        """Return the first parameter."""
+        return self.params[0]
+
+    def signature(self) -> tuple[Any, ...]:
+        """Return what differs between parameters in kind, not in size: there are thousands of them each step.
+
+        They are all on one device, which is another where an optimizer is offloaded.
+        """
+        columns = (self.params, self.grads, self.exp_avgs, self.exp_avg_sqs)
+        kinds = {(*(each.dtype for each in row), row[0].dim()) for row in zip(*columns, strict=True)}
+        return (self.params[0].device, frozenset(kinds), frozenset(step.dim() for step in self.steps))
+
+    def small(self) -> AdamwCall:
+        """Return a call of a few numbers of the first parameter."""
+        alike = small_tensors.maker()
+        param, grad, mean, square = (
+            alike(each[0].detach(), small_tensors.ROWS)
+            for each in (self.params, self.grads, self.exp_avgs, self.exp_avg_sqs)
+        )
+        return replace(
+            self,
+            params=(param,),
+            grads=(grad,),
+            exp_avgs=(mean,),
+            exp_avg_sqs=(square.square(),),
+            steps=(self.steps[0].clone(),),
+        )
+
+
+def adamw(
+    params: Sequence[Any],
+    grads: Sequence[Any],
+    exp_avgs: Sequence[Any],
+    exp_avg_sqs: Sequence[Any],
+    steps: Sequence[Any],
+    *,
+    lr: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+    maximize: bool = False,
+) -> None:
+    """Change parameters, moments and step counters by one step of AdamW.
+
+    A parameter whose gradient is None stays as it is, and so does its counter: the bias corrections of a parameter
+    count its own steps.
+
+    Args:
+        params: float tensors, of one device.
+        grads: the gradients, each of its parameter's shape and dtype, or None.
+        exp_avgs: first moments, of the shapes of the parameters.
+        exp_avg_sqs: second moments, of the shapes of the parameters.
+        steps: a tensor of one fp32 number for each parameter, as torch's optimizers keep them: the steps made before.
+        lr: learning rate.
+        betas: decay rates of the moments.
+        eps: added to the root of the second moment.
+        weight_decay: decoupled: each step takes lr * weight_decay of the weight away.
+        maximize: go up the gradient.
+
+    Raises:
+        KernelArgumentError: lists that differ in length, shapes that do not fit, a counter shared by two parameters,
+            or a rate outside its range.
+        BackendUnavailable: a backend was asked for that cannot serve the call.
+    """
+    lists = {"grads": grads, "exp_avgs": exp_avgs, "exp_avg_sqs": exp_avg_sqs, "steps": steps}
+    for name, others in lists.items():
+        if len(others) != len(params):
+            raise KernelArgumentError(f"{name}: has {len(others)} tensors, params {len(params)} — give one for each")
+    for name, number in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
+        check_number(name, number)
+    if len(betas) != 2 or not all(0.0 <= rate < 1.0 for rate in betas):
+        raise KernelArgumentError(f"betas={betas!r}: expected two numbers from 0 to below 1 — correct them")
+    if len({id(step) for step in steps}) != len(steps):
+        raise KernelArgumentError("steps: two parameters share a counter, expected one for each — give each its own")
+    present = [index for index, grad in enumerate(grads) if grad is not None]
+    if not present:
+        return
+    first = params[present[0]]
+    for index in present:
+        row = (params[index], grads[index], exp_avgs[index], exp_avg_sqs[index])
+        if not _are_alike(row, first) or not _counts(steps[index]):
+            _check_row(index, row, steps[index], first)
+
+    def of(tensors: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(tensors[index] for index in present)
+
+    import torch
+
+    with torch.no_grad():
+        KERNEL(
+            AdamwCall(
+                of(params),
+                of(grads),
+                of(exp_avgs),
+                of(exp_avg_sqs),
+                of(steps),
+                lr,
+                *betas,
+                eps,
+                weight_decay,
+                maximize,
+            )
+        )
+
+
+def _are_alike(row: tuple[Any, ...], first: Any) -> bool:
+    """Return whether a parameter, its gradient and moments are float tensors of one shape beside the first parameter.
+
+    There are thousands of them each step; ``_check_row`` says what is wrong, and takes longer.
+    """
+    if not all(map(is_tensor, row)):
+        return False
+    shape, device = row[0].shape, first.device
+    return all(each.shape == shape and each.device == device and each.dtype.is_floating_point for each in row)
+
+
+def _counts(step: Any) -> bool:
+    return is_tensor(step) and step.numel() == 1 and step.dtype.itemsize >= 4 and step.dtype.is_floating_point
+
+
+def _check_row(index: int, row: tuple[Any, ...], step: Any, first: Any) -> None:
+    param = row[0]
+    check_float(f"params[{index}]", param, shape="of any shape")
+    for name, other in zip(("grads", "exp_avgs", "exp_avg_sqs"), row[1:], strict=True):
+        check_float_or_none(f"{name}[{index}]", other, param.shape, f"params[{index}]")
+        check_together(f"params[{index}]", param, **{f"{name}[{index}]": other})
+    if not _counts(step):
+        raise KernelArgumentError(f"steps[{index}]: is {told(step)}, expected a tensor of one fp32 number — give it")
+    check_together("params[0]", first, **{f"params[{index}]": param})
+
+
+KERNEL = Kernel(
+    "adamw",
+    [
+        Backend("npu", ("npu",), f"{__name__}._npu"),
+        Backend("torch", ("cuda", "cpu"), f"{__name__}._torch"),
+        Backend("reference", (), f"{__name__}._reference", composed=True),
+    ],
+)

@@ -1,0 +1,53 @@
+"""torch_npu's AdamW operator, a parameter at a time."""
+
+from __future__ import annotations
+
+from ascend_adapt.kernels import npu
+from ascend_adapt.kernels.operators.adamw import AdamwCall
+
+APPLY_ADAM_W = npu.Operator(
+    "npu_apply_adam_w.out(Scalar beta1_power, Scalar beta2_power, Scalar lr, Scalar weight_decay, Scalar beta1, "
+    "Scalar beta2, Scalar epsilon, Tensor grad, Tensor? max_grad_norm, bool? amsgrad, bool? maximize, *, "
+    "Tensor(a!) var, Tensor(b!) m, Tensor(c!) v) -> (Tensor(a!), Tensor(b!), Tensor(c!))",
+    (
+        *("beta1_power", "beta2_power", "lr", "weight_decay", "beta1", "beta2", "epsilon", "grad", "max_grad_norm"),
+        *("amsgrad", "maximize", "out"),
+    ),
+)
+
+
+def supports(call: AdamwCall) -> str:
+    """Return "" or the documented limit that the call exceeds."""
+    for param, grad, mean, square in zip(call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, strict=True):
+        if reason := npu.dtype_reason(param, grad, mean, square):
+            return reason
+        if str(param.dtype) != "torch.float32":
+            return "its moments would be rounded to the parameter's dtype"
+        if not 1 <= param.dim() <= 8:
+            return f"a parameter has {param.dim()} axes, not 1 to 8"
+    return APPLY_ADAM_W.difference()
+
+
+def run(call: AdamwCall) -> None:
+    """Make one step."""
+    for param, grad, mean, square, step in zip(
+        call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.steps, strict=True
+    ):
+        before = float(step)
+        step += 1
+        # The operator multiplies the powers by the betas itself: it is given those of the steps before.
+        APPLY_ADAM_W(
+            call.beta1**before,
+            call.beta2**before,
+            call.lr,
+            call.weight_decay,
+            call.beta1,
+            call.beta2,
+            call.eps,
+            grad,
+            None,
+            False,
+            call.maximize,
+            # The yaml names var, m and v; what torch_npu registers is one list.
+            out=[param, mean, square],
+        )

@@ -1,0 +1,30 @@
+"""The definition of adamw, in plain torch, a parameter at a time."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.kernels.operators.adamw import AdamwCall
+
+
+def supports(call: AdamwCall) -> str:
+    """Return "": the reference serves every call."""
+    return ""
+
+
+def run(call: AdamwCall) -> None:
+    """Make one step."""
+    for param, given, mean, square, step in zip(
+        call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.steps, strict=True
+    ):
+        exact = torch.promote_types(param.dtype, torch.float32)
+        step += 1
+        count = float(step)
+        grad = -given.to(exact) if call.maximize else given.to(exact)
+        first = call.beta1 * mean.to(exact) + (1 - call.beta1) * grad
+        second = call.beta2 * square.to(exact) + (1 - call.beta2) * grad.square()
+        root = (second / (1 - call.beta2**count)).sqrt() + call.eps
+        kept = param.to(exact) * (1 - call.lr * call.weight_decay)
+        param.copy_(kept - call.lr * first / (1 - call.beta1**count) / root)
+        mean.copy_(first)
+        square.copy_(second)

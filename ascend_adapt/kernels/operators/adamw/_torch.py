@@ -1,0 +1,44 @@
+"""torch's own AdamW, fused."""
+
+from __future__ import annotations
+
+from torch.optim.adamw import adamw
+
+from ascend_adapt.kernels.operators.adamw import AdamwCall
+
+
+def supports(call: AdamwCall) -> str:
+    """Return "" or why torch's does not compute this in fp32."""
+    for param, grad, mean, square in zip(call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, strict=True):
+        dtypes = {str(each.dtype).removeprefix("torch.") for each in (param, grad, mean, square)}
+        if len(dtypes) > 1:
+            return f"parameter, gradient and moments are {', '.join(sorted(dtypes))}"
+    if any(step.dim() for step in call.steps):
+        return "the step counters are not 0-d"
+    return ""
+
+
+def run(call: AdamwCall) -> None:
+    """Make one step."""
+    device = call.params[0].device
+    # The fused form wants its counters on the device, where the caller's may not be.
+    steps = [step if step.device == device else step.to(device) for step in call.steps]
+    adamw(
+        list(call.params),
+        list(call.grads),
+        list(call.exp_avgs),
+        list(call.exp_avg_sqs),
+        [],
+        steps,
+        fused=True,
+        amsgrad=False,
+        beta1=call.beta1,
+        beta2=call.beta2,
+        lr=call.lr,
+        weight_decay=call.weight_decay,
+        eps=call.eps,
+        maximize=call.maximize,
+    )
+    for mine, theirs in zip(steps, call.steps, strict=True):
+        if mine is not theirs:
+            theirs.copy_(mine)

@@ -1,0 +1,146 @@
+"""Attention, with the mask contract of ``ascend_adapt.kernels.masks``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import masks, small_tensors
+from ascend_adapt.kernels.arguments import check_float, check_number, check_together
+from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+
+
+@dataclass(eq=False)
+class AttentionCall(Call):
+    """The arguments of attention; a window makes ``causal`` True, and no scale is 1 / sqrt(D)."""
+
+    q: Any
+    k: Any
+    v: Any
+    masked_out: Any = None
+    bias: Any = None
+    causal: bool = False
+    scale: Any = None
+    dropout_p: float = 0.0
+    cu_seqlens: Any = None
+    window: int | None = None
+
+    def check(self) -> None:
+        """Refuse a float as masked_out, a bool as bias, and shapes, dtypes and devices that do not fit."""
+        q, k, v = self.q, self.k, self.v
+        for name, tensor, shape in (("q", q, "[B, N, Q, D]"), ("k", k, "[B, Nk, K, D]"), ("v", v, "[B, Nk, K, Dv]")):
+            check_float(name, tensor, 4, shape)
+        check_together("q", q, k=k, v=v)
+        if not q.dtype == k.dtype == v.dtype:
+            raise KernelArgumentError(
+                f"q, k, v: are {q.dtype}, {k.dtype}, {v.dtype}, expected one dtype — convert them"
+            )
+        batch, heads, queries, width = q.shape
+        key_batch, key_heads, keys, key_width = k.shape
+        if (key_batch, key_width) != (batch, width) or v.shape[:3] != k.shape[:3]:
+            raise KernelArgumentError(
+                f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}: expected [B, N, Q, D], [B, Nk, K, D], "
+                "[B, Nk, K, Dv] with equal B, D and Nk — reshape them"
+            )
+        if key_heads == 0 or heads % key_heads:
+            raise KernelArgumentError(
+                f"q {list(q.shape)}, k {list(k.shape)}: {heads} heads are no multiple of {key_heads} key heads — "
+                "give a multiple"
+            )
+        masks.check_masked_out(self.masked_out, (batch, heads, queries, keys), q.device)
+        masks.check_bias(self.bias, (batch, heads, queries, keys), q.device)
+        masks.check_window(self.window)
+        if self.scale is not None:
+            check_number("scale", self.scale)
+            if getattr(self.scale, "requires_grad", False):
+                raise KernelArgumentError("scale: wants a gradient, which attention does not give — scale q by it")
+        masks.check_cu_seqlens(self.cu_seqlens, batch, queries, keys, q.device)
+
+    @property
+    def factor(self) -> float:
+        """What the scores are multiplied by."""
+        return float(max(1, self.q.shape[-1]) ** -0.5 if self.scale is None else self.scale)
+
+    def small(self) -> AttentionCall:
+        """Return a call of one batch and one key head, and of the last queries and keys."""
+        import torch
+
+        alike = small_tensors.maker()
+        heads, rows, columns = (
+            self.q.shape[1] // self.k.shape[1],
+            min(small_tensors.SIDE, self.q.shape[2]),
+            min(small_tensors.SIDE, self.k.shape[2]),
+        )
+        borders = None
+        if self.cu_seqlens is not None:
+            borders = torch.tensor([0, rows // 2, rows], dtype=torch.int32, device=self.q.device)
+        return replace(
+            self,
+            q=alike(self.q, 1, heads, rows, self.q.shape[3]),
+            k=alike(self.k, 1, 1, columns, self.k.shape[3]),
+            v=alike(self.v, 1, 1, columns, self.v.shape[3]),
+            masked_out=small_tensors.corner(self.masked_out, rows, columns, heads),
+            bias=small_tensors.corner(self.bias, rows, columns, heads),
+            cu_seqlens=borders,
+        )
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    masked_out: Any = None,
+    bias: Any = None,
+    causal: bool = False,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    cu_seqlens: Any = None,
+    window: int | None = None,
+) -> Any:
+    """Return softmax(scale * QK^T + bias) V, accumulated in fp32, in the dtype of ``q``.
+
+    Args:
+        q: [B, N, Q, D].
+        k: [B, Nk, K, D]; N is a multiple of Nk, and N / Nk neighbouring heads share a key head.
+        v: [B, Nk, K, Dv].
+        masked_out: bool, broadcasts to [B, N, Q, K]; True = not seen.
+        bias: float, broadcasts to [B, N, Q, K]; added after scaling.
+        causal: hide the keys behind each query, aligned to the last key; with Q > K the leading rows see nothing.
+        scale: of the scores; None is 1 / sqrt(D).
+        dropout_p: the share of probabilities that is dropped; the others are scaled up.
+        cu_seqlens: int32 [documents + 1], the borders of documents packed into one row (B = 1, Q = K), none of which
+            sees another.
+        window: causal, and each query sees itself and the ``window - 1`` keys before it.
+
+    Returns:
+        [B, N, Q, Dv]. A row with nothing to see is all zeros, and its gradients are zero.
+
+    Raises:
+        KernelArgumentError: a float as masked_out, a bool as bias, or shapes that do not fit.
+        BackendUnavailable: a backend was asked for that cannot serve the call.
+    """
+    if type(dropout_p) is not float:
+        check_number("dropout_p", dropout_p)
+    if not 0.0 <= dropout_p < 1.0:
+        raise KernelArgumentError(f"dropout_p={dropout_p!r}: expected at least 0 and less than 1 — correct it")
+    causal = bool(causal) or window is not None
+    call = AttentionCall(q, k, v, masked_out, bias, causal, scale, dropout_p, cu_seqlens, window)
+    if cu_seqlens is not None:
+        call.check()  # the borders' values are no part of the kind of call
+    return KERNEL(call)
+
+
+# Behind npu, the CUDA ones are timed against each other; sdpa leaves the choice to torch.
+KERNEL = Kernel(
+    "attention",
+    [
+        Backend("npu", ("npu",), f"{__name__}._npu"),
+        Backend("flash", ("cuda",), f"{__name__}._sdpa:flash", measured=True),
+        Backend("cudnn", ("cuda",), f"{__name__}._sdpa:cudnn", measured=True, deterministic=False),
+        Backend("efficient", ("cuda",), f"{__name__}._sdpa:efficient", measured=True, deterministic=False),
+        Backend("sdpa", ("cuda", "cpu"), f"{__name__}._sdpa:any_of_torch", composed=True),
+        Backend("reference", (), f"{__name__}._reference", composed=True),
+    ],
+)

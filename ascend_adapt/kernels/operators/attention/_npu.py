@@ -1,0 +1,168 @@
+"""torch_npu's fused attention, within its documented limits.
+
+Traps, from op-plugin's documentation of npu_fusion_attention: True in atten_mask is masked out; without atten_mask
+every sparse mode is silently ignored, so that causal needs its mask; modes 3 and 4 want the fixed 2048 x 2048 upper
+triangle whatever the lengths; version 1 adds the bias inside the scale, version 2 behind it with pse_type=0; packed
+rows (TND) may not hold a row with nothing to see.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from ascend_adapt.kernels import dispatch, masks, npu
+from ascend_adapt.kernels.operators.attention import AttentionCall, _pieces
+
+_ARGUMENTS = ("query", "key", "value", "head_num", "input_layout", "atten_mask", "scale", "keep_prob", "sparse_mode")
+FUSION_ATTENTION = npu.Operator(
+    "npu_fusion_attention(Tensor query, Tensor key, Tensor value, int head_num, str input_layout, Tensor? pse=None, "
+    "Tensor? padding_mask=None, Tensor? atten_mask=None, float scale=1., float keep_prob=1., "
+    "int pre_tockens=2147483647, int next_tockens=2147483647, int inner_precise=0, int[]? prefix=None, "
+    "int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None, int sparse_mode=0, bool gen_mask_parallel=True, "
+    'bool sync=False, str softmax_layout="", Tensor? sink=None, Tensor? dropout_mask=None, int seed=0, int offset=0) '
+    "-> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
+    (*_ARGUMENTS, "pre_tockens", "next_tockens", "actual_seq_qlen", "actual_seq_kvlen"),
+)
+FUSION_ATTENTION_V2 = npu.Operator(
+    "npu_fusion_attention_v2(Tensor query, Tensor key, Tensor value, int head_num, str input_layout, *, "
+    "Tensor? pse=None, Tensor? padding_mask=None, Tensor? atten_mask=None, Tensor? query_rope=None, "
+    "Tensor? key_rope=None, float scale=1., float keep_prob=1., int pre_tokens=2147483647, "
+    "int next_tokens=2147483647, int inner_precise=0, int[]? prefix=None, int[]? actual_seq_qlen=None, "
+    "int[]? actual_seq_kvlen=None, int sparse_mode=0, bool gen_mask_parallel=True, bool sync=False, int pse_type=1, "
+    'int[]? q_start_idx=None, int[]? kv_start_idx=None, str softmax_layout="", Tensor? sink=None, '
+    "Tensor? dropout_mask=None, int seed=0, int offset=0) -> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
+    (*_ARGUMENTS, "pse", "pse_type"),
+)
+_WHOLE_MASK, _CAUSAL, _BAND = 1, 3, 4
+_TRIANGLE = 2048
+_DOCUMENTS = 1024
+"""The most documents of one packed call."""
+
+
+def supports(call: AttentionCall) -> str:
+    """Return "" or the documented limit that the call exceeds."""
+    batch, heads, queries, width = call.q.shape
+    keys = call.k.shape[2]
+    if reason := npu.dtype_reason(call.q, call.k, call.v):
+        return reason
+    if call.v.shape != call.k.shape:
+        return f"k {list(call.k.shape)} and v {list(call.v.shape)} differ"
+    if not 1 <= width <= 768:
+        return f"head dim {width} is not in 1 to 768"
+    if not 1 <= heads <= 256:
+        return f"{heads} heads are not in 1 to 256"
+    if not (1 <= queries <= 2**20 and 1 <= keys <= 2**20):
+        return f"lengths {queries} and {keys} are not in 1 to 1048576"
+    if not 1 <= batch <= 2**21:
+        return f"batch {batch} is not in 1 to 2097152"
+    if call.bias is not None and call.bias.dtype == torch.float64:
+        return "its bias has at most fp32"
+    if call.bias is not None and call.bias.requires_grad:
+        return "it gives no gradient of the bias"
+    # On a 950DT, by op-plugin's determin_API_list.md.
+    if dispatch.is_deterministic() and not dispatch.attention_gradients_repeat():
+        return "its gradients repeat only under torch.use_deterministic_algorithms(True)"
+    operator = FUSION_ATTENTION if call.bias is None else FUSION_ATTENTION_V2
+    return operator.difference()
+
+
+def run(call: AttentionCall) -> torch.Tensor:
+    """Return the attention."""
+    return _pieces.without_blind_rows(_pieces.as_wide_as_its_bias(call), _run).to(call.q.dtype)
+
+
+def _run(call: AttentionCall) -> torch.Tensor:
+    if call.cu_seqlens is None:
+        return _whole(call)
+    if call.masked_out is not None or call.bias is not None:
+        return torch.cat([_whole(document) for document in _pieces.documents(call)], 2)
+    ends = sorted({*call.cu_seqlens[1:].tolist()} - {0})
+    groups = [ends[first : first + _DOCUMENTS] for first in range(0, len(ends), _DOCUMENTS)]
+    starts = [0, *(group[-1] for group in groups)]
+    return torch.cat([_packed(call, *group) for group in zip(starts, groups, strict=False)], 2)
+
+
+def _packed(call: AttentionCall, start: int, ends: list[int]) -> torch.Tensor:
+    """Return the attention of neighbouring documents, of which the first begins at ``start``."""
+    rows = slice(start, ends[-1])
+    q, k, v = (each[0, :, rows].transpose(0, 1).contiguous() for each in (call.q, call.k, call.v))
+    lengths = [end - start for end in ends]
+    result = FUSION_ATTENTION(
+        q,
+        k,
+        v,
+        call.q.shape[1],
+        "TND",
+        actual_seq_qlen=lengths,
+        actual_seq_kvlen=lengths,
+        **_common(call),
+        **_sparse(call),
+    )[0]
+    return result.transpose(0, 1)[None]
+
+
+def _whole(call: AttentionCall) -> torch.Tensor:
+    tensors = (call.q.contiguous(), call.k.contiguous(), call.v.contiguous(), call.q.shape[1], "BNSD")
+    hidden = call.masked_out
+    if call.bias is not None:
+        endless = call.bias == float("-inf")
+        hidden = endless if hidden is None else hidden | endless
+    if hidden is None:
+        return FUSION_ATTENTION(*tensors, **_common(call), **_sparse(call))[0]
+    hidden, nothing = _whole_mask(call, hidden)
+    masked = {"atten_mask": hidden, "sparse_mode": _WHOLE_MASK}
+    if call.bias is None:
+        result = FUSION_ATTENTION(*tensors, **_common(call), **masked)[0]
+    else:
+        result = FUSION_ATTENTION_V2(*tensors, pse=_pse(call), pse_type=0, **_common(call), **masked)[0]
+    return result.masked_fill(nothing, 0.0)
+
+
+def _common(call: AttentionCall) -> dict[str, Any]:
+    return {"scale": call.factor, "keep_prob": 1.0 - call.dropout_p}
+
+
+def _sparse(call: AttentionCall) -> dict[str, Any]:
+    if not call.causal:
+        return {}
+    triangle = _triangle(call.q.device)
+    if call.window is None:
+        return {"atten_mask": triangle, "sparse_mode": _CAUSAL}
+    return {"atten_mask": triangle, "sparse_mode": _BAND, "pre_tockens": call.window - 1, "next_tockens": 0}
+
+
+@functools.cache
+def _triangle(device: torch.device) -> torch.Tensor:
+    return torch.ones(_TRIANGLE, _TRIANGLE, dtype=torch.bool, device=device).triu(1)
+
+
+def _whole_mask(call: AttentionCall, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mask [B or 1, N or 1, Q, K], and the rows with nothing to see, which it lets see everything."""
+    queries, keys = call.q.shape[2], call.k.shape[2]
+    hidden = hidden[(None,) * (4 - hidden.dim())]
+    if call.causal:
+        late = masks.hidden(
+            slice(0, queries),
+            slice(0, keys),
+            keys - queries,
+            causal=True,
+            window=call.window,
+            device=call.q.device,
+        )
+        hidden = hidden | late
+    nothing = hidden.all(-1, keepdim=True)
+    hidden = hidden & ~nothing
+    batch, heads = hidden.shape[:2]
+    # BNSS, B1SS and 11SS are known, 1NSS is not.
+    batch = call.q.shape[0] if heads > 1 else batch
+    return hidden.expand(batch, heads, queries, keys).contiguous(), nothing
+
+
+def _pse(call: AttentionCall) -> torch.Tensor:
+    """Return the bias as [B or 1, N, Q, K], without what atten_mask hides."""
+    bias = call.bias[(None,) * (4 - call.bias.dim())].masked_fill(call.bias == float("-inf"), 0.0)
+    batch = call.q.shape[0] if bias.shape[0] > 1 else 1
+    return bias.to(call.q.dtype).expand(batch, call.q.shape[1], call.q.shape[2], call.k.shape[2]).contiguous()

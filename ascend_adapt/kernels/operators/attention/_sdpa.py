@@ -1,0 +1,309 @@
+"""torch's scaled_dot_product_attention: its own choice, or one of its CUDA kernels.
+
+Where it differs from the contract: its causal is aligned to the first key, a row with nothing to see may be nan, its
+bool masks have the other sense, and it knows no window and no packed rows.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from ascend_adapt.kernels import dispatch, masks, tracing
+from ascend_adapt.kernels.operators.attention import AttentionCall, _pieces
+
+_BLOCK = (128, 1024)
+"""Bounds of the number of queries that share a mask under a window."""
+
+
+class _Torch:
+    """torch's own choice; under determinism the CUDA kernels whose gradients are the same on every run."""
+
+    def supports(self, call: AttentionCall) -> str:
+        """Return "": every call can be cut into pieces that torch serves."""
+        return ""
+
+    def run(self, call: AttentionCall) -> torch.Tensor:
+        """Return the attention."""
+        with self._selected(call):
+            if _is_torchs_own(call):
+                return self._attend(call, is_causal=call.causal)
+            return _pieces.without_blind_rows(_pieces.as_wide_as_its_bias(call), self._whole).to(call.q.dtype)
+
+    def _selected(self, call: AttentionCall) -> Any:
+        if call.q.device.type != "cuda" or not dispatch.is_deterministic():
+            return nullcontext()
+        repeats = dispatch.attention_gradients_repeat()
+        return _only(*[SDPBackend.FLASH_ATTENTION, SDPBackend.MATH] if repeats else [SDPBackend.MATH])
+
+    def _whole(self, call: AttentionCall) -> torch.Tensor:
+        if call.cu_seqlens is None:
+            return self._one(call)
+        if not tracing.has_values(call.cu_seqlens):
+            return self._one(_pieces.masked_by_document(call))
+        pieces = [self._one(document) for document in _pieces.documents(call)]
+        return torch.cat(pieces, 2) if pieces else call.q.new_zeros(*call.q.shape[:3], call.v.shape[3])
+
+    def _one(self, call: AttentionCall) -> torch.Tensor:
+        queries, keys = call.q.shape[2], call.k.shape[2]
+        if call.masked_out is None and call.bias is None and call.window is None:
+            if not call.causal or queries == 1:
+                return self._attend(call)
+            if 2 * queries >= keys:
+                # With as many queries as keys both alignments are one; the added ones cost less than a mask.
+                if queries == keys:
+                    return self._attend(call, is_causal=True)
+                padded = torch.nn.functional.pad(call.q, (0, 0, keys - queries, 0))
+                return self._attend(call, q=padded, is_causal=True)[:, :, keys - queries :]
+        if call.window is None:
+            return self._masked(call, slice(0, queries), slice(0, keys), {})
+        size, shift = min(max(call.window, _BLOCK[0]), _BLOCK[1]), keys - queries
+        shared: dict[tuple[int, int, int], torch.Tensor] = {}
+        blocks = []
+        for start in range(0, queries, size):
+            rows = slice(start, min(start + size, queries))
+            columns = slice(max(0, start + shift - call.window + 1), rows.stop + shift)
+            blocks.append(self._masked(call, rows, columns, shared))
+        return torch.cat(blocks, 2)
+
+    def _masked(
+        self, call: AttentionCall, rows: slice, columns: slice, shared: dict[tuple[int, int, int], torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the attention of some queries to some keys, under a mask; equal blocks share theirs."""
+        piece = _pieces.part(call, rows, columns)
+        hidden = piece.masked_out
+        if call.causal:
+            shift = call.k.shape[2] - call.q.shape[2] + rows.start - columns.start
+            # Sizes may be symbols, which are no keys.
+            size = (int(rows.stop - rows.start), int(columns.stop - columns.start), int(shift))
+            if size not in shared:
+                shared[size] = masks.hidden(
+                    slice(0, size[0]),
+                    slice(0, size[1]),
+                    shift,
+                    causal=True,
+                    window=call.window,
+                    device=call.q.device,
+                )
+            hidden = shared[size] if hidden is None else hidden | shared[size]
+        mask, nothing = _attn_mask(piece, hidden)
+        result = self._attend(piece, attn_mask=mask)
+        return result.masked_fill(nothing, 0.0)
+
+    def _attend(self, call: AttentionCall, q: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
+        shared = bool(call.q.shape[1] != call.k.shape[1])
+        q, scale = call.q if q is None else q, call.scale
+        if scale is not None and scale < 0:  # torch's causal kernel for a CPU gives nan
+            q, scale = -q, -scale
+        return scaled_dot_product_attention(
+            q, call.k, call.v, dropout_p=call.dropout_p, scale=scale, enable_gqa=shared, **more
+        )
+
+
+def _is_torchs_own(call: AttentionCall) -> bool:
+    """Whether torch's function, given the call as it is, means the same."""
+    if call.masked_out is not None or call.bias is not None or call.window is not None or call.cu_seqlens is not None:
+        return False
+    return not call.causal or call.q.shape[2] == call.k.shape[2]
+
+
+class _OnCuda(_Torch):
+    """One of torch's CUDA kernels."""
+
+    def __init__(self, kernel: SDPBackend, can_use: str, *, masks: bool, shares_heads: bool) -> None:
+        self.kernel, self.can_use, self.masks, self.shares_heads = kernel, can_use, masks, shares_heads
+
+    def supports(self, call: AttentionCall) -> str:
+        """Return "" or why this kernel does not serve the call."""
+        if not self.masks:
+            if call.masked_out is not None or call.bias is not None:
+                return "it takes no mask"
+            if call.window is not None:
+                return "it takes no window"
+            if call.cu_seqlens is not None:
+                return "it takes no packed documents"
+        return self._refused(call)
+
+    def _refused(self, call: AttentionCall) -> str:
+        call, shared = _pieces.as_wide_as_its_bias(call), call.q.shape[1] != call.k.shape[1]
+        if shared and not self.shares_heads:
+            call = _expanded(call)
+            shared = False
+        # Causal queries are padded to the number of keys; shapes are looked at, and strides, which run() makes even.
+        q = call.q[:, :, :1].expand(-1, -1, call.k.shape[2], -1) if call.causal else call.q
+        given = torch.backends.cuda.SDPAParams(
+            *map(_with_even_rows, (q, call.k, call.v)), None, call.dropout_p, call.causal, shared
+        )
+        asked = getattr(torch.backends.cuda, self.can_use)
+        if asked(given, False):
+            return ""
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            asked(given, True)
+        reasons = [str(warning.message).partition(" (Triggered internally")[0] for warning in told]
+        return " ".join(" ".join(reasons).split()) or "torch refuses it"
+
+    def _selected(self, call: AttentionCall) -> Any:
+        return _only(self.kernel)
+
+    def _attend(self, call: AttentionCall, q: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
+        if call.q.shape[1] != call.k.shape[1] and not self.shares_heads:
+            call = _expanded(call)
+        q, k, v = map(_with_even_rows, (call.q if q is None else q, call.k, call.v))
+        if k is not call.k or v is not call.v:
+            call = replace(call, k=k, v=v)
+        return super()._attend(call, q, **more)
+
+
+class _Flash(_OnCuda):
+    """Flash attention; windows, packed rows and Q != K go to its form for documents of any length."""
+
+    def supports(self, call: AttentionCall) -> str:
+        """Return "" or why flash attention does not serve the call."""
+        if dispatch.is_deterministic() and not dispatch.attention_gradients_repeat():
+            return "its gradients repeat only under torch.use_deterministic_algorithms(True)"
+        if call.masked_out is not None or call.bias is not None:
+            return "it takes no mask"
+        if self._needs_varlen(call):
+            if call.dropout_p:
+                return "its form for windows, packed rows and Q != K has no dropout"
+            if call.q.shape[3] % 8 or call.q.shape[3] != call.v.shape[3]:
+                return f"its form for windows, packed rows and Q != K takes no head dim {call.q.shape[3]}"
+            if _varlen() is None:
+                return f"torch {torch.__version__} has no varlen_attn with window_size and enable_gqa"
+        return self._refused(call)
+
+    def run(self, call: AttentionCall) -> torch.Tensor:
+        """Return the attention."""
+        if self._needs_varlen(call):
+            return _pieces.without_blind_rows(call, _packed)
+        return super().run(call)
+
+    @staticmethod
+    def _needs_varlen(call: AttentionCall) -> bool:
+        crooked = call.causal and call.q.shape[2] not in (1, call.k.shape[2])
+        return crooked or call.window is not None or call.cu_seqlens is not None
+
+
+_SWITCHES = {
+    SDPBackend.FLASH_ATTENTION: (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    SDPBackend.EFFICIENT_ATTENTION: (
+        torch.backends.cuda.mem_efficient_sdp_enabled,
+        torch.backends.cuda.enable_mem_efficient_sdp,
+    ),
+    SDPBackend.CUDNN_ATTENTION: (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
+    SDPBackend.MATH: (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
+}
+
+
+def _only(*kernels: SDPBackend) -> Any:
+    """Return a context in which torch may use these kernels only: sdpa_kernel, which costs a small call its gain."""
+    if torch.compiler.is_compiling():
+        return sdpa_kernel(list(kernels))
+    return _Switched(kernels)
+
+
+class _Switched:
+    """Sets those of torch's switches that differ from what is wanted, and sets them back.
+
+    They are the process's: threads, as those of DataParallel, wait for each other.
+    """
+
+    _lock = threading.RLock()
+
+    def __init__(self, kernels: tuple[SDPBackend, ...]) -> None:
+        self.kernels = kernels
+        self.changed: list[tuple[Callable[[bool], None], bool]] = []
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        for kernel, (enabled, enable) in _SWITCHES.items():
+            before, state = enabled(), kernel in self.kernels
+            if before != state:
+                self.changed.append((enable, before))
+                enable(state)
+
+    def __exit__(self, *error: object) -> None:
+        for enable, before in self.changed:
+            enable(before)
+        self._lock.release()
+
+
+def _with_even_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with neighbouring elements in its last axis: torch's CUDA kernels take no others."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _varlen() -> Any:
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:  # before torch 2.10
+        return None
+    known = inspect.signature(varlen_attn).parameters
+    return varlen_attn if {"window_size", "enable_gqa"} <= set(known) else None
+
+
+def _packed(call: AttentionCall) -> torch.Tensor:
+    batch, heads, queries, _ = call.q.shape
+    keys = call.k.shape[2]
+
+    def borders(length: int) -> torch.Tensor:
+        return torch.arange(batch + 1, dtype=torch.int32, device=call.q.device) * length
+
+    of_q, of_k = (borders(queries), borders(keys)) if call.cu_seqlens is None else (call.cu_seqlens,) * 2
+    q, k, v = (_with_even_rows(each.transpose(1, 2).flatten(0, 1)) for each in (call.q, call.k, call.v))
+    left = -1 if call.window is None else call.window - 1
+    result = _varlen()(
+        q,
+        k,
+        v,
+        of_q,
+        of_k,
+        queries,
+        keys,
+        scale=call.factor,
+        window_size=(left, 0 if call.causal else -1),
+        enable_gqa=heads != call.k.shape[1],
+    )
+    return result.unflatten(0, (batch, queries)).transpose(1, 2)
+
+
+def _expanded(call: AttentionCall) -> AttentionCall:
+    """Return the call with a key head for every head."""
+    times = call.q.shape[1] // call.k.shape[1]
+    k, v = (each.repeat_interleave(times, 1) for each in (call.k, call.v))
+    return AttentionCall(**{**vars(call), "k": k, "v": v})
+
+
+def _attn_mask(call: AttentionCall, hidden: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return torch's mask for a bias, what is hidden, or both, and the rows [B, N, Q, 1] with nothing to see.
+
+    In torch's mask those rows see everything: some of its kernels give nan otherwise.
+    """
+    if call.bias is None:
+        nothing = hidden.all(-1, keepdim=True)
+        mask = ~hidden | nothing
+    else:
+        mask = call.bias if call.bias.dtype == call.q.dtype else call.bias.to(call.q.dtype)
+        if hidden is not None:
+            mask = torch.where(hidden, float("-inf"), mask)
+        nothing = (mask == float("-inf")).all(-1, keepdim=True)
+        mask = mask.masked_fill(nothing, 0.0)
+    if mask.dim() == 4 and mask.shape[-1] == 1:
+        mask = mask.expand(*mask.shape[:-1], call.k.shape[2])
+    return mask, nothing
+
+
+any_of_torch = _Torch()
+flash = _Flash(SDPBackend.FLASH_ATTENTION, "can_use_flash_attention", masks=False, shares_heads=True)
+efficient = _OnCuda(SDPBackend.EFFICIENT_ATTENTION, "can_use_efficient_attention", masks=True, shares_heads=False)
+cudnn = _OnCuda(SDPBackend.CUDNN_ATTENTION, "can_use_cudnn_attention", masks=False, shares_heads=False)

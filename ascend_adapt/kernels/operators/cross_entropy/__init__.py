@@ -1,0 +1,151 @@
+"""Cross entropy of logits, also of a vocabulary that is spread over ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors, tracing
+from ascend_adapt.kernels.arguments import check_float, check_number, check_shape, check_together, is_tensor, told
+from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+@dataclass(eq=False)
+class CrossEntropyCall(Call):
+    """The arguments of cross_entropy, checked, logits [T, V] and labels [T]; computes the loss of each token, [T]."""
+
+    logits: Any
+    labels: Any
+    ignore_index: int = -100
+    label_smoothing: float = 0.0
+    group: Any = None
+    first: int = 0
+    """The id of the first column of ``logits``."""
+    vocabulary: int = 0
+    """The number of columns of all ranks together."""
+
+    def small(self) -> CrossEntropyCall | None:
+        """Return a call of a few tokens; None over ranks, which would have to wait for each other."""
+        if self.group is not None:
+            return None
+        tokens = min(small_tensors.ROWS, len(self.labels))
+        logits = small_tensors.maker()(self.logits, tokens, self.logits.shape[1])
+        return replace(self, logits=logits, labels=self.labels[:tokens])
+
+
+def cross_entropy(
+    logits: Any,
+    labels: Any,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    group: Any = None,
+    vocab_range: tuple[int, int] | None = None,
+) -> Any:
+    """Return the cross entropy, computed and returned in fp32.
+
+    Args:
+        logits: [..., V]; with ``group``, this rank's columns of it.
+        labels: int64 [...], ids of the whole vocabulary.
+        ignore_index: label of tokens without a loss, and without a gradient.
+        label_smoothing: torch's: this share of the target is spread over the whole vocabulary.
+        reduction: ``mean`` over the tokens that count (nan if there are none), ``sum``, or ``none``: [...].
+        group: process group over which the vocabulary is spread, in the order of its ranks.
+        vocab_range: this rank's ids, first and one past the last; every rank has as many. Default: in rank order.
+
+    Raises:
+        KernelArgumentError: shapes that do not fit, a label (on a CPU, not traced; elsewhere its loss is nan, or
+            torch's own device assertion fails) outside the vocabulary, or a reduction that does not exist.
+        BackendUnavailable: a backend was asked for that cannot serve the call.
+    """
+    check_float("logits", logits, shape="[..., V]", least=1)
+    columns = int(logits.shape[-1])
+    first, vocabulary = check_labels(
+        "logits", logits, columns, labels, ignore_index, label_smoothing, reduction, group, vocab_range
+    )
+    flat = logits.reshape(-1, columns)
+    call = CrossEntropyCall(flat, labels.reshape(-1), ignore_index, label_smoothing, group, first, vocabulary)
+    return reduce(KERNEL(call), labels, ignore_index, reduction)
+
+
+def check_labels(
+    name: str,
+    tensor: Any,
+    columns: int,
+    labels: Any,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+    group: Any,
+    vocab_range: tuple[int, int] | None,
+) -> tuple[int, int]:
+    """Return the id of the first column and the size of the vocabulary, or refuse what does not fit."""
+    if not is_tensor(labels) or str(labels.dtype) != "torch.int64":
+        raise KernelArgumentError(f"labels: is {told(labels)}, expected int64 {list(tensor.shape[:-1])} — convert it")
+    if not columns:
+        raise KernelArgumentError(
+            f"{name} {list(tensor.shape)}: a vocabulary of 0, expected at least 1 — give its columns"
+        )
+    check_shape("labels", labels, tensor.shape[:-1], f"{name} {list(tensor.shape)}")
+    check_together(name, tensor, labels=labels)
+    if reduction not in REDUCTIONS:
+        raise KernelArgumentError(f"reduction={reduction!r}: expected {', '.join(REDUCTIONS)} — correct it")
+    if not isinstance(ignore_index, int):
+        raise KernelArgumentError(f"ignore_index={ignore_index!r}: expected an int — correct it")
+    check_number("label_smoothing", label_smoothing)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise KernelArgumentError(f"label_smoothing={label_smoothing!r}: expected 0 to 1 — correct it")
+    if vocab_range is not None and not (isinstance(vocab_range, (tuple, list)) and len(vocab_range) == 2):
+        raise KernelArgumentError(
+            f"vocab_range={vocab_range!r}: expected the first id and one past the last — give both"
+        )
+    first, vocabulary = _columns(name, columns, group, vocab_range)
+    if labels.device.type == "cpu" and tracing.has_values(labels):
+        wrong = labels[((labels < 0) | (labels >= vocabulary)) & (labels != ignore_index)]
+        if len(wrong):
+            raise KernelArgumentError(
+                f"labels: hold {int(wrong[0])}, expected 0 to {vocabulary - 1}, or {ignore_index} to ignore one — "
+                "correct them"
+            )
+    return first, vocabulary
+
+
+def _columns(name: str, columns: int, group: Any, vocab_range: tuple[int, int] | None) -> tuple[int, int]:
+    if group is None:
+        if vocab_range is not None and tuple(vocab_range) != (0, columns):
+            raise KernelArgumentError(
+                f"vocab_range={vocab_range!r}: without a group {name} holds all {columns} columns — give the group"
+            )
+        return 0, columns
+    import torch.distributed
+
+    rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+    first, end = vocab_range or (rank * columns, (rank + 1) * columns)
+    if end - first != columns:
+        raise KernelArgumentError(
+            f"vocab_range={vocab_range!r}: holds {end - first} ids, {name} has {columns} columns — give matching ones"
+        )
+    return first, size * columns
+
+
+def reduce(losses: Any, labels: Any, ignore_index: int, reduction: str) -> Any:
+    """Return the losses of tokens, [T], reduced."""
+    if reduction == "none":
+        return losses.reshape(labels.shape)
+    total = losses.sum()
+    return total if reduction == "sum" else total / (labels != ignore_index).sum()
+
+
+KERNEL = Kernel(
+    "cross_entropy",
+    [
+        Backend("npu", ("npu",), f"{__name__}._npu"),
+        Backend("triton", ("cuda",), f"{__name__}._triton"),
+        Backend("torch", ("cuda", "cpu"), f"{__name__}._torch", composed=True),
+        Backend("reference", (), f"{__name__}._reference", composed=True),
+    ],
+)

@@ -1,0 +1,37 @@
+"""torch_npu's fused cross entropy, within its documented limits."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.kernels import npu
+from ascend_adapt.kernels.operators.cross_entropy import CrossEntropyCall
+
+CROSS_ENTROPY_LOSS = npu.Operator(
+    "npu_cross_entropy_loss(Tensor input, Tensor target, Tensor? weight=None, str reduction='mean', "
+    "int ignore_index=-100, float label_smoothing=0.0, float lse_square_scale_for_zloss=0.0, "
+    "bool return_zloss=False) -> (Tensor, Tensor, Tensor, Tensor)",
+    ("input", "target", "reduction"),
+)
+
+
+def supports(call: CrossEntropyCall) -> str:
+    """Return "" or the documented limit that the call exceeds."""
+    if call.group is not None:
+        return "the vocabulary is spread over ranks"
+    if str(call.logits.dtype) != "torch.float32":
+        return f"its loss would be {str(call.logits.dtype).removeprefix('torch.')}"
+    if not 0 < call.logits.shape[0] <= 200_000:
+        return f"{call.logits.shape[0]} tokens are not in 1 to 200000"
+    if call.label_smoothing:
+        return "it gives no gradient with label smoothing"
+    return CROSS_ENTROPY_LOSS.difference()
+
+
+def run(call: CrossEntropyCall) -> torch.Tensor:
+    """Return the loss of each token, fp32 [T]."""
+    # A negative ignore_index means none to the operator: ignored tokens get a label, and then no loss.
+    ignored = call.labels == call.ignore_index
+    labels = call.labels.masked_fill(ignored, 0)
+    losses: torch.Tensor = CROSS_ENTROPY_LOSS(call.logits.contiguous(), labels, reduction="none")[0]
+    return losses.masked_fill(ignored, 0.0)

@@ -1,0 +1,62 @@
+"""GELU, exact or by tanh, also of a sum with a bias (Megatron's bias_gelu)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors
+from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_together
+from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+
+APPROXIMATIONS = ("none", "tanh")
+
+
+@dataclass(eq=False)
+class GeluCall(Call):
+    """The arguments of gelu."""
+
+    x: Any
+    bias: Any = None
+    approximate: str = "none"
+
+    def check(self) -> None:
+        """Refuse shapes and devices that do not fit, and another approximation."""
+        check_float("x", self.x, shape="[..., H]", least=1)
+        check_float_or_none("bias", self.bias, self.x.shape[-1:], f"x {list(self.x.shape)}")
+        check_together("x", self.x, bias=self.bias)
+        if self.approximate not in APPROXIMATIONS:
+            raise KernelArgumentError(
+                f"approximate={self.approximate!r}: expected {' or '.join(APPROXIMATIONS)} — correct it"
+            )
+
+    def small(self) -> GeluCall:
+        """Return a call of a few rows."""
+        alike, width = small_tensors.maker(), self.x.shape[-1]
+        return replace(self, x=alike(self.x, small_tensors.ROWS, width), bias=alike(self.bias, width))
+
+
+def gelu(x: Any, bias: Any = None, *, approximate: str = "none") -> Any:
+    """Return the GELU of x + bias, computed in fp32, in the dtype of ``x``.
+
+    Args:
+        x: [..., H].
+        bias: [H], or None.
+        approximate: ``none``, by the error function; ``tanh``, as GPT-2 and Megatron have it.
+
+    Raises:
+        KernelArgumentError: shapes that do not fit, or another approximation.
+        BackendUnavailable: a backend was asked for that cannot serve the call.
+    """
+    return KERNEL(GeluCall(x, bias, approximate))
+
+
+KERNEL = Kernel(
+    "gelu",
+    [
+        Backend("npu", ("npu",), f"{__name__}._npu"),
+        Backend("torch", ("cuda", "cpu"), f"{__name__}._torch", composed=True),
+        Backend("reference", (), f"{__name__}._reference", composed=True),
+    ],
+)

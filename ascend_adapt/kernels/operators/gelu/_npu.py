@@ -1,0 +1,25 @@
+"""torch_npu's gelu, which takes the approximation by name; torch's own may be approximated there."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.kernels import npu
+from ascend_adapt.kernels.operators.gelu import GeluCall
+
+GELU = npu.Operator("npu_gelu(Tensor self, *, str approximate='none') -> Tensor", ("self", "approximate"))
+
+
+def supports(call: GeluCall) -> str:
+    """Return "" or why the operator does not serve the call."""
+    if call.bias is not None:
+        return "it adds no bias"
+    if reason := npu.dtype_reason(call.x):
+        return reason
+    return GELU.difference()
+
+
+def run(call: GeluCall) -> torch.Tensor:
+    """Return the GELU."""
+    result: torch.Tensor = GELU(call.x, approximate=call.approximate)
+    return result

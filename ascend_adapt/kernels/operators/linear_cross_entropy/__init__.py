@@ -1,0 +1,109 @@
+"""Cross entropy of a linear layer's outputs, without all of its logits at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors
+from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_together
+from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+from ascend_adapt.kernels.operators.cross_entropy import check_labels
+
+
+@dataclass(eq=False)
+class LinearCrossEntropyCall(Call):
+    """The arguments of linear_cross_entropy, checked, hidden [T, H] and labels [T]; computes the reduced loss."""
+
+    hidden: Any
+    weight: Any
+    labels: Any
+    bias: Any = None
+    ignore_index: int = -100
+    label_smoothing: float = 0.0
+    reduction: str = "mean"
+    group: Any = None
+    first: int = 0
+    """The id of the first row of ``weight``."""
+    vocabulary: int = 0
+    """The number of rows of all ranks together."""
+
+    def small(self) -> LinearCrossEntropyCall | None:
+        """Return a call of a few tokens of little width; None over ranks, which would have to wait for each other."""
+        if self.group is not None:
+            return None
+        tokens, width = min(small_tensors.ROWS, len(self.labels)), min(small_tensors.SIDE, self.hidden.shape[1])
+        alike, rows = small_tensors.maker(), self.weight.shape[0]
+        return replace(
+            self,
+            hidden=alike(self.hidden, tokens, width),
+            weight=alike(self.weight, rows, width),
+            labels=self.labels[:tokens],
+            bias=alike(self.bias, rows),
+        )
+
+
+def linear_cross_entropy(
+    hidden: Any,
+    weight: Any,
+    labels: Any,
+    *,
+    bias: Any = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    group: Any = None,
+    vocab_range: tuple[int, int] | None = None,
+) -> Any:
+    """Return cross_entropy(hidden weight^T + bias, labels) in fp32; at no time are the logits of all tokens there.
+
+    Args:
+        hidden: [..., H]; with ``group``, the same on every rank.
+        weight: [V, H]; with ``group``, this rank's rows of it.
+        labels: int64 [...], ids of the whole vocabulary.
+        bias: [V], or None.
+        ignore_index: label of tokens without a loss, and without a gradient.
+        label_smoothing: torch's: this share of the target is spread over the whole vocabulary.
+        reduction: ``mean`` over the tokens that count (nan if there are none), ``sum``, or ``none``: [...].
+        group: process group over which the vocabulary is spread. The gradient of ``hidden`` is summed over it here;
+            do not sum it again.
+        vocab_range: this rank's ids, first and one past the last; every rank has as many. Default: in rank order.
+
+    Raises:
+        KernelArgumentError: shapes that do not fit, a label outside the vocabulary (on a CPU, uncompiled; elsewhere its
+            loss is nan), or a reduction that does not exist.
+        BackendUnavailable: a backend was asked for that cannot serve the call.
+    """
+    check_float("hidden", hidden, shape="[..., H]", least=1)
+    check_float("weight", weight, 2, "[V, H]")
+    if weight.shape[1] != hidden.shape[-1]:
+        raise KernelArgumentError(
+            f"hidden {list(hidden.shape)}, weight {list(weight.shape)}: expected [..., H] and [V, H] — transpose one"
+        )
+    if hidden.dtype != weight.dtype:
+        raise KernelArgumentError(
+            f"hidden is {hidden.dtype}, weight {weight.dtype}: expected one dtype — convert one, as autocast does"
+        )
+    rows = int(weight.shape[0])
+    check_float_or_none("bias", bias, (rows,), f"weight {list(weight.shape)}")
+    check_together("hidden", hidden, weight=weight, bias=bias)
+    first, vocabulary = check_labels(
+        "hidden", hidden, rows, labels, ignore_index, label_smoothing, reduction, group, vocab_range
+    )
+    flat, targets = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
+    call = LinearCrossEntropyCall(
+        flat, weight, targets, bias, ignore_index, label_smoothing, reduction, group, first, vocabulary
+    )
+    loss = KERNEL(call)
+    return loss.reshape(labels.shape) if reduction == "none" else loss
+
+
+# The matrix products are torch's on every device; on CUDA all else would take longer than they.
+KERNEL = Kernel(
+    "linear_cross_entropy",
+    [
+        Backend("triton", ("cuda",), f"{__name__}._triton"),
+        Backend("reference", (), f"{__name__}._reference", composed=True),
+    ],
+)

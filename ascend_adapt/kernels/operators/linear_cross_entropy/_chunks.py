@@ -1,0 +1,227 @@
+"""linear_cross_entropy a chunk of tokens at a time, whatever computes the losses and the gradient of a chunk's logits.
+
+With ``mean`` or ``sum`` all tokens that count have one gradient, so those of the inputs are computed in forward, while
+a chunk's logits are at hand, as if it were 1, and backward scales them: in fp16 a token's share of a mean would be
+rounded to nothing before a loss scale could save it. With ``none`` backward computes the logits again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed
+
+from ascend_adapt.kernels import tracing
+from ascend_adapt.kernels.first_order import first_order
+from ascend_adapt.kernels.operators.cross_entropy._reference import exact
+from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall
+
+_CHUNK_BYTES = 2**28
+"""Bound of one chunk's logits, of which a few copies live at a time."""
+
+_EVEN = 128
+"""Rows of which a matrix product on a device computes at least a tile at once."""
+
+# torch >= 2.8
+_WIDE_PRODUCTS = "dtype_out" in torch.ops.aten.addmm.overloads()
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How the logits of a chunk, [t, V], become its losses and their own gradient."""
+
+    exact: bool
+    """Whether it takes the logits in the dtype of the computation only, or also in that of the inputs."""
+    losses_and_normaliser: Callable[[torch.Tensor, Any], tuple[torch.Tensor, torch.Tensor]]
+    gradient: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
+    """It may be written over the logits."""
+
+
+def by_chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Tensor:
+    """Return the loss: a number, or with ``none`` one a token, [T]."""
+    inputs = (call.hidden, call.weight, call.bias)
+    loss: torch.Tensor
+    if tracing.is_transformed():
+        return _at_once(call, arithmetic)
+    if call.reduction == "none":
+        loss = _ByToken.apply(*inputs, call, arithmetic)
+    else:
+        # A function's needs_input_grad does not tell of no_grad.
+        loss = _AllAtOnce.apply(*inputs, call, arithmetic, torch.is_grad_enabled())
+    return loss
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Some tokens of a call, with what the arithmetic of cross_entropy asks for."""
+
+    labels: torch.Tensor
+    ignore_index: int
+    label_smoothing: float
+    group: Any
+    first: int
+    vocabulary: int
+    rows: slice
+
+
+def _chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> Iterator[_Chunk]:
+    tokens, like = len(call.labels), call.hidden[:0]
+    each = (exact(like) if arithmetic.exact or call.bias is not None else like).element_size()
+    size = max(1, _CHUNK_BYTES // (each * max(1, call.weight.shape[0])))
+    if size > _EVEN:
+        size -= size % _EVEN
+    for start in range(0, tokens, size):
+        rows = slice(start, min(start + size, tokens))
+        yield _Chunk(
+            call.labels[rows],
+            call.ignore_index,
+            call.label_smoothing,
+            call.group,
+            call.first,
+            call.vocabulary,
+            rows,
+        )
+
+
+def _at_once(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Tensor:
+    """Return the loss from all logits, by operators that torch.func transforms as it does any."""
+    parts = []
+    for chunk in _chunks(call, arithmetic):
+        logits = _logits(call.hidden[chunk.rows], call.weight, call.bias, arithmetic)
+        parts.append(arithmetic.losses_and_normaliser(logits, chunk)[0])
+    losses = torch.cat(parts)
+    if call.reduction == "none":
+        return losses
+    total = losses.sum()
+    return total if call.reduction == "sum" else total / (call.labels != call.ignore_index).sum()
+
+
+def _logits(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, arithmetic: Arithmetic
+) -> torch.Tensor:
+    products = hidden @ weight.t()
+    if bias is not None:
+        return exact(products) + bias
+    return exact(products) if arithmetic.exact else products
+
+
+class _Gradients:
+    """The gradients of the three inputs, filled chunk by chunk; weight and bias are summed in fp32."""
+
+    def __init__(
+        self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, needed: tuple[bool, ...]
+    ) -> None:
+        self.weight_in = weight
+        self.hidden = torch.empty_like(hidden) if needed[0] else None
+        self.weight = torch.zeros_like(exact(weight)) if needed[1] else None
+        self.bias = torch.zeros_like(exact(bias)) if needed[2] and bias is not None else None
+
+    def add(self, hidden: torch.Tensor, of_logits: torch.Tensor, rows: slice) -> None:
+        """Add what the gradient of one chunk's logits [t, V] gives."""
+        rounded = of_logits.to(hidden.dtype)
+        if self.hidden is not None:
+            torch.mm(rounded, self.weight_in, out=self.hidden[rows])
+        if self.weight is not None:
+            _add_product(self.weight, rounded.t(), hidden[rows])
+        if self.bias is not None:
+            self.bias += of_logits.sum(0)
+
+    def summed(self, group: Any) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients, that of hidden summed over the ranks of the vocabulary."""
+        if self.hidden is not None and group is not None:
+            torch.distributed.all_reduce(self.hidden, group=group)
+        return self.hidden, self.weight, self.bias
+
+
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Add left @ right to the fp32 (of fp64 fp64) total, on CUDA without rounding the product to their dtype first."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    elif total.device.type == "cuda" and _WIDE_PRODUCTS and torch.cuda.get_device_capability(total.device) >= (8, 0):
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+    else:
+        total += left @ right
+
+
+def _finished(
+    gradients: Iterable[torch.Tensor | None], factor: torch.Tensor | float, dtypes: Iterable[torch.dtype | None]
+) -> Iterator[torch.Tensor | None]:
+    """Yield the gradients times a factor, in the dtypes of their inputs."""
+    for each, dtype in zip(gradients, dtypes, strict=True):
+        yield None if each is None else torch.mul(exact(each), factor, out=torch.empty_like(each, dtype=dtype))
+
+
+class _AllAtOnce(torch.autograd.Function):
+    """A reduced loss, and in forward already its gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        call: LinearCrossEntropyCall,
+        arithmetic: Arithmetic,
+        wanted: bool,
+    ) -> torch.Tensor:
+        needed = ctx.needs_input_grad[:3]
+        gradients = _Gradients(hidden, weight, bias, needed) if wanted and any(needed) else None
+        total = torch.zeros((), dtype=exact(hidden[:0]).dtype, device=hidden.device)
+        one = torch.ones_like(total)
+        for chunk in _chunks(call, arithmetic):
+            logits = _logits(hidden[chunk.rows], weight, bias, arithmetic)
+            losses, normaliser = arithmetic.losses_and_normaliser(logits, chunk)
+            total += losses.sum()
+            if gradients is not None:
+                of_logits = arithmetic.gradient(logits, normaliser, one.expand(len(losses)), chunk)
+                gradients.add(hidden, of_logits, chunk.rows)
+        counted = (call.labels != call.ignore_index).sum() if call.reduction == "mean" else one
+        if gradients is not None:
+            ctx.dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
+            ctx.save_for_backward(*gradients.summed(call.group), counted)
+        return total / counted
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        *gradients, counted = ctx.saved_tensors
+        # Without a token that counts the loss is nan, and its gradient, as torch's, zero.
+        return (*_finished(gradients, grads[0] / counted.clamp(min=1), ctx.dtypes), None, None, None)
+
+
+class _ByToken(torch.autograd.Function):
+    """The loss of each token; backward computes the logits again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        call: LinearCrossEntropyCall,
+        arithmetic: Arithmetic,
+    ) -> torch.Tensor:
+        told = [
+            arithmetic.losses_and_normaliser(_logits(hidden[chunk.rows], weight, bias, arithmetic), chunk)
+            for chunk in _chunks(call, arithmetic)
+        ]
+        empty = exact(hidden.new_zeros(0))
+        losses, normaliser = (torch.cat([empty, *(pair[index] for pair in told)]) for index in (0, 1))
+        ctx.call, ctx.arithmetic = call, arithmetic
+        ctx.save_for_backward(hidden, weight, bias, normaliser)
+        return losses
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, normaliser = ctx.saved_tensors
+        gradients = _Gradients(hidden, weight, bias, ctx.needs_input_grad[:3])
+        for chunk in _chunks(ctx.call, ctx.arithmetic):
+            logits = _logits(hidden[chunk.rows], weight, bias, ctx.arithmetic)
+            of_logits = ctx.arithmetic.gradient(logits, normaliser[chunk.rows], grads[0][chunk.rows], chunk)
+            gradients.add(hidden, of_logits, chunk.rows)
+        dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
+        return (*_finished(gradients.summed(ctx.call.group), 1.0, dtypes), None, None)

@@ -1,0 +1,21 @@
+"""linear_cross_entropy in plain torch: the arithmetic of cross_entropy's definition, a chunk of tokens at a time."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.kernels.operators.cross_entropy._reference import gradient, losses_and_normaliser
+from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall
+from ascend_adapt.kernels.operators.linear_cross_entropy._chunks import Arithmetic, by_chunks
+
+_ARITHMETIC = Arithmetic(True, losses_and_normaliser, gradient)
+
+
+def supports(call: LinearCrossEntropyCall) -> str:
+    """Return "": this serves every call."""
+    return ""
+
+
+def run(call: LinearCrossEntropyCall) -> torch.Tensor:
+    """Return the loss: a number, or with ``none`` one a token, [T]."""
+    return by_chunks(call, _ARITHMETIC)

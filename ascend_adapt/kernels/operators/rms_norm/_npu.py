@@ -1,0 +1,29 @@
+"""torch_npu's rms_norm, within its documented limits."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.kernels import npu
+from ascend_adapt.kernels.operators.rms_norm import RmsNormCall
+
+RMS_NORM = npu.Operator(
+    "npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)", ("self", "gamma", "epsilon")
+)
+
+
+def supports(call: RmsNormCall) -> str:
+    """Return "" or the documented limit that the call exceeds."""
+    if call.weight is None:
+        return "it needs a weight"
+    if reason := npu.dtype_reason(call.x, call.weight):
+        return reason
+    if not 1 <= call.x.dim() <= 8:
+        return f"x has {call.x.dim()} axes, not 1 to 8"
+    return RMS_NORM.difference()
+
+
+def run(call: RmsNormCall) -> torch.Tensor:
+    """Return the normalised tensor."""
+    result: torch.Tensor = RMS_NORM(call.x, call.weight, call.eps)[0]
+    return result

@@ -1,0 +1,77 @@
+"""Rotary position embedding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors
+from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
+from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+
+
+@dataclass(eq=False)
+class RotaryCall(Call):
+    """The arguments of rotary."""
+
+    x: Any
+    cos: Any
+    sin: Any
+    interleaved: bool = False
+
+    def check(self) -> None:
+        """Refuse angles that do not broadcast to the part of the last axis that they turn."""
+        x, cos, sin = self.x, self.cos, self.sin
+        for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
+            check_float(name, tensor, shape="[..., D]", least=1)
+        check_shape("sin", sin, cos.shape, f"cos {list(cos.shape)}")
+        check_together("x", x, cos=cos, sin=sin)
+        if cos.shape[-1] % 2 or not 2 <= cos.shape[-1] <= x.shape[-1]:
+            raise KernelArgumentError(
+                f"cos: has shape {list(cos.shape)}, x {list(x.shape)}; expected an even last axis of at most "
+                f"{x.shape[-1]} — give as many angles as are turned"
+            )
+        fits = cos.dim() <= x.dim() and all(
+            mine in (1, whole) for mine, whole in zip(reversed(cos.shape[:-1]), reversed(x.shape[:-1]), strict=False)
+        )
+        if not fits:
+            raise KernelArgumentError(
+                f"cos: has shape {list(cos.shape)}, expected one that broadcasts to "
+                f"{[*x.shape[:-1], cos.shape[-1]]} — reshape it"
+            )
+
+    def small(self) -> RotaryCall:
+        """Return a call of a few positions, in the same layout."""
+        alike = small_tensors.maker()
+
+        def few(tensor: Any) -> Any:
+            return alike(tensor, *(min(size, small_tensors.ROWS) for size in tensor.shape[:-1]), tensor.shape[-1])
+
+        return replace(self, x=few(self.x), cos=few(self.cos), sin=few(self.sin))
+
+
+def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:
+    """Return ``x`` with the first R of its last axis turned by their angles, computed in fp32, in the dtype of ``x``.
+
+    Args:
+        x: [..., D], such as [B, N, S, D] or [S, B, N, D].
+        cos: broadcasts to [..., R], R even and at most D; the remaining D - R pass unchanged.
+        sin: of the shape of ``cos``.
+        interleaved: pairs are neighbours (2i, 2i + 1); otherwise (i, i + R / 2), as GPT-NeoX and Llama have them.
+
+    Raises:
+        KernelArgumentError: shapes that do not fit.
+        BackendUnavailable: a backend was asked for that cannot serve the call.
+    """
+    return KERNEL(RotaryCall(x, cos, sin, interleaved))
+
+
+KERNEL = Kernel(
+    "rotary",
+    [
+        Backend("npu", ("npu",), f"{__name__}._npu"),
+        Backend("triton", ("cuda",), f"{__name__}._triton"),
+        Backend("reference", (), f"{__name__}._reference", composed=True),
+    ],
+)

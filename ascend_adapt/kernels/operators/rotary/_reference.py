@@ -1,0 +1,34 @@
+"""The definition of rotary, in plain torch."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.kernels.operators.rotary import RotaryCall
+
+
+def supports(call: RotaryCall) -> str:
+    """Return "": the reference serves every call."""
+    return ""
+
+
+def run(call: RotaryCall) -> torch.Tensor:
+    """Return the turned tensor."""
+    x = turning(call).to(torch.promote_types(call.x.dtype, torch.float32))
+    if call.interleaved:
+        across = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
+    else:
+        first, second = x.chunk(2, -1)
+        across = torch.cat([-second, first], -1)
+    return with_the_rest((x * call.cos + across * call.sin).to(call.x.dtype), call)
+
+
+def turning(call: RotaryCall) -> torch.Tensor:
+    """Return the part of x that turns, [..., R]."""
+    return call.x[..., : call.cos.shape[-1]]
+
+
+def with_the_rest(turned: torch.Tensor, call: RotaryCall) -> torch.Tensor:
+    """Return the turned part with what passes unchanged behind it, [..., D]."""
+    rest = call.x[..., turned.shape[-1] :]
+    return torch.cat([turned, rest], -1) if rest.shape[-1] else turned

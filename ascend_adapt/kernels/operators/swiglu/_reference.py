@@ -1,0 +1,21 @@
+"""The definition of swiglu, in plain torch."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.kernels.operators.swiglu import SwigluCall
+
+
+def supports(call: SwigluCall) -> str:
+    """Return "": the reference serves every call."""
+    return ""
+
+
+def run(call: SwigluCall) -> torch.Tensor:
+    """Return the gated half."""
+    x = call.x.to(torch.promote_types(call.x.dtype, torch.float32))
+    if call.bias is not None:
+        x = x + call.bias
+    gate, value = x.chunk(2, -1)
+    return (torch.nn.functional.silu(gate) * value).to(call.x.dtype)

@@ -1,0 +1,37 @@
+"""Tensors without numbers: those of FakeTensorMode, of make_fx, inside torch.func's transforms, and on meta."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def has_values(tensor: Any) -> bool:
+    """Return whether the numbers of a tensor may be read on the host: where it is traced there are none, or others."""
+    import torch
+
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    return tensor.device.type != "meta" and not is_abstract(tensor)
+
+
+def is_transformed() -> bool:
+    """Return whether torch.func transforms the call: vmap, grad, jvp, functionalize."""
+    import torch
+
+    return torch._C._functorch.maybe_current_level() is not None
+
+
+def is_abstract(tensor: Any) -> bool:
+    """Return whether only torch's own operators can take a tensor: it is fake, recorded by make_fx, or transformed."""
+    import torch
+
+    if is_transformed():
+        return True
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter) and not torch._C._len_torch_dispatch_stack():
+        return False
+    from torch._guards import detect_fake_mode
+    from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    modes = _get_current_dispatch_mode_stack()
+    return detect_fake_mode([tensor]) is not None or any(isinstance(mode, ProxyTorchDispatchMode) for mode in modes)
