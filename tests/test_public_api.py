@@ -57,3 +57,30 @@ def test_enabling_imports_no_target(site: Site) -> None:
         assert not {"torch", "deepspeed", "wave", "json.tool", "upstream"} & set(sys.modules)
         """
     )
+
+
+def test_no_name_hides_a_module_of_ours(site: Site) -> None:
+    """Else ``import ascend_adapt.kernels.attention as m`` would give a function."""
+    site.run(
+        """
+        import importlib, pkgutil, warnings
+        import ascend_adapt, ascend_adapt_plugins
+        warnings.simplefilter("ignore")
+
+        def inside(package):
+            for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+                name = info.name.rpartition(".")[2]
+                if name.startswith(("_", "test_")):
+                    continue
+                try:
+                    module = importlib.import_module(info.name)
+                except (ImportError, OSError):  # needs a library that is not here, such as triton or CANN
+                    continue
+                assert vars(package)[name] is module, f"{info.name} is hidden by {vars(package)[name]!r}"
+                if info.ispkg:
+                    inside(module)
+
+        inside(ascend_adapt)
+        inside(ascend_adapt_plugins)
+        """
+    )

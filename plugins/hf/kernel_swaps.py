@@ -10,6 +10,7 @@ import types
 from typing import Any
 
 from ascend_adapt import Symptom, entry, wrap
+from ascend_adapt.errors import KernelArgumentError
 
 from .. import call_arguments
 
@@ -31,7 +32,10 @@ def gelu_in_one_operation(wrapped: Any, instance: Any, args: tuple[Any, ...], kw
         return wrapped(*args, **kwargs)
     from ascend_adapt.kernels import gelu
 
-    return gelu(given["input"], approximate="tanh")
+    try:
+        return gelu(given["input"], approximate="tanh")
+    except KernelArgumentError:
+        return wrapped(*args, **kwargs)
 
 
 def attention_interface(
@@ -80,9 +84,13 @@ def attention_interface(
     elif attention_mask is not None:
         bias = attention_mask.to(dtype)
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    result = attention(
-        query, key, value, masked_out=masked_out, bias=bias, causal=causal, scale=scaling, dropout_p=dropout
-    )
+    try:
+        result = attention(
+            query, key, value, masked_out=masked_out, bias=bias, causal=causal, scale=scaling, dropout_p=dropout
+        )
+    except KernelArgumentError:
+        kwargs.update(dropout=dropout, scaling=scaling, is_causal=is_causal)
+        return registered(module, query, key, value, attention_mask, **kwargs)  # type: ignore[no-any-return]
     return result.transpose(1, 2).contiguous(), None
 
 
@@ -142,9 +150,15 @@ def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwa
     """
     import torch
 
+    logits = args[0] if args else kwargs["logits"]
     if _is_traced() or torch.nn.functional.cross_entropy.__module__ != "torch.nn.functional":
         return wrapped(*args, **kwargs)
-    return causal_lm_loss(*args, **kwargs)
+    if logits.dtype == torch.float64:  # transformers' own loss of it is fp32
+        return wrapped(*args, **kwargs)
+    try:
+        return causal_lm_loss(*args, **kwargs)
+    except KernelArgumentError:
+        return wrapped(*args, **kwargs)  # raises what callers know, such as IndexError for a label out of range
 
 
 def causal_lm_loss(

@@ -30,7 +30,7 @@ def fused_loss(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict
     """Return the loss of each token, fp32 [S, B], from logits [S, B, V / TP]."""
     names = ("vocab_parallel_logits", "target", "label_smoothing")
     given = call_arguments.known(names, args, kwargs)
-    if given is None or given.get("label_smoothing"):
+    if given is None or given.get("label_smoothing") or _is_double(given["vocab_parallel_logits"]):
         return wrapped(*args, **kwargs)
     from megatron.core.parallel_state import get_tensor_model_parallel_group
 
@@ -53,11 +53,16 @@ def fused_loss(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict
 def fused_loss_of_mpu(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the loss of each token, fp32 [B, S], from logits [B, S, V / TP]."""
     given = call_arguments.known(("vocab_parallel_logits", "target"), args, kwargs)
-    if given is None:
+    if given is None or _is_double(given["vocab_parallel_logits"]):
         return wrapped(*args, **kwargs)
     from megatron.mpu import get_tensor_model_parallel_group
 
     return _loss(given["vocab_parallel_logits"], given["target"], get_tensor_model_parallel_group())
+
+
+def _is_double(logits: Any) -> bool:
+    """Return whether logits are fp64, of which each code base gives a loss in a dtype of its own."""
+    return str(logits.dtype) == "torch.float64"
 
 
 def _loss(logits: Any, target: Any, group: Any) -> Any:

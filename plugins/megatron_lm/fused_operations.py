@@ -107,8 +107,9 @@ def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwa
     """Return the loss of each token, fp32 [S, B], from logits [S, B, V / TP] as they are."""
     names = ("vocab_parallel_logits", "target", "label_smoothing", "tp_group")
     given = call_arguments.known(names, args, kwargs)
-    if given is None or given.get("label_smoothing"):
-        return wrapped(*args, **kwargs)  # its smoothing is over the columns of a rank, not over the vocabulary
+    # Its smoothing is over the columns of a rank, not over the vocabulary, and its loss of fp64 is fp32.
+    if given is None or given.get("label_smoothing") or str(given["vocab_parallel_logits"].dtype) == "torch.float64":
+        return wrapped(*args, **kwargs)
     from ascend_adapt.kernels import cross_entropy
 
     group = given.get("tp_group")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import pickle
@@ -282,3 +283,60 @@ def test_the_trainer_counts_as_many_tokens_as_have_a_loss(tmp_path):
     """It asks whether the loss of the model is transformers' own function; with another it counts all 10."""
     ended = subprocess.run([sys.executable, "-c", WHAT_THE_TRAINER_ASKS], cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-2000:]
+
+
+def _traced_losses(loss, logits, labels):
+    """The loss, its dtype and gradient, under each way to trace it that memory estimators and torch.func use."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    vocab = logits.shape[-1]
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(logits).requires_grad_()
+        value = loss(fake, mode.from_tensor(labels), vocab)
+        value.backward()
+        yield "fake", (value.dtype, value.shape, fake.grad.dtype, fake.grad.shape)
+    value = loss(logits.to("meta"), labels.to("meta"), vocab)
+    yield "meta", (value.dtype, value.shape)
+    one = lambda x, y: loss(x, y, vocab)  # noqa: E731
+    yield "vmap", torch.func.vmap(one)(torch.stack([logits] * 2), torch.stack([labels] * 2))
+    yield "grad", torch.func.grad(one)(logits, labels)
+    yield "jvp", torch.func.jvp(lambda x: one(x, labels), (logits,), (logits,))[1]
+    yield "functionalize", torch.func.functionalize(one)(logits, labels)
+    for mode in ("real", "fake", "symbolic"):
+        yield f"make_fx {mode}", make_fx(one, tracing_mode=mode)(logits, labels)(logits, labels)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, in its jvp
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_loss_is_transformers_own_also_where_it_is_traced(dtype):
+    from transformers.loss import loss_utils
+
+    torch.manual_seed(0)
+    logits, labels = torch.randn(2, 5, 11, dtype=dtype), torch.randint(0, 11, (2, 5))
+    plain = dict(_traced_losses(loss_utils.ForCausalLMLoss, logits, labels))
+    expected = loss_utils.ForCausalLMLoss(logits, labels, 11)
+    with ascend_adapt.enabled(device="cpu") as status:
+        assert status["loss_without_a_copy"].state == "applied"
+        ours = dict(_traced_losses(loss_utils.ForCausalLMLoss, logits, labels))
+        torch.testing.assert_close(loss_utils.ForCausalLMLoss(logits, labels, 11), expected)
+    assert ours.keys() == plain.keys()
+    for name in ("fake", "meta"):
+        assert ours.pop(name) == plain.pop(name)
+    torch.testing.assert_close(ours, plain)
+
+
+@pytest.mark.parametrize("wrong", ["label", "shape", "dtype"])
+def test_what_does_not_fit_raises_what_transformers_raises(wrong):
+    from transformers.loss import loss_utils
+
+    logits, labels = torch.randn(2, 5, 11), torch.randint(0, 11, (2, 5))
+    if wrong == "label":
+        labels[0, 3] = 11
+    labels = {"shape": labels[:1], "dtype": labels.int()}.get(wrong, labels)
+    raised = []
+    for context in (contextlib.nullcontext(), ascend_adapt.enabled(device="cpu")):
+        with context, pytest.raises(Exception) as error:  # noqa: B017, PT011
+            loss_utils.ForCausalLMLoss(logits, labels, 11)
+        raised.append((type(error.value), str(error.value)))
+    assert raised[0] == raised[1]

@@ -55,8 +55,8 @@ def losses_and_normaliser(logits: torch.Tensor, call: Any) -> tuple[torch.Tensor
     _over_ranks(top, call.group, torch.distributed.ReduceOp.MAX)
     total = (logits - top[:, None]).exp_().sum(-1)
     here = (labels >= call.first) & (labels < call.first + columns)
-    column = torch.where(here, labels - call.first, 0)[:, None]
-    target = torch.where(here, logits.gather(-1, column)[:, 0], 0.0)
+    column = (labels - call.first).masked_fill(~here, 0)[:, None]
+    target = logits.gather(-1, column)[:, 0].masked_fill(~here, 0.0)
     sums = torch.stack([total, target, logits.sum(-1)])
     _over_ranks(sums, call.group, torch.distributed.ReduceOp.SUM)
     total, target, everything = sums.unbind()
@@ -77,7 +77,7 @@ def gradient(logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor,
     if call.label_smoothing:
         result -= call.label_smoothing / call.vocabulary
     here = (labels >= call.first) & (labels < call.first + columns)
-    column = torch.where(here, labels - call.first, 0)[:, None]
+    column = (labels - call.first).masked_fill(~here, 0)[:, None]
     result.scatter_add_(-1, column, (here.to(result.dtype) * (call.label_smoothing - 1.0))[:, None])
     counts = grad.masked_fill(labels == call.ignore_index, 0.0)
     return result.mul_(counts[:, None])
