@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -22,9 +23,10 @@ def code_blocks(path, language):
     return [text for name, text in blocks if name == language]
 
 
-def test_the_plugin_in_the_docs_is_a_plugin():
+def test_the_plugin_in_the_docs_is_a_plugin(monkeypatch):
     (source,) = code_blocks("docs/patches.md", "python")
     plugin = ModuleType("documented_plugin")
+    monkeypatch.setitem(sys.modules, plugin.__name__, plugin)
     exec(source, vars(plugin))
     with ascend_adapt.enabled(plugins=[plugin], device="cpu") as status:
         states = {o.patch: o.state for o in status.outcomes if o.plugin == "documented_plugin"}
