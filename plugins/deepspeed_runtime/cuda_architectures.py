@@ -47,6 +47,3 @@ def in_numbers(listed: str) -> str:
     if all(match is not None and not match[2] for match in found):
         return listed
     return ";".join(dict.fromkeys(f"{one[1]}{one[3] or ''}" for one in found if one)) if all(found) else ""
-
-
-PATCHES = (architectures_in_numbers,)

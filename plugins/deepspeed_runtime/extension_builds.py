@@ -90,6 +90,3 @@ def waits_end_with_the_builder(wrapped: Any, instance: Any, args: tuple[Any, ...
             said_s = time.monotonic()
             logger.warning("ascend_adapt: has waited %.0f s for the build that holds %s", said_s - began_s, lock)
         time.sleep(max(instance.wait_seconds, 0.1))
-
-
-PATCHES = (builds_are_announced, left_locks_are_taken, waits_end_with_the_builder)

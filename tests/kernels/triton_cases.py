@@ -13,17 +13,17 @@ import torch
 from error_bounds import ELEMENTARY, assert_within, of_exponent
 from kernels import oracle
 
-from ascend_adapt.kernels.cross_entropy import CrossEntropyCall
-from ascend_adapt.kernels.cross_entropy import _triton as cross_entropy
-from ascend_adapt.kernels.layer_norm import LayerNormCall
-from ascend_adapt.kernels.layer_norm import _reference as layer_norm_reference
-from ascend_adapt.kernels.layer_norm import _triton as layer_norm
-from ascend_adapt.kernels.masked_softmax import EXACT, FINITE, FINITE_ZEROED, MaskedSoftmaxCall
-from ascend_adapt.kernels.masked_softmax import _reference as softmax_reference
-from ascend_adapt.kernels.masked_softmax import _triton as softmax
-from ascend_adapt.kernels.rms_norm import RmsNormCall
-from ascend_adapt.kernels.rms_norm import _reference as rms_norm_reference
-from ascend_adapt.kernels.rms_norm import _triton as rms_norm
+from ascend_adapt.kernels.operators.cross_entropy import CrossEntropyCall
+from ascend_adapt.kernels.operators.cross_entropy import _triton as cross_entropy
+from ascend_adapt.kernels.operators.layer_norm import LayerNormCall
+from ascend_adapt.kernels.operators.layer_norm import _reference as layer_norm_reference
+from ascend_adapt.kernels.operators.layer_norm import _triton as layer_norm
+from ascend_adapt.kernels.operators.masked_softmax import EXACT, FINITE, FINITE_ZEROED, MaskedSoftmaxCall
+from ascend_adapt.kernels.operators.masked_softmax import _reference as softmax_reference
+from ascend_adapt.kernels.operators.masked_softmax import _triton as softmax
+from ascend_adapt.kernels.operators.rms_norm import RmsNormCall
+from ascend_adapt.kernels.operators.rms_norm import _reference as rms_norm_reference
+from ascend_adapt.kernels.operators.rms_norm import _triton as rms_norm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FP32, FP64 = torch.float32, torch.float64
