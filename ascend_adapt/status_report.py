@@ -125,7 +125,7 @@ def of_run(run_dir: Path) -> Report:
             data = json.loads(file.read_text())
             ranks[int(data["rank"])] = {**data, "outcomes": tuple(_outcome(outcome) for outcome in data["outcomes"])}
             data["facts"] = {moment: dict(told) for moment, told in data["facts"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise NoStatus(f"{file}: is not a status file ({error}) — remove it") from error
     first = ranks[min(ranks)]
     facts = {rank: data["facts"] for rank, data in ranks.items() if agreement.met(first, data)}
@@ -163,7 +163,7 @@ def _unreached(run_dir: Path) -> list[str]:
     """Return what the launcher says of ranks that could not say it themselves."""
     try:
         told = json.loads((run_dir / "job.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return []
     return [str(text) for text in told.get("unreached", ())]
 

@@ -106,7 +106,7 @@ def _read(place: Path, text: str) -> dict[str, NDArray[Any]] | None:
         arrays = {name: map_npy(place / f"{name}.npy") for name in saved["arrays"]}
         kinds = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
         return arrays if saved["description"] == text and saved["arrays"] == kinds else None
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     except OSError as error:
         if error.errno == errno.ESTALE:  # replaced on another host while it was read

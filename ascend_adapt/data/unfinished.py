@@ -120,7 +120,7 @@ class Journal:
     def _read(self) -> dict[str, Any] | None:
         try:
             saved = json.loads(self.path.read_text())
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return None
         return saved["state"] if isinstance(saved, dict) and saved.get("job") == self._job else None
 

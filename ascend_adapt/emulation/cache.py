@@ -75,7 +75,7 @@ def checked(made: Path) -> Path:
         sizes = json.loads((made / _SIZES).read_text())
     except FileNotFoundError:
         return made  # by a version that did not note them
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         sizes = {_SIZES: -1}
     for name, size in sizes.items():
         file = made / name

@@ -72,7 +72,7 @@ def _read(path: Path) -> Mapping[str, Any] | None:
         data = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise KernelError(f"{path}: is not a kernel choice ({error}) — remove it") from error
     if not isinstance(data, dict):
         raise KernelError(f"{path}: is not a kernel choice ({data!r}) — remove it")

@@ -74,5 +74,5 @@ def _read(path: Path) -> Failure | None:
     try:
         data: dict[str, Any] = json.loads(path.read_text())
         return Failure(**data)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None

@@ -122,7 +122,7 @@ class Job:
             raise LaunchError(
                 f"{run_dir.path}: holds no {run_dir.job.name} — give the run directory that ascend-run printed"
             ) from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise LaunchError(f"{run_dir.job}: is not a job file ({error}) — remove it") from error
 
     def is_alive(self) -> bool:

@@ -64,7 +64,7 @@ def _configuration(argv: Sequence[str], environ: Mapping[str, str]) -> TrainConf
             content = yaml.safe_load(Path(argv[0]).read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"{argv[0]}: {error.strerror} — give the config.yaml of a native run") from error
-        except (yaml.YAMLError, ValueError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{argv[0]}: is no YAML ({one_line(error)}) — give the config.yaml of a native run"
             ) from error

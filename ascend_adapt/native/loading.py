@@ -14,6 +14,7 @@ import torch.distributed.checkpoint as dcp
 from ascend_adapt.errors import TrainingError, ran_out
 from ascend_adapt.native.changes import changes_of_model, changes_of_order, scheduled_by
 from ascend_adapt.native.checkpoint_folder import LATEST, PROGRESS, SUMS, CheckpointFolder, damage, recorded_sums
+from ascend_adapt.native.checkpoint_reader import CheckpointReader
 from ascend_adapt.native.config_file import to_dict
 from ascend_adapt.native.host_group import HostGroup
 from ascend_adapt.native.parameters import local
@@ -134,12 +135,17 @@ def _take_up(
     trainer: Trainer, source: Path, token_files: Mapping[str, str], group: HostGroup
 ) -> tuple[Progress, list[str]]:
     config, mesh = trainer.config.checkpoint, trainer.mesh
-    then = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
+    try:
+        then = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise TrainingError(
+            f"{source / PROGRESS}: is not JSON ({error}), expected the progress of a native run — load another checkpoint"
+        ) from error
     resumes = not config.finetune
     state = model_state(trainer)
     if resumes and config.load_optimizer:
         state |= optimizer_state(trainer)
-    saved = dcp.FileSystemReader(source).read_metadata().state_dict_metadata
+    saved = CheckpointReader(source).read_metadata().state_dict_metadata
     _check(state, saved, source)
     if resumes:
         _check_all_is_taken(state, saved, source, group)
@@ -152,7 +158,7 @@ def _take_up(
     )
     if takes_generators:
         state |= own
-    dcp.load(state, checkpoint_id=source, no_dist=not dist.is_initialized())
+    dcp.load(state, storage_reader=CheckpointReader(source), no_dist=not dist.is_initialized())
     _bring_to_host(state, trainer)
     if not resumes:
         return Progress(), [f"weights of {source}, from iteration 0", *changes_of_model(then["config"], trainer.config)]

@@ -212,7 +212,7 @@ def _is_whole(row: str, is_kept: Callable[[dict[str, Any]], bool]) -> bool:
     """Return whether it is a whole row, which a crash or a full disk may have cut, and one that is kept."""
     try:
         return is_kept(json.loads(row))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return False
 
 

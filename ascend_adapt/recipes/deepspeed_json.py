@@ -66,7 +66,7 @@ def read_file(path: str) -> dict[str, Any]:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"deepspeed_config {path!r}: {error.strerror} — correct the path") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"deepspeed_config {path!r}: is no JSON ({error}) — correct it") from error
     if not isinstance(content, dict):
         raise ConfigError(f"deepspeed_config {path!r}: is a {type(content).__name__}, expected an object — correct it")

@@ -53,7 +53,7 @@ def _read(tokenizer_type: str, path: str) -> Vocabulary:
         ids = _ids(content)
     except OSError as error:
         raise ConfigError(f"vocabulary file {path!r}: {error.strerror} — correct it, or give --vocab-size") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"vocabulary file {path!r} of {tokenizer_type}: is neither a vocab.json nor a tokenizer.json — give its "
             "size by --vocab-size"

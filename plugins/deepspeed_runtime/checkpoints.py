@@ -9,21 +9,25 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_adapt import Symptom, rewrite, wrap
+from ascend_adapt import Symptom, wrap
+
+from ..checkpoint_allow_list import DEEPSPEED, allowed
 
 ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 
-# What DeepSpeed has saved holds its own classes (loss scalers, enums); from 0.16.0 on it says weights_only=False too.
-load_whole_checkpoints = rewrite(
+
+@wrap(
     "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine:TorchCheckpointEngine.load",
-    old="torch.load(path, map_location=map_location)",
-    new="torch.load(path, map_location=map_location, weights_only=False)",
-    name="load_whole_checkpoints",
     requires=("deepspeed>=0.7,<0.16", "torch>=2.6"),
     why="torch 2.6 reads weights only by default, and refuses the classes of DeepSpeed's own in its checkpoints",
     until="support for DeepSpeed 0.15 ends",
     without="crash",
+    symptom=Symptom("torch.load(path, map_location=map_location)"),
 )
+def load_whole_checkpoints(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read a file with the classes that DeepSpeed and Megatron's arguments have, and no others."""
+    with allowed(*DEEPSPEED):
+        return wrapped(*args, **kwargs)
 
 
 @wrap(

@@ -39,7 +39,7 @@ def _content(configuration: Any) -> Any:
         return configuration
     try:
         return json.loads(Path(configuration).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return configuration  # DeepSpeed will say what is wrong with it
 
 

@@ -1,0 +1,90 @@
+"""Upstream checkpoints on torch 2.6 and newer: tensors, and the classes that upstream saves beside them, by name.
+
+``torch.load`` reads tensors and plain data only (``weights_only=True``). What a code base saves beside them is allowed
+here name by name; anything else in a file is refused, because unpickling it could run code. The user's opt-in is
+torch's own switch, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import re
+import traceback
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ascend_adapt.errors import TrainingError
+
+TRUSTS = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+
+# numpy.random's state in the words of numpy 2 and of numpy 1.
+_NUMPY = (
+    "numpy.ndarray",
+    "numpy.dtype",
+    "numpy.dtypes.UInt32DType",
+    "numpy._core.multiarray._reconstruct",
+    "numpy.core.multiarray._reconstruct",
+)
+_PLAIN = ("argparse.Namespace", *_NUMPY)
+DEEPSPEED = (
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+    "deepspeed.runtime.zero.config.ZeroStageEnum",
+    "deepspeed.utils.tensor_fragment.fragment_address",
+)
+
+
+@contextlib.contextmanager
+def allowed(*names: str) -> Iterator[None]:
+    """Let ``torch.load`` read the classes named, beside those of argparse and numpy, while the block runs.
+
+    Raises:
+        TrainingError: a file names something else; also where upstream answers that with ``sys.exit()``.
+    """
+    import torch
+
+    if TRUSTS in os.environ or ONLY_WEIGHTS in os.environ:
+        yield
+        return
+    try:
+        with torch.serialization.safe_globals(list(_resolved((*_PLAIN, *names)))):
+            yield
+    except (pickle.UnpicklingError, SystemExit) as error:
+        refusal = _refusal(error)
+        if refusal is None:
+            raise
+        raise TrainingError(
+            f"{_file(refusal)}: names {_global(refusal)}, expected tensors, plain data and the classes that the code "
+            f"base itself saves — do not use this file, or, if you trust who wrote it to run code here, set {TRUSTS}=1"
+        ) from error
+
+
+def _resolved(names: Iterable[str]) -> Iterator[tuple[Any, str]]:
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        # Other releases of a code base do not have every class.
+        with contextlib.suppress(ImportError, AttributeError):
+            yield getattr(importlib.import_module(module), attribute), name
+
+
+def _refusal(error: BaseException | None) -> pickle.UnpicklingError | None:
+    while error is not None and not (isinstance(error, pickle.UnpicklingError) and "Weights only" in str(error)):
+        error = error.__context__
+    return error
+
+
+def _file(error: BaseException) -> str:
+    """Return the file that torch.load had, which its error does not name."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__") == "torch.serialization" and frame.f_code.co_name == "load":
+            return str(frame.f_locals["f"])
+    return "the checkpoint"
+
+
+def _global(error: BaseException) -> str:
+    named = re.search(r"GLOBAL (\S+)|Trying to instantiate (\S+)|Unsupported operand (\S+)", str(error))
+    return next(filter(None, named.groups())) if named else f"what torch refuses ({str(error).splitlines()[-1].strip()})"
