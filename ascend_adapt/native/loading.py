@@ -139,7 +139,8 @@ def _take_up(
         then = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise TrainingError(
-            f"{source / PROGRESS}: is not JSON ({error}), expected the progress of a native run — load another checkpoint"
+            f"{source / PROGRESS}: is not JSON ({error}), expected the progress of a native run — "
+            "load another checkpoint"
         ) from error
     resumes = not config.finetune
     state = model_state(trainer)
