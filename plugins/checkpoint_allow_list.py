@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ascend_adapt.errors import TrainingError, one_line
+from ascend_adapt.errors import TrainingError
 
 TRUSTS = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
