@@ -34,7 +34,7 @@ _ALLOWED = {
 _PATHS = {(module, "PosixPath") for module in ("pathlib", "pathlib._local")}
 
 
-class CheckpointReader(dcp.FileSystemReader):  # type: ignore[misc]
+class CheckpointReader(dcp.FileSystemReader):
     """torch's reader, for a checkpoint that may come from anybody."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
@@ -81,7 +81,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
                 f"{self._file}: names the file {elsewhere[0]!r}, expected files in its own folder — load a checkpoint "
                 "that the native trainer saved"
             )
-        return found  # type: ignore[no-any-return]
+        return found
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class on the list; nothing is imported before it is looked up there."""
