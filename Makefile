@@ -54,7 +54,7 @@ check: install
 # Every release, every alteration, every patch: nothing is taken from a record. `--evidence` renews the records that ship.
 conformance: install
 	$(BIN)/python -m pytest tests/upstream/every_release.py tests/upstream/mutations.py tests/upstream/test_record.py
-	$(BIN)/python -m pytest $(SUITE) --evidence ascend_adapt/evidence_records.json
+	$(BIN)/python -m pytest $(SUITE) --evidence ascend_adapt/diagnosis/evidence_records.json
 
 record-upstreams: install
 	PYTHONPATH=tests/upstream_runs $(BIN)/python tests/upstream/record.py

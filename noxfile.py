@@ -20,7 +20,7 @@ RELEASES = {
     "0.14.5": "pydantic==2.14.4",
     "0.16.9": "pydantic==2.14.4",
 }
-EVIDENCE = "ascend_adapt/evidence_records.json"
+EVIDENCE = "ascend_adapt/diagnosis/evidence_records.json"
 # Its setup.py imports torch.
 NOT_ISOLATED = ("0.6.0",)
 

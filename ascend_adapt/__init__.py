@@ -6,12 +6,12 @@ ascend_adapt.enable()
 
 from typing import TYPE_CHECKING, Any
 
-from ascend_adapt.patches.discovery import patches_in
-from ascend_adapt.patches.host import Host
-from ascend_adapt.patches.outcome import Outcome, Status
-from ascend_adapt.patches.spec import Patch, add, entry, provide, replace, rewrite, wrap
-from ascend_adapt.patches.symptom import Symptom
-from ascend_adapt.runtime import disable, enable, enabled, status
+from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.discovery import patches_in
+from ascend_adapt.patches.declare.outcome import Outcome, Status
+from ascend_adapt.patches.declare.spec import Patch, add, entry, provide, replace, rewrite, wrap
+from ascend_adapt.patches.declare.symptom import Symptom
+from ascend_adapt.runtime.enabling import disable, enable, enabled, status
 
 if TYPE_CHECKING:
     import pluggy

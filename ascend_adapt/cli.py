@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _status(known: argparse.Namespace) -> int:
-    from ascend_adapt import status_report
+    from ascend_adapt.diagnosis import status_report
 
     if known.run_dir is not None and known.upstream is not None:
         raise SettingsError("RUN_DIR and --upstream: one is what happened, the other what would — give one of them")
@@ -125,7 +125,7 @@ def _status(known: argparse.Namespace) -> int:
 
 
 def _doctor(known: argparse.Namespace) -> int:
-    from ascend_adapt import doctor
+    from ascend_adapt.diagnosis import doctor
 
     if known.hostfile is not None:
         return _doctor_of_hosts(known)
@@ -141,7 +141,7 @@ def _doctor_of_hosts(known: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from ascend_adapt import probe
-    from ascend_adapt.launch import inspection
+    from ascend_adapt.launch.many_hosts import inspection
 
     device, _ = probe.device_to_use(known.device or os.environ.get("ASCEND_ADAPT_DEVICE"), os.environ)
     reports = inspection.examine(Path(known.hostfile), known.launcher, known.ssh_port, device)
@@ -153,16 +153,16 @@ def _doctor_of_hosts(known: argparse.Namespace) -> int:
 
 
 def _stop(known: argparse.Namespace) -> int:
-    from ascend_adapt.launch import stop
+    from ascend_adapt.launch.one_host import stop
 
     print(f"ascend-adapt stop: the job of {known.run_dir} {stop.stop(Path(known.run_dir))}")
     return 0
 
 
 def _kernels(known: argparse.Namespace) -> int:
-    from ascend_adapt import settings
     from ascend_adapt.kernels import dispatch, report
-    from ascend_adapt.plugin_manager import PluginManager
+    from ascend_adapt.runtime import settings
+    from ascend_adapt.runtime.plugin_manager import PluginManager
 
     plugins = PluginManager.of(settings.resolve(os.environ))
     dispatch.extend(plugins.kernels(dispatch.unusable))

@@ -170,8 +170,8 @@ def hugging_face(config: Any, clock: Clock) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     from ascend_adapt.native import device as devices
-    from ascend_adapt.native import mesh as meshes
-    from ascend_adapt.native.samples import Samples
+    from ascend_adapt.native.parallel import mesh as meshes
+    from ascend_adapt.native.samples.loader import Samples
 
     shape, device = config.model, devices.of_this_rank()
     settings = GPT2Config(
@@ -208,7 +208,7 @@ SIDES = {"native": native, "native, compiled": native_compiled, "Hugging Face, c
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Train one side in this process; return medians and what it held."""
     from ascend_adapt.native import device as devices
-    from ascend_adapt.native.flops import model_flops
+    from ascend_adapt.native.config.flops import model_flops
 
     config, clock = configuration(options, options.words), Clock(options.steps)
     clock.on_gpu = devices.of_this_rank().type == "cuda"

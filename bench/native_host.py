@@ -71,8 +71,8 @@ def measure() -> dict[str, float]:
     import torch
 
     torch.set_num_threads(1)
-    if find_spec("ascend_adapt.native.buckets"):  # older checkouts have none
-        import_module("ascend_adapt.native.buckets").BUCKET = 17_000  # five blocks, as of GPT-2 345M
+    if find_spec("ascend_adapt.native.config.buckets"):  # older checkouts have none
+        import_module("ascend_adapt.native.config.buckets").BUCKET = 17_000  # five blocks, as of GPT-2 345M
     return {name: median_seconds(kind) for name, kind in KINDS.items()}
 
 
@@ -82,8 +82,8 @@ def median_seconds(kind: Kind) -> float:
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from ascend_adapt.native import mesh as meshes
-    from ascend_adapt.native.trainer import Trainer
+    from ascend_adapt.native.parallel import mesh as meshes
+    from ascend_adapt.native.step.trainer import Trainer
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=kind.tensor * kind.data)
     trainer = Trainer(kind.config, meshes.build(kind.config.parallel, torch.device("cpu")))

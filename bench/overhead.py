@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import ascend_adapt
-from ascend_adapt.patches import aliases
+from ascend_adapt.patches.apply import aliases
 
 TERMS: dict[str, Any] = {"why": "it is measured", "until": "the bench ends", "without": "slower"}
 UPSTREAM = """

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ascend_adapt.launch import environment
+from ascend_adapt.launch.placement import environment
 
 RATIO_WANTED = 1.15
 HELPER_WANTED_MS = 5.0

@@ -13,7 +13,7 @@ import pytest
 from stand_ins import Site, plugin
 
 import ascend_adapt
-from ascend_adapt.patches import bodies
+from ascend_adapt.patches.apply import bodies
 
 # A test run that was started by nohup, or in the background of a script, ignores signals, and so would all it starts.
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):

@@ -50,10 +50,10 @@ SUITES = {
     ),
     "triton": ("tests/kernels/test_triton.py",),
     "native": (
-        "tests/native/test_model.py",
+        "tests/native/model/test_decoder.py",
         "tests/native/test_options_in_float64.py",
-        "tests/native/test_trainer.py",
-        "tests/native/test_optimizer.py",
+        "tests/native/step/test_trainer.py",
+        "tests/native/step/test_optimizer.py",
         "tests/native/test_whole_runs.py",
         "tests/native/test_meshes.py",
         "tests/native/test_compile.py",

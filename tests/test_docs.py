@@ -12,8 +12,9 @@ from types import ModuleType
 import pytest
 
 import ascend_adapt
-from ascend_adapt import findings, status_report
-from ascend_adapt.plugin_manager import PluginManager
+from ascend_adapt import findings
+from ascend_adapt.diagnosis import status_report
+from ascend_adapt.runtime.plugin_manager import PluginManager
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,7 +51,7 @@ def test_links_lead_somewhere(path):
 
 
 def test_every_kind_and_state_is_documented():
-    from ascend_adapt.patches.outcome import STATES
+    from ascend_adapt.patches.declare.outcome import STATES
 
     text = (ROOT / "docs" / "patches.md").read_text()
     for kind in ("wrap", "replace", "rewrite", "add", "provide", "entry"):

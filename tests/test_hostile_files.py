@@ -24,7 +24,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from ascend_adapt.errors import AdaptError, TrainingError
-from ascend_adapt.native.checkpoint_reader import METADATA, CheckpointReader
+from ascend_adapt.native.checkpoint.reader import METADATA, CheckpointReader
 
 
 class Payload:
@@ -64,7 +64,7 @@ def resaved(folder: Path, change) -> None:
 
 
 def loaded(folder: Path) -> torch.Tensor:
-    """Load as native/loading.py does: the metadata is read first."""
+    """Load as native/checkpoint/load.py does: the metadata is read first."""
     CheckpointReader(folder).read_metadata()
     state = {"a": torch.zeros(3)}
     dcp.load(state, storage_reader=CheckpointReader(folder))
@@ -277,14 +277,14 @@ def read_vocabulary(path: Path) -> None:
 
 
 def read_job(path: Path) -> None:
-    from ascend_adapt.launch.run_directory import Job, RunDirectory
+    from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory
 
     shutil.copyfile(path, path.with_name("job.json"))
     Job.read(RunDirectory(path.parent))
 
 
 def read_status(path: Path) -> None:
-    from ascend_adapt.status_report import NoStatus, of_run
+    from ascend_adapt.diagnosis.status_report import NoStatus, of_run
 
     shutil.copyfile(path, path.with_name("adapt-status.0.json"))
     try:
@@ -294,7 +294,7 @@ def read_status(path: Path) -> None:
 
 
 def read_evidence(path: Path) -> None:
-    from ascend_adapt import evidence
+    from ascend_adapt.diagnosis import evidence
 
     try:
         evidence.load(path)

@@ -13,7 +13,7 @@ from stand_ins import Site, plugin
 
 from ascend_adapt import disable, enable, rewrite, wrap
 from ascend_adapt.errors import PatchDrift
-from ascend_adapt.patches import syntax
+from ascend_adapt.patches.declare import syntax
 
 TERMS = {"why": "a test", "until": "the test ends"}
 MARKERS = {

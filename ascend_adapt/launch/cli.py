@@ -14,20 +14,27 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ascend_adapt import hosts, probe, settings
+from ascend_adapt import probe
 from ascend_adapt.errors import AdaptError, LaunchError, SettingsError
-from ascend_adapt.launch import connecting, cores, environment, fallback, launchers, machines, native, network, signals
-from ascend_adapt.launch import plan as planning
+from ascend_adapt.launch import cores
 from ascend_adapt.launch import request as requests
-from ascend_adapt.launch import share as shares
-from ascend_adapt.launch.console import say
-from ascend_adapt.launch.ending import GRACE_S, SAVING_GRACE_S
-from ascend_adapt.launch.ports import Ports
-from ascend_adapt.launch.run_directory import RunDirectory
+from ascend_adapt.launch.jobs import fallback, launcher_scripts, native
+from ascend_adapt.launch.one_host import signals
+from ascend_adapt.launch.one_host.console import say
+from ascend_adapt.launch.one_host.run_directory import RunDirectory
+from ascend_adapt.launch.one_host.termination import GRACE_S, SAVING_GRACE_S
+from ascend_adapt.launch.placement import cluster_environment as shares
+from ascend_adapt.launch.placement import environment, network
+from ascend_adapt.launch.placement import hosts as machines
+from ascend_adapt.launch.placement import plan as planning
+from ascend_adapt.launch.placement.ports import Ports
+from ascend_adapt.launch.transport import ssh
+from ascend_adapt.runtime import code_bases as hosts
+from ascend_adapt.runtime import settings
 
 if TYPE_CHECKING:
     from ascend_adapt.emulation.environment import Emulation
-    from ascend_adapt.plugin_manager import PluginManager
+    from ascend_adapt.runtime.plugin_manager import PluginManager
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -132,7 +139,7 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         if share is not None and request.max_restarts:
             raise _Usage("--max-restarts: the other machines have launchers of their own — give a --hostfile instead")
         if several:
-            way = connecting.choose(request, [host.address for host in hosts or ()])
+            way = ssh.choose(request, [host.address for host in hosts or ()])
         if trained is not None:
             trained.check_data()
             for note in trained.notes:
@@ -141,10 +148,10 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
         run_dir.create(() if share is None else set(range(plan.world_size or 0)) - here)
         say(f"run directory {folder}")
         if several:
-            from ascend_adapt.launch import fleet
+            from ascend_adapt.launch.many_hosts import launcher
 
-            return fleet.run(
-                fleet.Mission(
+            return launcher.run(
+                launcher.Mission(
                     plan=plan,
                     run_dir=run_dir,
                     device=device,
@@ -157,8 +164,8 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
                     oversubscribe=request.oversubscribe,
                 )
             )
-        from ascend_adapt.launch import runner
-        from ascend_adapt.launch.guardian import Assignment
+        from ascend_adapt.launch.one_host import runner
+        from ascend_adapt.launch.one_host.guardian import Assignment
 
         code = runner.run(
             Assignment(
@@ -177,8 +184,9 @@ def _run(request: requests.Request, environ: Mapping[str, str]) -> int:
 
 
 def _run_in_container(request: requests.Request, environ: Mapping[str, str]) -> int:
-    from ascend_adapt.launch import container, runner
-    from ascend_adapt.launch.guardian import Assignment
+    from ascend_adapt.launch.jobs import container
+    from ascend_adapt.launch.one_host import runner
+    from ascend_adapt.launch.one_host.guardian import Assignment
 
     if request.line is None and request.form != "command":
         shares.refuse_copies(request, environ)
@@ -239,7 +247,7 @@ def _check_target(request: requests.Request) -> None:
 
 
 def _is_launcher(request: requests.Request) -> bool:
-    return request.form == "script" and launchers.is_launcher(Path(request.target))
+    return request.form == "script" and launcher_scripts.is_launcher(Path(request.target))
 
 
 def _check_script(path: Path) -> None:
@@ -290,7 +298,7 @@ def _tell_rehearsal(run_dir: RunDirectory) -> None:
 
 def _plugins(request: requests.Request, environ: Mapping[str, str]) -> PluginManager:
     """Return the plugins of the job; it is not started around one that cannot be used."""
-    from ascend_adapt.plugin_manager import PluginManager
+    from ascend_adapt.runtime.plugin_manager import PluginManager
 
     wanted = settings.resolve(environ, disable=request.disable)
     manager = PluginManager.of(wanted)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ascend_adapt.emulation import SOCS
-from ascend_adapt.launch.compile_mode import MODES
 from ascend_adapt.launch.cores import ALWAYS_ALLOWED, RANKS_A_CORE
+from ascend_adapt.launch.in_process.compile_mode import MODES
 
 DEVICES = ("auto", "npu", "cuda", "cpu", "npu-emulated")
 FORMS = ("script", "module", "command")

@@ -15,9 +15,9 @@ from pathlib import Path
 import yaml
 
 from ascend_adapt.errors import ConfigError, TrainingError, one_line
-from ascend_adapt.native.checkpoint_folder import write_durably
-from ascend_adapt.native.config import TrainConfig
-from ascend_adapt.native.config_file import from_dict, to_dict
+from ascend_adapt.native.checkpoint.folder import write_durably
+from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.native.config.yaml_file import from_dict, to_dict
 
 VARIABLE = "ASCEND_ADAPT_NATIVE_CONFIG"
 
@@ -36,8 +36,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
         _keep(config, run_dir)
     # torch takes its time, and a configuration that cannot be meant should not.
     from ascend_adapt.native import device, loop
-    from ascend_adapt.native.progress import Progress
-    from ascend_adapt.native.run_log import RunLog
+    from ascend_adapt.native.metrics.progress_pipe import Progress
+    from ascend_adapt.native.metrics.run_log import RunLog
 
     told = Progress.of(environ, config.iterations)
     log = RunLog(config, run_dir, rank=rank, device_name=device.name(device.of_this_rank()), progress=told)

@@ -13,24 +13,24 @@ import torch.distributed as dist
 
 from ascend_adapt.errors import DataError, TrainingError
 from ascend_adapt.native import device as devices
-from ascend_adapt.native import mesh as meshes
-from ascend_adapt.native import state
-from ascend_adapt.native.batches import batch_at, samples_from
-from ascend_adapt.native.config import TrainConfig
-from ascend_adapt.native.host_group import HostGroup
-from ascend_adapt.native.interruption import Interruption
-from ascend_adapt.native.loading import load
-from ascend_adapt.native.metrics import StepMetrics
-from ascend_adapt.native.profiling import Profiler
-from ascend_adapt.native.samples import Samples, is_evaluated
-from ascend_adapt.native.save_lock import SaveLock
-from ascend_adapt.native.saving import Saver
-from ascend_adapt.native.schedules import learning_rate, weight_decay
-from ascend_adapt.native.spread import StepTimes
-from ascend_adapt.native.state import Progress
-from ascend_adapt.native.token_files import empty_by_split, identities
-from ascend_adapt.native.trainer import Trainer
-from ascend_adapt.native.watch import Watch
+from ascend_adapt.native.checkpoint import state
+from ascend_adapt.native.checkpoint.load import load
+from ascend_adapt.native.checkpoint.save import Saver
+from ascend_adapt.native.checkpoint.save_lock import SaveLock
+from ascend_adapt.native.checkpoint.state import Progress
+from ascend_adapt.native.config.batches import batch_at, samples_from
+from ascend_adapt.native.config.schedules import learning_rate, weight_decay
+from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.native.metrics.anomalies import Watch
+from ascend_adapt.native.metrics.profiler import Profiler
+from ascend_adapt.native.metrics.step_metrics import StepMetrics
+from ascend_adapt.native.metrics.stragglers import StepTimes
+from ascend_adapt.native.parallel import mesh as meshes
+from ascend_adapt.native.parallel.host_group import HostGroup
+from ascend_adapt.native.samples.loader import Samples, is_evaluated
+from ascend_adapt.native.samples.token_files import empty_by_split, identities
+from ascend_adapt.native.signals import Interruption
+from ascend_adapt.native.step.trainer import Trainer
 
 
 class Log(Protocol):

@@ -11,15 +11,15 @@ from contextlib import AbstractContextManager
 from types import CodeType, ModuleType
 from typing import Any
 
-from ascend_adapt.patches.arming import Arming
-from ascend_adapt.patches.following import follow
-from ascend_adapt.patches.host import Host
-from ascend_adapt.patches.imports import ImportWatch
-from ascend_adapt.patches.outcome import Outcome
-from ascend_adapt.patches.record import Record
-from ascend_adapt.patches.script import rewrite_script
-from ascend_adapt.patches.spec import Patch, Registered
-from ascend_adapt.patches.strangers import OtherPatcher
+from ascend_adapt.patches.apply.arming import Arming
+from ascend_adapt.patches.apply.following import follow
+from ascend_adapt.patches.apply.imports import ImportWatch
+from ascend_adapt.patches.apply.record import Record
+from ascend_adapt.patches.apply.script import rewrite_script
+from ascend_adapt.patches.apply.third_party import OtherPatcher
+from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.outcome import Outcome
+from ascend_adapt.patches.declare.spec import Patch, Registered
 
 
 class Session:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config import LOG_FORMATS
+from ascend_adapt.native.config.train_config import LOG_FORMATS
 from ascend_adapt.recipes.options import Line, choose_line
 
 _TYPES = {"int": int, "float": float}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config import LossScale
+from ascend_adapt.native.config.train_config import LossScale
 
 # Sections and numbers that a recipe reads; what changes no number of a step; what is known, and not built.
 _USED = """

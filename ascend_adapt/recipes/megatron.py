@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.batches import check_rampup, iterations_for, resolve_batch
-from ascend_adapt.native.config import (
+from ascend_adapt.native.config.batches import check_rampup, iterations_for, resolve_batch
+from ascend_adapt.native.config.partition import balanced_stages, even_stages
+from ascend_adapt.native.config.train_config import (
     Batch,
     Checkpoint,
     Data,
@@ -23,7 +24,6 @@ from ascend_adapt.native.config import (
     Precision,
     TrainConfig,
 )
-from ascend_adapt.native.partition import balanced_stages, even_stages
 from ascend_adapt.recipes import deepspeed_json
 from ascend_adapt.recipes.command_line import OwnOptions, parse, take_own_options
 from ascend_adapt.recipes.megatron_ignored import IGNORED

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.batches import resolve_batch
-from ascend_adapt.native.config import (
+from ascend_adapt.native.config.batches import resolve_batch
+from ascend_adapt.native.config.partition import balanced_stages
+from ascend_adapt.native.config.train_config import (
     Checkpoint,
     Data,
     Logging,
@@ -24,7 +25,6 @@ from ascend_adapt.native.config import (
     Schedule,
     TrainConfig,
 )
-from ascend_adapt.native.partition import balanced_stages
 from ascend_adapt.recipes import deepspeed_json
 from ascend_adapt.recipes.command_line import OwnOptions, take_own_options
 from ascend_adapt.recipes.neox_files import converted, parsed, read_files

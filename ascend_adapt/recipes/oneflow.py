@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.batches import resolve_batch
-from ascend_adapt.native.config import (
+from ascend_adapt.native.config.batches import resolve_batch
+from ascend_adapt.native.config.partition import even_stages, padded
+from ascend_adapt.native.config.train_config import (
     Batch,
     Checkpoint,
     Data,
@@ -25,7 +26,6 @@ from ascend_adapt.native.config import (
     Schedule,
     TrainConfig,
 )
-from ascend_adapt.native.partition import even_stages, padded
 from ascend_adapt.recipes.command_line import OwnOptions, parse, take_own_options
 from ascend_adapt.recipes.options import Options
 from ascend_adapt.recipes.recipe import Recipe

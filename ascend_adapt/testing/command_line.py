@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 
-from ascend_adapt import evidence, hosts
+from ascend_adapt.diagnosis import evidence
 from ascend_adapt.errors import AdaptError, one_line
-from ascend_adapt.patches import static
-from ascend_adapt.patches.host import Host
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.outcome import Outcome
-from ascend_adapt.patches.spec import Registered
-from ascend_adapt.plugin_manager import PluginManager
+from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.outcome import Outcome
+from ascend_adapt.patches.declare.spec import Registered
+from ascend_adapt.patches.judge import static
+from ascend_adapt.patches.judge.installation import SourceTree
+from ascend_adapt.runtime import code_bases
+from ascend_adapt.runtime.plugin_manager import PluginManager
 from ascend_adapt.testing import hardware, real_target, scenarios, stage
 
 _TOGETHER = ("compile",)
@@ -194,7 +195,7 @@ class Selection:
         manager.add(_load(name) for name in modules)
         loaded = [name.rpartition(".")[2] for name in modules] + modules
         patches, problems = manager.patches(), list(manager.problems)
-        known, usable = manager.hosts(patches, hosts.KNOWN)
+        known, usable = manager.hosts(patches, code_bases.KNOWN)
         problems += [problem for problem in manager.problems if problem not in problems]
         problems += manager.left_out()
         if plugins:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt.errors import PatchDrift
-from ascend_adapt.patches import static, syntax
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.spec import Patch
-from ascend_adapt.patches.symptom import Symptom
-from ascend_adapt.patches.target import MISSING, Target
+from ascend_adapt.patches.declare import syntax
+from ascend_adapt.patches.declare.spec import Patch
+from ascend_adapt.patches.declare.symptom import Symptom
+from ascend_adapt.patches.declare.target import MISSING, Target
+from ascend_adapt.patches.judge import static
+from ascend_adapt.patches.judge.installation import SourceTree
 
 PRESENT, ABSENT, NOT_JUDGED = "present", "absent", "not judged"
 

@@ -22,8 +22,8 @@ from typing import Any
 import ascend_adapt
 from ascend_adapt import probe
 from ascend_adapt.errors import AdaptError
-from ascend_adapt.patches.spec import Patch, Registered
-from ascend_adapt.patches.target import MISSING, Place, locate
+from ascend_adapt.patches.declare.spec import Patch, Registered
+from ascend_adapt.patches.declare.target import MISSING, Place, locate
 from ascend_adapt.testing.scene import check
 from ascend_adapt.testing.stage import FAILED, NOT_SHOWN, PASSED, find
 from ascend_adapt.testing.stand_in import NotShown

@@ -12,14 +12,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ascend_adapt import hosts
 from ascend_adapt.errors import PatchSpecError
-from ascend_adapt.patches import static
-from ascend_adapt.patches.host import Host
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.outcome import Outcome
-from ascend_adapt.patches.replacement import refused_call
-from ascend_adapt.patches.spec import Patch, Registered
+from ascend_adapt.patches.apply.replacement import refused_call
+from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.outcome import Outcome
+from ascend_adapt.patches.declare.spec import Patch, Registered
+from ascend_adapt.patches.judge import static
+from ascend_adapt.patches.judge.installation import SourceTree
+from ascend_adapt.runtime import code_bases
 from ascend_adapt.testing import faults
 from ascend_adapt.testing.upstream_facts import Facts, full_name
 
@@ -122,7 +122,7 @@ def judge_source(one: Registered, distribution: str, tree: SourceTree) -> Outcom
 
 def hosts_for(patch: Patch) -> dict[str, Host]:
     """Return the hosts that a patch may name: those that are known, and those it declares."""
-    return {**hosts.KNOWN, **{host.name: host for host in patch.hosts if isinstance(host, Host)}}
+    return {**code_bases.KNOWN, **{host.name: host for host in patch.hosts if isinstance(host, Host)}}
 
 
 def summary(rows: Iterable[Row]) -> str:

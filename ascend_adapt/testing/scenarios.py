@@ -15,8 +15,8 @@ from typing import Any
 
 import ascend_adapt
 from ascend_adapt.errors import PatchConflict, PatchDrift
-from ascend_adapt.patches.host import Host
-from ascend_adapt.patches.spec import Patch
+from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.spec import Patch
 from ascend_adapt.testing import stand_in, versions
 from ascend_adapt.testing.scene import Scene, check
 from ascend_adapt.testing.stand_in import NotShown
@@ -359,16 +359,16 @@ def _passing_on(patch: Patch, answer: Callable[[], Any]) -> Callable[..., Any]:
 
 def rewritten_script(scene: Scene) -> None:
     """A launched script is rewritten before it runs; another version of it is reported and left alone."""
-    from ascend_adapt import runtime
+    from ascend_adapt.runtime import enabling
 
     scene.write_script()
     scene.enable()
     path = scene.folder / str(scene.patch.host_script)
-    runtime.script_code(str(path), path.read_bytes())
+    enabling.script_code(str(path), path.read_bytes())
     scene.expect("applied")
     altered = stand_in.source(scene.patch, replace(scene.shape, body="return 'another expression'"))
     ascend_adapt.disable()
     with scene.drift_allowed():
         scene.enable()
-        runtime.script_code(str(path), altered.encode())
+        enabling.script_code(str(path), altered.encode())
     scene.expect("drifted")

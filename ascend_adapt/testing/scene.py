@@ -15,10 +15,10 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import ascend_adapt
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.outcome import Outcome
-from ascend_adapt.patches.spec import Patch, Registered
-from ascend_adapt.patches.target import MISSING, Place, locate
+from ascend_adapt.patches.declare.outcome import Outcome
+from ascend_adapt.patches.declare.spec import Patch, Registered
+from ascend_adapt.patches.declare.target import MISSING, Place, locate
+from ascend_adapt.patches.judge.installation import SourceTree
 from ascend_adapt.testing import stand_in, versions
 from ascend_adapt.testing.stand_in import ANSWER, NotShown, Shape
 

@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 
 import ascend_adapt
-from ascend_adapt import evidence, probe
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.spec import Registered
+from ascend_adapt import probe
+from ascend_adapt.diagnosis import evidence
+from ascend_adapt.patches.declare.spec import Registered
+from ascend_adapt.patches.judge.installation import SourceTree
 
 
 def record(one: Registered, tier: str, soc: str = "") -> evidence.Record:

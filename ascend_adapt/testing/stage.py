@@ -21,11 +21,11 @@ from typing import Any
 import wrapt  # noqa: F401  loaded by enable() otherwise, in each child anew
 
 import ascend_adapt.patches.session  # noqa: F401  likewise
-from ascend_adapt import hosts
 from ascend_adapt.errors import AdaptError
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.spec import Registered
-from ascend_adapt.plugin_manager import PluginManager
+from ascend_adapt.patches.declare.spec import Registered
+from ascend_adapt.patches.judge.installation import SourceTree
+from ascend_adapt.runtime import code_bases
+from ascend_adapt.runtime.plugin_manager import PluginManager
 from ascend_adapt.testing import scenarios
 from ascend_adapt.testing.scene import Scene
 from ascend_adapt.testing.stand_in import NotShown
@@ -69,7 +69,7 @@ def find(name: str, plugins: list[str]) -> Registered:
     manager = PluginManager([importlib.import_module(plugin) for plugin in plugins])
     for one in manager.patches():
         if f"{one.plugin}.{one.name}" == name:
-            known = tuple(hosts.KNOWN.get(str(host), host) for host in one.patch.hosts)
+            known = tuple(code_bases.KNOWN.get(str(host), host) for host in one.patch.hosts)
             return replace(one, patch=replace(one.patch, hosts=known))
     raise AdaptError(f"{name}: no plugin registers it — {'; '.join(manager.problems) or 'see ascend-adapt status'}")
 

@@ -15,10 +15,11 @@ from types import FunctionType
 from typing import Any
 
 from ascend_adapt.errors import AdaptError, PatchDrift
-from ascend_adapt.patches import static, syntax
-from ascend_adapt.patches.host import Host
-from ascend_adapt.patches.installation import SourceTree, packages_named
-from ascend_adapt.patches.spec import Patch
+from ascend_adapt.patches.declare import syntax
+from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.spec import Patch
+from ascend_adapt.patches.judge import static
+from ascend_adapt.patches.judge.installation import SourceTree, packages_named
 from ascend_adapt.probe import find_root
 
 ANSWER = "as upstream has it"

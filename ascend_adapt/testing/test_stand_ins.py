@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascend_adapt.patches.spec import Registered
+from ascend_adapt.patches.declare.spec import Registered
 from ascend_adapt.testing.command_line import Selection, full_name, require
 from ascend_adapt.testing.stage import FAILED, NOT_SHOWN, PASSED
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt.errors import AdaptError, PatchDrift
-from ascend_adapt.patches import static, syntax
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.spec import Patch, Registered
+from ascend_adapt.patches.declare import syntax
+from ascend_adapt.patches.declare.spec import Patch, Registered
+from ascend_adapt.patches.judge import static
+from ascend_adapt.patches.judge.installation import SourceTree
 from ascend_adapt.testing import faults
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from ascend_adapt.patches import gate
+from ascend_adapt.patches.judge import gate
 
 
 @dataclass(frozen=True)

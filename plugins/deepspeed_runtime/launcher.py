@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt import Symptom, replace, wrap
-from ascend_adapt.launch import hostfile
+from ascend_adapt.launch.placement import hostfile
 
 # Prefixes of names. ASCEND covers ASCEND_ADAPT_*: without those, other hosts would run other patches.
 FORWARDED = ("ASCEND", "HCCL", "LD_LIBRARY_PATH", "OMP_", "PATH")

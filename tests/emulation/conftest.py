@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ascend_adapt.emulation import environment
-from ascend_adapt.launch import environment as launch_environment
+from ascend_adapt.launch.placement import environment as launch_environment
 
 JOBS = Path(__file__).parent / "jobs"
 # What torch, torch_npu and DeepSpeed would read.

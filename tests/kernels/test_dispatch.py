@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from ascend_adapt import runtime
 from ascend_adapt.errors import BackendUnavailable, SettingsError
 from ascend_adapt.kernels import attention, dispatch, gelu, layer_norm, masked_softmax, requests
 from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+from ascend_adapt.runtime import enabling
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def test_a_kernel_remembers_the_latest_kinds_of_call(kernel, monkeypatch):
 
 def test_a_rank_tells_what_it_has_chosen(kernel):
     kernel(call())
-    assert runtime.kernel_backends()["one of x [2, 3] float32"] == "first"
+    assert enabling.kernel_backends()["one of x [2, 3] float32"] == "first"
 
 
 def test_what_does_not_serve_is_passed_over_with_its_reason_told_once(kernel, caplog):

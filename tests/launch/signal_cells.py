@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ascend_adapt.launch import processes
-from ascend_adapt.launch.processes import Identity
+from ascend_adapt.launch.one_host import processes
+from ascend_adapt.launch.one_host.processes import Identity
 
 END = ("SIGTERM", "SIGINT", "SIGHUP")
 PASSED = ("SIGUSR1", "SIGUSR2")

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ascend_adapt.launch import request
-from ascend_adapt.launch.hostfile import Host
-from ascend_adapt.launch.plan import of_command, of_ranks
+from ascend_adapt.launch.placement.hostfile import Host
+from ascend_adapt.launch.placement.plan import of_command, of_ranks
 
 SCRIPT = """
 import os, sys

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ascend_adapt.launch.environment import BOOTSTRAP
+from ascend_adapt.launch.placement.environment import BOOTSTRAP
 
 ANSWER = "import toytarget; print(toytarget.answer())"
 

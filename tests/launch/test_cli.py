@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from ascend_adapt import status_report
-from ascend_adapt.launch import cli, environment
+from ascend_adapt.diagnosis import status_report
+from ascend_adapt.launch import cli
+from ascend_adapt.launch.placement import environment
 
 SCRIPT = """
 import json, os, pickle, sys

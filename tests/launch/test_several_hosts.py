@@ -23,12 +23,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ascend_adapt.errors import LaunchError
-from ascend_adapt.launch import agent, environment, hostfile, machines
-from ascend_adapt.launch.channel import Decoder, Kind, Sender, frame, json_frame
-from ascend_adapt.launch.fleet import allow_descriptors, compare
-from ascend_adapt.launch.hostfile import Host
-from ascend_adapt.launch.plan import of_ranks
+from ascend_adapt.launch.many_hosts import agent
+from ascend_adapt.launch.many_hosts.launcher import allow_descriptors, compare
+from ascend_adapt.launch.placement import environment, hostfile
+from ascend_adapt.launch.placement import hosts as machines
+from ascend_adapt.launch.placement.hostfile import Host
+from ascend_adapt.launch.placement.plan import of_ranks
 from ascend_adapt.launch.request import parse
+from ascend_adapt.launch.transport.protocol import Decoder, Kind, Sender, frame, json_frame
 
 TOLD = """
 import json, os, sys
@@ -391,7 +393,7 @@ def test_a_host_without_a_way_to_the_others_adds_no_interface(monkeypatch):
 def test_which_names_are_this_machine():
     import socket
 
-    from ascend_adapt.launch import network
+    from ascend_adapt.launch.placement import network
 
     for name in ("localhost", "127.0.0.1", socket.gethostname()):
         assert network.is_here(name)
@@ -459,10 +461,10 @@ def test_what_an_agent_is_started_with_has_one_level_of_quoting():
     import shlex
     import subprocess
 
-    from ascend_adapt.launch import ssh
+    from ascend_adapt.launch.transport import ssh_command
 
-    (*_, last) = ssh.command("w-1", 2222)
-    assert shlex.split(last) == ssh.program()
+    (*_, last) = ssh_command.command("w-1", 2222)
+    assert shlex.split(last) == ssh_command.program()
     told = subprocess.run(["sh", "-c", last], input=b"", capture_output=True)
     assert b"ascend-run agent 1\n" in told.stdout
     assert sys.executable in last

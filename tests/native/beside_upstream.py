@@ -15,8 +15,8 @@ import torch.distributed as dist
 from small_models import MODELS, batch, config
 from upstream_models import UPSTREAMS
 
-from ascend_adapt.native import mesh as meshes
-from ascend_adapt.native.trainer import Trainer
+from ascend_adapt.native.parallel import mesh as meshes
+from ascend_adapt.native.step.trainer import Trainer
 
 LR, DECAY, CLIP = 3e-3, 0.1, 1.0
 

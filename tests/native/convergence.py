@@ -13,8 +13,8 @@ import torch.distributed as dist
 from native.small_models import Case, train
 
 from ascend_adapt.native import device as devices
-from ascend_adapt.native import mesh as meshes
-from ascend_adapt.native.config import Parallel
+from ascend_adapt.native.config.train_config import Parallel
+from ascend_adapt.native.parallel import mesh as meshes
 
 STEPS = 300
 BOUNDS = {"cpu": {"bf16": 0.02, "fp16": 0.01}, "cuda": {"bf16": 0.005, "fp16": 0.005}}

@@ -13,7 +13,7 @@ from native.conftest import LOSS_GROWTH, assert_equal_to_one_process, one_proces
 from native.small_models import LENGTH, MODELS, Case
 from native.training_bounds import apart
 
-from ascend_adapt.native.loss_scale import Scaler
+from ascend_adapt.native.step.loss_scale import Scaler
 
 FP32 = apart(MODELS["gpt2"], LENGTH, LOSS_GROWTH)
 KINDS = ("gpt2", "neox", "gated", "gpt_j_tied")

@@ -8,9 +8,10 @@ from unittest.mock import patch
 
 import torch
 
-from ascend_adapt.native import data_parallel
-from ascend_adapt.native import trainer as trainers
-from ascend_adapt.native.config import (
+from ascend_adapt.native.checkpoint.load import load
+from ascend_adapt.native.checkpoint.save import Saver
+from ascend_adapt.native.checkpoint.state import Progress
+from ascend_adapt.native.config.train_config import (
     Batch,
     Checkpoint,
     Data,
@@ -24,10 +25,9 @@ from ascend_adapt.native.config import (
     Schedule,
     TrainConfig,
 )
-from ascend_adapt.native.loading import load
-from ascend_adapt.native.saving import Saver
-from ascend_adapt.native.state import Progress
-from ascend_adapt.native.trainer import Trainer
+from ascend_adapt.native.step import data_parallel
+from ascend_adapt.native.step import trainer as trainers
+from ascend_adapt.native.step.trainer import Trainer
 
 SAMPLES, LENGTH, VOCABULARY = 8, 16, 96
 

@@ -20,14 +20,15 @@ from native.small_models import GPT2, batch, config
 from native.test_loop import Told, run
 
 from ascend_adapt.errors import TrainingError
-from ascend_adapt.native import checkpoint_folder, loop
-from ascend_adapt.native import mesh as meshes
-from ascend_adapt.native.checkpoint_folder import LATEST, PROGRESS, SUMS, CheckpointFolder
-from ascend_adapt.native.config import Checkpoint, LossScale, Precision
-from ascend_adapt.native.loading import load
-from ascend_adapt.native.saving import Saver
-from ascend_adapt.native.state import Progress
-from ascend_adapt.native.trainer import Trainer
+from ascend_adapt.native import loop
+from ascend_adapt.native.checkpoint import folder as checkpoint_folder
+from ascend_adapt.native.checkpoint.folder import LATEST, PROGRESS, SUMS, CheckpointFolder
+from ascend_adapt.native.checkpoint.load import load
+from ascend_adapt.native.checkpoint.save import Saver
+from ascend_adapt.native.checkpoint.state import Progress
+from ascend_adapt.native.config.train_config import Checkpoint, LossScale, Precision
+from ascend_adapt.native.parallel import mesh as meshes
+from ascend_adapt.native.step.trainer import Trainer
 
 ALONE = meshes.single(torch.device("cpu"))
 

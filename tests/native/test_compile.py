@@ -13,8 +13,8 @@ from native.training_bounds import apart
 
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native import device as devices
-from ascend_adapt.native import mesh as meshes
-from ascend_adapt.native.trainer import Trainer
+from ascend_adapt.native.parallel import mesh as meshes
+from ascend_adapt.native.step.trainer import Trainer
 
 ALONE = meshes.single(torch.device("cpu"))
 

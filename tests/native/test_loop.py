@@ -17,7 +17,7 @@ from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data.token_index import write_index
 from ascend_adapt.errors import ConfigError, DataError, TrainingError
 from ascend_adapt.native import loop
-from ascend_adapt.native.config import Batch, Checkpoint
+from ascend_adapt.native.config.train_config import Batch, Checkpoint
 
 
 class Told:
@@ -245,7 +245,7 @@ def test_the_time_limit(settings, tmp_path):
 
 
 def test_a_loss_that_is_no_number_is_told(settings, monkeypatch):
-    from ascend_adapt.native.trainer import Trainer
+    from ascend_adapt.native.step.trainer import Trainer
 
     step = Trainer.step
 
@@ -264,7 +264,7 @@ def test_a_loss_that_is_no_number_is_told(settings, monkeypatch):
 
 
 def test_weights_that_are_no_numbers_take_no_checkpoints_place(settings, tmp_path, monkeypatch):
-    from ascend_adapt.native.trainer import Trainer
+    from ascend_adapt.native.step.trainer import Trainer
 
     step, done = Trainer.step, []
 

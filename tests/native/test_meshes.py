@@ -16,7 +16,7 @@ from native.conftest import (
 from native.small_models import Case, train
 from native.training_bounds import perturbed
 
-from ascend_adapt.native import mesh as meshes
+from ascend_adapt.native.parallel import mesh as meshes
 
 TWO_RANKS = [
     Case("tensor", "gpt2", {"tensor": 2}),

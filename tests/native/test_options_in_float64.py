@@ -9,8 +9,8 @@ import torch
 from native.small_models import LENGTH, batch
 from native.training_bounds import apart
 
-from ascend_adapt.native import mesh as meshes
-from ascend_adapt.native.trainer import Trainer
+from ascend_adapt.native.parallel import mesh as meshes
+from ascend_adapt.native.step.trainer import Trainer
 from ascend_adapt.recipes import megatron, neox
 
 SIZES = (

@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from ascend_adapt.native import save_lock
 from ascend_adapt.native.__main__ import main
+from ascend_adapt.native.checkpoint import save_lock
 
 if __name__ == "__main__":
     save_lock.PATIENCE = float(os.environ.get("PATIENCE", save_lock.PATIENCE))

@@ -7,8 +7,8 @@ import sys
 import time
 
 from ascend_adapt.native.__main__ import main
-from ascend_adapt.native.layers import MLP
-from ascend_adapt.native.samples import Samples
+from ascend_adapt.native.model.layers import MLP
+from ascend_adapt.native.samples.loader import Samples
 
 # Getting samples must be a share of a step, also where other work makes that long.
 SAMPLES_S, MLP_S = 0.2, 0.03

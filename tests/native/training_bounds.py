@@ -13,8 +13,8 @@ from unittest.mock import patch
 import torch
 from error_bounds import relative
 
-from ascend_adapt.native.config import Model
-from ascend_adapt.native.trainer import Trainer
+from ascend_adapt.native.config.train_config import Model
+from ascend_adapt.native.step.trainer import Trainer
 
 
 def roundings(model: Model, length: int) -> int:

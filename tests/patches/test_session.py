@@ -670,14 +670,14 @@ def test_a_process_forked_while_another_thread_works_can_go_on(site: Site) -> No
 
 
 def test_first_apply_is_told_once(site: Site, enable: Enable, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ascend_adapt import runtime
+    from ascend_adapt.runtime import enabling
 
     site.write(upstream="def f(): return 1\n", second="def f(): return 1\n")
     # The installed plugins may find their targets imported by another test.
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "stand_in")
     enable(counting("upstream:f", [], name="a"), counting("second:f", [], name="b"))
     told: list[int] = []
-    runtime.at_first_apply(lambda: told.append(1))
+    enabling.at_first_apply(lambda: told.append(1))
     assert not told
     import upstream  # noqa: F401
 
@@ -685,13 +685,13 @@ def test_first_apply_is_told_once(site: Site, enable: Enable, monkeypatch: pytes
     import second  # noqa: F401
 
     assert told == [1]
-    runtime.at_first_apply(lambda: told.append(2))
+    enabling.at_first_apply(lambda: told.append(2))
     assert told == [1, 2]
 
 
 def test_what_a_callback_at_the_first_apply_raised_is_raised_again(site: Site, enable: Enable, monkeypatch) -> None:
     """As that ranks differ, where a script passes over everything that an import may raise."""
-    from ascend_adapt import runtime
+    from ascend_adapt.runtime import enabling
 
     site.write(upstream="def f(): return 1\n", second="def f(): return 1\n")
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "stand_in")
@@ -700,13 +700,13 @@ def test_what_a_callback_at_the_first_apply_raised_is_raised_again(site: Site, e
     def refuse() -> None:
         raise AdaptError("ranks differ")
 
-    runtime.check()
-    runtime.at_first_apply(refuse)
+    enabling.check()
+    enabling.at_first_apply(refuse)
     for name in ("upstream", "second"):
         with pytest.raises(AdaptError, match="ranks differ"):
             importlib.import_module(name)
     with pytest.raises(AdaptError, match="ranks differ"):
-        runtime.check()
+        enabling.check()
 
 
 def test_a_patch_for_another_device_is_skipped(site: Site, enable: Enable) -> None:

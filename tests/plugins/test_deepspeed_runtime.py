@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ascend_adapt
-from ascend_adapt.launch.ports import Ports
+from ascend_adapt.launch.placement.ports import Ports
 from ascend_adapt_plugins.deepspeed_runtime import checkpoints, communication, pipeline
 from ascend_adapt_plugins.deepspeed_runtime.jit_builds import TorchFusedAdam
 

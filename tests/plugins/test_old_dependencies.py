@@ -245,7 +245,7 @@ def test_every_code_base_has_its_softmax() -> None:
 
 
 def _registered():
-    from ascend_adapt.plugin_manager import PluginManager
+    from ascend_adapt.runtime.plugin_manager import PluginManager
 
     return [one for one in PluginManager().patches() if one.plugin == "old_dependencies"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config import TrainConfig
+from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.recipes.options import Options
 
 

@@ -10,7 +10,7 @@ from stand_ins import TERMS, Site
 
 from ascend_adapt import Patch, Symptom, add, entry, provide, rewrite, wrap
 from ascend_adapt.errors import PatchSpecError
-from ascend_adapt.patches.installation import SourceTree
+from ascend_adapt.patches.judge.installation import SourceTree
 from ascend_adapt.testing import faults, versions
 
 

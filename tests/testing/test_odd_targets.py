@@ -24,8 +24,8 @@ def positional(a, /, b, *, c): return a
 CODE = """
 import json, sys
 from ascend_adapt import entry, replace, wrap
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.spec import Registered
+from ascend_adapt.patches.judge.installation import SourceTree
+from ascend_adapt.patches.declare.spec import Registered
 from ascend_adapt.testing import scenarios, stage
 from pathlib import Path
 TERMS = dict(requires="target_of_ours>=1,<2", why="w", until="u", without="crash")

@@ -7,9 +7,10 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 
-from ascend_adapt.patches import static, syntax
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.spec import Patch
+from ascend_adapt.patches.declare import syntax
+from ascend_adapt.patches.declare.spec import Patch
+from ascend_adapt.patches.judge import static
+from ascend_adapt.patches.judge.installation import SourceTree
 from ascend_adapt.testing import stand_in
 
 Alteration = Callable[[Patch, syntax.Found], None]

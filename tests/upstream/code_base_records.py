@@ -6,10 +6,10 @@ from pathlib import Path
 
 from code_bases import CODE_BASES, CodeBase
 
-from ascend_adapt import hosts
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.spec import Registered
-from ascend_adapt.plugin_manager import PluginManager
+from ascend_adapt.patches.declare.spec import Registered
+from ascend_adapt.patches.judge.installation import SourceTree
+from ascend_adapt.runtime import code_bases
+from ascend_adapt.runtime.plugin_manager import PluginManager
 from ascend_adapt.testing import upstream_facts
 from ascend_adapt.testing.upstream_facts import Record
 
@@ -34,7 +34,7 @@ def patches_of(one: CodeBase) -> list[Registered]:
     host = HOSTS[one.folder]
     ours = [each for each in PluginManager().patches() if each.distribution == "ascend_adapt"]
     mine = [each for each in ours if host in map(str, each.patch.hosts) and each.patch.kind != "provide"]
-    return [each for each in mine if each.patch.target.root in hosts.KNOWN[host].roots]
+    return [each for each in mine if each.patch.target.root in code_bases.KNOWN[host].roots]
 
 
 def record(one: CodeBase, checkout: Path) -> Record:

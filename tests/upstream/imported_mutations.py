@@ -22,10 +22,10 @@ from upstream_releases import UPSTREAMS
 import ascend_adapt
 from ascend_adapt import probe
 from ascend_adapt.errors import PatchDrift
-from ascend_adapt.patches import static
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.spec import Registered
-from ascend_adapt.patches.target import locate
+from ascend_adapt.patches.declare.spec import Registered
+from ascend_adapt.patches.declare.target import locate
+from ascend_adapt.patches.judge import static
+from ascend_adapt.patches.judge.installation import SourceTree
 from ascend_adapt.testing import release_matrix
 
 INHERITED = "not asked: a class of another package has the name too"

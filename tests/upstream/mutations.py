@@ -18,8 +18,8 @@ from imported_mutations import INHERITED
 from upstream_releases import ROOT, UPSTREAMS, Upstream
 
 from ascend_adapt import probe
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.spec import Registered
+from ascend_adapt.patches.declare.spec import Registered
+from ascend_adapt.patches.judge.installation import SourceTree
 from ascend_adapt.testing import release_matrix, upstream_facts
 from ascend_adapt.testing.releases import ReleaseUnreachable
 

@@ -9,7 +9,7 @@ import code_base_records
 import pytest
 from code_bases import CodeBase, NotHere
 
-from ascend_adapt import hosts
+from ascend_adapt.runtime import code_bases
 from ascend_adapt.testing import faults, upstream_facts
 
 EACH = pytest.mark.parametrize("one", code_base_records.KNOWN, ids=lambda one: one.folder)
@@ -37,7 +37,7 @@ def checkout_of(one: CodeBase) -> Path:
 @EACH
 def test_a_checkout_is_its_host_and_no_other(one: CodeBase) -> None:
     checkout = checkout_of(one)
-    assert [name for name, host in hosts.KNOWN.items() if not host.owns(checkout)] == [
+    assert [name for name, host in code_bases.KNOWN.items() if not host.owns(checkout)] == [
         code_base_records.HOSTS[one.folder]
     ]
 

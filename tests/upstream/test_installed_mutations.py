@@ -11,8 +11,8 @@ from packaging.version import Version
 from upstream_releases import Upstream
 
 from ascend_adapt import probe
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.spec import Registered
+from ascend_adapt.patches.declare.spec import Registered
+from ascend_adapt.patches.judge.installation import SourceTree
 from ascend_adapt.testing import release_matrix
 
 

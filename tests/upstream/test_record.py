@@ -8,7 +8,7 @@ import pytest
 import release_table
 from upstream_releases import UPSTREAMS, Upstream
 
-from ascend_adapt.patches.spec import Registered
+from ascend_adapt.patches.declare.spec import Registered
 from ascend_adapt.testing import faults, release_matrix, upstream_facts
 from ascend_adapt.testing.releases import ReleaseUnreachable
 from ascend_adapt.testing.upstream_facts import Facts, Record, RecordError

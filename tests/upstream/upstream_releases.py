@@ -8,9 +8,9 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from ascend_adapt.patches.installation import SourceTree
-from ascend_adapt.patches.spec import Registered
-from ascend_adapt.plugin_manager import PluginManager
+from ascend_adapt.patches.declare.spec import Registered
+from ascend_adapt.patches.judge.installation import SourceTree
+from ascend_adapt.runtime.plugin_manager import PluginManager
 from ascend_adapt.testing import release_matrix, upstream_facts
 from ascend_adapt.testing.releases import Releases
 

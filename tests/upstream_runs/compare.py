@@ -24,7 +24,7 @@ import upstream_job
 from code_bases import NotHere
 from upstream_job import DEVICES, Ended, Model, NoSuchJob, Place, UpstreamJob
 
-from ascend_adapt.plugin_manager import PluginManager
+from ascend_adapt.runtime.plugin_manager import PluginManager
 
 HERE = Path(__file__).parent
 # The first steps choose kernels, compile, and fill the allocator.

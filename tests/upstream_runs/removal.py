@@ -26,7 +26,7 @@ from code_bases import NotHere
 from records import Record
 from upstream_job import DEVICES, Place, UpstreamJob
 
-from ascend_adapt.plugin_manager import PluginManager
+from ascend_adapt.runtime.plugin_manager import PluginManager
 
 BEGIN, END = "<!-- made by `make upstream-removals`{} -->\n", "<!-- end of what is made -->\n"
 HEAD = "| patch | declared | job | without it |\n|---|---|---|---|\n"

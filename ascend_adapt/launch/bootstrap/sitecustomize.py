@@ -58,7 +58,7 @@ class TargetFinder:
 def _adapt() -> bool:
     """Adapt this process; return False if the script's own enable() does so just now."""
     try:
-        from ascend_adapt.launch import member
+        from ascend_adapt.launch.in_process import member
     except ImportError as error:
         _withdraw_beacon()
         print(
@@ -109,7 +109,7 @@ def _emulate() -> None:
 
 def _set_compile_mode() -> None:
     try:
-        from ascend_adapt.launch import compile_mode
+        from ascend_adapt.launch.in_process import compile_mode
     except ImportError as error:
         print(
             f"ascend_adapt: {sys.executable}: {error}, --npu-compile-mode is not heeded — install ascend_adapt there",
@@ -139,7 +139,7 @@ def _adapt_now() -> None:
 
 def _accept_both_spellings_of_local_rank() -> None:
     try:
-        from ascend_adapt.launch import local_rank
+        from ascend_adapt.launch.in_process import local_rank
     except ImportError:
         return
     local_rank.accept_both_spellings()

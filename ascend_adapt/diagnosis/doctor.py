@@ -1,0 +1,183 @@
+"""What is on this machine, and what is known to go wrong with a job on one kind of device."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt import findings, probe
+from ascend_adapt.diagnosis import status_report
+from ascend_adapt.diagnosis.findings import Finding, Machine, Ran, cuda, npu
+from ascend_adapt.errors import SettingsError
+from ascend_adapt.runtime import settings
+from ascend_adapt.runtime.plugin_manager import PluginManager
+
+DISTRIBUTIONS = (
+    "torch",
+    "torch_npu",
+    "deepspeed",
+    "megatron-core",
+    "transformers",
+    "accelerate",
+    "numpy",
+    "pydantic",
+    "setuptools",
+)
+# Letter of ulimit -> resource, and the unit of ulimit.
+_LIMITS = {"n": (resource.RLIMIT_NOFILE, 1), "u": (resource.RLIMIT_NPROC, 1), "l": (resource.RLIMIT_MEMLOCK, 1024)}
+_TOOLS = {"npu": ("npu-smi", "info"), "cuda": ("nvidia-smi",)}
+_STACKS = {"npu": npu.stack, "cuda": cuda.stack}
+_TOOL_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found on this machine.
+
+    ``patched`` counts the patches that would be applied to what is installed; ``limits`` holds soft limits by the
+    letter of ``ulimit``, None is unlimited.
+    """
+
+    device: str
+    device_reason: str
+    device_nodes: Mapping[str, int]
+    versions: Mapping[str, str]
+    limits: Mapping[str, int | None]
+    patched: int
+    findings: tuple[Finding, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the diagnosis as plain data."""
+        return asdict(self)
+
+
+def examine(environ: Mapping[str, str], asked: str | None = None, root: Path = Path("/")) -> Diagnosis:
+    """Return versions, devices and findings of this machine for a job on one kind of device; nothing is imported.
+
+    Args:
+        environ: the environment of the job.
+        asked: the device, as `ascend-run --device` has it; None: ASCEND_ADAPT_DEVICE, else what is found.
+        root: the file system that system files are read from.
+
+    Raises:
+        SettingsError: there is no such device, or a variable of ours has a value that cannot be meant.
+    """
+    from ascend_adapt import __version__
+
+    device, reason = probe.device_to_use(asked or environ.get("ASCEND_ADAPT_DEVICE"), environ)
+    if device not in findings.OF_A_DEVICE:
+        raise SettingsError(f"device {device!r}: expected auto, {', '.join(findings.OF_A_DEVICE)} — correct it")
+    patches_device = "npu" if device == "npu-emulated" else device
+    report = status_report.of_installation(environ={**environ, "ASCEND_ADAPT_DEVICE": patches_device})
+    known = {name: version for name in DISTRIBUTIONS if (version := probe.distribution_version(name)) is not None}
+    dev = root / "dev"
+    nodes = {kind: tuple(dev / name for name in probe.device_nodes(kind, dev)) for kind in probe.DEVICE_NODES}
+    machine = Machine(
+        device=device,
+        versions=known,
+        nodes=nodes,
+        environ=environ,
+        folder=Path.cwd(),
+        extensions=_extensions_folder(environ),
+        now_s=time.time(),
+        shm_bytes=_size(dev / "shm"),
+        root=root,
+        uid=os.getuid(),
+        groups=frozenset(os.getgroups()),
+        limits={letter: _limit(*which) for letter, which in _LIMITS.items()},
+        outcomes=report.outcomes,
+        torch_cuda=probe.torch_cuda(),
+        tools={_TOOLS[device][0]: _output(_TOOLS[device], environ)} if device in _TOOLS else {},
+    )
+    stack = _STACKS[device](machine) if device in _STACKS else {}
+    versions = {"ascend_adapt": __version__, "python": platform.python_version(), **stack}
+    versions.update({name: known.get(name, "not installed") for name in DISTRIBUTIONS})
+    problems = dict.fromkeys((*report.problems, *_kernel_problems(environ)))
+    found = (
+        *findings.examine(machine),
+        *(Finding(problem, "its patches or kernels are missing", "see the message", True) for problem in problems),
+    )
+    counts = {kind: len(paths) for kind, paths in nodes.items()}
+    return Diagnosis(device, reason, counts, versions, machine.limits, len(report.applying), found)
+
+
+def _kernel_problems(environ: Mapping[str, str]) -> list[str]:
+    """Return why kernel backends of plugins cannot be used; kernels are imported only if a plugin has any."""
+    manager = PluginManager.of(settings.resolve({**environ, "ASCEND_ADAPT_DEVICE": ""}))
+    if not manager.extends_kernels:
+        return []
+    from ascend_adapt.kernels import dispatch
+
+    manager.kernels(dispatch.unusable)
+    return manager.problems
+
+
+def _extensions_folder(environ: Mapping[str, str]) -> Path:
+    default = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or os.path.expanduser("~")) / ".cache")
+    return Path(environ.get("TORCH_EXTENSIONS_DIR") or default / "torch_extensions")
+
+
+def _size(folder: Path) -> int:
+    try:
+        told = os.statvfs(folder)
+    except OSError:
+        return 0
+    return told.f_frsize * told.f_blocks
+
+
+def _limit(which: int, unit: int) -> int | None:
+    soft, _ = resource.getrlimit(which)
+    return None if soft == resource.RLIM_INFINITY else soft // unit
+
+
+def _output(command: tuple[str, ...], environ: Mapping[str, str]) -> Ran | None:
+    """Return what a tool of the driver says, or None if it is not on PATH; it hangs where the driver does."""
+    path = shutil.which(command[0], path=environ.get("PATH", os.defpath))
+    if path is None:
+        return None
+    try:
+        result = subprocess.run(
+            (path, *command[1:]),
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TOOL_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return Ran(124, f"no answer in {_TOOL_TIMEOUT_S} s")
+    except OSError as error:
+        return Ran(126, error.strerror or str(error))
+    return Ran(result.returncode, result.stdout + result.stderr)
+
+
+def show(diagnosis: Diagnosis) -> None:
+    """Print the diagnosis: what must be fixed comes last, where it is seen."""
+    print(f"device: {diagnosis.device} ({diagnosis.device_reason})")
+    for kind, count in diagnosis.device_nodes.items():
+        print(f"{kind} device nodes: {count}")
+    for name, version in diagnosis.versions.items():
+        print(f"{name}: {version}")
+    limits = ", ".join(f"-{letter} {_text(limit)}" for letter, limit in diagnosis.limits.items())
+    print(f"limits (ulimit): {limits}")
+    print(f"patches for what is installed: {diagnosis.patched} (`ascend-adapt status` says why)")
+    for finding in sorted(diagnosis.findings, key=lambda one: (one.must_fix, not one.fixed_by)):
+        if finding.fixed_by:
+            print(f"fixed by {finding.fixed_by}: {finding.what} — {finding.why}")
+        else:
+            print(f"{'must be fixed' if finding.must_fix else 'note'}: {finding.what} — {finding.why} — {finding.do}")
+    if not any(finding.must_fix for finding in diagnosis.findings):
+        print(f"nothing must be fixed for a job on {diagnosis.device}")
+
+
+def _text(limit: int | None) -> str:
+    return "unlimited" if limit is None else str(limit)

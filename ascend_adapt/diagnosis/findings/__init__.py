@@ -1,0 +1,27 @@
+"""What is known to go wrong on a machine: each check looks at plain facts and says what, why, and what to do.
+
+Facts about NPUs were read in Huawei's and PyTorch's documents and in issues, not seen on hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ascend_adapt.diagnosis.findings import builds, cuda, emulated, npu, shell, versions
+from ascend_adapt.diagnosis.findings.machine import Finding, Machine, Ran
+
+__all__ = ["Finding", "Machine", "Ran", "examine"]
+
+Check = Callable[[Machine], Iterator[Finding]]
+OF_A_DEVICE: dict[str, tuple[Check, ...]] = {
+    "npu": npu.CHECKS,
+    "cuda": cuda.CHECKS,
+    "npu-emulated": emulated.CHECKS,
+    "cpu": (),
+}
+
+
+def examine(machine: Machine) -> tuple[Finding, ...]:
+    """Return all findings, in the order of the checks: versions, the device, the shell, builds."""
+    checks = (*versions.CHECKS, *OF_A_DEVICE[machine.device], *shell.CHECKS, *builds.CHECKS)
+    return tuple(finding for check in checks for finding in check(machine))

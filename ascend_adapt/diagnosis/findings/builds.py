@@ -1,0 +1,35 @@
+"""C++ extensions that torch builds behind a lock file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ascend_adapt import build_locks
+from ascend_adapt.diagnosis.findings.machine import Finding, Machine
+
+
+def locks(machine: Machine) -> Iterator[Finding]:
+    """Locks of torch's extension builder, which deletes its own unless it was killed."""
+    for lock in sorted(machine.extensions.glob("**/lock")):
+        try:
+            age_s = machine.now_s - lock.stat().st_mtime
+            is_left_behind = build_locks.is_left_behind(lock)
+        except FileNotFoundError:
+            continue  # the build has just ended
+        if is_left_behind:
+            yield Finding(
+                f"{lock} is {age_s / 60:.0f} minutes old, and the build that made it is gone",
+                "every later build of the same extension waits for it for ever",
+                f"rm {lock}, or start jobs with ascend-run, which removes it",
+                True,
+            )
+        else:
+            yield Finding(
+                f"{lock} is {age_s / 60:.0f} minutes old",
+                "an extension is being compiled, here or on a host that shares the folder; jobs that need it wait",
+                "wait for it",
+                False,
+            )
+
+
+CHECKS = (locks,)

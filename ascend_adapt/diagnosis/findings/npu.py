@@ -1,0 +1,285 @@
+"""Ascend NPUs: driver, firmware, device nodes, CANN and its environment, and the torch_npu that fits them.
+
+Layouts were read in Huawei's installation guides of CANN 8.0 and 8.5 and in version.info files that users published.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ascend_adapt.diagnosis.findings import cann_versions
+from ascend_adapt.diagnosis.findings.machine import Finding, Machine, settings_of
+from ascend_adapt.diagnosis.findings.versions import release
+
+_ASCEND = "/usr/local/Ascend"
+# Besides davinci<N>: opened by every process that uses an NPU.
+_SHARED_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
+# From CANN 8.5 on it lies in cann, before in ascend-toolkit; nnae and nnrt are the packages without compilers.
+_CANN_FOLDERS = ("cann", "ascend-toolkit/latest", "nnae/latest", "nnrt/latest")
+_HAL = "libascend_hal.so"
+_IN_A_CONTAINER = "of a container, start it with"
+
+
+def stack(machine: Machine) -> Mapping[str, str]:
+    """Return the versions of the software between the NPUs and torch_npu, by name."""
+    cann = _cann_folder(machine)
+    return {
+        "NPU driver": _version(_component(machine, "driver")) or "not found",
+        "NPU firmware": _version(_component(machine, "firmware")) or "not found",
+        "CANN": f"{_cann_version(machine, cann) or 'of unknown version'} in {cann}" if cann else "not found",
+    }
+
+
+def driver(machine: Machine) -> Iterator[Finding]:
+    """The driver's files, and the library of it that CANN loads."""
+    folder = _component(machine, "driver")
+    if not _version(folder):
+        yield Finding(
+            f"no NPU driver: {_inside(machine, folder)}/version.info is not there",
+            "no process can use an NPU",
+            f"install the driver and firmware of this server (Ascend-hdk-*.run); {_IN_A_CONTAINER} "
+            f"-v {_ASCEND}/driver:{_ASCEND}/driver:ro",
+            True,
+        )
+        return
+    searched = [
+        *machine.environ.get("LD_LIBRARY_PATH", "").split(":"),
+        *(line for conf in sorted(machine.at("/etc/ld.so.conf.d").glob("*.conf")) for line in _lines(conf)),
+    ]
+    if not any(path.startswith("/") and (machine.at(path) / _HAL).exists() for path in searched):
+        libraries = f"{_inside(machine, folder)}/lib64"
+        yield Finding(
+            f"{_HAL} of the driver is not on the library path",
+            f"torch_npu cannot load CANN: {_HAL}: cannot open shared object file",
+            f"export LD_LIBRARY_PATH={libraries}/driver:{libraries}/common:$LD_LIBRARY_PATH",
+            True,
+        )
+
+
+def firmware(machine: Machine) -> Iterator[Finding]:
+    """Firmware of the devices: a container does not see its folder, a host must have one that fits the driver."""
+    folder = _component(machine, "firmware")
+    info = settings_of(folder / "version.info")
+    if not info and _version(_component(machine, "driver")):
+        yield Finding(
+            f"NPU firmware of unknown version: {_inside(machine, folder)}/version.info is not there",
+            "it must fit the driver",
+            "nothing in a container, which does not need the file; on a host install the firmware (Ascend-hdk-*.run)",
+            False,
+        )
+    ranges = settings_of(_component(machine, "driver") / "version.info").get("compatible_version_fw", "")
+    version = _numbers(info.get("Version", ""))
+    accepted = [tuple(map(_numbers, pair)) for pair in re.findall(r"\[([\d.]+),([\d.]+)\]", ranges)]
+    # 7.5.0.1.129 is within 7.0.0 and 7.5.99.
+    if version and accepted and not any(low <= version[:3] <= high for low, high in accepted):
+        yield Finding(
+            f"firmware {info['Version']} with a driver for {ranges}",
+            "driver and firmware of different releases: NPUs do not start, or fail under load",
+            "install the firmware and driver of one release (Ascend-hdk-*.run), then reboot",
+            True,
+        )
+
+
+def npu_smi(machine: Machine) -> Iterator[Finding]:
+    """What npu-smi says: whether the driver answers, and the health of each NPU."""
+    tool = machine.tools.get("npu-smi")
+    if tool is None:
+        yield Finding(
+            "npu-smi is not on PATH",
+            "health and use of the NPUs cannot be looked at",
+            f"add its folder (/usr/local/bin or /usr/local/sbin) to PATH; {_IN_A_CONTAINER} "
+            "-v /usr/local/bin/npu-smi:/usr/local/bin/npu-smi -v /usr/local/dcmi:/usr/local/dcmi",
+            False,
+        )
+        return
+    if tool.exit_code or "Health" not in tool.output:
+        last = (tool.output.strip().splitlines() or ["no output"])[-1]
+        yield Finding(
+            f"npu-smi info ends with exit code {tool.exit_code}: {last}",
+            "the driver does not answer; -8005 is also what an NPU says that another container holds, or whose device "
+            "node this user may not open",
+            "correct the other findings first; else look at `dmesg`, reload the driver, or reboot",
+            True,
+        )
+        return
+    devices = tool.output.partition("Process id")[0]
+    sick = [
+        f"NPU {number} is {health}"
+        for number, _, health in re.findall(r"(?m)^\|\s*(\d+)\s+(\S+)\s*\|\s*([A-Za-z]\w*)\s*\|", devices)
+        if health != "OK"
+    ]
+    if sick:
+        yield Finding(
+            f"npu-smi: {', '.join(sick)}",
+            "jobs on it fail or hang",
+            "npu-smi info -t health -i <NPU> names the fault; leave the NPU out with ASCEND_RT_VISIBLE_DEVICES",
+            True,
+        )
+
+
+def nodes(machine: Machine) -> Iterator[Finding]:
+    """Device nodes, and who may open them."""
+    npus = machine.nodes.get("npu", ())
+    shared = [machine.at(f"/dev/{name}") for name in _SHARED_NODES]
+    missing = [] if npus else ["/dev/davinci<N>"]
+    missing += [_inside(machine, node) for node in shared if not node.exists()]
+    if missing:
+        options = " ".join(f"--device={name.replace('<N>', '0')}" for name in missing)
+        yield Finding(
+            f"{', '.join(missing)}: not there",
+            "no process can use an NPU",
+            f"load the driver (`lsmod | grep drv_`, `npu-smi info`); {_IN_A_CONTAINER} {options}",
+            True,
+        )
+    closed = [node for node in (*npus, *shared) if node.exists() and not machine.may_open(node)]
+    if closed:
+        names = ", ".join(_inside(machine, node) for node in closed)
+        group = machine.owner(closed[0]).split()[-1]
+        yield Finding(
+            f"{names}: {machine.owner(closed[0])}, this user may not open {'it' if len(closed) == 1 else 'them'}",
+            "every rank fails at its first tensor",
+            f"usermod -aG {group} <user> and log in again; {_IN_A_CONTAINER} --group-add {closed[0].stat().st_gid}",
+            True,
+        )
+
+
+def cann(machine: Machine) -> Iterator[Finding]:
+    """CANN, and the environment that its set_env.sh makes."""
+    home, opp = (machine.environ.get(name, "") for name in ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH"))
+    installed = _installed_cann(machine)
+    for name, value in (("ASCEND_HOME_PATH", home), ("ASCEND_OPP_PATH", opp)):
+        if value and not machine.at(value).is_dir():
+            yield Finding(
+                f"{name}={value} is not a folder",
+                "CANN's libraries are looked for there",
+                f"{_source(installed)}, or unset it",
+                True,
+            )
+    if not home and not installed:
+        yield Finding(
+            f"no CANN: ASCEND_HOME_PATH is not set, nothing is in {_ASCEND}/{{{','.join(_CANN_FOLDERS)}}}",
+            "torch_npu loads CANN's libraries when it is imported",
+            "install the CANN toolkit and the kernels of your NPU (Ascend-cann-toolkit, Ascend-cann-kernels), then "
+            "source its set_env.sh",
+            True,
+        )
+    elif not home:
+        yield Finding(
+            f"CANN is in {installed}, but its set_env.sh is not sourced: ASCEND_HOME_PATH is not set",
+            "without CANN's libraries `import torch_npu` raises, and `import torch` loads torch_npu",
+            _source(installed),
+            True,
+        )
+    elif not opp:
+        yield Finding(
+            "ASCEND_HOME_PATH is set, but ASCEND_OPP_PATH is not",
+            "torch_npu raises at import",
+            f"{_source(home)} instead of setting single variables",
+            True,
+        )
+    elif machine.at(home).is_dir():
+        paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
+        if not any(path.startswith("/") and (machine.at(path) / "libascendcl.so").exists() for path in paths):
+            yield Finding(
+                "libascendcl.so of CANN is not on LD_LIBRARY_PATH",
+                "torch_npu cannot load CANN: libascendcl.so: cannot open shared object file",
+                f"{_source(home)} in the shell that starts the job",
+                True,
+            )
+        kernels = machine.at(opp) / "built-in" / "op_impl" / "ai_core" / "tbe" / "kernel"
+        if machine.at(opp).is_dir() and not any(kernels.glob("ascend*")):
+            yield Finding(
+                f"no compiled operators in {_inside(machine, kernels)}",
+                "operators are compiled while the job runs, or are missing",
+                "install the kernels of your NPU (Ascend-cann-kernels-910b and its like) for this CANN",
+                False,
+            )
+
+
+def torch_npu(machine: Machine) -> Iterator[Finding]:
+    """torch_npu is built for one torch and released for one CANN."""
+    torch, its = machine.versions.get("torch", ""), machine.versions.get("torch_npu", "")
+    found = _cann_version(machine, _cann_folder(machine))
+    if torch and not its:
+        numbers = release(torch)
+        fitting = cann_versions.torch_npus_for(found, numbers)
+        wanted = fitting[0] if fitting else f"{'.'.join(map(str, numbers))}.*"
+        yield Finding(
+            "torch_npu is not installed",
+            "torch cannot use NPUs without it",
+            f"pip install 'torch_npu=={wanted}'" + ("" if fitting else ", the release for your CANN"),
+            True,
+        )
+    paired = cann_versions.CANN_OF.get(its)
+    if paired is None or not found or found == paired:
+        return
+    older = cann_versions.is_older(found, paired)
+    undefined = ", and an older one may lack functions: undefined symbol, at import" if older else ""
+    fitting = [f"torch_npu=={one}" for one in cann_versions.torch_npus_for(found, release(torch))]
+    yield Finding(
+        f"torch_npu {its} with CANN {found}",
+        f"it was released for CANN {paired}{undefined}",
+        f"install CANN {paired}, or {' or '.join(fitting) or 'another torch_npu'}",
+        bool(older),
+    )
+
+
+def _component(machine: Machine, name: str) -> Path:
+    """Return the folder of driver or firmware; /etc/ascend_install.info says where it was installed to."""
+    parameter = f"{name.capitalize()}_Install_Path_Param"
+    home = settings_of(machine.at("/etc/ascend_install.info")).get(parameter) or _ASCEND
+    return machine.at(f"{home}/{name}")
+
+
+def _version(folder: Path) -> str:
+    info = settings_of(folder / "version.info")
+    return info.get("package_version") or info.get("Version", "")
+
+
+def _cann_folder(machine: Machine) -> str:
+    home = machine.environ.get("ASCEND_HOME_PATH", "")
+    return home if home and machine.at(home).is_dir() else _installed_cann(machine)
+
+
+def _installed_cann(machine: Machine) -> str:
+    """Return the path of a CANN that is installed for all users or for this one, or nothing."""
+    homes = [_ASCEND, *(f"{home}/Ascend" for home in (machine.environ.get("HOME", ""),) if home)]
+    paths = [f"{home}/{name}" for home in homes for name in _CANN_FOLDERS]
+    return next((path for path in paths if machine.at(path).is_dir()), "")
+
+
+def _cann_version(machine: Machine, folder: str) -> str:
+    """Return the release of the CANN in ``folder``, such as 8.3.RC1, or nothing."""
+    if not folder:
+        return ""
+    home = machine.at(folder)
+    for info in sorted([*home.glob("ascend_*_install.info"), *home.glob("*-linux/ascend_*_install.info")]):
+        if version := settings_of(info).get("version"):
+            return version
+    told = settings_of(home / "version.cfg").get("toolkit_running_version") or settings_of(home / "version.cfg").get(
+        "runtime_running_version", ""
+    )
+    return told.strip("[]").rpartition(":")[2]
+
+
+def _source(folder: str) -> str:
+    home = folder.removesuffix("/latest") if folder else f"{_ASCEND}/ascend-toolkit"
+    return f"source {home}/set_env.sh"
+
+
+def _inside(machine: Machine, path: Path) -> str:
+    """Return the path as this machine's processes see it."""
+    return f"/{path.relative_to(machine.root)}"
+
+
+def _lines(file: Path) -> list[str]:
+    return [line.strip() for line in file.read_text(errors="replace").splitlines()]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in version.split(".") if word.isdigit())
+
+
+CHECKS = (driver, firmware, npu_smi, nodes, cann, torch_npu)

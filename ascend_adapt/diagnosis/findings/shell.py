@@ -1,0 +1,125 @@
+"""The user's shell and this host: variables, scripts, shared memory and limits that change or end jobs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ascend_adapt.diagnosis.findings.machine import Finding, Machine
+
+_SMALL_SHM = 1 << 30
+# One rank has a socket to most others, and a file descriptor of every token file, shard and DataLoader worker.
+_FEW_FILES = 4096
+_FEW_PROCESSES = 4096
+
+
+def visible_devices(machine: Machine) -> Iterator[Finding]:
+    """What the visible-device variables name must be there."""
+    for kind, name in (("npu", "ASCEND_RT_VISIBLE_DEVICES"), ("cuda", "CUDA_VISIBLE_DEVICES")):
+        count = len(machine.nodes.get(kind, ()))
+        wanted = [int(word) for word in machine.environ.get(name, "").split(",") if word.strip().isdigit()]
+        beyond = [str(number) for number in wanted if number >= count]
+        if count and beyond:
+            yield Finding(
+                f"{name} names {', '.join(beyond)}, this machine has {count} {kind} devices",
+                "the list ends at the first device that is not there",
+                "name devices from 0 on",
+                True,
+            )
+
+
+def allocator_settings(machine: Machine) -> Iterator[Finding]:
+    """Two variables for one setting."""
+    both = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    if all(machine.environ.get(name) for name in both):
+        yield Finding(f"{' and '.join(both)} are both set", "newer torch_npu aborts on both", "unset one of them", True)
+
+
+def variables_that_change_jobs(machine: Machine) -> Iterator[Finding]:
+    """Variables that are easily forgotten in a shell."""
+    for name, values, why in (
+        ("ASCEND_ADAPT", ("0", "false", "no", "off"), "no patch is applied in any job started from here"),
+        ("ASCEND_LAUNCH_BLOCKING", ("1",), "every operator waits for the device: right for debugging, slow"),
+        ("TORCH_DEVICE_BACKEND_AUTOLOAD", ("0",), "`import torch` does not load torch_npu, scripts must do so"),
+        (
+            "TORCH_TRANSFER_TO_NPU",
+            ("1",),
+            "torch_npu redirects CUDA calls by itself, beside the patches that ask for it",
+        ),
+        ("INF_NAN_MODE_ENABLE", ("0",), "overflow saturates, and loss scalers that look for Inf never see it"),
+    ):
+        if machine.environ.get(name) in values:
+            yield Finding(f"{name}={machine.environ[name]}", why, "unset it unless that is what you want", False)
+
+
+def rank_table(machine: Machine) -> Iterator[Finding]:
+    """HCCL reads it when the first group is made."""
+    name = machine.environ.get("RANK_TABLE_FILE", "")
+    if name and not Path(name).is_file():
+        yield Finding(
+            f"RANK_TABLE_FILE={name} is not a file", "HCCL fails at the first group", "correct or unset it", True
+        )
+
+
+def python_path(machine: Machine) -> Iterator[Finding]:
+    """An empty element is the folder a process happens to start in."""
+    path = machine.environ.get("PYTHONPATH", "")
+    if path and "" in path.split(os.pathsep):
+        yield Finding(
+            f"PYTHONPATH={path!r} has an empty element",
+            "every Python of this shell imports modules from whatever folder it is started in",
+            "remove the stray colon; ascend-run leaves the empty element out",
+            False,
+        )
+
+
+def shell_scripts(machine: Machine) -> Iterator[Finding]:
+    """Scripts edited on Windows."""
+    for script in sorted(machine.folder.glob("*.sh")):
+        if script.is_file() and os.access(script, os.R_OK) and b"\r\n" in script.read_bytes():
+            yield Finding(
+                f"{script.name} has Windows line ends",
+                "bash takes the carriage return for a part of the word: $'\\r': command not found",
+                f"sed -i 's/\\r$//' {script.name}",
+                True,
+            )
+
+
+def shared_memory(machine: Machine) -> Iterator[Finding]:
+    """DataLoader workers hand batches over in /dev/shm."""
+    if machine.shm_bytes < _SMALL_SHM:
+        yield Finding(
+            f"/dev/shm has {machine.shm_bytes / (1 << 20):.0f} MiB",
+            "DataLoader workers and collectives of ranks on one machine end in a bus error when it is full",
+            "start the container with --shm-size=16g or --ipc=host",
+            False,
+        )
+
+
+def limits(machine: Machine) -> Iterator[Finding]:
+    """Soft limits, which the processes of a job inherit from the shell."""
+    for letter, few, why in (
+        ("n", _FEW_FILES, "token files, shards, sockets and workers of a rank need more: Too many open files"),
+        ("u", _FEW_PROCESSES, "every rank starts tens of threads: can't start new thread"),
+    ):
+        limit = machine.limits.get(letter)
+        if limit is not None and limit < few:
+            yield Finding(
+                f"ulimit -{letter} is {limit}",
+                why,
+                f"ulimit -{letter} 65536, or raise it in /etc/security/limits.conf; of a container: --ulimit",
+                False,
+            )
+
+
+CHECKS = (
+    visible_devices,
+    allocator_settings,
+    variables_that_change_jobs,
+    rank_table,
+    python_path,
+    shell_scripts,
+    shared_memory,
+    limits,
+)

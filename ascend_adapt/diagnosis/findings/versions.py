@@ -1,0 +1,156 @@
+"""Installed versions: what is missing, what goes wrong together, and which of it a patch fixes.
+
+A version range that a patch declares stands there, and is read from what the patch would become here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from packaging.requirements import Requirement
+from packaging.version import InvalidVersion, Version
+
+from ascend_adapt.diagnosis.findings.machine import Finding, Machine
+from ascend_adapt.patches.declare.outcome import Outcome
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Versions that go wrong together, which no patch mends; on ``devices`` only, where these are given."""
+
+    requires: tuple[str, ...]
+    why: str
+    do: str
+    devices: tuple[str, ...] = ()
+    must_fix: bool = True
+
+
+COMBINATIONS = (
+    # Read in the sources: 0.7.0 is the first whose configuration is pydantic's, 0.11.2 the first with pydantic_v1.py.
+    Combination(
+        ("deepspeed>=0.7,<0.11.2", "pydantic>=2"),
+        why="its configuration classes need pydantic 1: 'FieldInfo' object has no attribute 'required'",
+        do="install 'pydantic<2'",
+    ),
+    Combination(
+        ("deepspeed<0.8.1",),
+        devices=("npu", "cpu", "npu-emulated"),
+        why="it has no accelerators: its engine calls torch.cuda itself",
+        do="install deepspeed>=0.8.1, unless the code base redirects torch.cuda",
+        must_fix=False,
+    ),
+)
+
+
+def torch_is_there(machine: Machine) -> Iterator[Finding]:
+    """Ranks import it."""
+    if "torch" not in machine.versions:
+        yield Finding(
+            "torch is not installed", "every training script imports it", "install your cluster's torch", True
+        )
+
+
+def known_combinations(machine: Machine) -> Iterator[Finding]:
+    """Versions that do not go together."""
+    for one in COMBINATIONS:
+        found = _found(one.requires, machine.versions)
+        if found and (not one.devices or machine.device in one.devices):
+            yield Finding(" with ".join(found), one.why, one.do, one.must_fix)
+
+
+def patched(machine: Machine) -> Iterator[Finding]:
+    """Known problems that a patch fixes, and patches that cannot do so here."""
+    for one in machine.outcomes:
+        problem = _problem(one, machine.device)
+        if one.state == "drifted":
+            yield _drifted(one)
+        elif problem and one.state in ("armed", "applied", "not_needed") and not one.reason:
+            yield Finding(problem, one.why, "nothing", False, f"{one.plugin}.{one.patch}")
+        elif problem and one.state == "disabled":
+            yield Finding(
+                f"{problem}, and patch {one.plugin}.{one.patch} is disabled ({one.reason})",
+                one.why,
+                "enable the patch, or install other versions",
+                one.without == "crash",
+            )
+
+
+def torch_npu_fits_torch(machine: Machine) -> Iterator[Finding]:
+    """torch_npu is built for one torch."""
+    ours, its = machine.versions.get("torch", ""), machine.versions.get("torch_npu", "")
+    if ours and its and release(ours) != release(its):
+        yield Finding(
+            f"torch_npu {its} with torch {ours}",
+            "each torch_npu is built for the torch of the same number and fails to load on another",
+            f"install torch_npu for torch {ours.partition('+')[0]}, or the other way round",
+            True,
+        )
+
+
+def torch_npu_elsewhere(machine: Machine) -> Iterator[Finding]:
+    """torch_npu without NPUs, and NPUs without torch_npu, where a job is to run on something else."""
+    npus, is_there = machine.nodes.get("npu", ()), "torch_npu" in machine.versions
+    if machine.device == "npu":
+        return
+    if is_there and not machine.environ.get("ASCEND_HOME_PATH"):
+        yield Finding(
+            "torch_npu is installed, but ASCEND_HOME_PATH is not set",
+            "without CANN's libraries `import torch` raises, because it loads torch_npu",
+            "start jobs with ascend-run, which leaves torch_npu out on a CPU or GPU, set "
+            "TORCH_DEVICE_BACKEND_AUTOLOAD=0, or uninstall torch_npu",
+            False,
+        )
+    if npus and not is_there:
+        yield Finding(
+            f"{len(npus)} NPU device nodes, but torch_npu is not installed",
+            "jobs run on the CPU",
+            "`ascend-adapt doctor --device npu` says what is missing",
+            False,
+        )
+
+
+def _drifted(one: Outcome) -> Finding:
+    name = f"{one.plugin}.{one.patch}"
+    stops = one.without == "wrong numbers"
+    return Finding(
+        f"patch {name} does not fit {one.found or one.target}: {one.reason}",
+        f"{one.why} (without the patch: {one.without})",
+        f"install a version within {one.requires}, or accept it with ASCEND_ADAPT_ALLOW_DRIFT={name}"
+        if stops
+        else "install another version if the job needs this",
+        stops,
+    )
+
+
+def _problem(one: Outcome, device: str) -> str:
+    """Return the versions that fail without a patch, if they do so together or on this kind of device only."""
+    found = one.found.split(", ")
+    if one.without == "slower" or not one.found or any(text.startswith("no ") for text in found):
+        return ""
+    if len(found) > 1:
+        return " with ".join(found)
+    kind = device.partition("-")[0]  # npu-emulated is an npu to patches
+    return f"{one.found} on {device}" if one.without == "crash" and one.requires.endswith(f"device {kind}") else ""
+
+
+def _found(requires: tuple[str, ...], versions: Mapping[str, str]) -> list[str]:
+    """Return the installed versions that meet all requirements, or nothing."""
+    found = []
+    for requirement in map(Requirement, requires):
+        version = versions.get(requirement.name, "")
+        if not release(version) or not requirement.specifier.contains(version, prereleases=True):
+            return []
+        found.append(f"{requirement.name} {version}")
+    return found
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, or nothing if it is none."""
+    try:
+        return Version(version).release
+    except InvalidVersion:
+        return ()
+
+
+CHECKS = (torch_is_there, known_combinations, torch_npu_fits_torch, torch_npu_elsewhere, patched)

@@ -1,0 +1,217 @@
+"""What became of each patch: of a job that ran, of what is installed, or of a source tree."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt import probe
+from ascend_adapt.diagnosis import evidence
+from ascend_adapt.errors import AdaptError, SettingsError
+from ascend_adapt.patches.declare.outcome import BAD_STATES, STATES, Outcome
+from ascend_adapt.patches.judge import static
+from ascend_adapt.patches.judge.installation import SourceTree
+from ascend_adapt.runtime import agreement, code_bases, settings
+from ascend_adapt.runtime.plugin_manager import PluginManager
+
+_COLOURS = {"applied": "green", "armed": "cyan", **dict.fromkeys(BAD_STATES, "red")}
+_UNPROVED = "none for these versions"
+_IN_WORDS = {
+    "armed": "waiting for an import",
+    "not_needed": "not needed",
+    "skipped": "for another device, version or code base",
+}
+
+
+class NoStatus(AdaptError):
+    """A run directory that holds no status."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Outcomes with what they were judged on; ``problems`` make the command fail.
+
+    ``foretold``: the outcomes are what would become of each patch, and not what did.
+    """
+
+    subject: str
+    outcomes: tuple[Outcome, ...]
+    problems: tuple[str, ...] = ()
+    foretold: bool = False
+
+    @property
+    def applying(self) -> tuple[Outcome, ...]:
+        """The outcomes of patches that are applied, or would be as soon as what is installed is imported."""
+        if self.foretold:
+            return tuple(one for one in self.outcomes if one.state == "armed" and not one.reason)
+        return tuple(one for one in self.outcomes if one.state == "applied")
+
+    @property
+    def bad(self) -> tuple[Outcome, ...]:
+        """The outcomes that need attention."""
+        return tuple(one for one in self.outcomes if one.state in BAD_STATES)
+
+    def summary(self) -> str:
+        """Return the counts in one line, such as ``172 patches: 26 would be applied, 146 for another device, ...``."""
+        counts = {"would be applied" if self.foretold else "applied": len(self.applying)}
+        if self.bad:
+            counts["NEED ATTENTION"] = len(self.bad)
+        listed = {id(one) for one in (*self.applying, *self.bad)}
+        others = Counter(one.state for one in self.outcomes if id(one) not in listed)
+        counts |= {_IN_WORDS.get(state, state): others[state] for state in STATES if others[state]}
+        return f"{len(self.outcomes)} patches: " + ", ".join(f"{number} {words}" for words, number in counts.items())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {
+            "subject": self.subject,
+            "outcomes": [vars(outcome) for outcome in self.outcomes],
+            "problems": list(self.problems),
+        }
+
+
+def of_installation(upstream: Path | None = None, environ: Mapping[str, str] = os.environ) -> Report:
+    """Return what each patch would become here, or in the source tree ``upstream``; nothing is imported.
+
+    ``environ`` holds the switches, such as ASCEND_ADAPT_DEVICE.
+
+    Raises:
+        SettingsError: ``upstream`` is not a folder.
+    """
+    if upstream is not None and not upstream.is_dir():
+        raise SettingsError(f"--upstream {upstream}: is not a folder — give an unpacked source tree")
+    wanted = settings.resolve(environ)
+    device, reason = probe.device_to_use(wanted.device, environ)
+    manager = PluginManager.of(wanted)
+    patches = manager.patches()
+    known, usable = manager.hosts(patches, code_bases.KNOWN)
+    tree = SourceTree(upstream) if upstream is not None else None
+    if tree is not None and not any(tree.folder(one.patch.target.root) for one in usable):
+        raise SettingsError(f"--upstream {upstream}: holds no package that a patch is for — give the folder of one")
+    manager.check_names(wanted.disable, wanted.allowed_plugins, wanted.allow_drift)
+    outcomes = static.judge(usable, device=device, hosts=known, tree=tree)
+    if settings.is_off(environ):
+        outcomes = tuple(replace(outcome, state="disabled", reason="ASCEND_ADAPT=0") for outcome in outcomes)
+    outcomes = tuple(
+        replace(outcome, state="disabled", reason="by the user") if one.is_named(wanted.disable) else outcome
+        for one, outcome in zip(usable, outcomes, strict=True)
+    )
+    versions = {name: version for name in ("torch", "torch_npu") if (version := probe.distribution_version(name))}
+    outcomes, damaged = _with_evidence(outcomes, versions)
+    told = [*manager.problems, *static.conflicts(usable, outcomes), *damaged]
+    where = f"the source tree {upstream}" if upstream is not None else "what is installed"
+    subject = f"judged on {where}, nothing imported; device {device} ({reason})"
+    return Report(subject, outcomes, tuple(told), foretold=True)
+
+
+def of_run(run_dir: Path) -> Report:
+    """Return what became of each patch in a job; ranks that differ from rank 0 are told as problems.
+
+    Raises:
+        NoStatus: the folder holds no status of any rank, or a damaged one.
+    """
+    files = [path for path in run_dir.glob("adapt-status.*.json") if path.suffixes[0][1:].isdecimal()]
+    files.sort(key=lambda path: int(path.suffixes[0][1:]))
+    if not files and (unreached := _unreached(run_dir)):
+        return Report(f"nothing: no rank of {run_dir} was reached", (), tuple(unreached))
+    if not files:
+        raise NoStatus(f"{run_dir}: holds no adapt-status.<rank>.json — give the run directory that ascend-run printed")
+    ranks: dict[int, dict[str, Any]] = {}
+    for file in files:
+        try:
+            data = json.loads(file.read_text())
+            ranks[int(data["rank"])] = {**data, "outcomes": tuple(_outcome(outcome) for outcome in data["outcomes"])}
+            data["facts"] = {moment: dict(told) for moment, told in data["facts"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise NoStatus(f"{file}: is not a status file ({error}) — remove it") from error
+    first = ranks[min(ranks)]
+    facts = {rank: data["facts"] for rank, data in ranks.items() if agreement.met(first, data)}
+    problems = [
+        *first.get("problems", ()),
+        *(_with_reason(one, ranks[one.rank]["outcomes"]) for one in agreement.differences(facts)),
+        *_unreached(run_dir),
+    ]
+    number = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
+    # Where adapting was off nobody asked for the device.
+    where = f"device {first['device']} ({first['device_reason']})" if first["device"] else "not adapted"
+    subject = f"what {number} of {run_dir} did; {where}"
+    if first.get("beside"):
+        subject += f"; beside {', '.join(first['beside'])}"
+    outcomes, damaged = _with_evidence(first["outcomes"], list(first["facts"].values())[-1])
+    return Report(subject, outcomes, (*problems, *damaged))
+
+
+def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> tuple[tuple[Outcome, ...], list[str]]:
+    """Give each outcome the evidence for what it found and for ``versions``; and say which files hold no evidence."""
+    records, problems = evidence.known(os.environ)
+    told = []
+    for outcome in outcomes:
+        found = {**versions, **dict(text.rsplit(" ", 1) for text in outcome.found.split(", ") if " " in text)}
+        told.append(replace(outcome, evidence=evidence.matching(records, _name(outcome), found)))
+    return tuple(told), problems
+
+
+def _with_reason(difference: agreement.Difference, outcomes: tuple[Outcome, ...]) -> str:
+    reasons = [one.reason for one in outcomes if difference.fact in agreement.states([one]) and one.reason]
+    return f"{difference} (rank {difference.rank}: {reasons[0]})" if reasons else str(difference)
+
+
+def _unreached(run_dir: Path) -> list[str]:
+    """Return what the launcher says of ranks that could not say it themselves."""
+    try:
+        told = json.loads((run_dir / "job.json").read_text())
+    except (OSError, ValueError, RecursionError):
+        return []
+    return [str(text) for text in told.get("unreached", ())]
+
+
+def _outcome(data: dict[str, Any]) -> Outcome:
+    return Outcome(**{**data, "evidence": tuple(data["evidence"])})
+
+
+def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
+    """Print a line that counts, then each patch that needs attention or is applied, with why it exists.
+
+    ``short``: only those that need attention. ``all_``: every patch, with what was required and found, and evidence. A
+    terminal folds the lines as it does any text; in a pipe each stays one line.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    # Those that need attention are what is looked for; the rest stays in the order in which it is applied.
+    others = [one for one in report.outcomes if one.state not in BAD_STATES] if all_ else report.applying
+    shown = [*report.bad, *(() if short else others)]
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text(report.summary()))
+    console.print(Text(report.subject))
+    name_width = max((len(_name(one)) for one in shown), default=0)
+    state_width = max((len(one.state) for one in shown), default=0)
+    for one in shown:
+        style = _COLOURS.get(one.state, "")
+        # Text and not str: brackets in a reason are no markup.
+        head = (
+            Text(f"{_name(one):{name_width}}  ").append(f"{one.state:{state_width}}", style).append(f"  {one.target}")
+        )
+        console.print(head)
+        if one.reason:
+            console.print(Text(f"    {one.reason}"))
+        if one.why:
+            console.print(Text(f"    {one.without} without it: {one.why}"))
+        if all_:
+            facts = (one.requires, one.found and f"found {one.found}", one.until and f"until {one.until}")
+            console.print(Text("    " + "; ".join((*filter(None, facts), _evidence(one))), style="dim"))
+    if len(shown) < len(report.outcomes):
+        console.print(Text("--all shows every patch, with its versions and evidence", style="dim"))
+
+
+def _evidence(outcome: Outcome) -> str:
+    return "evidence " + (", ".join(outcome.evidence) or _UNPROVED)
+
+
+def _name(outcome: Outcome) -> str:
+    return f"{outcome.plugin}.{outcome.patch}"

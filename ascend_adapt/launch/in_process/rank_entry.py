@@ -1,0 +1,93 @@
+"""What each rank runs: it joins the job, then the user's script as ``__main__``, with its arguments as typed."""
+
+from __future__ import annotations
+
+import io
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from types import ModuleType, TracebackType
+
+from ascend_adapt.errors import AdaptError
+from ascend_adapt.launch.bootstrap import _ascend_adapt_signals
+from ascend_adapt.launch.in_process import member
+from ascend_adapt.launch.one_host import failures
+from ascend_adapt.runtime import enabling
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run ``[-m] target [arguments ...]``; on an error of this package print it and exit with code 1."""
+    is_module, rest = argv[0] == "-m", list(argv[1:] if argv[0] == "-m" else argv)
+    _ascend_adapt_signals.outlive_passed()  # without a bootstrap, under --no-adapt
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # as on a terminal: the launcher passes it on line by line
+    # Without a bootstrap, under --no-adapt, nobody has said so yet; what this rank starts must not pass for it.
+    os.environ.setdefault("ASCEND_ADAPT_RANK_PID", str(os.getpid()))
+    try:
+        member.join()
+        _run(is_module, rest)
+        enabling.check()
+    except AdaptError as error:
+        failures.record(os.environ, 1, str(error))
+        if os.environ.get("ASCEND_ADAPT_DEBUG"):
+            raise
+        print(f"ascend_adapt: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _run(is_module: bool, argv: list[str]) -> None:
+    try:
+        if is_module:
+            # python -m puts the current folder first, where `python -m rank_entry` has left it already.
+            sys.argv = argv
+            runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
+        else:
+            _run_script(argv)
+    except (AdaptError, KeyboardInterrupt):
+        raise
+    except SystemExit as request:
+        if request.code is None or request.code == 0:
+            enabling.check()
+        elif isinstance(request.code, int):
+            failures.record(os.environ, request.code & 0xFF, f"sys.exit({request.code})")
+        else:
+            failures.record(os.environ, 1, f"sys.exit: {request.code}")
+        raise
+    except BaseException as error:
+        failures.record(os.environ, 1, _in_one_line(error))
+        error.__traceback__ = _of_the_script(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
+
+
+def _run_script(argv: list[str]) -> None:
+    path = argv[0]
+    sys.argv = argv
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.path.dirname(os.path.abspath(path))
+    # A module of its own, as python itself makes one: pickles and spawned children look things up in it.
+    module = ModuleType("__main__")
+    loader = SourceFileLoader("__main__", path)
+    vars(module).update(__file__=path, __loader__=loader, __builtins__=__builtins__, __cached__=None)
+    sys.modules["__main__"] = module
+    exec(enabling.script_code(path, loader.get_data(path)), vars(module))
+
+
+def _in_one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
+    """Return the traceback without the frames that lead to the script."""
+    ours = (__file__, runpy.__file__, "<frozen runpy>")
+    while traceback is not None and traceback.tb_next is not None and traceback.tb_frame.f_code.co_filename in ours:
+        traceback = traceback.tb_next
+    return traceback
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

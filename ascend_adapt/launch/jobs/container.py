@@ -1,0 +1,194 @@
+"""The same job inside a container: the command line of docker or podman, with no more of the machine than it needs.
+
+Source of the device nodes and driver paths: the Ascend documentation on containers, read through design notes; not
+tried on an NPU.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ascend_adapt import probe
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.placement.plan import LOCALHOST, Plan, RankCommand
+from ascend_adapt.launch.request import Request
+
+ENGINES = ("docker", "podman")
+_NPU_MANAGERS = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
+_PREFIXES = ("ASCEND_ADAPT_", "HCCL_", "NCCL_", "OMP_")
+_NPU_DRIVER = ("/usr/local/Ascend/driver", "/usr/local/dcmi", "/usr/local/bin/npu-smi", "/etc/ascend_install.info")
+
+
+def engine() -> str:
+    """Return the program that runs containers.
+
+    Raises:
+        LaunchError: there is none.
+    """
+    for name in ENGINES:
+        if shutil.which(name) is not None:
+            return name
+    raise LaunchError(f"--container: neither {' nor '.join(ENGINES)} is on PATH — install one, or leave it out")
+
+
+def command(
+    request: Request,
+    inner: Sequence[str],
+    *,
+    engine: str,
+    name: str,
+    device: str,
+    environ: Mapping[str, str],
+    env_file: str,
+    folder: Path,
+    exists: frozenset[str],
+) -> tuple[str, ...]:
+    """Return the command that runs ``inner`` in a container.
+
+    Args:
+        request: the image, and what OneFlow's launch_container calls src, py, wheel and cmd.
+        inner: the command inside, such as ascend-run with what it was given.
+        engine: docker or podman.
+        name: what the container is called, to be removed by.
+        device: the kind of device whose visible ones, and no others, the container gets.
+        environ: the launcher's environment.
+        env_file: a file with the variables that the job gets; none is on the command line.
+        folder: the working folder, which the container gets at the same path.
+        exists: which of the driver's paths this machine has.
+
+    Raises:
+        LaunchError: the folder of --src is not there.
+    """
+    mounts = [(str(folder), "")]
+    if request.source is not None:
+        if not Path(request.source).is_dir():
+            raise LaunchError(f"--src {request.source}: is no folder, expected the source to mount — correct it")
+        mounts.append((os.path.abspath(request.source), ""))
+    if request.wheel is not None:
+        if not Path(request.wheel).is_file():
+            raise LaunchError(f"--wheel {request.wheel}: is no file, expected a wheel to install — correct it")
+        mounts.append((os.path.abspath(request.wheel), ":ro"))
+    devices: list[str] = []
+    if device == "npu":
+        nodes = [f"/dev/davinci{number}" for number in visible(device, environ)]
+        devices = [f"--device={node}" for node in (*nodes, *_NPU_MANAGERS)]
+        mounts += [(path, ":ro") for path in _NPU_DRIVER if path in exists]
+    elif device == "cuda":
+        devices = ["--gpus", f'"device={",".join(visible(device, environ))}"']
+    return (
+        *(engine, "run", "--rm", "--init", "--name", name, "--network=host", "--ipc=host"),
+        *("--user", f"{os.getuid()}:{os.getgid()}", "--env-file", env_file),
+        *devices,
+        *(word for path, mode in dict(mounts).items() for word in ("--volume", f"{path}:{path}{mode}")),
+        *("--workdir", str(folder), request.container or ""),
+        *_inside(request, inner),
+    )
+
+
+def visible(device: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the numbers of the devices that this machine has and lets the job see."""
+    listed = environ.get(probe.VISIBLE_DEVICES[device])
+    if listed is not None:
+        return [word.strip() for word in listed.split(",")][: probe.count_devices(device, environ)]
+    return ["".join(filter(str.isdigit, name)) for name in probe.device_nodes(device)]
+
+
+def _inside(request: Request, inner: Sequence[str]) -> tuple[str, ...]:
+    """Return what the container runs: the command itself, unless something is to be installed or chosen before."""
+    line = request.line if request.line is not None else shlex.join(inner)
+    before = []
+    python = request.python if request.python is not None else "python3"
+    if request.wheel is not None:
+        before.append(shlex.join([python, "-m", "pip", "install", "--user", os.path.abspath(request.wheel)]))
+    if request.source is not None:
+        before.append(f"export PYTHONPATH={shlex.quote(os.path.abspath(request.source))}${{PYTHONPATH:+:$PYTHONPATH}}")
+    if not before and request.line is None:
+        return tuple(inner)
+    return ("bash", "-c", " && ".join([*before, line]))
+
+
+def plan(request: Request, device: str, environ: Mapping[str, str], run_dir: Path) -> Plan:
+    """Return the plan of a job in a container: the engine's client, started once.
+
+    Raises:
+        LaunchError: as command(), and if the container would get to see ~/.ssh.
+    """
+    folder = Path.cwd()
+    home = Path(environ.get("HOME") or os.path.expanduser("~"))
+    if home.is_relative_to(folder):
+        raise LaunchError(
+            f"--container: the working folder {folder} holds your home, and ~/.ssh with it, and would be the "
+            "container's too — start it in a folder of your project"
+        )
+    if request.hostfile is not None:
+        raise LaunchError("--container with --hostfile: is not built yet — start one container on each host")
+    inner = ["ascend-run", "--log-dir", str(run_dir / "container"), *request.inner]
+    argv = command(
+        request,
+        inner,
+        engine=engine(),
+        name=f"ascend-run-{os.getpid()}",
+        device=device,
+        environ=environ,
+        env_file=str(env_file(run_dir)),
+        folder=folder,
+        exists=frozenset(path for path in _NPU_DRIVER if os.path.exists(path)),
+    )
+    env = {name: environ[name] for name in _passed_on(request, environ)}
+    return Plan(None, None, None, (RankCommand(LOCALHOST, None, None, device, env, argv),))
+
+
+def env_file(run_dir: Path) -> Path:
+    """Return where the variables of a container are while it starts."""
+    return run_dir / ".container-env"
+
+
+def write_env_file(job: Plan, run_dir: Path) -> None:
+    """Write the variables where nobody else may read them.
+
+    Raises:
+        LaunchError: they cannot be written.
+    """
+    text = env_file_text(job.ranks[0].env)
+    try:
+        env_file(run_dir).unlink(missing_ok=True)
+        descriptor = os.open(env_file(run_dir), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", errors="surrogateescape") as file:
+            file.write(text)
+    except OSError as error:
+        env_file(run_dir).unlink(missing_ok=True)
+        raise LaunchError(
+            f"{env_file(run_dir)}: {error.strerror}, expected a file to write to — choose another --log-dir"
+        ) from error
+
+
+def remove(job: Plan, run_dir: Path) -> None:
+    """Remove what a job in a container leaves: its variables, and the container, if its client was killed."""
+    env_file(run_dir).unlink(missing_ok=True)
+    argv = job.ranks[0].argv
+    subprocess.run([argv[0], "rm", "--force", argv[argv.index("--name") + 1]], capture_output=True)
+
+
+def _passed_on(request: Request, environ: Mapping[str, str]) -> list[str]:
+    """Return the variables for the container; where things are installed, and its devices, it knows best itself."""
+    for name in request.export:
+        if name not in environ:
+            raise LaunchError(f"--export {name}: is not set here, expected a variable to pass on — set it")
+    return [name for name in environ if name.startswith(_PREFIXES) or name in request.export]
+
+
+def env_file_text(env: Mapping[str, str]) -> str:
+    """Return variables as docker and podman read them from a file: each line as it is, without quoting.
+
+    Raises:
+        LaunchError: a value has a line break, which such a file cannot hold.
+    """
+    for name, value in env.items():
+        if "\n" in value:
+            raise LaunchError(f"{name}: has a line break, which no --env-file can hold — unset it, or leave it out")
+    return "".join(f"{name}={value}\n" for name, value in env.items())

@@ -1,0 +1,128 @@
+"""`ascend-run --native DIALECT`: from the dialect's own arguments to a plan of ranks that train natively."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.one_host.termination import GRACE_S, SAVING_GRACE_S
+from ascend_adapt.launch.request import Request
+
+if TYPE_CHECKING:
+    from ascend_adapt.native.config.train_config import TrainConfig
+    from ascend_adapt.recipes.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class NativeRun:
+    """A native run before its ranks are counted: the request for them, and the recipe of what they do."""
+
+    request: Request
+    recipe: Recipe
+
+    def configured(self, world_size: int) -> Configured:
+        """Return what that many ranks train.
+
+        Raises:
+            ConfigError: what the dialect asks for cannot be meant, or not on as many ranks.
+        """
+        from ascend_adapt.native.config.profile_config import Profile, read_profile
+
+        config, notes = self.recipe.build(world_size)
+        asked = self.request
+        profile = Profile() if asked.profile is None else read_profile(asked.profile, asked.profile_ranks)
+        exit_signals = (*config.exit_signals, *asked.exit_signals)
+        config = dataclasses.replace(config, compile=asked.compile, profile=profile, exit_signals=exit_signals)
+        return Configured(config, tuple(notes))
+
+
+@dataclass(frozen=True)
+class Configured:
+    """The configuration of a native run, and what is to be said about it."""
+
+    config: TrainConfig
+    notes: tuple[str, ...]
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What tells each rank, on whatever host."""
+        from ascend_adapt.native.config.yaml_file import to_dict
+
+        return {"ASCEND_ADAPT_NATIVE_CONFIG": json.dumps(to_dict(self.config))}
+
+    def check_data(self) -> None:
+        """Check that the token files can feed the run.
+
+        Raises:
+            DataError: they cannot.
+            LaunchError: a package is missing that reads them.
+        """
+        for package in ("numpy", "torch"):
+            if importlib.util.find_spec(package) is None:
+                raise LaunchError(f"--native: {package} is not installed — pip install 'ascend_adapt[native]'")
+        from ascend_adapt.native.samples.preflight import check_data
+
+        check_data(self.config)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what --dry-run adds to the plan: the configuration, where each rank stands, and what it will hold."""
+        from ascend_adapt.native.config.memory_estimate import memory_bytes
+        from ascend_adapt.native.config.yaml_file import to_dict
+
+        parallel = self.config.parallel
+        held = [memory_bytes(self.config, stage) for stage in range(parallel.pipeline)]
+        stages = [rank // (parallel.tensor * parallel.data) for rank in range(parallel.world_size)]
+        layout = [
+            {
+                "rank": rank,
+                "pipeline": stage,
+                "data": rank // parallel.tensor % parallel.data,
+                "tensor": rank % parallel.tensor,
+                "layers": _layers(parallel.stages, stage, parallel.pipeline),
+            }
+            for rank, stage in enumerate(stages)
+        ]
+        return {
+            "config": to_dict(self.config),
+            "layout": {
+                "data": parallel.data,
+                "tensor": parallel.tensor,
+                "pipeline": parallel.pipeline,
+                "ranks": layout,
+            },
+            "memory_bytes": [{"rank": rank, **held[stage]} for rank, stage in enumerate(stages)],
+            "notes": list(self.notes),
+        }
+
+
+def prepare(request: Request) -> NativeRun:
+    """Return the native run that is asked for; the dialect's words about machines and ranks stand where none are given.
+
+    Raises:
+        ConfigError: an argument of the dialect that is unknown, or cannot be meant.
+    """
+    from ascend_adapt.recipes import dialects
+
+    recipe = dialects.read(request.native or "", request.arguments)
+    asked = dataclasses.replace(
+        request,
+        arguments=(),
+        nproc=request.nproc or recipe.ranks_per_node,
+        nodes=request.nodes or recipe.nodes,
+        node_ips=request.node_ips or recipe.node_ips,
+        hostfile=request.hostfile or recipe.hostfile,
+        include=request.include or recipe.include,
+        exclude=request.exclude or recipe.exclude,
+        grace=request.grace if request.grace is not None else SAVING_GRACE_S if recipe.save else GRACE_S,
+    )
+    return NativeRun(asked, recipe)
+
+
+def _layers(stages: tuple[int, ...], pipeline_rank: int, pipeline: int) -> list[list[int]]:
+    """Return first and last layer of each stage of a pipeline rank."""
+    firsts = [sum(stages[:stage]) for stage in range(len(stages))]
+    return [[firsts[stage], firsts[stage] + stages[stage] - 1] for stage in range(pipeline_rank, len(stages), pipeline)]

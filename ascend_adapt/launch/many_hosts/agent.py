@@ -1,0 +1,267 @@
+"""What runs on each host of a job that has several: it takes an order from the launcher and has a guardian keep it.
+
+It speaks to the launcher over two descriptors (under ssh, its standard input and output) and ends its part of the job
+when that connection ends or falls silent. What the ranks print travels over the same connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt import probe
+from ascend_adapt.errors import AdaptError, LaunchError
+from ascend_adapt.launch import cores
+from ascend_adapt.launch.one_host import signals
+from ascend_adapt.launch.one_host.guardian import Assignment, Part
+from ascend_adapt.launch.one_host.processes import Identity
+from ascend_adapt.launch.one_host.run_directory import RunDirectory
+from ascend_adapt.launch.one_host.runner import Run
+from ascend_adapt.launch.one_host.signals import NOT_WAITED_FOR, Source
+from ascend_adapt.launch.one_host.termination import GRACE_S
+from ascend_adapt.launch.placement import environment
+from ascend_adapt.launch.placement.plan import Plan, RankCommand
+from ascend_adapt.launch.placement.ports import Ports, is_free
+from ascend_adapt.launch.transport.protocol import BEAT_S, LOST_S, Decoder, Kind, Sender, frame, json_frame
+
+# What two hosts of a job must have alike.
+COMPARED = ("torch", "torch_npu", "deepspeed", "transformers", "megatron-core")
+_AT_ONCE = 1 << 16
+_LAST_WORDS_S = 5.0
+# A launcher waits for all hosts, and may be held up, before it gives the first order.
+_ORDER_WAIT_S = 300.0
+# What a guardian may take to end everything below it.
+_END_S = 2 * GRACE_S + 5
+
+
+def main(source: int = 0, sink: int | None = 1, finish: Callable[[], None] | None = None) -> None:
+    """Serve one launcher to the end of one job; never returns.
+
+    ``sink`` is None where ``source`` is a socket; ``finish`` is called when the last word is said.
+    """
+    signals.outlive_passed()
+    # Nothing but frames may get into the connection, whoever prints.
+    source, sink = os.dup(source), os.dup(source if sink is None else sink)
+    # Whoever started it may have left this end non-blocking, and then the last frames would stay here.
+    os.set_blocking(sink, True)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    code = 1
+    try:
+        with Ports() as ports:
+            code = Agent(source, sink, ports).serve()
+    except AdaptError as error:
+        print(f"ascend-run: {error}", file=sys.stderr)
+    finally:
+        if finish is not None:
+            finish()
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+class Agent:
+    """One host's end of the connection."""
+
+    def __init__(self, source: int, sink: int, ports: Ports) -> None:
+        self._source, self._ports = source, ports
+        self._sender = Sender(sink, marked=True)
+        self._decoder = Decoder(marked=False)
+        self._frames: list[tuple[Kind, bytes]] = []
+        self._told: dict[int, int] = {}
+        self._is_lost = False
+
+    def serve(self) -> int:
+        """Keep one order; return this process's own exit code."""
+        self._sender.send(json_frame(Kind.HELLO, hello(self._ports.rendezvous)))
+        order = self._order()
+        if order is None:
+            return 1
+        if "look" in order:
+            self._sender.send(json_frame(Kind.ENDED, seen(Path(order["look"]))))
+            return 0
+        try:
+            run, pipes, report = self._begin(order)
+        except (AdaptError, OSError) as error:
+            self._sender.send(json_frame(Kind.ENDED, {"error": str(error)}))
+            return 1
+        self._sender.send(json_frame(Kind.BEGAN, {"time_ns": time.time_ns()}))
+        copying = [threading.Thread(target=self._copy, args=pipe, daemon=True) for pipe in pipes]
+        run_dir, ranks = RunDirectory(Path(order["run_dir"])), [rank["rank"] for rank in order["ranks"]]
+        for thread in (
+            *copying,
+            threading.Thread(target=self._listen, args=(run,), daemon=True),
+            threading.Thread(target=self._beat, args=(run_dir, ranks), daemon=True),
+        ):
+            thread.start()
+        code = run.wait()
+        if self._is_lost:
+            return 1  # a write would wait for whoever does not read any more
+        for thread in copying:
+            thread.join(_LAST_WORDS_S)
+        self._tell_status(run_dir, ranks)
+        told = os.read(report, _AT_ONCE)
+        self._sender.send(json_frame(Kind.ENDED, {"code": code, **(json.loads(told) if told else {})}))
+        return 0
+
+    def _order(self) -> dict[str, Any] | None:
+        """Return what the launcher wants; None if it has gone, or wants nothing more."""
+        while not self._frames:
+            if not select.select([self._source], [], [], _ORDER_WAIT_S)[0]:
+                return None  # a launcher that is cut off now would never be missed
+            data = os.read(self._source, _AT_ONCE)
+            if not data:
+                return None
+            self._frames += self._decoder.feed(data)
+        kind, payload = self._frames.pop(0)
+        if kind is not Kind.ORDER:
+            return None
+        order: dict[str, Any] = json.loads(payload)
+        return order
+
+    def _begin(self, order: Mapping[str, Any]) -> tuple[Run, list[tuple[Kind, int]], int]:
+        """Start the guardian; return it, what the ranks print, and what it reports."""
+        try:
+            os.chdir(order["folder"])
+        except OSError as error:
+            raise LaunchError(
+                f"{order['folder']}: {error.strerror}, expected the launcher's folder here too — make it, or share it"
+            ) from error
+        os.environ.update(order["forwarded"])
+        run_dir = RunDirectory(Path(order["run_dir"]))
+        run_dir.join(order["job"])
+        ranks = tuple(RankCommand(**{**rank, "argv": tuple(rank["argv"])}) for rank in order["ranks"])
+        self._check(order, ranks)
+        own = environment.of_host(
+            order["device"],
+            order["towards"],
+            self._ports.hccl_base,
+            len(ranks),
+            {**os.environ, **ranks[0].env},
+        )
+        ranks = tuple(rank._replace(env={**own, **rank.env}) for rank in ranks)
+        plan = Plan(order["world_size"], order["master_addr"], order["master_port"], ranks)
+        (out, out_end), (err, err_end), (report, report_end) = os.pipe(), os.pipe(), os.pipe()
+        os.set_inheritable(report_end, False)
+        part = Part(order["name"], order["attempt"], report_end)
+        assignment = Assignment(plan, run_dir, 0, order["strict"], grace=order["grace"], part=part)
+        run = Run(assignment, {1: out_end, 2: err_end})
+        for descriptor in (out_end, err_end, report_end):
+            os.close(descriptor)
+        return run, [(Kind.STDOUT, out), (Kind.STDERR, err)], report
+
+    def _check(self, order: Mapping[str, Any], ranks: tuple[RankCommand, ...]) -> None:
+        """Say before the start what a rank would fail with."""
+        if not order["oversubscribe"]:
+            cores.check(len(ranks), order["device"])
+        home = os.environ.get("ASCEND_HOME_PATH", "")
+        if order["device"] == "npu" and not os.path.isdir(home):
+            raise LaunchError(
+                f"ASCEND_HOME_PATH={home!r}: is no folder here, torch_npu loads CANN from it — "
+                "source CANN's set_env.sh where ascend-run is started"
+            )
+        if "0" in (rank.env["LOCAL_RANK"] for rank in ranks if rank.rank == 0):
+            port = order["master_port"]
+            if port != self._ports.rendezvous and not is_free(port):
+                raise LaunchError(f"port {port}: is busy, expected it free for rank 0 — choose another --master-port")
+
+    def _copy(self, kind: Kind, pipe: int) -> None:
+        """Pass on what the ranks print; where nobody listens it is still read, so that nobody waits."""
+        while data := os.read(pipe, _AT_ONCE):
+            self._sender.send(frame(kind, data))
+
+    def _listen(self, run: Run) -> None:
+        """Pass on the launcher's signals, and the end of the connection as one."""
+        patience: float | None = LOST_S
+        while select.select([self._source], [], [], patience)[0]:
+            try:
+                data = os.read(self._source, _AT_ONCE)
+            except OSError:
+                break
+            if not data:
+                break
+            for kind, payload in [*self._frames, *self._decoder.feed(data)]:
+                patience = None if kind is Kind.PAUSE else LOST_S
+                if kind is Kind.SIGNAL:
+                    run.send(payload[0], Source.LAUNCHER)
+            self._frames.clear()
+        self._is_lost = True
+        run.send(NOT_WAITED_FOR, Source.LAUNCHER)
+        # The main thread may be in the middle of a last word that nobody takes, and there is no other way out of that.
+        time.sleep(_END_S)
+        os._exit(1)
+
+    def _beat(self, run_dir: RunDirectory, ranks: list[int]) -> None:
+        while True:
+            self._tell_status(run_dir, ranks)
+            if not self._sender.send(frame(Kind.ALIVE)):
+                return  # _listen sees the end of the connection too
+            time.sleep(BEAT_S)
+
+    def _tell_status(self, run_dir: RunDirectory, ranks: list[int]) -> None:
+        """Send the launcher what ranks have written of themselves since the last time."""
+        for rank in ranks:
+            path = run_dir.rank_status(rank)
+            try:
+                written = path.stat().st_mtime_ns
+                if self._told.get(rank) != written:
+                    self._told[rank] = written
+                    self._sender.send(json_frame(Kind.STATUS, {"rank": rank, "text": path.read_text()}))
+            except OSError:
+                continue  # not written yet
+
+
+def hello(port: int) -> dict[str, Any]:
+    """Return what the launcher compares before it gives an order; ``port`` is free here and held."""
+    from ascend_adapt import __version__
+
+    device, _ = probe.detect_device(os.environ)
+    known = {name: version for name in COMPARED if (version := probe.distribution_version(name)) is not None}
+    return {
+        "versions": {"ascend_adapt": __version__, "python": platform.python_version(), **known},
+        "device": device,
+        "devices": {kind: len(probe.device_nodes(kind)) for kind in probe.DEVICE_NODES},
+        "port": port,
+        "time_ns": time.time_ns(),
+        "jobs": running_jobs(),
+        "machine": machine(),
+    }
+
+
+def machine() -> list[str]:
+    """Return what two agents have alike if they run on one machine, or in one container of it."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return [boot, *(os.readlink(f"/proc/self/ns/{space}") for space in ("pid", "net"))]
+
+
+def seen(mark: Path) -> dict[str, Any]:
+    """Return whether this host sees a file of the launcher's folder, or has a folder of that name at all."""
+    return {"sees_mark": mark.exists(), "has_folder": mark.parent.is_dir(), "time_s": time.time()}
+
+
+def running_jobs() -> list[dict[str, Any]]:
+    """Return the run directory of each job of ours that runs on this machine now, and the pids of its ranks."""
+    found: dict[str, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            words = Path("/proc", entry, "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        environ = dict(word.partition(b"=")[::2] for word in words)
+        claimed = environ.get(b"ASCEND_ADAPT_RANK_PID", b"").partition(b" ")[0] or entry.encode()
+        identity = Identity.of(int(entry))
+        if b"ASCEND_ADAPT_JOB" in environ and b"RANK" in environ and claimed == entry.encode() and identity:
+            found.setdefault(os.fsdecode(environ.get(b"ASCEND_ADAPT_RUN_DIR", b"")), []).append(identity.pid)
+    return [{"run_dir": run_dir, "pids": pids} for run_dir, pids in found.items()]

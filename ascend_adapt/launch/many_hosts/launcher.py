@@ -1,0 +1,351 @@
+"""A job on several hosts, seen from the launcher: an agent on each, one order for all, and one end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import selectors
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.one_host import signals
+from ascend_adapt.launch.one_host.console import Console, say
+from ascend_adapt.launch.one_host.guardian import ends_by
+from ascend_adapt.launch.one_host.processes import Identity, code_name
+from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory, write_whole
+from ascend_adapt.launch.one_host.signals import NOT_WAITED_FOR, Requests
+from ascend_adapt.launch.one_host.termination import GRACE_S
+from ascend_adapt.launch.placement.plan import Plan
+from ascend_adapt.launch.transport.connection import Link
+from ascend_adapt.launch.transport.protocol import BEAT_S, LOST_S, Kind
+from ascend_adapt.launch.transport.ssh import Way
+from ascend_adapt.runtime import agreement
+
+_LOOK_S = 0.2
+_BEGIN_S = 60.0
+# What a guardian may take beyond the grace to end everything below it, and a little for the way.
+_END_S = GRACE_S + 5
+_REST_S = 2.0
+# By pdsh: two ends of a pair, a copy of one, the connection; ssh takes three. Many systems begin with a limit of 1024.
+_DESCRIPTORS, _DESCRIPTORS_A_HOST = 256, 5
+
+
+@dataclass(frozen=True)
+class Mission:
+    """What all hosts are to do, and how they are reached."""
+
+    plan: Plan
+    run_dir: RunDirectory
+    device: str
+    forwarded: Mapping[str, str]
+    way: Way
+    chooses_port: bool
+    max_restarts: int = 0
+    strict: bool = False
+    grace: float = GRACE_S
+    oversubscribe: bool = False
+
+
+class Fleet:
+    """The agents of one job."""
+
+    def __init__(self, mission: Mission) -> None:
+        self._mission, self._plan = mission, mission.plan
+        self._parts = mission.plan.by_host()
+        self._job = Job.here(Identity.own(), Identity.own())
+        self._name = f"{self._job.boot[:8]}-{self._job.launcher.pid}-{self._job.launcher.start}"
+        self._attempts = 0
+        self._links: list[Link] = []
+        self._stop: int | None = None
+        self._requests = Requests()
+        self._ending_since: float | None = None
+        self._is_over = threading.Event()
+        self._facts: dict[int, dict[str, dict[str, str]]] = {}
+        self._differ, self._status_failed = "", False
+        self._unreached: list[str] = []
+        self._signals: int | None = None
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Run the job to its end and return its exit code."""
+        self._signals = self._listen()
+        allow_descriptors(len(self._parts))
+        threading.Thread(target=self._beat, name="beats", daemon=True).start()
+        self._write_job()
+        code, restarts = self._attempt(0), 0
+        while code and self._stop is None and restarts < self._mission.max_restarts:
+            restarts += 1
+            say(f"restart {restarts} of {self._mission.max_restarts}")
+            code = self._attempt(restarts)
+        self._is_over.set()
+        self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached)
+        return code
+
+    def _write_job(self, **more: Any) -> None:
+        of_job = {"grace": self._mission.grace, "hosts": list(self._parts)}
+        self._job.write_if_possible(self._mission.run_dir, **of_job, **more)
+
+    def _attempt(self, attempt: int) -> int:
+        console = Console(whole_lines=True, signals=self._signals)
+        self._ending_since, self._differ, self._facts = None, "", {}
+        self._links, self._attempts = [], attempt
+        try:
+            self._links = self._mission.way.links(list(self._parts))
+            for link in self._links:
+                self._selector.register(link.source, selectors.EVENT_READ, link)
+            self._meet(console)
+            self._order(attempt)
+            while not all(link.is_over for link in self._links):
+                self._wait(console)
+                self._judge()
+            self._read_rest(console)
+            console.close()
+            return self._outcome()
+        finally:
+            for link in self._links:
+                with contextlib.suppress(KeyError, ValueError):
+                    self._selector.unregister(link.source)
+                link.close()
+            self._mission.way.close()
+
+    def _meet(self, console: Console) -> None:
+        """Wait for a word of every host, and compare what they say.
+
+        Raises:
+            LaunchError: a host cannot be reached, or hosts differ.
+        """
+        deadline = time.monotonic() + _BEGIN_S
+        while any(link.hello is None for link in self._links) and self._stop is None:
+            self._wait(console)
+            for link in self._links:
+                if link.hello is None and (link.lost or time.monotonic() > deadline):
+                    raise LaunchError(self._mission.way.why_not(link, _BEGIN_S))
+        if self._stop is None:
+            compare(self._links, self._parts, self._mission.device)
+
+    def _order(self, attempt: int) -> None:
+        """Give every host its part."""
+        if self._stop is not None:
+            for link in self._links:
+                link.lost = link.lost or "not started"
+            return
+        first = self._links[0].hello
+        if self._mission.chooses_port and first is not None:
+            # Held there since before it was told.
+            self._plan = self._plan.at_port(first["port"])
+            self._parts = self._plan.by_host()
+        for index, link in enumerate(self._links):
+            peer = self._links[0 if index else min(1, len(self._links) - 1)].name
+            link.order(
+                {
+                    "folder": os.getcwd(),
+                    "run_dir": str(self._mission.run_dir.path),
+                    "job": {**asdict(self._job), "hosts": list(self._parts)},
+                    "name": self._name,
+                    "attempt": attempt,
+                    "forwarded": dict(self._mission.forwarded),
+                    "device": self._mission.device,
+                    "towards": peer,
+                    "strict": self._mission.strict,
+                    "grace": self._mission.grace,
+                    "oversubscribe": self._mission.oversubscribe,
+                    "world_size": self._plan.world_size,
+                    "master_addr": self._plan.master_addr,
+                    "master_port": self._plan.master_port,
+                    "ranks": [rank._asdict() for rank in self._parts[link.address].ranks],
+                }
+            )
+
+    def _wait(self, console: Console) -> None:
+        """Take what has come; give up hosts that have been silent for too long."""
+        before = time.monotonic()
+        for key, _ in self._selector.select(_LOOK_S):
+            if key.data is None:
+                for number in os.read(key.fd, 64):
+                    self._asked(number)
+                continue
+            link: Link = key.data
+            for told in link.read(console):
+                self._keep_status(told)
+            if link.is_closed:
+                self._selector.unregister(link.source)
+        now = time.monotonic()
+        if now - before > LOST_S / 2:
+            # The console was held up, by a Ctrl-S for example; the hosts have not been silent, nobody listened.
+            for link in self._links:
+                link.heard = now
+        for link in self._links:
+            link.flush()
+            # An agent that has its order may have to make folders on a slow disk first.
+            patience_s = LOST_S if link.has_begun else _BEGIN_S
+            if link.hello is not None and not link.is_over and now - link.heard > patience_s:
+                self._selector.unregister(link.source)
+                link.is_closed = True
+                link.lost = f"no word from it for {patience_s:.0f} s"
+
+    def _read_rest(self, console: Console) -> None:
+        """Pass on what is still on its way; an agent that has ended closes its end."""
+        deadline = time.monotonic() + _REST_S
+        while time.monotonic() < deadline and not all(link.is_closed for link in self._links):
+            self._wait(console)
+
+    def _judge(self) -> None:
+        """End all hosts when one has failed."""
+        if (self._differ or any(link.has_failed for link in self._links)) and self._ending_since is None:
+            self._end(NOT_WAITED_FOR)
+        patience_s = self._grace + _END_S
+        if self._ending_since is not None and time.monotonic() - self._ending_since > patience_s:
+            for link in self._links:
+                if not link.is_over:
+                    link.lost = f"not ended after {patience_s:.0f} s"
+
+    def _end(self, number: int) -> None:
+        if self._ending_since is None:
+            self._ending_since = time.monotonic()
+        for link in self._links:
+            if not link.is_over:
+                link.signal(number)
+
+    def _outcome(self) -> int:
+        """Say what happened first, and return the exit code."""
+        for link in self._links:
+            for line in (link.ended or {}).get("unreached", ()):
+                self._unreached.append(f"{link.name}: {line}")
+        if self._differ:
+            say(f"{self._differ} — give all ranks the same packages and settings")
+            return 1
+        refused = [link for link in self._links if (link.ended or {}).get("error")]
+        if refused:
+            for link in refused:
+                say(f"host {link.name}: {(link.ended or {})['error']}")
+            return 1
+        if self._stop is not None:
+            return 128 + self._stop
+        failures = [failure for link in self._links if (failure := link.failure()) is not None]
+        lost = [link for link in self._links if link.lost and link.ended is None]
+        for link in lost:
+            say(f"host {link.name}: lost, {link.lost} — look at that machine, and at the network to it")
+        if failures:
+            first = min(failures, key=lambda one: one.time_ns)
+            say(first.told(self._mission.run_dir))
+            return first.code
+        if lost:
+            return 1
+        wrong = [link for link in self._links if (link.ended or {})["code"]]
+        if not wrong:
+            return 0
+        # No rank failed there, so its guardian was killed; what it tells of others came of our own signal.
+        first_ended = min(wrong, key=lambda link: link.ended_at)
+        code = int((first_ended.ended or {})["code"])
+        say(f"host {first_ended.name}: ended with {code_name(code)}")
+        return code
+
+    def _keep_status(self, told: Mapping[str, Any]) -> None:
+        """Keep what a rank said of itself where `ascend-adapt status` looks, and compare it with the others."""
+        data = json.loads(told["text"])
+        if data["job"] != f"{self._name}.{self._attempts}":
+            return  # of an earlier attempt
+        path = self._mission.run_dir.rank_status(told["rank"])
+        try:
+            if not path.exists() or path.read_text() != told["text"]:
+                write_whole(path, data)
+        except OSError as error:
+            if not self._status_failed:
+                say(f"{path}: {error.strerror}; the job continues, `ascend-adapt status` misses ranks — free space")
+            self._status_failed = True
+        self._facts[told["rank"]] = data["facts"]
+        differences = agreement.differences(self._facts)
+        if differences and not self._differ:
+            self._differ = str(differences[0])
+
+    def _listen(self) -> int:
+        """Handle signals from now on; return a descriptor that can be read when one has come."""
+        reader = signals.listen([signal.SIGTSTP])
+        self._selector.register(reader, selectors.EVENT_READ, None)
+        return reader
+
+    def _asked(self, number: int) -> None:
+        if number == signal.SIGTSTP:
+            self._pause()
+        elif number in signals.PASSED and self._requests.is_new(number):
+            for link in self._links:
+                if link.has_begun and not link.is_over:
+                    link.signal(number)
+        elif number in signals.END:
+            self._end(number)
+            if self._stop is None:
+                self._stop = number
+                say(ends_by(number, self._grace))
+
+    @property
+    def _grace(self) -> float:
+        return self._mission.grace if self._stop in signals.TIME_TO_SAVE else GRACE_S
+
+    def _pause(self) -> None:
+        """Stop as Ctrl-Z wants it; the ranks go on."""
+        for link in self._links:
+            link.say(Kind.PAUSE)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _beat(self) -> None:
+        while not self._is_over.wait(BEAT_S):
+            for link in self._links:
+                if link.has_begun:
+                    link.say(Kind.ALIVE)
+
+
+def compare(links: Sequence[Link], parts: Mapping[str, Plan], device: str) -> None:
+    """Compare what hosts said of themselves.
+
+    Raises:
+        LaunchError: a version differs, two are one machine, or one has fewer devices than its part needs.
+    """
+    told = {link.name: dict((link.hello or {})["versions"]) for link in links}
+    first = links[0].name
+    for name, versions in told.items():
+        for what in sorted(versions.keys() | told[first].keys()):
+            ours, theirs = told[first].get(what, "none"), versions.get(what, "none")
+            if ours != theirs:
+                raise LaunchError(f"{what}: {ours} on {first}, {theirs} on {name} — install the same on all hosts")
+    seen: dict[tuple[str, ...], str] = {}
+    for link in links:
+        hello = link.hello or {}
+        other = seen.setdefault(tuple(hello["machine"]), link.name)
+        if other != link.name and device != "cpu":
+            raise LaunchError(f"hosts {other} and {link.name}: are one machine, expected a line each — leave one out")
+        found, needed = hello["devices"].get(device, 0), len(parts[link.address].ranks)
+        if device in hello["devices"] and needed > found:
+            raise LaunchError(f"host {link.name}: has {found} {device} devices, its slots need {needed} — lower them")
+        ahead_s = (hello["time_ns"] - time.time_ns()) / 1e9
+        if abs(ahead_s) > _BEGIN_S:
+            say(f"host {link.name}: its clock is {ahead_s:+.0f} s from this one's — times in its logs are so too")
+        for job in hello["jobs"] if device != "cpu" else ():
+            say(f"host {link.name}: another job runs there, {described(job)}")
+
+
+def allow_descriptors(hosts: int) -> None:
+    """Let this process open what so many hosts need, as far as its hard limit allows."""
+    needed = _DESCRIPTORS + _DESCRIPTORS_A_HOST * hosts
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
+
+def described(job: Mapping[str, Any]) -> str:
+    """Return what an agent told of a job that runs on its machine."""
+    return f"pids {', '.join(map(str, job['pids']))}, run directory {job['run_dir']}"
+
+
+def run(mission: Mission) -> int:
+    """Run a job on several hosts to its end and return its exit code."""
+    sys.stdout.flush()
+    return Fleet(mission).run()

@@ -1,0 +1,1 @@
+"""The processes of a job on one host: start, supervision, output, termination."""

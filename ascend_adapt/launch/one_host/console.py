@@ -1,0 +1,165 @@
+"""The launcher's standard output and error, which may be slow, non-blocking, on a full disk or closed: the job outlives
+them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import time
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ascend_adapt.launch.one_host.progress_bar import ProgressBar
+
+STDOUT, STDERR = 1, 2
+PATIENCE_S = 60.0
+"""How long ranks may wait for a console that accepts nothing; after that it misses what the logs keep."""
+
+_NAMES = {STDOUT: "standard output", STDERR: "standard error"}
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LONGEST_LINE = 1 << 16
+_SAY_PATIENCE_S = 2.0
+_LOOK_MS = 100
+_LINE_END = ord("\n")
+
+
+def say(text: str) -> None:
+    """Print one line of ascend-run's own on standard error; it waits two seconds at most, whatever is there."""
+    _Stream(STDERR, _SAY_PATIENCE_S).write(os.fsencode(f"ascend-run: {text}\n"))
+
+
+class Console:
+    """Writes what several sources print, none of whose lines is to be cut in two by another's, nor by a ``bar``.
+
+    After ``patience_s`` seconds without a byte accepted, output is dropped until the console accepts bytes again, where
+    one line says how many are missing. It does not wait either once the descriptor ``signals`` can be read.
+    """
+
+    def __init__(
+        self,
+        whole_lines: bool,
+        bar: ProgressBar | None = None,
+        patience_s: float = PATIENCE_S,
+        signals: int | None = None,
+    ) -> None:
+        self._whole_lines, self._bar = whole_lines or bar is not None, bar
+        self._held: dict[tuple[Hashable, int], bytes] = {}
+        self._streams = {number: _Stream(number, patience_s, signals) for number in (STDOUT, STDERR)}
+
+    @property
+    def accepted_at(self) -> float:
+        """When it last accepted a byte, by the monotonic clock."""
+        return max(stream.accepted_at for stream in self._streams.values())
+
+    def show(self, source: Hashable, console: int, data: bytes, ended: bool = False) -> None:
+        """Write ``data`` of a source to STDOUT or STDERR; an unfinished line waits for its end, or the source's."""
+        text = self._held.pop((source, console), b"") + data
+        if self._whole_lines and not ended and len(text) < _LONGEST_LINE:
+            end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+            text, self._held[source, console] = text[:end], text[end:]
+        if self._bar is not None and text:
+            line_end = b"" if text.endswith((b"\n", b"\r")) else b"\n"
+            self._write(STDERR, self._bar.erased())
+            self._write(console, text + line_end)
+            self.draw()
+        else:
+            self._write(console, text)
+
+    def say(self, text: str) -> None:
+        """Print one line of ascend-run's own between those of the sources."""
+        self.show("ascend-run", STDERR, os.fsencode(f"ascend-run: {text}\n"))
+
+    def draw(self, *, is_last: bool = False) -> None:
+        """Draw the bar, if there is one, as it is now; the last stays."""
+        if self._bar is not None:
+            with contextlib.suppress(OSError):
+                drawn = self._bar.drawn(os.get_terminal_size(STDERR).columns)
+                self._write(STDERR, drawn + b"\n" if drawn and is_last else drawn)
+
+    def give_up(self) -> None:
+        """Wait no longer for a console that accepts nothing; may be called from another thread."""
+        for stream in self._streams.values():
+            stream.patience_s = 0.0
+
+    def close(self) -> None:
+        """Say what it has not shown."""
+        for number, stream in self._streams.items():
+            if stream.missing_in_all:
+                self._other(number).write(_line(f"{_NAMES[number]} misses {stream.missing_in_all} bytes, {_KEPT}"))
+
+    def _write(self, number: int, text: bytes) -> None:
+        if problem := self._streams[number].write(text):
+            self._other(number).write(_line(f"{_NAMES[number]}: {problem}; the job continues, {_KEPT}"))
+
+    def _other(self, number: int) -> _Stream:
+        return self._streams[STDERR if number == STDOUT else STDOUT]
+
+
+_KEPT = "see the logs of the ranks"
+
+
+def _line(text: str) -> bytes:
+    return os.fsencode(f"ascend-run: {text}\n")
+
+
+class _Stream:
+    """One descriptor; ``missing_in_all`` counts the bytes that it did not accept, unless its reader is gone."""
+
+    def __init__(self, descriptor: int, patience_s: float, signals: int | None = None) -> None:
+        self.patience_s, self.accepted_at, self.missing_in_all = patience_s, 0.0, 0
+        self._descriptor, self._missing, self._at_line_start = descriptor, 0, b""
+        self._is_gone = self._has_failed = False
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+        if signals is not None:
+            self._poll.register(signals, select.POLLIN)
+
+    def write(self, text: bytes) -> str:
+        """Write ``text`` as far as it is accepted; return what is wrong with a full disk, the first time."""
+        if self._missing and text:
+            note = self._at_line_start + _line(f"{self._missing} bytes are missing here, {_KEPT}")
+            left, problem = self._put(note, 0.0)
+            if left:
+                self._count(len(text))
+                return problem
+            self._missing = 0
+        left, problem = self._put(text, self.patience_s)
+        self._count(left)
+        return problem
+
+    def _count(self, missing: int) -> None:
+        self._missing += missing
+        self.missing_in_all += missing
+
+    def _put(self, text: bytes, patience_s: float) -> tuple[int, str]:
+        """Return how many bytes were not accepted, and the problem."""
+        if self._is_gone:
+            return 0, ""
+        view, waited_since = memoryview(text), time.monotonic()
+        while view:
+            try:
+                # So few never wait where poll() says that there is room, even where the descriptor blocks.
+                ready = {number for number, _ in self._poll.poll(_LOOK_MS if patience_s else 0)}
+                if self._descriptor in ready:
+                    accepted = os.write(self._descriptor, view[: select.PIPE_BUF])
+                    self._at_line_start = b"" if view[accepted - 1] == _LINE_END else b"\n"
+                    view = view[accepted:]
+                    waited_since = self.accepted_at = time.monotonic()
+                    continue
+                if ready:
+                    return len(view), ""
+            except BlockingIOError:
+                time.sleep(_LOOK_MS / 1000)  # a device whose poll() promises more than it keeps
+            except OSError as error:
+                if error.errno in _FULL:
+                    problem, self._has_failed = "" if self._has_failed else str(error.strerror), True
+                    return len(view), problem
+                self._is_gone = True  # a closed terminal, `| head`; nohup's job lives on
+                return 0, ""
+            if time.monotonic() - waited_since >= min(patience_s, self.patience_s):
+                return len(view), ""
+        return 0, ""

@@ -1,0 +1,78 @@
+"""What a rank leaves behind when its script fails, and which rank failed first."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt.launch.one_host.processes import code_name
+from ascend_adapt.launch.one_host.run_directory import RunDirectory, write_whole
+
+_LONGEST = 500
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An end that was no success, of a rank or, with None, of a command; ``error`` is empty if nothing was said."""
+
+    rank: int | None
+    time_ns: int
+    code: int
+    error: str = ""
+    host: str = ""
+
+    def told(self, run_dir: RunDirectory) -> str:
+        """Return what the user is told of it, in one line."""
+        if self.rank is None:
+            return self.error
+        what = f"{self.error} ({code_name(self.code)})" if self.error else code_name(self.code)
+        where = f"on {self.host or socket.gethostname()}"
+        return f"rank {self.rank} {where} failed first: {what}; its log: {run_dir.rank_log(self.rank)}"
+
+
+def record(environ: Mapping[str, str], code: int, error: str) -> None:
+    """Leave word of this rank's failure in the run directory, if there is one."""
+    folder, rank = environ.get("ASCEND_ADAPT_RUN_DIR"), environ.get("RANK", "")
+    if not folder or not rank.isdigit():
+        return
+    told = {"rank": int(rank), "time_ns": time.time_ns(), "code": code, "host": socket.gethostname()}
+    data = {**told, "error": error if len(error) <= _LONGEST else f"{error[:_LONGEST]} ..."}
+    try:
+        write_whole(RunDirectory(Path(folder)).failures / f"{rank}.{os.getpid()}.json", data)
+    except OSError as problem:
+        # A full disk must not hide the error itself, which is printed next.
+        print(f"ascend_adapt: {folder}: {problem.strerror}, so this failure has no record there", file=sys.stderr)
+
+
+def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
+    """Return the first failure of all: another rank may have failed before ``seen``, which ended first."""
+    if seen.rank is None:
+        return seen
+    told = [failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None]
+    own = [failure for failure in told if failure.rank == seen.rank and failure.time_ns >= since_ns]
+    if own:
+        # How it ended, from the kernel; what for and when, from the rank.
+        seen = Failure(seen.rank, own[0].time_ns, seen.code, own[0].error, own[0].host)
+    return min([seen, *(failure for failure in told if failure.time_ns >= since_ns)], key=lambda one: one.time_ns)
+
+
+def first_told(run_dir: RunDirectory, since_ns: int, ranks: Collection[int]) -> Failure | None:
+    """Return the first failure that one of ``ranks`` has left word of, or None."""
+    told = [failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None]
+    own = [failure for failure in told if failure.time_ns >= since_ns and failure.rank in ranks]
+    return min(own, key=lambda one: one.time_ns, default=None)
+
+
+def _read(path: Path) -> Failure | None:
+    try:
+        data: dict[str, Any] = json.loads(path.read_text())
+        return Failure(**data)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,268 @@
+"""The guardian: starts the processes of a job on this machine, and outlives them all.
+
+It is a process of its own between the launcher and the ranks. Every orphan below it becomes its child, so nothing gets
+out of sight. It ends the job when a rank fails, when a signal asks for it that it, its launcher or its agent receives,
+and when the pipe from there closes because the launcher is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.one_host import failures, processes, signals
+from ascend_adapt.launch.one_host.console import STDERR, STDOUT, say
+from ascend_adapt.launch.one_host.coverage import Watch
+from ascend_adapt.launch.one_host.failures import Failure
+from ascend_adapt.launch.one_host.output import Output
+from ascend_adapt.launch.one_host.processes import Identity, code_name
+from ascend_adapt.launch.one_host.recipients import SETTLE_S, Recipients
+from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory
+from ascend_adapt.launch.one_host.signals import NOT_WAITED_FOR, Requests, Source
+from ascend_adapt.launch.one_host.termination import GRACE_S, Ending
+from ascend_adapt.launch.placement.environment import BOOTSTRAP
+from ascend_adapt.launch.placement.plan import Plan, RankCommand
+
+if TYPE_CHECKING:
+    from ascend_adapt.launch.one_host.progress_bar import ProgressBar
+
+_ENDING_LOOK_S = 0.02
+_OUTPUT_WAIT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a guardian is to do; ``grace`` is the time to SIGKILL where the end is asked for by SIGTERM or SIGHUP."""
+
+    plan: Plan
+    run_dir: RunDirectory
+    max_restarts: int = 0
+    strict: bool = False
+    watch_reach: bool = False
+    shows_progress: bool = False
+    grace: float = GRACE_S
+    part: Part | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is said to the guardian of one of several hosts: the job is one of all of them.
+
+    ``report`` is where the guardian writes how its part ended, as JSON; the launcher judges all of them.
+    """
+
+    job: str
+    attempt: int
+    report: int
+
+
+class Guardian:
+    """One job on this machine.
+
+    ``control`` is the pipe from the launcher: two bytes are who received a signal and which, its end is an end.
+    """
+
+    def __init__(self, assignment: Assignment, control: int, launcher: Identity) -> None:
+        self._assignment, self._control = assignment, control
+        self._job = Job.here(launcher, Identity.own())
+        self._requests = Requests()
+        self._passing: dict[int, float] = {}
+        self._recipients = Recipients(self._job_name(), assignment.run_dir.beacons)
+        self._unreached: list[str] = []
+        self._failure: Failure | None = None
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Run the job to its end and return its exit code."""
+        processes.adopt_orphans()
+        part = self._assignment.part
+        if part is not None:
+            code = self._attempt(part.attempt)
+            told = asdict(self._failure) if self._failure is not None else None
+            os.write(part.report, json.dumps({"failure": told, "unreached": self._unreached}).encode())
+            return code
+        self._write_job()
+        code, restarts = self._attempt(0), 0
+        while code and self._requests.stop is None and restarts < self._assignment.max_restarts:
+            restarts += 1
+            say(f"restart {restarts} of {self._assignment.max_restarts}")
+            code = self._attempt(restarts)
+        self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached)
+        return code
+
+    def _write_job(self, **more: Any) -> None:
+        self._job.write_if_possible(self._assignment.run_dir, grace=self._assignment.grace, **more)
+
+    def listen(self) -> None:
+        """Respond to signals from now on."""
+        self._selector.register(signals.listen([signal.SIGCHLD]), selectors.EVENT_READ, "signals")
+        self._selector.register(self._control, selectors.EVENT_READ, "launcher")
+
+    def _attempt(self, restarts: int) -> int:
+        """Start every process, wait for the first failure or the last success, and leave nothing behind."""
+        began_ns = time.time_ns()
+        ranks = [command.rank for command in self._assignment.plan.ranks if command.rank is not None]
+        logs = {rank: self._assignment.run_dir.rank_log(rank) for rank in ranks}
+        bar = _progress_bar() if self._assignment.shows_progress else None
+        output = Output(logs, append=restarts > 0, bar=bar)
+        running: dict[int, RankCommand] = {}
+        for command in self._assignment.plan.ranks:
+            self._wait(0)
+            if self._requests.stop is not None:
+                break
+            running[self._start(command, output, restarts, bar)] = command
+        output.begin()
+        failure = self._wait_for_end(running)
+        left_running = self._end_all(failure)
+        output.finish(_OUTPUT_WAIT_S if not left_running else 0)
+        if failure is None:
+            # Another host's failure may have ended this one before it could see its own, earlier one.
+            self._failure = failures.first_told(self._assignment.run_dir, began_ns, ranks)
+            return 0 if self._requests.stop is None else 128 + self._requests.stop
+        first = failures.earliest(self._assignment.run_dir, failure, began_ns)
+        if self._assignment.part is None:
+            say(first.told(self._assignment.run_dir))
+        self._failure = first
+        return first.code
+
+    def _start(self, command: RankCommand, output: Output, restarts: int, bar: ProgressBar | None) -> int:
+        env = {**os.environ, **command.env, "ASCEND_ADAPT_JOB": f"{self._job_name()}.{restarts}"}
+        # Of a rank that this very launcher was started by.
+        for name in ("ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_PROGRESS_FD"):
+            env.pop(name, None)
+        stdout = stderr = None
+        inherited: tuple[int, ...] = ()
+        if command.rank is not None:
+            env["TORCHELASTIC_RUN_ID"] = env["ASCEND_ADAPT_JOB"]
+            env["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
+            stdout, stderr = output.pipe(command.rank, STDOUT), output.pipe(command.rank, STDERR)
+            if command.rank == 0 and bar is not None:
+                inherited = (output.pipe_of_bar(bar),)
+                env["ASCEND_ADAPT_PROGRESS_FD"] = str(inherited[0])
+        try:
+            process = subprocess.Popen(
+                command.argv,
+                env=env,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=inherited,
+                start_new_session=True,
+                # Safe here: this process has no thread but this one until output.begin().
+                preexec_fn=processes.dies_with_parent(),
+            )
+        except OSError as error:
+            raise LaunchError(
+                f"{command.argv[0]}: {error.strerror}, expected a program that can be started — see its first line"
+            ) from error
+        process.returncode = 0  # the guardian reaps by itself, in the order in which its children end
+        return int(process.pid)
+
+    def _job_name(self) -> str:
+        if self._assignment.part is not None:
+            return self._assignment.part.job
+        return f"{self._job.boot[:8]}-{self._job.guardian.pid}-{self._job.guardian.start}"
+
+    def _wait_for_end(self, running: dict[int, RankCommand]) -> Failure | None:
+        """Return the first failure; None after the last success, or if the job is to stop."""
+        watch = Watch(self._assignment.run_dir, BOOTSTRAP) if self._assignment.watch_reach else None
+        while running and self._requests.stop is None:
+            self._wait(SETTLE_S if self._passing else watch.interval if watch is not None else None)
+            self._pass_on()
+            for pid, code in processes.reap():
+                command = running.pop(pid, None)
+                if command is not None and code != 0:
+                    error = "" if command.rank is not None else f"{command.argv[0]} ended with {code_name(code)}"
+                    return Failure(command.rank, time.time_ns(), code, error)
+            for unreached in watch.look() if watch is not None else ():
+                self._unreached.append(str(unreached))
+                say(str(unreached))
+                if self._assignment.strict:
+                    return Failure(None, time.time_ns(), 1, "--strict: stops the job, every rank must be adapted")
+        return None
+
+    def _end_all(self, failure: Failure | None) -> list[Identity]:
+        """End everything below this process; return what nothing could end."""
+        stop = self._requests.stop
+        is_success = failure is None and stop is None
+        # Ranks that save need each other: after a failure there is nothing to wait for.
+        grace = self._assignment.grace if stop in signals.TIME_TO_SAVE else GRACE_S
+        if stop in signals.END and self._assignment.part is None:
+            say(ends_by(stop, grace))
+        first = signal.SIGINT if stop == signal.SIGINT else signal.SIGTERM
+        ending = Ending(first, grace, needs=self._recipients.needs)
+        done = ending.look()
+        if is_success and ending.left:
+            say(f"ends what the job left running: {', '.join(str(one.pid) for one in ending.left)}")
+        while not done:
+            self._wait(_ENDING_LOOK_S)
+            for _ in processes.reap():
+                pass
+            if self._requests.hurry:
+                ending.hurry()
+            done = ending.look()
+        for _ in processes.reap():
+            pass
+        if ending.left:
+            pids = ", ".join(str(one.pid) for one in ending.left)
+            say(f"pids {pids} outlive SIGKILL — the kernel holds them, see dmesg")
+        return ending.left
+
+    def _wait(self, timeout: float | None) -> None:
+        """Wait for a signal, here or at the launcher, or the timeout."""
+        for key, _ in self._selector.select(timeout):
+            data = os.read(key.fd, 64)
+            if key.data == "signals":
+                for number in data:
+                    self._asked(number, Source.GUARDIAN)
+                continue
+            if not data:
+                self._selector.unregister(key.fd)
+                data = bytes([Source.PARENT, NOT_WAITED_FOR])
+            for source, number in zip(data[::2], data[1::2], strict=True):
+                self._asked(number, Source(source))
+
+    def _asked(self, number: int, source: Source) -> None:
+        if number in signals.PASSED:
+            if self._requests.is_new(number):
+                self._passing[number] = time.monotonic()
+        elif number != signal.SIGCHLD:
+            self._requests.to_end(number, source)
+
+    def _pass_on(self) -> None:
+        """Pass signals to the processes that handle them, once it is known who has received them already."""
+        for number, since in list(self._passing.items()):
+            waited_s = time.monotonic() - since
+            if waited_s < SETTLE_S:
+                continue
+            del self._passing[number]
+            handling = [one for one in processes.descendants(os.getpid()) if one.handles(number)]
+            for one in handling:
+                if self._recipients.needs(one, number, waited_s):
+                    one.send(number)
+            say(passed(number, len(handling)) + (f" ({socket.gethostname()})" if self._assignment.part else ""))
+
+
+def _progress_bar() -> ProgressBar:
+    # rich takes its time, and most jobs have no bar.
+    from ascend_adapt.launch.one_host.progress_bar import ProgressBar
+
+    return ProgressBar()
+
+
+def ends_by(number: int, grace: float) -> str:
+    """Return what a request to end does."""
+    return f"{signal.Signals(number).name}: ends the job, SIGKILL after {grace:g} s; asked again it does not wait"
+
+
+def passed(number: int, handling: int) -> str:
+    """Return what became of a signal that leaves the job running."""
+    known = f"passed to the processes that handle it, {handling}" if handling else "no process handles it"
+    return f"{signal.Signals(number).name}: the job continues, {known}"

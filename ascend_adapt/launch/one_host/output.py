@@ -1,0 +1,104 @@
+"""Passes on what ranks print, to the console as it comes and to one log for each rank."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ascend_adapt.launch.one_host.console import Console
+from ascend_adapt.launch.one_host.rank_log import RankLog
+
+if TYPE_CHECKING:
+    from ascend_adapt.launch.one_host.progress_bar import ProgressBar
+
+_AT_ONCE = 1 << 16
+_SECONDS_BETWEEN_DRAWINGS = 0.5
+# What a console that is slow, and not stuck, gets at the end of a job.
+_SLOW_CONSOLE_S = 60.0
+_LOOK_S = 0.1
+_MOST_NAMES = 8
+
+
+class Output:
+    """One thread that copies the pipes of all ranks until every writer has closed them."""
+
+    def __init__(self, logs: Mapping[int, Path], append: bool, bar: ProgressBar | None = None) -> None:
+        # With one rank nobody's line can be cut in two by another's.
+        self._console = Console(whole_lines=len(logs) > 1, bar=bar)
+        self._bar = bar
+        self._logs = {rank: RankLog(path, append) for rank, path in logs.items()}
+        self._selector = selectors.DefaultSelector()
+        self._writers: list[int] = []
+        self._copied_at = 0.0
+        self._thread = threading.Thread(target=self._copy, name="output of ranks", daemon=True)
+
+    def pipe(self, rank: int, console: int) -> int:
+        """Return what a rank may write to instead of the console's STDOUT or STDERR."""
+        reader, writer = os.pipe()
+        self._selector.register(reader, selectors.EVENT_READ, (rank, console))
+        self._writers.append(writer)
+        return writer
+
+    def pipe_of_bar(self, bar: ProgressBar) -> int:
+        """Return what rank 0 may tell a bar through; a write never waits."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        self._selector.register(reader, selectors.EVENT_READ, bar)
+        self._writers.append(writer)
+        return writer
+
+    def begin(self) -> None:
+        """Copy from now on; all ranks have been started."""
+        for writer in self._writers:
+            os.close(writer)
+        self._thread.start()
+
+    def finish(self, timeout: float) -> None:
+        """Wait until all has been passed on, as long as something moves within ``timeout`` seconds; a minute at most.
+
+        After that the logs get what is left and the console does not; where somebody keeps a pipe open, it is left.
+        """
+        began = time.monotonic()
+        while self._thread.is_alive():
+            now = time.monotonic()
+            if now - began > _SLOW_CONSOLE_S or now - max(began, self._copied_at, self._console.accepted_at) >= timeout:
+                self._console.give_up()
+                break
+            self._thread.join(min(_LOOK_S, timeout))
+        self._thread.join(timeout)
+
+    def _copy(self) -> None:
+        pause, drawn = _SECONDS_BETWEEN_DRAWINGS if self._bar is not None else None, time.monotonic()
+        while self._selector.get_map():
+            for key, _ in self._selector.select(pause):
+                data = os.read(key.fd, _AT_ONCE)
+                if not data:
+                    self._selector.unregister(key.fd)
+                    os.close(key.fd)
+                if self._bar is not None and key.data is self._bar:
+                    self._bar.read(data)
+                    continue
+                rank, console = key.data
+                if problem := self._logs[rank].write(data):
+                    path = self._logs[rank].path
+                    self._console.say(
+                        f"{path}: {problem}; the job continues, this log is incomplete — free space there"
+                    )
+                self._console.show(rank, console, data, ended=not data)
+                self._copied_at = time.monotonic()
+            if pause is not None and time.monotonic() - drawn >= pause:
+                self._console.draw()
+                drawn = time.monotonic()
+        self._console.draw(is_last=True)
+        for log in self._logs.values():
+            log.close()
+        if incomplete := [log for log in self._logs.values() if log.why]:
+            names = ", ".join(f"{log.path.name} ({log.missing} bytes missing)" for log in incomplete[:_MOST_NAMES])
+            more = f" and {len(incomplete) - _MOST_NAMES} more" if len(incomplete) > _MOST_NAMES else ""
+            self._console.say(f"incomplete logs in {incomplete[0].path.parent}: {names}{more}: {incomplete[0].why}")
+        self._console.close()

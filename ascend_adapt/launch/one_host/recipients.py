@@ -1,0 +1,54 @@
+"""Which processes of a job still need a signal: a scheduler may have sent it to each of them already."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ascend_adapt.launch.one_host import processes
+from ascend_adapt.launch.one_host.processes import Identity
+from ascend_adapt.launch.one_host.signals import END
+
+SETTLE_S = 0.3
+"""Whoever signals every process of a job is done after that."""
+_RECENT_S = 2.0
+
+
+class Recipients:
+    """The processes below a guardian, which its job is named after, seen from there.
+
+    ``beacons`` is the folder in which each Python process keeps the signals that its handlers have received.
+    """
+
+    def __init__(self, job: str, beacons: Path) -> None:
+        self._job, self._beacons = job, beacons
+
+    def needs(self, one: Identity, number: int, waited_s: float) -> bool | None:
+        """Return whether to send a signal, ``waited_s`` after it was asked for; None: it is too early to know.
+
+        A second delivery matters only to a handler, which it would interrupt in the middle of a save. A process that
+        belongs to a launcher of its own below this one is sent it by that one.
+        """
+        if self._has_own_launcher(one):
+            return False
+        if not one.handles(number):
+            return True
+        if waited_s < SETTLE_S:
+            return None
+        return not self._has_got(one, number)
+
+    def _has_own_launcher(self, one: Identity) -> bool:
+        job = processes.environment(one.pid).get("ASCEND_ADAPT_JOB", self._job).rpartition(".")[0]
+        words = job.split("-")
+        if job == self._job or len(words) != 3 or not (words[1] + words[2]).isdigit():
+            return False
+        return Identity(int(words[1]), int(words[2])).is_alive()
+
+    def _has_got(self, one: Identity, number: int) -> bool:
+        beacon = self._beacons / str(one.pid)
+        try:
+            received, changed = beacon.read_bytes(), beacon.stat().st_mtime
+        except OSError:
+            return False
+        alike = END if number in END else (number,)  # the end is asked for by SIGTERM after a SIGHUP too
+        return bool(received) and received[-1] in alike and time.time() - changed < _RECENT_S

@@ -1,0 +1,167 @@
+"""The run directory: where each process of a job puts what is worth keeping, and who the job is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.one_host.console import say
+from ascend_adapt.launch.one_host.processes import Identity
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The names inside one run directory; ``node`` is which launcher's, where each of several hosts has its own."""
+
+    path: Path
+    node: int = 0
+
+    def create(self, elsewhere: Collection[int] = ()) -> None:
+        """Make the folders, and clear what an earlier job left in them.
+
+        ``elsewhere``: ranks whose launchers, on other hosts, may have begun here already; theirs is left to them.
+
+        Raises:
+            LaunchError: they cannot be made, or a job that runs uses them.
+        """
+        if self.job.exists():
+            job, _ = Job.read(self)
+            if job.is_alive():
+                raise LaunchError(
+                    f"run directory {self.path}: is in use by a running job (pid {job.launcher.pid}) — "
+                    f"choose another with --log-dir, or end it with `ascend-adapt stop {self.path}`"
+                )
+        of_ranks = ("adapt-status.*.json", "rehearsal*.json", "failures/*", *(() if elsewhere else ("beacons/*",)))
+        try:
+            for folder in (self.path, self.beacons, self.failures):
+                folder.mkdir(parents=True, exist_ok=True)
+            stale = [one for pattern in of_ranks for one in self.path.glob(pattern) if _rank_of(one) not in elsewhere]
+            for one in (self.job, *stale):
+                one.unlink(missing_ok=True)
+        except OSError as error:
+            raise LaunchError(f"run directory {self.path}: {error.strerror} — choose another with --log-dir") from error
+
+    def join(self, job: Mapping[str, Any]) -> None:
+        """Make it ready on another host than the launcher's; ``job`` says who runs the job, as Job.write() wrote it.
+
+        Where the hosts share the folder the launcher has done so, and it is left as it is.
+
+        Raises:
+            LaunchError: as create().
+        """
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads(self.job.read_text())["launcher"] == job["launcher"]:
+                return
+        self.create()
+        write_whole(self.job, job)
+
+    @property
+    def beacons(self) -> Path:
+        """One empty file for each adapted process."""
+        return self.path / "beacons"
+
+    @property
+    def failures(self) -> Path:
+        """One file for each rank that failed."""
+        return self.path / "failures"
+
+    @property
+    def job(self) -> Path:
+        """Who runs the job, and how it ended."""
+        return self.path / (f"job.{self.node}.json" if self.node else "job.json")
+
+    def of_all_nodes(self) -> list[RunDirectory]:
+        """Return this directory as each launcher that has used it has it, the first host's first."""
+        nodes = [int(one.suffixes[0][1:]) for one in self.path.glob("job.*.json") if one.suffixes[0][1:].isdecimal()]
+        return [RunDirectory(self.path, node) for node in (0, *sorted(nodes))]
+
+    def rank_log(self, rank: int) -> Path:
+        """Return where a rank's output is kept."""
+        return self.path / f"rank-{rank}.log"
+
+    def rank_status(self, rank: int) -> Path:
+        """Return where a rank tells what became of each patch."""
+        return self.path / f"adapt-status.{rank}.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """Who runs a job; ``boot`` tells this start of the machine from others, where pids begin anew."""
+
+    host: str
+    boot: str
+    launcher: Identity
+    guardian: Identity
+
+    @classmethod
+    def here(cls, launcher: Identity, guardian: Identity) -> Job:
+        """Return the job that these two processes of this machine run."""
+        return cls(socket.gethostname(), boot_id(), launcher, guardian)
+
+    @classmethod
+    def read(cls, run_dir: RunDirectory) -> tuple[Job, Mapping[str, Any]]:
+        """Return who runs a job, and all that its file says.
+
+        Raises:
+            LaunchError: there is no such file, or a damaged one.
+        """
+        try:
+            data = json.loads(run_dir.job.read_text())
+            return (
+                cls(data["host"], data["boot"], Identity(**data["launcher"]), Identity(**data["guardian"])),
+                data,
+            )
+        except FileNotFoundError as error:
+            raise LaunchError(
+                f"{run_dir.path}: holds no {run_dir.job.name} — give the run directory that ascend-run printed"
+            ) from error
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise LaunchError(f"{run_dir.job}: is not a job file ({error}) — remove it") from error
+
+    def is_alive(self) -> bool:
+        """Return whether it runs on this machine now."""
+        here = (self.host, self.boot) == (socket.gethostname(), boot_id())
+        return here and (self.launcher.is_alive() or self.guardian.is_alive())
+
+    def write(self, run_dir: RunDirectory, **more: Any) -> None:
+        """Write who runs the job, and ``more`` about it."""
+        write_whole(run_dir.job, {**asdict(self), **more})
+
+    def write_if_possible(self, run_dir: RunDirectory, **more: Any) -> None:
+        """As write(), but a full disk is reported and does not change how the job ends."""
+        try:
+            self.write(run_dir, **more)
+        except OSError as error:
+            say(
+                f"{run_dir.job}: {error.strerror}; the job continues, `ascend-adapt status` and `ascend-adapt stop` "
+                "will not know of it — free space there"
+            )
+
+
+def _rank_of(file: Path) -> int | None:
+    """Return the first number between the dots of a file's name, the rank that has written it."""
+    return next((int(word) for word in file.name.split(".") if word.isdecimal()), None)
+
+
+def boot_id() -> str:
+    """Return what tells this start of the machine from every other."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def write_whole(path: Path, data: Any) -> None:
+    """Write JSON so that a reader sees all of it or none."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_text(json.dumps(data, indent=1) + "\n")
+        aside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise

@@ -1,0 +1,83 @@
+"""The launcher's part of a running job: it puts a guardian between itself and the ranks, and passes signals on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+
+from ascend_adapt.errors import AdaptError
+from ascend_adapt.launch.one_host import processes, signals, termination
+from ascend_adapt.launch.one_host.console import say
+from ascend_adapt.launch.one_host.guardian import Assignment, Guardian
+from ascend_adapt.launch.one_host.processes import Identity
+from ascend_adapt.launch.one_host.signals import Source
+
+
+class Run:
+    """A guardian at work below this process, which passes signals on to it.
+
+    If the guardian is killed, its ranks die with it and what they left becomes a child of this process, which ends it.
+    """
+
+    def __init__(self, assignment: Assignment, descriptors: Mapping[int, int] | None = None) -> None:
+        """Start it; ``descriptors`` become those numbers in the guardian and its ranks, e.g. ``{1: pipe}``."""
+        processes.adopt_orphans()
+        launcher = Identity.own()
+        reader, self._writer = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # A signal that comes between fork and the handlers waits, and is handled by the one it was sent to.
+        before: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, signals.HEEDED))
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._writer)
+            for number, descriptor in (descriptors or {}).items():
+                os.dup2(descriptor, number)
+            _guard(Guardian(assignment, reader, launcher), before)
+        os.close(reader)
+        for number in signals.HEEDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda number, frame: self.send(number, Source.PARENT))
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def send(self, number: int, source: Source) -> None:
+        """Pass on a signal that ``source`` has received."""
+        # Where the guardian is gone, waitpid says so.
+        with contextlib.suppress(OSError):
+            os.write(self._writer, bytes([source, number]))
+
+    def wait(self) -> int:
+        """Wait for the end and return the exit code."""
+        _, status = os.waitpid(self._pid, 0)
+        code = processes.exit_code(status)
+        if os.WIFSIGNALED(status):
+            say(f"the guardian was killed, {processes.code_name(code)}")
+            termination.end_descendants()
+        return code
+
+
+def run(assignment: Assignment) -> int:
+    """Run a job on this machine to its end and return its exit code."""
+    return Run(assignment).wait()
+
+
+def _guard(guard: Guardian, mask: set[int]) -> None:
+    """Be the guardian; never returns into the launcher's code."""
+    code = 1
+    try:
+        os.setsid()  # a Ctrl-C is the launcher's to pass on
+        guard.listen()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        code = guard.run()
+    except AdaptError as error:
+        say(str(error))
+        termination.end_descendants()
+    except BaseException:
+        traceback.print_exc()
+        termination.end_descendants()
+    finally:
+        os._exit(code)

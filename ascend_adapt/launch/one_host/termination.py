@@ -1,0 +1,85 @@
+"""Ends every descendant of this process: asked first, killed after a grace, whatever session it hides in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from ascend_adapt.launch.one_host import processes
+from ascend_adapt.launch.one_host.processes import Identity
+
+GRACE_S = 10.0
+SAVING_GRACE_S = 600.0
+"""That of a native run which saves: asked to end by SIGTERM it ends a step and writes a checkpoint."""
+_KILL_WAIT_S = 10.0
+_LOOK_EVERY_S = 0.02
+
+
+def steps(first: int, grace: float = GRACE_S) -> list[tuple[float, int]]:
+    """Return which signal is due how many seconds after the start; SIGKILL is after ``grace``."""
+    asked = [(0.0, signal.SIGTERM)]
+    if first == signal.SIGINT:
+        asked = [(0.0, signal.SIGINT), (grace * 3 / 4, signal.SIGTERM)]
+    return [*asked, (grace, signal.SIGKILL)]
+
+
+class Ending:
+    """One teardown in progress; ``look()`` is called until it returns True.
+
+    New descendants get the signal that is due as soon as they are seen, so a process that keeps forking gains nothing.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        grace: float = GRACE_S,
+        now: Callable[[], float] = time.monotonic,
+        needs: Callable[[Identity, int, float], bool | None] = lambda *_: True,
+    ) -> None:
+        """``needs`` says of a process whether it needs a signal that long after the start; None: ask again."""
+        self._now, self._needs = now, needs
+        self._began = now()
+        self._steps = steps(first, grace)
+        self._told: dict[Identity, int] = {}
+        self.left: list[Identity] = []
+
+    def hurry(self) -> None:
+        """Skip the grace."""
+        self._steps = [(0.0, signal.SIGKILL)]
+
+    def look(self) -> bool:
+        """Signal whom a signal is due; return whether nobody is left, or nothing more can be done."""
+        elapsed = self._now() - self._began
+        due = [step for step, (after, _) in enumerate(self._steps) if after <= elapsed][-1]
+        after, step = self._steps[due]
+        self.left = processes.descendants(os.getpid())
+        for one in self.left:
+            number = step
+            if number == signal.SIGINT and one.ignores(number):
+                number = signal.SIGTERM  # what a shell starts with & ignores SIGINT for life
+            if self._told.get(one) == number:
+                continue
+            needs = number == signal.SIGKILL or self._needs(one, number, elapsed - after)
+            if needs is None:
+                continue
+            self._told[one] = number
+            if needs:
+                one.send(number)
+                if number != signal.SIGKILL:
+                    one.send(signal.SIGCONT)  # a stopped process would not see it
+        # A process in uninterruptible sleep outlives even SIGKILL; waiting for ever would make two of them.
+        return not self.left or elapsed > self._steps[-1][0] + _KILL_WAIT_S
+
+
+def end_descendants(first: int = signal.SIGTERM) -> list[Identity]:
+    """End all descendants and reap them; return those that nothing could end."""
+    ending = Ending(first)
+    while not ending.look():
+        time.sleep(_LOOK_EVERY_S)
+        for _ in processes.reap():
+            pass
+    for _ in processes.reap():
+        pass
+    return ending.left

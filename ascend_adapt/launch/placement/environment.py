@@ -1,0 +1,194 @@
+"""The variables that processes of a job get: what reaches them with patches, and defaults that a user's value beats."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ascend_adapt import probe
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.in_process import compile_mode
+from ascend_adapt.launch.placement import network
+from ascend_adapt.launch.placement.plan import threads_per_rank
+from ascend_adapt.launch.request import Request
+
+if TYPE_CHECKING:
+    from ascend_adapt.emulation.environment import Emulation
+
+BOOTSTRAP = str(Path(__file__).parents[1] / "bootstrap")
+SWITCHED_OFF = {"ASCEND_ADAPT": "0"}
+ALLOCATOR_SETTINGS = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+_FORWARDED = ("LD_LIBRARY_PATH", "PATH")
+_FORWARDED_PREFIXES = ("ASCEND_", "HCCL_", "NCCL_", "OMP_", "PYTHON")
+# Of the process or job that this launcher was started in, not of the one it starts.
+_OURS = ("ASCEND_ADAPT_JOB", "ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_RUN_DIR")
+
+
+def of_patches(request: Request, device: str, targets: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what makes every Python process of the job adapt itself.
+
+    ``targets`` are the top-level modules that patches are for.
+    """
+
+    def joined(name: str, words: tuple[str, ...]) -> dict[str, str]:
+        everything = [word for word in (environ.get(name, ""), *words) if word]
+        return {name: ",".join(everything)} if words else {}
+
+    return {
+        "PYTHONPATH": python_path(environ.get("PYTHONPATH", "")),
+        "ASCEND_ADAPT_TARGETS": ",".join(sorted(targets)),
+        "ASCEND_ADAPT_DEVICE": device,
+        **joined("ASCEND_ADAPT_DISABLE", request.disable),
+        **joined("ASCEND_ADAPT_ALLOW_DRIFT", request.allow_drift),
+        **({"ASCEND_ADAPT_STRICT": "1"} if request.strict else {}),
+        **({"ASCEND_ADAPT_DEBUG": "1"} if request.debug else {}),
+        **({"ASCEND_ADAPT_NUMERICS": request.numerics} if request.numerics else {}),
+        **(_repeatable(environ) if request.deterministic else {}),
+        **({compile_mode.VARIABLE: request.npu_compile_mode} if request.npu_compile_mode != "keep" else {}),
+    }
+
+
+def _repeatable(environ: Mapping[str, str]) -> dict[str, str]:
+    """What makes kernels repeat; without a fixed workspace cuBLAS may not, whatever torch is told."""
+    return {
+        "ASCEND_ADAPT_DETERMINISTIC": "1",
+        "CUBLAS_WORKSPACE_CONFIG": environ.get("CUBLAS_WORKSPACE_CONFIG") or ":4096:8",
+    }
+
+
+def python_path(users: str) -> str:
+    """Return PYTHONPATH with the bootstrap first and no empty element, which would mean the current folder."""
+    return os.pathsep.join([BOOTSTRAP, *(entry for entry in users.split(os.pathsep) if entry not in ("", BOOTSTRAP))])
+
+
+def of_emulation(emulation: Emulation, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what puts every Python process of the job on an emulated NPU, with patches or without."""
+    return {
+        **emulation.variables(environ),
+        "PYTHONPATH": emulation.python_path(python_path(environ.get("PYTHONPATH", ""))),
+    }
+
+
+def visible_npus(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the NPUs that a user means who has said so for GPUs only."""
+    if "ASCEND_RT_VISIBLE_DEVICES" in environ or "CUDA_VISIBLE_DEVICES" not in environ:
+        return {}
+    return {"ASCEND_RT_VISIBLE_DEVICES": environ["CUDA_VISIBLE_DEVICES"]}
+
+
+def of_device(
+    device: str, run_dir: str, hccl_base_port: int | None, environ: Mapping[str, str], nodes: int = 1
+) -> dict[str, str]:
+    """Return the defaults for one kind of device on ``nodes`` machines, without those that the user has set.
+
+    A job for the CPU sees no GPU, whatever is set: accelerate, for one, takes a GPU that it sees.
+
+    ``hccl_base_port`` is None where each machine has its own.
+
+    Source: the Ascend documentation's environment variables, read through design notes, not tried on an NPU.
+    """
+    if device != "npu":
+        return {**_without_cann(environ), **(_without_gpus(environ) if device == "cpu" else {})}
+    defaults = {
+        # 120 s is what HCCL waits; loading a large checkpoint on one rank takes longer. 7200 s is the most it takes.
+        "HCCL_CONNECT_TIMEOUT": str(min(1200 + 10 * (nodes - 1), 7200)),
+        "HCCL_WHITELIST_DISABLE": "1",
+        "ASCEND_PROCESS_LOG_PATH": os.path.join(run_dir, "npu-logs"),
+        # Megatron asserts it, whatever the device.
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    }
+    if hccl_base_port is not None:
+        defaults["HCCL_IF_BASE_PORT"] = str(hccl_base_port)
+    defaults.update(visible_npus(environ))
+    return {name: value for name, value in defaults.items() if name not in environ}
+
+
+def _without_cann(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what keeps `import torch` from loading an installed torch_npu, which without CANN makes it raise."""
+    name = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+    if name in environ or environ.get("ASCEND_HOME_PATH") or probe.find_root("torch_npu") is None:
+        return {}
+    return {name: "0"}
+
+
+def _without_gpus(environ: Mapping[str, str]) -> dict[str, str]:
+    return {"CUDA_VISIBLE_DEVICES": ""} if probe.count_devices("cuda", environ) else {}
+
+
+def forwarded(environ: Mapping[str, str], export: Sequence[str]) -> dict[str, str]:
+    """Return the variables of the launcher that other hosts get.
+
+    Raises:
+        LaunchError: one is to be exported and not set.
+    """
+    for name in export:
+        if name not in environ:
+            raise LaunchError(f"--export {name}: is not set here, expected a variable to forward — set it")
+    return {
+        name: value
+        for name, value in environ.items()
+        if (name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES) or name in export) and name not in _OURS
+    }
+
+
+def of_deepspeed_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return what ``.deepspeed_env`` sets, in the home and then in ``folder``, as DeepSpeed's launcher reads it.
+
+    Raises:
+        LaunchError: a line of it is no NAME=value.
+    """
+    name = environ.get("DS_ENV_FILE", ".deepspeed_env")
+    told: dict[str, str] = {}
+    for path in dict.fromkeys((Path(environ.get("HOME", "~")).expanduser() / name, folder / name)):
+        if not path.is_file():
+            continue
+        for number, line in enumerate(path.read_text(errors="surrogateescape").splitlines(), 1):
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            key, equals, value = line.partition("=")
+            if not equals or not key.strip():
+                raise LaunchError(f"{path}: line {number} is {key!r}, expected NAME=value — correct it")
+            told[key.strip()] = value
+    return told
+
+
+def of_host(device: str, towards: str, hccl_base_port: int, nproc: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the defaults of one of several hosts, found on that host; ``towards`` is another one of them.
+
+    Libraries that choose an interface themselves choose a bridge of the container runtime, or loopback, often enough.
+    """
+    defaults = {"OMP_NUM_THREADS": str(threads_per_rank(nproc))}
+    address = network.address_towards(towards)
+    interface = network.interface_of(address) if address else None
+    if interface:
+        defaults.update(dict.fromkeys(("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), interface))
+        if device == "cuda":
+            defaults["NCCL_SOCKET_IFNAME"] = f"={interface}"
+    if device == "npu":
+        defaults["HCCL_IF_BASE_PORT"] = str(hccl_base_port)
+        if address and "HCCL_SOCKET_IFNAME" not in environ:
+            defaults["HCCL_IF_IP"] = address
+    return {name: value for name, value in defaults.items() if name not in environ}
+
+
+def warnings(device: str, environ: Mapping[str, str], nodes: int) -> list[str]:
+    """Return what is likely to go wrong with the user's own variables.
+
+    Raises:
+        LaunchError: what is certain to.
+    """
+    if device == "npu" and all(environ.get(name) for name in ALLOCATOR_SETTINGS):
+        raise LaunchError(f"{' and '.join(ALLOCATOR_SETTINGS)}: both are set, torch_npu aborts on both — unset one")
+    told = []
+    wait, minutes = environ.get("HCCL_EXEC_TIMEOUT", ""), environ.get("DEEPSPEED_TIMEOUT", "30")
+    if device == "npu" and wait.isdecimal() and minutes.isdecimal() and int(wait) != 60 * int(minutes):
+        told.append(
+            f"HCCL_EXEC_TIMEOUT={wait} s, but the process group waits {60 * int(minutes)} s unless the script says "
+            "otherwise: the shorter one ends the job — make them equal"
+        )
+    if nodes > 1 and environ.get("HCCL_IF_IP"):
+        told.append(f"HCCL_IF_IP={environ['HCCL_IF_IP']} goes to {nodes} hosts, each has its own — unset it")
+    return told

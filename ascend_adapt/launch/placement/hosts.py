@@ -1,0 +1,61 @@
+"""The machines a job runs on: those of a hostfile, or this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.placement import hostfile
+from ascend_adapt.launch.placement.hostfile import Host
+from ascend_adapt.launch.placement.plan import LOCALHOST
+from ascend_adapt.launch.request import Request
+
+
+def chosen(request: Request, devices_found: int, warn: Callable[[str], None]) -> tuple[Host, ...] | None:
+    """Return the hosts and slots that the request chooses, or None if it speaks of this machine as a whole.
+
+    Without a hostfile the filters choose among this machine's devices, which they call localhost.
+
+    Raises:
+        LaunchError: the hostfile or a filter cannot be meant.
+    """
+    if request.hostfile is not None:
+        if request.node is not None or request.node_ips:
+            raise LaunchError("--hostfile with --node-rank or --node-ips: the hostfile says both — leave them out")
+        hosts = hostfile.read(Path(request.hostfile), warn)
+    elif request.include or request.exclude:
+        hosts = (Host(LOCALHOST, tuple(range(devices_found))),)
+    else:
+        return None
+    hosts = hostfile.select(hosts, request.include, request.exclude)
+    if request.nodes is not None:
+        if request.nodes > len(hosts):
+            raise LaunchError(f"--nnodes {request.nodes}: {len(hosts)} hosts are left — lower it, or filter less")
+        hosts = hosts[: request.nodes]
+    if request.nproc is not None:
+        hosts = tuple(_first_slots(host, request.nproc) for host in hosts)
+    return hosts
+
+
+def _first_slots(host: Host, count: int) -> Host:
+    if count > len(host.slots):
+        raise LaunchError(
+            f"--nproc {count}: {host.name} has {len(host.slots)} slots — lower it, or correct the hostfile"
+        )
+    return replace(host, slots=host.slots[:count])
+
+
+def as_local(host: Host, device: str, devices_found: int) -> Host:
+    """Return the only host of a job, which is this machine.
+
+    Raises:
+        LaunchError: it has fewer devices than the host has slots.
+    """
+    if device != "cpu" and max(host.slots) >= devices_found:
+        raise LaunchError(
+            f"slot {max(host.slots)} of {host.name}: found {devices_found} {device} devices, counted from 0 — "
+            "correct the hostfile, or widen the visible devices"
+        )
+    return replace(host, address=LOCALHOST)

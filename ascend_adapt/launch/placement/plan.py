@@ -1,0 +1,208 @@
+"""From a request to the processes of a job, as pure data: what --dry-run prints, and what the runner starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.placement.cluster_environment import Share
+from ascend_adapt.launch.placement.hostfile import Host
+from ascend_adapt.launch.request import Request
+from ascend_adapt.probe import VISIBLE_DEVICES
+
+LOCALHOST = "localhost"
+
+_SECRET = re.compile(
+    r"(?i)token|secret|passw|passphrase|credential|api_?key|private_?key|(?:^|_)(?:pass|auth)(?:_|$)|_(?:key|pwd)$"
+)
+
+
+class RankCommand(NamedTuple):  # a frozen dataclass takes four times as long to make, and there may be 80,000
+    """One process: where it runs, and what is set for it; a command that is started once is no rank."""
+
+    host: str
+    rank: int | None
+    local_rank: int | None
+    device: str
+    env: Mapping[str, str]
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All processes of a job; what a command starts by itself is not known, so it has no size and no address."""
+
+    world_size: int | None
+    master_addr: str | None
+    master_port: int | None
+    ranks: tuple[RankCommand, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain data, with values that look secret hidden."""
+        ranks = [{**rank._asdict(), "env": without_secrets(rank.env)} for rank in self.ranks]
+        return {**vars(self), "ranks": ranks}
+
+    def by_host(self) -> dict[str, Plan]:
+        """Return the part of each host."""
+        parts: dict[str, list[RankCommand]] = {}
+        for rank in self.ranks:
+            parts.setdefault(rank.host, []).append(rank)
+        return {host: replace(self, ranks=tuple(ranks)) for host, ranks in parts.items()}
+
+    def on_top_of(self, forwarded: Mapping[str, str]) -> Plan:
+        """Return the plan with what else its ranks get from the launcher, as their hosts put it together."""
+        ranks = (rank._replace(env={**forwarded, **rank.env}) for rank in self.ranks)
+        return replace(self, ranks=tuple(ranks))
+
+    def at_port(self, port: int) -> Plan:
+        """Return the plan with another rendezvous port."""
+        ranks = (rank._replace(env={**rank.env, "MASTER_PORT": str(port)}) for rank in self.ranks)
+        return replace(self, master_port=port, ranks=tuple(ranks))
+
+    def also_set(self, env: Mapping[str, str]) -> Plan:
+        """Return the plan with more variables for every process."""
+        return replace(self, ranks=tuple(rank._replace(env={**rank.env, **env}) for rank in self.ranks))
+
+
+def without_secrets(env: Mapping[str, str]) -> dict[str, str]:
+    """Return variables with the values of those hidden whose name looks secret."""
+    return {name: "***" if _SECRET.search(name) else value for name, value in env.items()}
+
+
+def of_command(request: Request, *, device: str, env: Mapping[str, str]) -> Plan:
+    """Return the plan of a command, or of a script that is a launcher itself: one process that is no rank.
+
+    RANK and its like are left as the user has them.
+    """
+    argv = (request.target, *request.arguments)
+    if request.form == "script":
+        argv = (sys.executable, *argv)
+    return Plan(None, None, None, (RankCommand("localhost", None, None, device, env, argv),))
+
+
+def local_host(request: Request, device: str, devices_found: int, share: Share | None = None) -> Host:
+    """Return this machine with one slot a rank.
+
+    Raises:
+        LaunchError: no device, or more ranks than devices.
+    """
+    if device != "cpu" and not devices_found and request.nproc is None:
+        raise LaunchError(
+            f"--device {device}: found none here — see `ascend-adapt doctor --device {device}`, or choose --device cpu"
+        )
+    nproc = request.nproc or (share.nproc if share is not None else None) or max(devices_found, 1)
+    if device != "cpu" and nproc > devices_found:
+        raise LaunchError(
+            f"--nproc {nproc}: found {devices_found} {device} devices — lower it, widen the visible devices, "
+            f"see `ascend-adapt doctor --device {device}`, or choose --device cpu"
+        )
+    return Host(LOCALHOST, tuple(range(nproc)))
+
+
+def of_ranks(
+    request: Request,
+    *,
+    device: str,
+    hosts: Sequence[Host],
+    env: Mapping[str, str],
+    environ: Mapping[str, str],
+    free_port: int,
+    share: Share | None = None,
+) -> Plan:
+    """Return the plan of one rank a slot of every host, numbered in their order.
+
+    Args:
+        request: what the command line asks for.
+        device: the kind of device the ranks run on.
+        hosts: the machines, and their slots; one only with ``share``.
+        env: what is set for every rank.
+        environ: the launcher's environment; what it has set is never overridden.
+        free_port: the port to use if none is asked for.
+        share: which of several machines this one is, where each has its own launcher.
+
+    Raises:
+        LaunchError: a host that the others cannot reach, or a slot that the visible devices do not have.
+    """
+    several = len(hosts) > 1
+    if several and any(host.name in (LOCALHOST, "127.0.0.1", "::1") for host in hosts):
+        raise LaunchError(
+            f"{LOCALHOST} beside {len(hosts) - 1} other hosts: they cannot reach it by that name — write its own"
+        )
+    nproc = len(hosts[0].slots)
+    if share is not None:
+        world_size, first_rank, first_node = share.nodes * nproc, share.node * nproc, share.node
+        master_addr, master_port = share.master_addr, share.master_port
+    else:
+        world_size, first_rank, first_node = sum(len(host.slots) for host in hosts), 0, 0
+        is_here = hosts[0].address == LOCALHOST
+        master_addr = request.master_addr or ("127.0.0.1" if is_here else hosts[0].name)
+        master_port = request.master_port or free_port
+    common = {
+        **env,
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": master_addr,
+        "MASTER_PORT": str(master_port),
+        # Rank 0 serves the store itself; an outer torchrun's word must not reach it.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_MAX_RESTARTS": str(request.max_restarts),
+    }
+    flag = ("-m",) if request.form == "module" else ()
+    entry = (sys.executable, "-m", "ascend_adapt.launch.in_process.rank_entry", *flag, request.target)
+    argv = (*entry, *request.arguments)
+    ranks: list[RankCommand] = []
+    for node, host in enumerate(hosts, first_node):
+        size = len(host.slots)
+        of_host = {
+            **_threads(size, several, environ),
+            **common,
+            **_narrowed(host, device, environ),
+            "GROUP_RANK": str(node),
+            "LOCAL_WORLD_SIZE": str(size),
+        }
+        for local_rank in range(size):
+            rank = first_rank + len(ranks)
+            ranks.append(
+                RankCommand(
+                    host.address,
+                    rank,
+                    local_rank,
+                    device if device == "cpu" else f"{device}:{local_rank}",
+                    {**of_host, "RANK": str(rank), "LOCAL_RANK": str(local_rank)},
+                    (*entry, f"--local_rank={local_rank}", *request.arguments) if request.pass_local_rank else argv,
+                )
+            )
+    return Plan(world_size, master_addr, master_port, tuple(ranks))
+
+
+def _narrowed(host: Host, device: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the visible devices of a host of which a filter chose some; slots are counted among the visible ones."""
+    if not host.narrowed or device not in VISIBLE_DEVICES:
+        return {}
+    name = VISIBLE_DEVICES[device]
+    numbers = [str(slot) for slot in host.slots]
+    if name in environ:
+        listed = [word.strip() for word in environ[name].split(",") if word.strip()]
+        beyond = [slot for slot in host.slots if slot >= len(listed)]
+        if beyond:
+            raise LaunchError(
+                f"slot {beyond[0]} of {host.address}: {name}={environ[name]} names {len(listed)} devices — widen it"
+            )
+        numbers = [listed[slot] for slot in host.slots]
+    return {name: ",".join(numbers)}
+
+
+def _threads(nproc: int, several: bool, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an even part of this machine's cores for each rank; other machines count their own."""
+    if several or "OMP_NUM_THREADS" in environ:
+        return {}
+    return {"OMP_NUM_THREADS": str(threads_per_rank(nproc))}
+
+
+def threads_per_rank(nproc: int) -> int:
+    """Return how many threads each of ``nproc`` ranks on this machine may use."""
+    return max((os.cpu_count() or 1) // nproc, 1)

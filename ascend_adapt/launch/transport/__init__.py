@@ -1,0 +1,1 @@
+"""How the launcher reaches agents on other hosts."""

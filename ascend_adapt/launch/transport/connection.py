@@ -1,0 +1,131 @@
+"""The launcher's end of the connection to one host."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ascend_adapt.launch.one_host.console import STDERR, STDOUT, Console
+from ascend_adapt.launch.one_host.failures import Failure
+from ascend_adapt.launch.transport.protocol import Decoder, Kind, Sender, frame, json_frame
+
+_AT_ONCE = 1 << 16
+_END_S = 5.0
+
+
+class Link:
+    """One host: what it said, and what can be said to it.
+
+    ``hello``, ``began`` and ``ended`` are what its agent told; ``lost`` is why nothing more can be heard of it.
+    """
+
+    def __init__(self, address: str, source: int, sink: int, process: subprocess.Popen[bytes] | None) -> None:
+        self.address, self.source, self.process = address, source, process
+        self.hello: Mapping[str, Any] | None = None
+        self.ended: Mapping[str, Any] | None = None
+        self.has_begun = False
+        self.lost = ""
+        self.is_closed = False
+        self.ended_at = 0.0
+        self.ahead_ns = 0
+        self.heard = time.monotonic()
+        os.set_blocking(sink, False)
+        self._sink, self._sender, self._decoder = sink, Sender(sink), Decoder(marked=True)
+        self._ordered_ns = 0
+
+    @property
+    def name(self) -> str:
+        """What the user knows the host by."""
+        return self.address.rpartition("@")[2]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self.ended is not None or bool(self.lost)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its part of the job has not succeeded, or never will."""
+        told = self.ended or {}
+        return bool(self.lost and self.ended is None) or bool(told.get("code") or told.get("error"))
+
+    def order(self, data: Mapping[str, Any]) -> None:
+        """Tell it what to run."""
+        self._ordered_ns = time.time_ns()
+        self._sender.send(json_frame(Kind.ORDER, data))
+
+    def signal(self, number: int) -> None:
+        """Have its guardian heed a signal."""
+        self._sender.send(frame(Kind.SIGNAL, bytes([number])))
+
+    def say(self, kind: Kind) -> None:
+        """Send an empty frame, and what an earlier call had to leave."""
+        self._sender.send(frame(kind) if not self.is_over else b"")
+
+    def flush(self) -> None:
+        """Send what an earlier call had to leave."""
+        self._sender.send()
+
+    def read(self, console: Console) -> list[Mapping[str, Any]]:
+        """Take what has come, show what its ranks printed, and return what they said of themselves."""
+        try:
+            data = os.read(self.source, _AT_ONCE)
+        except OSError:
+            data = b""
+        self.heard = time.monotonic()
+        if not data:
+            self.is_closed = True
+            for descriptor in (STDOUT, STDERR):
+                console.show(self.address, descriptor, b"", ended=True)
+            if self.ended is None and not self.lost:
+                self.lost = "connection closed"
+            return []
+        told = []
+        for kind, payload in self._decoder.feed(data):
+            if kind is Kind.STDOUT or kind is Kind.STDERR:
+                console.show(self.address, int(kind.value), payload)
+            elif kind is Kind.HELLO:
+                self.hello = json.loads(payload)
+            elif kind is Kind.BEGAN:
+                self.has_begun = True
+                now = time.time_ns()
+                # Its clock at the middle of the way there and back, but for half of that way.
+                self.ahead_ns = json.loads(payload)["time_ns"] - (self._ordered_ns + now) // 2
+            elif kind is Kind.STATUS:
+                told.append(json.loads(payload))
+            elif kind is Kind.ENDED:
+                self.ended, self.ended_at = json.loads(payload), time.monotonic()
+        return told
+
+    @property
+    def noise(self) -> str:
+        """What a login shell there printed instead of an agent."""
+        return self._decoder.noise.decode(errors="replace").strip()
+
+    def failure(self) -> Failure | None:
+        """Return the failure it reported, at the launcher's time."""
+        told = (self.ended or {}).get("failure")
+        if told is None:
+            return None
+        return Failure(**{**told, "time_ns": told["time_ns"] - self.ahead_ns, "host": self.name})
+
+    def close(self) -> None:
+        """End the connection; an agent that is still there ends its part of the job."""
+        for descriptor in {self.source, self._sink}:
+            try:
+                os.close(descriptor)
+            except OSError:
+                continue
+        if self.process is None:
+            return
+        if self.lost or self.ended is None:
+            self.process.kill()  # an ssh that is still looking for its host, or has lost it
+        try:
+            self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

@@ -1,0 +1,204 @@
+"""Agents on other machines by one pdsh, whatever it reaches them with; they call back, as pdsh passes no input on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import IO
+
+from ascend_adapt.launch.one_host import processes
+from ascend_adapt.launch.placement import network
+from ascend_adapt.launch.transport import ssh_command, tls_callback
+from ascend_adapt.launch.transport.connection import Link
+from ascend_adapt.launch.transport.ssh import OverSsh, Way
+
+_TOKEN_WAIT_S = 20.0
+# Strangers may connect too, as many as they like: no reason to stop listening.
+_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}
+_PAUSE_S = 0.1
+
+
+class OverPdsh(Way):
+    """One pdsh for all other machines; the agent on this machine is a child."""
+
+    def __init__(self, port: int | None) -> None:
+        super().__init__(port)
+        self._here = OverSsh(None)
+        self._pdsh: subprocess.Popen[bytes] | None = None
+        self._listener: socket.socket | None = None
+        self._said: dict[str, list[str]] = {}
+        self._own_words: list[str] = []
+        self._tokens: dict[str, str] = {}
+        self._waiting: dict[str, socket.socket] = {}
+        self._names: tuple[str, ...] = ()
+        self._told = threading.Condition()
+
+    def links(self, addresses: Sequence[str]) -> list[Link]:
+        """Start pdsh, and a local agent; the others connect as they come."""
+        context, fingerprint = tls_callback.server_context()
+        self._listener = listener = socket.create_server(("", 0), backlog=len(addresses) + 16)
+        self._said, self._own_words = {}, []
+        links, others = [], []
+        self._tokens, self._waiting = {}, {}
+        for address in addresses:
+            if network.is_here(address):
+                links += self._here.links([address])
+                continue
+            ours, theirs = socket.socketpair()
+            link = Link(address, ours.fileno(), os.dup(ours.fileno()), None)
+            ours.detach()
+            links.append(link)
+            others.append(address)
+            self._waiting[link.name] = theirs
+        self._names = tuple(self._waiting)
+        ways = {
+            network.address_towards(link.name) or socket.gethostname() for link in links if link.name in self._waiting
+        }
+        arguments = f"{sorted(ways)!r}, {listener.getsockname()[1]}, {fingerprint!r}"
+        self._start(
+            others,
+            ssh_command.program(f"from ascend_adapt.launch.transport.tls_callback import call; call({arguments})"),
+        )
+        threading.Thread(target=self._serve, args=(listener, context), daemon=True).start()
+        return links
+
+    def _start(self, addresses: Sequence[str], program: Sequence[str]) -> None:
+        options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={ssh_command.CONNECT_S}"]
+        options += ["-p", str(self._port)] if self._port else []
+        environ = dict(os.environ)
+        # pdsh's own variables choose what it uses; DeepSpeed's launcher means ssh as well.
+        environ.setdefault("PDSH_RCMD_TYPE", "ssh")
+        environ["PDSH_SSH_ARGS_APPEND"] = " ".join([environ.get("PDSH_SSH_ARGS_APPEND", ""), *options]).strip()
+        # Each line names its host, none may wait for another's end (-f), and a signal is no time to ask (-b).
+        command = [
+            *ssh_command.OUTLIVES_SIGNALS,
+            "pdsh",
+            "-b",
+            "-f",
+            str(len(addresses)),
+            "-w",
+            ",".join(addresses),
+            shlex.join(program),
+        ]
+        self._pdsh = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        hearing = [
+            threading.Thread(target=self._hear, args=(stream,), daemon=True)
+            for stream in (self._pdsh.stdout, self._pdsh.stderr)
+            if stream is not None
+        ]
+        for thread in hearing:
+            thread.start()
+        threading.Thread(target=self._give_up, args=(hearing, self._waiting), daemon=True).start()
+
+    def _hear(self, stream: IO[bytes]) -> None:
+        """Take the tokens out of what pdsh prints, and show the rest."""
+        with stream:
+            for line in stream:
+                self._take(line.decode(errors="replace").rstrip())
+
+    def _take(self, text: str) -> None:
+        label, _, said = text.removeprefix(f"pdsh@{socket.gethostname().partition('.')[0]}: ").partition(": ")
+        name = named(label, self._names)
+        with self._told:
+            if said.startswith(tls_callback.TOLD):
+                self._tokens[said.removeprefix(tls_callback.TOLD)] = name
+                self._told.notify_all()
+                return
+            if name in self._names:
+                self._said.setdefault(name, []).append(said)
+            else:
+                self._own_words.append(text)
+            waiting = self._waiting.pop(name, None) if "exited with exit code" in said else None
+        print(text, file=sys.stderr, flush=True)
+        if waiting is not None:
+            waiting.close()
+
+    def _give_up(self, hearing: Sequence[threading.Thread], never_called: dict[str, socket.socket]) -> None:
+        """Give up who has not called once pdsh has ended, for example because it could not even begin."""
+        for thread in hearing:
+            thread.join()
+        with self._told:
+            for waiting in never_called.values():
+                waiting.close()
+            never_called.clear()
+
+    def _serve(self, listener: socket.socket, context: object) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:
+                if error.errno not in _PASSING:
+                    return  # closed
+                time.sleep(_PAUSE_S)
+                continue
+            threading.Thread(target=self._receive, args=(connection, context, listener), daemon=True).start()
+
+    def _receive(self, connection: socket.socket, context: object, listener: socket.socket) -> None:
+        """Join a caller to the link of the host that printed its token; the token may come later than the call."""
+        accepted = tls_callback.accept(connection, context)  # type: ignore[arg-type]
+        if accepted is None:
+            return
+        tls, token = accepted
+        with self._told:
+            self._told.wait_for(lambda: token in self._tokens, _TOKEN_WAIT_S)
+            waiting = self._waiting.pop(self._tokens.pop(token, ""), None)
+            if not self._waiting:
+                _stop_listening(listener)  # all are here
+        if waiting is None:
+            tls.close()
+        else:
+            tls_callback.relay(tls, waiting)
+
+    def why_not(self, link: Link, waited_s: float) -> str:
+        """Return what pdsh said of a host."""
+        if link.process is not None:
+            return self._here.why_not(link, waited_s)
+        return self.described(link, self._said.get(link.name) or self._own_words, waited_s)
+
+    def close(self) -> None:
+        """Let pdsh end by itself, or end it with whatever it has started."""
+        if self._listener is not None:
+            _stop_listening(self._listener)
+        if self._pdsh is None:
+            return
+        try:
+            self._pdsh.wait(2)
+        except subprocess.TimeoutExpired:
+            # To a host that is lost its ssh would hang on for a quarter of an hour.
+            below = processes.descendants(self._pdsh.pid)
+            self._pdsh.kill()
+            for one in below:
+                one.send(signal.SIGKILL)
+            self._pdsh.wait()
+
+
+def _stop_listening(listener: socket.socket) -> None:
+    # Only close() would leave the port open as long as accept() waits.
+    with contextlib.suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+def named(label: str, names: Sequence[str]) -> str:
+    """Return which host a label of pdsh means: it may leave out the domain, or the user not."""
+    name = label.rpartition("@")[2]
+    if name in names:
+        return name
+    short = [one for one in names if one.partition(".")[0] == name]
+    return short[0] if len(short) == 1 else name

@@ -1,0 +1,35 @@
+"""How another machine is asked for an agent: one ssh a host, or one pdsh for all; nothing of the job is in the command.
+
+Environment and arguments follow over the connection. Why not ClusterShell: docs/launcher.md.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+CONNECT_S = 20
+_PACKAGES = str(Path(__file__).parents[3])
+
+
+# A scheduler signals every process of a job. Without its connection a host would end its ranks in the middle of a save;
+# ssh keeps ignored what is ignored when it starts.
+OUTLIVES_SIGNALS = ("sh", "-c", "trap '' HUP INT QUIT TERM USR1 USR2; exec \"$@\"", "sh")
+
+
+def program(start: str = "from ascend_adapt.launch.many_hosts.agent import main; main()") -> list[str]:
+    """Return the command of an agent: the interpreter of this process, at the same path there.
+
+    The folder it starts in is no place to import from; the one this package lies in is tried last.
+    """
+    return [sys.executable, "-c", f"import sys; sys.path[:1] = []; sys.path.append({ascii(_PACKAGES)}); {start}"]
+
+
+def command(address: str, port: int | None) -> list[str]:
+    """Return the ssh that starts an agent there; it asks nobody for a password, and checks keys as it is configured.
+
+    ssh hands its last argument to the shell there, which takes away one level of quoting.
+    """
+    options = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"]
+    return ["ssh", *options, *(["-p", str(port)] if port else []), address, shlex.join(program())]

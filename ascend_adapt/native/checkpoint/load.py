@@ -1,0 +1,223 @@
+"""Take up a run from what was saved: the latest whole checkpoint, on any mesh."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+from ascend_adapt.errors import TrainingError, ran_out
+from ascend_adapt.native.checkpoint.config_changes import changes_of_model, changes_of_order, scheduled_by
+from ascend_adapt.native.checkpoint.folder import LATEST, PROGRESS, SUMS, CheckpointFolder, damage, recorded_sums
+from ascend_adapt.native.checkpoint.reader import CheckpointReader
+from ascend_adapt.native.checkpoint.state import Progress, generators, model_state, optimizer_state, set_generators
+from ascend_adapt.native.config.yaml_file import to_dict
+from ascend_adapt.native.parallel.host_group import HostGroup
+from ascend_adapt.native.parallel.parameters import local
+from ascend_adapt.native.step.trainer import Trainer, seed_dropout
+
+FRESH = "starting from random weights:"
+AXES = ("tensor", "pipeline", "data")
+
+
+def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tuple[Progress, list[str]]:
+    """Take up the run that the configuration names; return where it is, and in words what was done.
+
+    ``token_files``, by ``token_files.identities``: those that are not what the run was trained on are named.
+
+    An empty ``load`` that is also ``save`` is a fresh start, as is none. Every rank must call it.
+
+    Raises:
+        TrainingError: there is nothing to load elsewhere, or it is not of this model, or none is whole.
+    """
+    config = trainer.config.checkpoint
+    if config.load is None:
+        return Progress(), [f"{FRESH} no checkpoint was named"]
+    folder, group = CheckpointFolder(Path(config.load)), HostGroup(trainer.mesh)
+    candidates, doubts = group.on_first(lambda: _candidates(folder))
+    if not candidates:
+        if group.on_first(lambda: _is_of_oneflow(folder.path)):
+            raise TrainingError(
+                f"{folder.path}: is a snapshot of OneFlow's own, expected a checkpoint of the native trainer — leave "
+                "--load out, or name the folder of a native run"
+            )
+        if not config.finetune and config.save is not None and folder.path.resolve() == Path(config.save).resolve():
+            return Progress(), [f"{FRESH} {folder.path} is empty, and the run will be saved there"]
+        raise TrainingError(
+            f"{folder.path}: no {LATEST}, expected a checkpoint of the native trainer to load — correct --load, or "
+            "leave it out to start from random weights"
+        )
+    source, told = _first_whole(candidates, group)
+    progress, more = _take_up(trainer, source, token_files or {}, group)
+    return progress, [*doubts, *told, *more]
+
+
+def _candidates(folder: CheckpointFolder) -> tuple[list[Path], list[str]]:
+    """Return what may be loaded, the latest first; without a tracker, or by one that names nothing, all there is.
+
+    The second are warnings.
+    """
+    latest, saved = folder.latest(), sorted(folder.saved(), reverse=True)
+    if latest is not None and latest.isdecimal():
+        number = int(latest)
+        return [folder.of(number), *(folder.of(older) for older in saved if older < number)], []
+    if latest and (not saved or (folder.path / latest).is_dir()):
+        return [folder.path / latest], []
+    there = [folder.of(number) for number in saved]
+    if latest is None or not there:
+        return there, []
+    return there, [f"warning: {folder.path / LATEST} names no checkpoint ({latest[:40]!r}), so the newest is looked at"]
+
+
+def _first_whole(candidates: Sequence[Path], group: HostGroup) -> tuple[Path, list[str]]:
+    """Return the first checkpoint that is as it was written, and a warning of each before it; ranks share the work."""
+    warnings: list[str] = []
+    for source in candidates:
+        wrong = _wrong_with(source, group)
+        if wrong is None:
+            return source, warnings
+        warnings.append(f"warning: {source} is damaged ({wrong}), so the one before it is looked at")
+    raise TrainingError(
+        f"{candidates[0].parent}: no whole checkpoint, expected one ({'; '.join(warnings)}) — restore one, or start "
+        "in another folder"
+    )
+
+
+def _wrong_with(source: Path, group: HostGroup) -> str | None:
+    """Return what is wrong with a checkpoint; each rank looks at some of its files."""
+    if group.on_first(lambda: _is_foreign(source)):
+        raise TrainingError(
+            f"{source}: has no {PROGRESS}, expected a checkpoint of the native trainer — convert it, or correct --load"
+        )
+    recorded = group.together(lambda: _recorded(source))
+    sums, wrong = recorded[0]
+    if wrong is not None:
+        return wrong
+    for rank, (theirs, why) in enumerate(recorded):
+        # Hosts that share no folder may each have one of that name.
+        if theirs != sums:
+            return f"rank {rank} sees another: {why or f'its {SUMS} differs'}"
+    mine = sorted(sums)[group.rank :: group.size]
+    return next((told for told in group.together(lambda: damage(source, sums, mine)) if told is not None), None)
+
+
+def _is_foreign(source: Path) -> bool:
+    return source.exists() and not (source / PROGRESS).exists() and not (source / SUMS).exists()
+
+
+def _is_of_oneflow(folder: Path) -> bool:
+    """Return whether OneFlow saved a model there, or in folders in it: one file, or a folder for each variable.
+
+    Sources: OneFlow-Benchmark@de4698a7 LanguageModeling/GPT/oneflow_gpt/snapshot.py, whose --load is a folder of
+    iter<N>_snapshot; Oneflow-Inc/oneflow@v0.9.0 python/oneflow/framework/check_point_v2.py.
+    """
+    if any(one.is_dir() for one in folder.glob("iter*_snapshot")):
+        return True
+    marks = [mark for name in ("snapshot_done", "pickled_data") for mark in (folder / name, *folder.glob(f"*/{name}"))]
+    return any(mark.exists() for mark in marks) or any((meta.parent / "out").exists() for meta in folder.glob("*/meta"))
+
+
+def _recorded(source: Path) -> tuple[dict[str, str], str | None]:
+    try:
+        return recorded_sums(source), None
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and ran_out(error):
+            raise
+        return {}, str(error)
+
+
+def _take_up(
+    trainer: Trainer, source: Path, token_files: Mapping[str, str], group: HostGroup
+) -> tuple[Progress, list[str]]:
+    config, mesh = trainer.config.checkpoint, trainer.mesh
+    try:
+        then = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise TrainingError(
+            f"{source / PROGRESS}: is not JSON ({error}), expected the progress of a native run — "
+            "load another checkpoint"
+        ) from error
+    resumes = not config.finetune
+    state = model_state(trainer)
+    if resumes and config.load_optimizer:
+        state |= optimizer_state(trainer)
+    saved = CheckpointReader(source).read_metadata().state_dict_metadata
+    _check(state, saved, source)
+    if resumes:
+        _check_all_is_taken(state, saved, source, group)
+    own = generators(mesh)
+    takes_generators = (
+        resumes
+        and config.load_rng
+        and _axes(then["config"]) == _axes(to_dict(trainer.config))
+        and set(own) <= set(saved)
+    )
+    if takes_generators:
+        state |= own
+    dcp.load(state, storage_reader=CheckpointReader(source), no_dist=not dist.is_initialized())
+    _bring_to_host(state, trainer)
+    if not resumes:
+        return Progress(), [f"weights of {source}, from iteration 0", *changes_of_model(then["config"], trainer.config)]
+    scheduled, more = scheduled_by(then, trainer.config)
+    progress = Progress(then["iteration"], then["consumed_samples"], scheduled)
+    told = [f"going on from {source}, iteration {progress.iteration}"]
+    if takes_generators:
+        set_generators(mesh, own)
+    else:
+        seed_dropout(trainer.config.seed, mesh, progress.iteration)
+        if trainer.config.model.hidden_dropout or trainer.config.model.attention_dropout:
+            told.append("dropout goes on from other random numbers: the ranks are others, or none were saved")
+    if config.load_optimizer:
+        trainer.scaler.load_state_dict(then["loss_scale"])
+    if trainer.scaler.moves and not (config.load_optimizer and then["loss_scale"]):
+        told.append(f"the loss scale begins at {trainer.scaler.scale:g}: none was taken up")
+    told += [*more, *changes_of_model(then["config"], trainer.config)]
+    told += changes_of_order(then, trainer.config, token_files)
+    return progress, told
+
+
+def _axes(config: dict[str, Any]) -> list[int]:
+    return [config["parallel"][axis] for axis in AXES]
+
+
+def _check(state: dict[str, torch.Tensor], saved: dict[str, Any], source: Path) -> None:
+    missing = sorted(set(state) - set(saved))
+    if missing:
+        what = "optimizer states" if missing[0].startswith("optimizer.") else "parameters"
+        raise TrainingError(
+            f"{source}: has no {missing[0]}, nor {len(missing) - 1} other {what}, expected all — load its weights only "
+            "with --finetune, or train the model it is of"
+        )
+    for name, tensor in state.items():
+        shape = tuple(saved[name].size)
+        if shape != tuple(tensor.shape):
+            raise TrainingError(
+                f"{source}: {name} is {list(shape)}, expected {list(tensor.shape)} — train the model it is of; the "
+                "padded vocabulary may differ with the tensor parallel size"
+            )
+
+
+def _check_all_is_taken(state: dict[str, torch.Tensor], saved: dict[str, Any], source: Path, group: HostGroup) -> None:
+    """Check that no parameter is left behind: it is of another model than some rank has a part of."""
+    here = [name for name in state if name.startswith("model.")]
+    left = {name for name in saved if name.startswith("model.")}.difference(*group.together(lambda: here))
+    if left:
+        raise TrainingError(
+            f"{source}: has {min(left)}, and {len(left) - 1} other parameters which this model has not, expected none "
+            "— load what it has of them with --finetune, or train the model it is of"
+        )
+
+
+def _bring_to_host(state: dict[str, torch.Tensor], trainer: Trainer) -> None:
+    """Copy what was read to where it belongs, if that is in host memory: a DTensor is on the device of its mesh."""
+    targets = {f"model.{one.name}": one.local for one in trainer.parameters}
+    for one, states in zip(trainer.optimizer.parameters, trainer.optimizer.states, strict=True):
+        targets |= {f"optimizer.{one.name}.{name}": tensor for name, tensor in states.items()}
+    for name, target in targets.items():
+        if name in state and local(state[name]).device != target.device:
+            target.copy_(local(state[name]))

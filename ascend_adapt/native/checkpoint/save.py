@@ -1,0 +1,116 @@
+"""Save a run while it goes on: copied to host memory at once, written by a thread, published when all of it is there.
+
+The format is torch.distributed.checkpoint's; ``checkpoint_folder`` says how it gets to its place.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
+
+from ascend_adapt.errors import TrainingError, one_line
+from ascend_adapt.native.checkpoint.folder import PROGRESS, SUMS, CheckpointFolder, checksum
+from ascend_adapt.native.checkpoint.state import Progress, generators, model_state, optimizer_state
+from ascend_adapt.native.config.yaml_file import to_dict
+from ascend_adapt.native.parallel.host_group import HostGroup
+from ascend_adapt.native.step.trainer import Trainer
+
+
+class Saver:
+    """The checkpoints of a run under ``folder``. Every rank must make it, and call its methods in the same order."""
+
+    def __init__(self, trainer: Trainer, folder: Path, token_files: Mapping[str, str] | None = None) -> None:
+        """``token_files``: what is trained on, by ``token_files.identities``; who goes on is told of others."""
+        self.trainer, self.folder = trainer, CheckpointFolder(folder)
+        self._token_files = dict(token_files or {})
+        self._group = HostGroup(trainer.mesh)
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._running: Future[None] | None = None
+
+    def save(self, progress: Progress) -> Path:
+        """Begin a checkpoint, which does not change with what is trained then, and return where it will be.
+
+        It waits for the one before. Where ``asynchronous`` is off it waits for this one too.
+
+        Raises:
+            TrainingError: a checkpoint could not be written; the ones before it are as they were.
+        """
+        self.wait()
+        config = self.trainer.config.checkpoint
+        state = model_state(self.trainer)
+        if config.save_optimizer:
+            state |= optimizer_state(self.trainer)
+        if config.save_rng:
+            state |= generators(self.trainer.mesh)
+        copied = BlockingAsyncStager().stage(state)
+        self._running = self._thread.submit(self._write, copied, progress, self._told(progress))
+        if not config.asynchronous:
+            self.wait()
+        return self.folder.of(progress.iteration)
+
+    def check(self) -> None:
+        """Look, without waiting, whether the last checkpoint has failed; raises as ``save``."""
+        if self._running is not None and self._running.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is written; raises as ``save``."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
+
+    def close(self) -> None:
+        """Wait for the thread, whatever comes of it."""
+        self._thread.shutdown()
+
+    def _told(self, progress: Progress) -> str:
+        trainer = self.trainer
+        told: dict[str, Any] = {**asdict(progress), "loss_scale": trainer.scaler.state_dict()}
+        return json.dumps({**told, "token_files": self._token_files, "config": to_dict(trainer.config)}, indent=1)
+
+    def _write(self, state: dict[str, Any], progress: Progress, told: str) -> None:
+        iteration, group = progress.iteration, self._group
+        keep_last = self.trainer.config.checkpoint.keep_last
+        aside = self.folder.aside(iteration)
+        try:
+            group.on_first(lambda: self.folder.begin(iteration))
+            writer = dcp.FileSystemWriter(aside, sync_files=True)
+            dcp.save(state, storage_writer=writer, process_group=group.process_group, no_dist=not dist.is_initialized())
+            sums = {name: value for each in group.together(lambda: self._sums(aside)) for name, value in each.items()}
+            group.on_first(lambda: self.folder.publish(iteration, told, sums, keep_last))
+        except (TrainingError, OSError, RuntimeError, dcp.CheckpointException) as error:
+            if group.rank == 0:
+                self.folder.abandon(iteration)
+            # A full disk may be told in other words: torch's writer of archives has its own.
+            why = f"{_reason(error)}; {_free(self.folder.path)}"
+            raise TrainingError(
+                f"{self.folder.of(iteration)}: not saved ({why}), the latest whole checkpoint is "
+                f"{self.folder.latest() or 'none'} — make room, or correct the folder, and start again"
+            ) from error
+
+    def _sums(self, aside: Path) -> dict[str, str]:
+        """Return the sums of the files that this rank wrote, and rank 0's of all that no rank owns."""
+        mine = [*aside.glob(f"__{self._group.rank}_*"), *(aside.glob(".metadata") if self._group.rank == 0 else ())]
+        return {one.name: checksum(one) for one in mine if one.name not in (PROGRESS, SUMS)}
+
+
+def _free(folder: Path) -> str:
+    there = next((one for one in (folder, *folder.absolute().parents) if one.is_dir()), Path("/"))
+    return f"{shutil.disk_usage(there).free / 1e6:.0f} MB are free there"
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first failure of any rank in one line."""
+    if isinstance(error, dcp.CheckpointException):
+        rank, (failure, _) = min(error.failures.items())
+        return f"rank {rank}: {type(failure).__name__}: {one_line(failure)}"
+    return one_line(error)

@@ -1,0 +1,111 @@
+"""One run at a time saves into a folder: two would write into each other's checkpoints."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TextIO
+
+from ascend_adapt.errors import TrainingError
+from ascend_adapt.native.parallel.host_group import HostGroup
+from ascend_adapt.native.parallel.mesh import Mesh
+
+FILE = ".in-use"
+PATIENCE = 65.0
+"""Seconds in which every host must see what the first rank wrote: NFS may tell of a folder as it was a minute ago."""
+_TAKEN = (errno.EACCES, errno.EAGAIN)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+class SaveLock:
+    """Held by the first rank of the run that saves into ``folder``; it goes with that process, however that ends.
+
+    A POSIX lock, as NFS has it, and as no DataLoader worker inherits it. Its file stays.
+    """
+
+    def __init__(self, folder: str | None, mesh: Mesh) -> None:
+        self._folder = None if folder is None else Path(folder)
+        self._mesh = mesh
+        self._stream: TextIO | None = None
+
+    def __enter__(self) -> list[str]:
+        """Take the lock, which every rank must do; return in words what could not be done.
+
+        Raises:
+            TrainingError: another run has it, nothing can be written there, or it is not one folder of all ranks.
+        """
+        folder = self._folder
+        if folder is None:
+            return []
+        group = HostGroup(self._mesh)
+        holder = f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now().isoformat()}"
+        refusal, told, holder = group.on_first(lambda: (*self._take(folder, holder), holder))
+        if refusal is None:
+            # Not on the first rank: its lock would go with any handle of that file which it closes.
+            seen = group.together(lambda: _wrong_with(folder, holder) if group.rank else None)
+            wrong = next((f"rank {rank} {each}" for rank, each in enumerate(seen) if each is not None), None)
+            if wrong is not None:
+                refusal = (
+                    f"{wrong}, expected one folder that all ranks share — correct --save, or mount it on all hosts"
+                )
+        if refusal is not None:
+            self._release()
+            raise TrainingError(f"{folder}: {refusal}")
+        return told
+
+    def __exit__(self, *_: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def _take(self, folder: Path, holder: str) -> tuple[str | None, list[str]]:
+        told = []
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stream = (folder / FILE).open("a+", encoding="utf-8")
+        except OSError as error:
+            return f"cannot be saved into ({error.strerror}), expected a folder to write to — correct --save", []
+        self._stream = stream
+        try:
+            fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _TAKEN:
+                stream.seek(0)
+                whose = stream.read(200).strip() or "another process"
+                return f"{whose} saves there, expected no other run — end that one, or save elsewhere", []
+            if error.errno not in _NO_LOCKS:
+                return f"cannot be saved into ({error.strerror}), expected a folder to write to — correct --save", []
+            told = [f"warning: {folder}: has no locks, so a second run that saves there is not noticed"]
+        try:
+            stream.truncate(0)
+            os.write(stream.fileno(), holder.encode())
+            os.fsync(stream.fileno())
+        except OSError as error:
+            return f"cannot be saved into ({error.strerror}), expected a folder to write to — make room", []
+        return None, told
+
+
+def _wrong_with(folder: Path, holder: str) -> str | None:
+    """Return in words why this rank cannot save into the folder that ``holder`` has, or None."""
+    until = time.monotonic() + PATIENCE
+    while (wrong := _not_shared(folder, holder)) is not None and time.monotonic() < until:
+        time.sleep(0.5)
+    if wrong is None and not os.access(folder, os.W_OK | os.X_OK):
+        wrong = "cannot write there"
+    return None if wrong is None else f"on {socket.gethostname()} {wrong}"
+
+
+def _not_shared(folder: Path, holder: str) -> str | None:
+    try:
+        seen = (folder / FILE).read_text(encoding="utf-8")
+    except OSError as error:
+        return f"does not see it ({error.strerror})"
+    return None if seen == holder else "sees another"

@@ -1,0 +1,110 @@
+"""The arithmetic of batches: micro x accumulation x data ranks, and how a batch grows."""
+
+from __future__ import annotations
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.config.train_config import Batch, TrainConfig
+
+
+def resolve_batch(data: int, total: int | None, micro: int | None, accumulation: int | None) -> Batch:
+    """Return the batch that two of the three numbers give for ``data`` ranks.
+
+    One alone is enough: accumulation is then 1, as DeepSpeed and GPT-NeoX have it.
+
+    Raises:
+        ConfigError: neither total nor micro, or numbers that do not divide.
+    """
+    for name, value in (("train batch", total), ("micro batch", micro), ("accumulation", accumulation)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name}: {value}, expected at least 1 — correct it")
+    if total is None and micro is None:
+        raise ConfigError("batch: no size is given, expected that of a micro batch or of a whole one — add one")
+    if total is None:
+        total = (micro or 0) * (accumulation or 1) * data
+    if micro is None:
+        micro = _divided(total, data * (accumulation or 1), f"data ranks {data} x accumulation {accumulation or 1}")
+    if accumulation is None:
+        accumulation = _divided(total, micro * data, f"micro batch {micro} x data ranks {data}")
+    if total != micro * accumulation * data:
+        raise ConfigError(
+            f"train batch: {total}, expected micro batch {micro} x accumulation {accumulation} x data ranks {data} = "
+            f"{micro * accumulation * data} — correct one of them"
+        )
+    return Batch(micro, accumulation, total)
+
+
+def _divided(total: int, by: int, what: str) -> int:
+    if total % by:
+        raise ConfigError(f"train batch: {total}, expected a multiple of {what} = {by} — change one of them")
+    return total // by
+
+
+def batch_at(batch: Batch, data: int, consumed_samples: int) -> tuple[int, int]:
+    """Return size and accumulation of the step that begins after ``consumed_samples``, in ``data`` ranks.
+
+    A ramp-up (first, increment, samples) grows by the increment after equal shares of the samples.
+    Source: Megatron-LM@v2.5 megatron/microbatches.py.
+    """
+    if batch.rampup is None:
+        return batch.total, batch.accumulation
+    first, increment, over = batch.rampup
+    steps = (batch.total - first) // increment
+    total = batch.total
+    if steps and over and consumed_samples <= over:
+        total = min(first + int(consumed_samples / (over / steps)) * increment, batch.total)
+    return total, total // (batch.micro * data)
+
+
+def check_rampup(batch: Batch, data: int) -> None:
+    """Check that every size of a growing batch is whole micro batches for each rank.
+
+    Raises:
+        ConfigError: one that is not, or an increment that does not lead to the final size.
+    """
+    if batch.rampup is None:
+        return
+    first, increment, over = batch.rampup
+    step = batch.micro * data
+    if first < 1 or increment < 1 or over < 0 or (batch.total - first) % increment or batch.total < first:
+        raise ConfigError(
+            f"batch ramp-up: from {first} by {increment} to {batch.total}, expected increments that lead there — "
+            "correct them"
+        )
+    for name, value in (("first size", first), ("increment", increment)):
+        if value % step:
+            raise ConfigError(
+                f"batch ramp-up: {name} {value}, expected a multiple of micro batch {batch.micro} x data ranks {data} "
+                f"= {step} — change one of them"
+            )
+
+
+def samples_from(batch: Batch, data: int, consumed_samples: int, iterations: int) -> int:
+    """Return how many samples that many further steps take after ``consumed_samples``."""
+    consumed = consumed_samples
+    while iterations and batch.rampup is not None and consumed <= batch.rampup[2]:
+        consumed += batch_at(batch, data, consumed)[0]
+        iterations -= 1
+    return consumed - consumed_samples + iterations * batch.total
+
+
+def iterations_for(batch: Batch, data: int, samples: int) -> int:
+    """Return the steps that ``samples`` are enough for, the last of them whole.
+
+    Source: Megatron-LM@v2.5 megatron/training.py update_train_iters.
+    """
+    consumed = iterations = 0
+    if batch.rampup is not None:
+        while consumed <= batch.rampup[2] and consumed < samples:
+            consumed += batch_at(batch, data, consumed)[0]
+            iterations += 1
+    return iterations + max(samples - consumed, 0) // batch.total
+
+
+def samples_wanted(config: TrainConfig) -> tuple[int, int, int]:
+    """Return how many samples of train, valid and test the run asks its data for; they decide the order."""
+    train = config.train_samples or config.iterations * config.batch.total
+    if not config.eval_interval:
+        return train, 0, 0
+    evaluations = config.iterations // config.eval_interval + 1
+    each = config.eval_iterations * config.batch.total
+    return train, evaluations * each, each

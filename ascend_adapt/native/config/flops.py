@@ -1,0 +1,54 @@
+"""Floating-point operations of a step: what each upstream prints under its own name, and those of the model.
+
+Sources: paper, arXiv 2104.04473 equation 3, as bigscience Megatron-DeepSpeed@8387ae17 and gpt-neox@ea7aefd8 print it;
+mcore, Megatron-LM@core_v0.9.0 megatron/training/training.py num_floating_point_operations; neox-v2, gpt-neox@9610391a
+megatron/logging.py get_flops, whose attention term is five times the usual one.
+"""
+
+from __future__ import annotations
+
+from ascend_adapt.native.config.memory_estimate import total_parameters
+from ascend_adapt.native.config.train_config import TrainConfig
+
+# Dense half-precision operations a second in the maker's data sheet; no sheet of an Ascend device was at hand.
+_PEAK = {"A100": 312e12, "H100": 989e12, "H100 PCIe": 756e12, "H200": 989e12}
+
+
+def model_flops(config: TrainConfig, samples: int) -> float:
+    """Return the operations that a step of ``samples`` needs: every product forward once and backward twice.
+
+    Recomputation is not counted, and attention as if nothing were masked, as upstreams do.
+    """
+    model, length = config.model, config.data.seq_length
+    hidden, ratio = model.hidden_size, model.head_dim * model.num_heads / model.hidden_size
+    attention = (1 + model.num_query_groups / model.num_heads + length / hidden) * ratio
+    mlp = model.ffn_hidden_size / hidden * (1.5 if model.gated else 1.0)
+    logits = model.padded_vocab_size / (2 * model.num_layers * hidden)
+    return 12 * samples * length * model.num_layers * hidden**2 * (attention + mlp + logits)
+
+
+def dialect_flops(config: TrainConfig, samples: int) -> float:
+    """Return what the dialect counts for a step of ``samples``."""
+    kind = config.logging.flops
+    if kind == "mcore":
+        return model_flops(config, samples)
+    if kind == "neox-v2":
+        return _neox_v2(config, samples)
+    model, length = config.model, config.data.seq_length
+    passes = 4 if config.parallel.recompute == "full" else 3
+    share = 1 + length / (6 * model.hidden_size)
+    logits = model.padded_vocab_size / (16 * model.num_layers * model.hidden_size)
+    factor = 32 if model.gated else 24
+    return factor * passes * samples * length * model.num_layers * model.hidden_size**2 * (share + logits)
+
+
+def _neox_v2(config: TrainConfig, samples: int) -> float:
+    model, length = config.model, config.data.seq_length
+    attention = 60 * length * model.hidden_size * model.num_layers
+    return float(samples * length * (6 * total_parameters(model) + attention))
+
+
+def peak_flops(device_name: str) -> float | None:
+    """Return what the maker states for a device of this name, or None where that is not known here."""
+    found = [kind for kind in _PEAK if kind in device_name]
+    return _PEAK[max(found, key=len)] if found else None

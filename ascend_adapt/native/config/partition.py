@@ -1,0 +1,43 @@
+"""How layers are cut into stages, and an embedding table over tensor ranks."""
+
+from __future__ import annotations
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.config.checks import at_least, divides
+
+
+def even_stages(num_layers: int, pipeline: int, virtual_stages: int = 1) -> tuple[int, ...]:
+    """Return the layers of each stage where all have as many, as Megatron cuts a model.
+
+    Raises:
+        ConfigError: the layers cannot be divided so.
+    """
+    at_least("virtual stages", virtual_stages, 1)
+    stages = pipeline * virtual_stages
+    divides("num_layers", num_layers, "pipeline stages", stages)
+    return (num_layers // stages,) * stages
+
+
+def balanced_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
+    """Return the layers of each stage, the first ones one more where they do not divide.
+
+    So does DeepSpeed 0.19.8 runtime/utils.py partition_balanced with one weight for each layer.
+
+    Raises:
+        ConfigError: more stages than layers.
+    """
+    if num_layers < pipeline:
+        raise ConfigError(f"num_layers: {num_layers}, expected at least one for each of {pipeline} stages — add layers")
+    each, more = divmod(num_layers, pipeline)
+    return (each + 1,) * more + (each,) * (pipeline - more)
+
+
+def padded(vocab_size: int, multiple: int, tensor: int) -> int:
+    """Return the rows of an embedding table: the vocabulary, up to a multiple of ``multiple`` * ``tensor``.
+
+    Raises:
+        ConfigError: a multiple below 1.
+    """
+    at_least("multiple of the padded vocabulary", multiple, 1)
+    step = multiple * tensor
+    return -(-vocab_size // step) * step

@@ -1,0 +1,59 @@
+"""Which steps of which ranks a profiler looks at."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.config.checks import at_least
+
+MOST_STEPS = 20
+"""A trace grows by each of them: a few MB of a small model, a hundred of a large one with many micro batches."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Iterations ``first`` to ``last``, numbered as in the log, on ``ranks``; ``first`` 0: none."""
+
+    first: int = 0
+    last: int = 0
+    ranks: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        if self.first == self.last == 0:
+            return
+        at_least("profile: first step", self.first, 1)
+        at_least("profile: last step", self.last, self.first)
+        if self.last - self.first >= MOST_STEPS:
+            raise ConfigError(
+                f"profile: {self.last - self.first + 1} steps, expected at most {MOST_STEPS} — a trace grows by each; "
+                "choose fewer"
+            )
+        if not self.ranks:
+            raise ConfigError("profile: no ranks, expected at least one — name them, such as 0")
+        for rank in self.ranks:
+            at_least("profile: rank", rank, 0)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any step is looked at."""
+        return self.first > 0
+
+
+def read_profile(steps: str, ranks: str = "0") -> Profile:
+    """Return what "10" or "10-12", and "0" or "0,4-7", ask for.
+
+    Raises:
+        ConfigError: they cannot be meant.
+    """
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", steps)
+    if found is None or int(found[1]) == 0:
+        raise ConfigError(f"--profile: {steps!r}, expected a step or first-last, from 1 on — such as 20-22")
+    chosen: list[int] = []
+    for word in ranks.split(","):
+        span = re.fullmatch(r"(\d+)(?:-(\d+))?", word.strip())
+        if span is None:
+            raise ConfigError(f"--profile-ranks: {ranks!r}, expected ranks and spans of them — such as 0,4-7")
+        chosen += range(int(span[1]), int(span[2] or span[1]) + 1)
+    return Profile(int(found[1]), int(found[2] or found[1]), tuple(dict.fromkeys(chosen)))

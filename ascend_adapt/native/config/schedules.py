@@ -1,0 +1,114 @@
+"""Learning rate and weight decay by progress, as each dialect computes them; pure functions.
+
+``progress`` counts samples or iterations, as the schedule's unit says, and is that before the step: the first step has
+0. A step that is skipped for an overflow does not count. Sources:
+
+- megatron: Megatron-LM@v2.5 megatron/learning_rates.py, Megatron-LM@core_v0.9.0 and @d98e8a64
+  megatron/core/optimizer_param_scheduler.py; the later ones add to the earlier.
+- neox-v2: EleutherAI/gpt-neox@9610391a megatron/learning_rates.py; neox: @ea7aefd8, where it differs throughout.
+- oneflow: OneFlow's CosineScheduler with a linear warm-up, oneflow@v0.3.5 learning_rate_schedule_kernel_util.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ascend_adapt.native.config.train_config import Schedule
+
+
+def learning_rate(schedule: Schedule, progress: float) -> float:
+    """Return the learning rate of the step that begins at ``progress``."""
+    return _DIALECTS[schedule.dialect](schedule, progress)
+
+
+def weight_decay(schedule: Schedule, constant: float, progress: float) -> float:
+    """Return the weight decay of that step: ``constant``, unless the schedule raises it over the decay.
+
+    Source: Megatron-LM@core_v0.9.0 megatron/core/optimizer_param_scheduler.py get_wd.
+    """
+    start, end = schedule.start_weight_decay, schedule.end_weight_decay
+    if start is None or end is None or schedule.weight_decay_style == "constant":
+        return constant
+    if progress > schedule.weight_decay_over:
+        return end
+    ratio = progress / schedule.weight_decay_over
+    share = ratio if schedule.weight_decay_style == "linear" else 0.5 * (math.cos(math.pi * (1 - ratio)) + 1)
+    return start + share * (end - start)
+
+
+def _megatron(schedule: Schedule, progress: float) -> float:
+    lr, least, warmup, decay = schedule.lr, schedule.min_lr, schedule.warmup, schedule.decay
+    if warmup > 0 and progress <= warmup:
+        return schedule.init_lr + (lr - schedule.init_lr) * progress / warmup
+    if schedule.style == "constant":
+        return lr
+    if progress > decay:
+        return least
+    if schedule.style == "inverse-square-root":
+        return max(least, lr * math.sqrt(max(warmup, 1)) / math.sqrt(max(progress, 1)))
+    if schedule.style == "WSD":
+        share = _warmup_stable_decay(schedule, progress)
+    else:
+        ratio = (progress - warmup) / (decay - warmup)
+        share = 1 - ratio if schedule.style == "linear" else 0.5 * (math.cos(math.pi * ratio) + 1)
+    return least + share * (lr - least)
+
+
+def _warmup_stable_decay(schedule: Schedule, progress: float) -> float:
+    begin = schedule.decay - schedule.wsd_decay
+    if progress <= begin:
+        return 1.0
+    ratio = (progress - begin) / schedule.wsd_decay
+    shares = {
+        "linear": 1 - ratio,
+        "cosine": 0.5 * (math.cos(math.pi * ratio) + 1),
+        "exponential": 2 * math.pow(0.5, ratio) - 1,
+        "minus_sqrt": 1 - math.sqrt(ratio),
+    }
+    return shares[schedule.wsd_style]
+
+
+def _neox_v2(schedule: Schedule, progress: float) -> float:
+    lr, warmup, decay = schedule.lr, schedule.warmup, schedule.decay
+    # The end of the warm-up is taken off twice, so the rate stays where it is for the last part of a run.
+    number = min(progress, decay - warmup)
+    if warmup > 0 and progress <= warmup:
+        return lr * number / warmup
+    ratio = (number - warmup) / decay
+    return max(_neox_share(schedule.style, ratio) * lr, schedule.min_lr)
+
+
+def _neox(schedule: Schedule, progress: float) -> float:
+    lr, least, warmup = schedule.lr, schedule.min_lr, schedule.warmup
+    if warmup > 0 and progress <= warmup:
+        return lr * max(1, progress) / warmup
+    ratio = (progress - warmup) / (schedule.decay - warmup)
+    if schedule.style == "cosine":
+        return max(least + (lr - least) * _neox_share("cosine", ratio), least)
+    return max(_neox_share(schedule.style, ratio) * lr, least)
+
+
+def _neox_share(style: str, ratio: float) -> float:
+    if style == "linear":
+        return 1 - ratio
+    if style == "cosine":
+        return 0.5 * (math.cos(math.pi * ratio) + 1)
+    return math.exp(-0.693 * ratio) if style == "exponential" else 1.0
+
+
+def _oneflow(schedule: Schedule, progress: float) -> float:
+    lr, warmup, decay = schedule.lr, schedule.warmup, schedule.decay
+    if progress < warmup:
+        return lr * progress / warmup
+    least = schedule.min_lr / lr if lr else 0.0
+    share = 0.5 * (1 + math.cos(math.pi * min(progress, decay) / decay))
+    return lr * ((1 - least) * share + least)
+
+
+_DIALECTS: dict[str, Callable[[Schedule, float], float]] = {
+    "megatron": _megatron,
+    "neox-v2": _neox_v2,
+    "neox": _neox,
+    "oneflow": _oneflow,
+}

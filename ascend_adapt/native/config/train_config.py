@@ -1,0 +1,373 @@
+"""One training run as data, whatever dialect it was written in: frozen, validated, and importable without torch.
+
+A dialect is translated into this once, in ``ascend_adapt.recipes``. Nothing here is None because it was left out: a
+recipe fills in its dialect's own defaults, so two runs with equal configurations train alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.config.checks import at_least, check_split, divides, one_of
+from ascend_adapt.native.config.model_config import Init as Init
+from ascend_adapt.native.config.model_config import Model as Model
+from ascend_adapt.native.config.profile_config import Profile as Profile
+
+RECOMPUTE = ("none", "full", "selective")
+OPTIMIZERS = ("adam", "adamw", "sgd")
+DECAYED = ("matrices", "not_bias_or_norm")
+SCHEDULES = ("megatron", "neox-v2", "neox", "oneflow")
+DECAY_STYLES = ("constant", "linear", "cosine", "exponential", "inverse-square-root", "WSD")
+WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
+DTYPES = ("fp32", "fp16", "bf16")
+LOG_FORMATS = ("megatron", "bigscience", "deepspeed", "mcore", "neox", "glm", "oneflow", "json")
+LOSS_MEANS = ("micro_batches", "tokens")
+FLOPS = ("paper", "mcore", "neox-v2")
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Ranks along each axis; tensor is the innermost, then data, then pipeline (a rank is (pp * dp + d) * tp + t).
+
+    ``stages`` is how many layers each stage has, in model order: pipeline * virtual_stages numbers; stage s lives on
+    pipeline rank s % pipeline. ``recompute_layers`` is how many layers share one stored activation.
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    virtual_stages: int = 1
+    stages: tuple[int, ...] = ()
+    sequence: bool = False
+    zero_stage: int = 0
+    offload_optimizer: bool = False
+    offload_parameters: bool = False
+    recompute: str = "none"
+    recompute_layers: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("tensor", "pipeline", "data", "virtual_stages", "recompute_layers"):
+            at_least(name, getattr(self, name), 1)
+        one_of("recompute", self.recompute, RECOMPUTE)
+        one_of("zero_stage", self.zero_stage, (0, 1, 2, 3))
+        if self.virtual_stages > 1 and self.pipeline < 2:
+            raise ConfigError(
+                f"virtual_stages: {self.virtual_stages} on {self.pipeline} pipeline rank, expected at least 2 ranks — "
+                "raise the pipeline size or leave the virtual stages out"
+            )
+        if self.zero_stage > 1 and self.pipeline > 1:
+            raise ConfigError(
+                f"zero_stage: {self.zero_stage} with {self.pipeline} pipeline stages, expected stage 0 or 1 — "
+                "a pipeline keeps its gradients whole until the last micro batch; lower the stage or use no pipeline"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole run."""
+        return self.tensor * self.pipeline * self.data
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of one step: ``total`` = micro * accumulation * data ranks.
+
+    ``rampup`` is (first global size, increment, samples over which it grows), or None. While it grows, accumulation is
+    what the size of the step makes it.
+    """
+
+    micro: int
+    accumulation: int
+    total: int
+    rampup: tuple[int, int, int] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("micro", "accumulation", "total"):
+            at_least(f"{name} batch", getattr(self, name), 1)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Adam (``decoupled`` decay is AdamW's) or SGD; ``decayed`` says which weights decay.
+
+    ``matrices``: all but biases and one-dimensional weights (Megatron). ``not_bias_or_norm``: all but biases and the
+    weights of norms (GPT-NeoX and OneFlow; the same tensors in these models).
+    """
+
+    kind: str = "adam"
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    momentum: float = 0.9
+    weight_decay: float = 0.01
+    decoupled: bool = True
+    decayed: str = "matrices"
+    clip_grad: float = 1.0
+
+    def __post_init__(self) -> None:
+        one_of("optimizer", self.kind, OPTIMIZERS)
+        one_of("decayed", self.decayed, DECAYED)
+        for name, beta in zip(("first beta", "second beta"), self.betas, strict=True):
+            if not 0 <= beta < 1:
+                raise ConfigError(f"{name} of Adam: {beta}, expected at least 0 and below 1 — correct it")
+        if self.clip_grad != math.inf:
+            at_least("clip_grad", self.clip_grad, 0)
+        at_least("eps of Adam", self.eps, 0)
+        at_least("weight_decay", self.weight_decay, 0)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rate by progress; ``native.schedules`` computes it as ``dialect`` does.
+
+    ``warmup`` and ``decay`` are counted in ``unit`` ("samples" or "iterations"), warmup may be fractional. Weight decay
+    goes from ``start_weight_decay`` to ``end_weight_decay`` over ``weight_decay_over``, if they are given.
+    A run that goes on from a checkpoint takes up its progress there, in this schedule.
+    """
+
+    dialect: str
+    lr: float
+    min_lr: float = 0.0
+    style: str = "linear"
+    unit: str = "samples"
+    warmup: float = 0.0
+    decay: float = 0.0
+    init_lr: float = 0.0
+    wsd_style: str = "exponential"
+    wsd_decay: float = 0.0
+    start_weight_decay: float | None = None
+    end_weight_decay: float | None = None
+    weight_decay_style: str = "constant"
+    weight_decay_over: float = 0.0
+
+    def __post_init__(self) -> None:
+        one_of("schedule", self.dialect, SCHEDULES)
+        one_of("decay style", self.style, DECAY_STYLES)
+        one_of("WSD style", self.wsd_style, WSD_STYLES)
+        one_of("unit", self.unit, ("samples", "iterations"))
+        at_least("lr", self.lr, 0)
+        at_least("min_lr", self.min_lr, 0)
+        at_least("warmup", self.warmup, 0)
+        if self.min_lr > self.lr:
+            raise ConfigError(f"min_lr: {self.min_lr}, expected at most lr = {self.lr} — lower it")
+        one_of("weight decay style", self.weight_decay_style, ("constant", "linear", "cosine"))
+        if self.decay <= 0:
+            raise ConfigError(f"decay length: {self.decay:g} {self.unit}, expected above 0 — name the iterations")
+        if self.warmup >= self.decay and self.style != "constant":
+            raise ConfigError(
+                f"warmup: {self.warmup:g} {self.unit}, expected below the decay length {self.decay:g} — shorten it"
+            )
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """fp16's loss scale; ``fixed`` is a number, or None for a scale that moves.
+
+    ``rule`` says whose: after ``hysteresis`` overflows Megatron halves at each further one until the scale has grown,
+    DeepSpeed halves at each; both grow it after ``window`` good steps. A skipped step does not advance the schedule.
+    """
+
+    fixed: float | None = None
+    initial: float = 2.0**32
+    minimum: float = 1.0
+    window: int = 1000
+    hysteresis: int = 2
+    rule: str = "megatron"
+
+    def __post_init__(self) -> None:
+        one_of("loss scale rule", self.rule, ("megatron", "deepspeed"))
+        for name, value in (("initial", self.initial), ("fixed", self.fixed)):
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name} loss scale: {value}, expected above 0, and a number — correct it")
+        at_least("loss scale window", self.window, 1)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """``dtype`` of weights and activations; masters and optimizer states are fp32; ``reduce`` is the gradients'.
+
+    One of 16 bits is never rounded to the other: bf16's gradients overflow in fp16, fp16's would lose three bits.
+    """
+
+    dtype: str = "fp32"
+    reduce: str = "fp32"
+    loss_scale: LossScale = field(default_factory=LossScale)
+
+    def __post_init__(self) -> None:
+        one_of("dtype", self.dtype, DTYPES)
+        one_of("reduce", self.reduce, DTYPES)
+        if {self.dtype, self.reduce} == {"fp16", "bf16"}:
+            raise ConfigError(f"reduce: {self.reduce!r}, expected 'fp32' or {self.dtype!r} — choose one of them")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Token files and the order they are read in.
+
+    ``train``, ``valid`` and ``test`` are prefixes, or weights and prefixes in turn; with ``valid`` and ``test`` empty
+    ``split`` cuts ``train``. ``order`` is a dialect of ``ascend_adapt.data``. ``eod`` is the id that ends a document,
+    needed only by the three masks.
+    """
+
+    train: tuple[str, ...]
+    seq_length: int
+    valid: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    split: str = "969,30,1"
+    order: str = "megatron-v2"
+    sampler: str = "single"
+    seed: int = 1234
+    num_workers: int = 2
+    eod: int | None = None
+    reset_position_ids: bool = False
+    reset_attention_mask: bool = False
+    eod_mask_loss: bool = False
+    weight_by_documents: float | None = None
+    drop_last_partial_validation: bool = True
+    tokenizer_type: str = "GPT2BPETokenizer"
+    vocab_file: str | None = None
+    merge_file: str | None = None
+    cache: str | None = None
+
+    def __post_init__(self) -> None:
+        at_least("seq_length", self.seq_length, 1)
+        at_least("num_workers", self.num_workers, 0)
+        one_of("sampler", self.sampler, ("single", "cyclic"))
+        at_least("seed", self.seed, 0)
+        if not (self.valid or self.test):
+            check_split(self.split)
+
+
+@dataclass(frozen=True)
+class Logging:
+    """What is told of the run; ``interval`` in iterations.
+
+    ``loss_mean``: whether micro batches count alike in the loss that is told, or by their tokens that count. The
+    gradient is always that of the mean over micro batches.
+    """
+
+    format: str = "megatron"
+    interval: int = 100
+    flops: str = "paper"
+    loss_mean: str = "micro_batches"
+    tensorboard: str | None = None
+    tensorboard_interval: int = 1
+    wandb_project: str | None = None
+    wandb_name: str | None = None
+    wandb_group: str | None = None
+    wandb_entity: str | None = None
+    log_params_norm: bool = False
+    log_num_zeros: bool = False
+    table: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("log format", self.format, LOG_FORMATS)
+        one_of("flops", self.flops, FLOPS)
+        one_of("loss mean", self.loss_mean, LOSS_MEANS)
+        at_least("log interval", self.interval, 1)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where weights come from and go to; saved every ``interval`` iterations (0: at the end only), and at ``steps``.
+
+    ``asynchronous``: a copy in host memory is written while training goes on. ``keep_last``: older ones are removed.
+    """
+
+    save: str | None = None
+    load: str | None = None
+    interval: int = 0
+    steps: tuple[int, ...] = ()
+    at_end: bool = True
+    finetune: bool = False
+    load_optimizer: bool = True
+    load_rng: bool = True
+    save_optimizer: bool = True
+    save_rng: bool = True
+    keep_last: int | None = None
+    asynchronous: bool = True
+
+    def __post_init__(self) -> None:
+        at_least("save interval", self.interval, 0)
+        if self.keep_last is not None:
+            at_least("checkpoints to keep", self.keep_last, 1)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One run. ``eval_interval`` 0 evaluates never; ``exit_interval`` stops after a save, None does not.
+
+    ``exit_signals``: SIGUSR1, SIGUSR2, after which it saves and ends; otherwise it saves and continues.
+    ``compile``: torch.compile makes code of the blocks, for this device.
+    """
+
+    dialect: str
+    model: Model
+    parallel: Parallel
+    batch: Batch
+    optimizer: Optimizer
+    schedule: Schedule
+    precision: Precision
+    data: Data
+    logging: Logging
+    checkpoint: Checkpoint
+    iterations: int
+    train_samples: int | None = None
+    eval_interval: int = 1000
+    eval_iterations: int = 100
+    exit_interval: int | None = None
+    exit_duration_minutes: float | None = None
+    exit_signals: tuple[str, ...] = ()
+    seed: int = 1234
+    compile: bool = False
+    profile: Profile = field(default_factory=Profile)
+
+    def __post_init__(self) -> None:
+        model, parallel, batch = self.model, self.parallel, self.batch
+        for name in ("iterations", "eval_interval", "eval_iterations", "seed"):
+            at_least(name, getattr(self, name), 0)
+        for name, value in (
+            ("num_heads", model.num_heads),
+            ("hidden_size", model.hidden_size),
+            ("ffn_hidden_size", model.ffn_hidden_size),
+            ("padded_vocab_size", model.padded_vocab_size),
+        ):
+            divides(name, value, "tensor parallel size", parallel.tensor)
+        groups, tensor = model.num_query_groups, parallel.tensor
+        if groups % tensor:
+            raise ConfigError(
+                f"num_query_groups: {groups}, expected a multiple of tensor parallel size {tensor} — change one of them"
+            )
+        if parallel.sequence:
+            divides("seq_length", self.data.seq_length, "tensor parallel size (sequence parallel)", tensor)
+        if len(parallel.stages) != parallel.pipeline * parallel.virtual_stages:
+            raise ConfigError(
+                f"stages: {len(parallel.stages)}, expected {parallel.pipeline} pipeline ranks x "
+                f"{parallel.virtual_stages} virtual stages — give each its number of layers"
+            )
+        if sum(parallel.stages) != model.num_layers:
+            raise ConfigError(
+                f"stages: {sum(parallel.stages)} layers in all, expected {model.num_layers} — correct {parallel.stages}"
+            )
+        if self.profile.first > self.iterations:
+            raise ConfigError(
+                f"profile: iteration {self.profile.first}, expected at most {self.iterations}, the run's last — name "
+                "earlier ones"
+            )
+        for rank in self.profile.ranks if self.profile.is_on else ():
+            if rank >= parallel.world_size:
+                raise ConfigError(
+                    f"profile: rank {rank}, expected below {parallel.world_size}, the ranks there are — name others"
+                )
+        if batch.total != batch.micro * batch.accumulation * parallel.data:
+            raise ConfigError(
+                f"batch: {batch.total}, expected micro {batch.micro} x accumulation {batch.accumulation} x data ranks "
+                f"{parallel.data} = {batch.micro * batch.accumulation * parallel.data} — correct one of them"
+            )
+        if parallel.virtual_stages > 1:
+            divides("accumulation", batch.accumulation, "pipeline size (virtual stages)", parallel.pipeline)
+        if model.positions == "learned" and self.data.seq_length > model.max_positions:
+            raise ConfigError(
+                f"seq_length: {self.data.seq_length}, expected at most max_positions = {model.max_positions} — "
+                "raise the positions or shorten the samples"
+            )

@@ -1,0 +1,70 @@
+"""A configuration as plain data, as config.yaml has it, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.config import train_config as parts
+from ascend_adapt.native.config.train_config import TrainConfig
+
+_PARTS = {
+    name: getattr(parts, name)
+    for name in (
+        *("Batch", "Checkpoint", "Data", "Init", "Logging", "LossScale", "Model", "Optimizer", "Parallel", "Precision"),
+        *("Profile", "Schedule"),
+    )
+}
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Return the configuration as plain data."""
+    plain: dict[str, Any] = _plain(dataclasses.asdict(config))
+    return plain
+
+
+def from_dict(data: dict[str, Any]) -> TrainConfig:
+    """Return the configuration that ``to_dict`` gave.
+
+    Raises:
+        ConfigError: a name that is unknown or missing, or a value that does not fit.
+    """
+    config: TrainConfig = _built(TrainConfig, data, "config")
+    return config
+
+
+def _built(kind: type, data: Any, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where}: {data!r}, expected names and values — write it as config.yaml has it")
+    fields = {one.name: str(one.type) for one in dataclasses.fields(kind)}
+    unknown = sorted(set(data) - set(fields))
+    if unknown:
+        raise ConfigError(f"{where}: unknown {', '.join(unknown)}, expected {', '.join(fields)} — correct the names")
+    values = {}
+    for name, value in data.items():
+        if fields[name] in _PARTS:
+            values[name] = _built(_PARTS[fields[name]], value, f"{where}.{name}")
+            continue
+        values[name] = tuple(value) if isinstance(value, list) else value
+        _check_type(f"{where}.{name}", values[name], fields[name])
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}, expected every name without a default — add it") from error
+
+
+def _check_type(where: str, value: Any, stated: str) -> None:
+    kinds = {word for word in ("bool", "int", "float", "str", "tuple", "None") if re.search(rf"\b{word}\b", stated)}
+    if stated.startswith("tuple"):
+        kinds = {"tuple"} | (kinds & {"None"})
+    found = "None" if value is None else type(value).__name__
+    if found not in kinds and not (found == "int" and "float" in kinds):
+        raise ConfigError(f"{where}: {value!r}, expected {stated} — correct it")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (tuple, list)) else value

@@ -1,0 +1,1 @@
+"""What a native run logs: metrics, log formats, stragglers, anomalies, profiles."""

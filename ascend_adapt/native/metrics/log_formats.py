@@ -1,0 +1,238 @@
+"""The lines a run prints, letter by letter those of each upstream, so that what reads upstream's logs reads these.
+
+Sources: Megatron-LM@v2.5 megatron/training.py and @core_v0.9.0 megatron/training/training.py training_log; bigscience
+Megatron-DeepSpeed@8387ae17 and deepspeedai Megatron-DeepSpeed@4efb479d megatron/training.py; gpt-neox@9610391a
+megatron/logging.py; THUDM/GLM@4f61ed7 pretrain_glm.py; OneFlow-Benchmark@de4698a7 oneflow_gpt/util.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ascend_adapt.native.config.train_config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What is told at a logged iteration: the last step's values, and means over the steps since the line before.
+
+    ``lm_loss`` is the mean of the steps that were not skipped, None without one. ``seconds`` is that of an iteration,
+    ``tflops`` what the dialect counts a device and second, in 1e12.
+    """
+
+    iteration: int
+    consumed_samples: int
+    steps: int
+    seconds: float
+    samples: int
+    learning_rate: float
+    lm_loss: float | None
+    grad_norm: float
+    loss_scale: float
+    skipped: int
+    nan: int
+    samples_per_s: float
+    tokens_per_s: float
+    tflops: float
+    model_tflops: float
+    mfu: float | None
+    num_zeros: float | None = None
+    params_norm: float | None = None
+    ranks: Mapping[str, Any] | None = None
+    """Seconds of parts of a step, least, median and most of the ranks, and the slowest; None of one rank."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what metrics.jsonl keeps of it."""
+        names = (
+            "iteration consumed_samples lm_loss learning_rate grad_norm loss_scale skipped nan samples_per_s "
+            "tokens_per_s tflops model_tflops mfu num_zeros params_norm ranks"
+        )
+        optional = ("num_zeros", "params_norm", "ranks")
+        values = {name: getattr(self, name) for name in names.split()}
+        return {name: value for name, value in values.items() if value is not None or name not in optional}
+
+
+def step_lines(config: TrainConfig, told: Interval, *, first: bool) -> list[str]:
+    """Return the lines of a logged iteration; a table has a head before its ``first``."""
+    return _STEP[config.logging.format](config, told, first)
+
+
+def evaluation_lines(config: TrainConfig, iteration: int, part: str, loss: float) -> list[str]:
+    """Return the lines of an evaluation: ``part`` is "valid" while training, "test" at its end."""
+    ppl = math.exp(min(20, loss))
+    style = config.logging.format
+    if style == "json":
+        return [json.dumps({"iteration": iteration, "part": part, "lm_loss": loss, "lm_loss_ppl": ppl})]
+    if style == "neox":
+        name = "test" if part == "test" else "validation"
+        where = "the end of training for test data" if part == "test" else f"iteration {iteration}"
+        line = f" {name} results at {where} | lm_loss value: {loss:.6E} | lm_loss_ppl value: {ppl:.6E} | "
+    else:
+        where = "the end of training for test data" if part == "test" else f"iteration {iteration}"
+        lead = "" if style in ("bigscience", "deepspeed") else " "
+        line = f"{lead}validation loss at {where} | lm loss value: {loss:.6E} | lm loss PPL: {ppl:.6E} | "
+    rule = "-" * (len(line) + 1)
+    return [rule, line, rule]
+
+
+def _of_megatron(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+    parts = [
+        f" iteration {told.iteration:8d}/{config.iterations:8d}",
+        f" consumed samples: {told.consumed_samples:12d}",
+        f" elapsed time per iteration (ms): {told.seconds * 1000.0:.1f}",
+        f" learning rate: {told.learning_rate:.3E}",
+        f" global batch size: {told.samples:5d}",
+        *_loss(told),
+        f" loss scale: {told.loss_scale:.1f}",
+        *_norms(told),
+        *_counts(told),
+    ]
+    return [_joined(parts)]
+
+
+def _of_mcore(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+    parts = [
+        f" [{time.strftime('%Y-%m-%d %H:%M:%S')}] iteration {told.iteration:8d}/{config.iterations:8d}",
+        f" consumed samples: {told.consumed_samples:12d}",
+        f" elapsed time per iteration (ms): {told.seconds * 1000.0:.1f}",
+        f" throughput per GPU (TFLOP/s/GPU): {told.tflops:.1f}",
+        f" learning rate: {told.learning_rate:.6E}",
+        f" global batch size: {told.samples:5d}",
+        *_loss(told),
+        f" loss scale: {told.loss_scale:.1f}",
+        *_norms(told),
+        *_counts(told),
+    ]
+    return [_joined(parts)]
+
+
+def _of_bigscience(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+    parts = [
+        *_with_tokens(config, told),
+        f" elapsed time per iteration (s): {told.seconds:.2f}",
+        f" learning rate: {told.learning_rate:.3E}",
+        f" global batch size: {told.samples:5d}",
+        *_loss(told),
+        *([f" loss scale: {told.loss_scale:.1f}"] if config.precision.dtype == "fp16" else []),
+        *_norms(told),
+        *_counts(told),
+        f" samples per second: {told.samples_per_s:.3f}",
+        f" TFLOPs: {told.tflops:.2f}",
+    ]
+    return [_joined(parts)]
+
+
+def _of_deepspeed(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+    parts = [
+        *_with_tokens(config, told),
+        f" elapsed time per iteration (ms): {told.seconds * 1000.0:.1f}",
+        f" learning rate: {told.learning_rate:.3E}",
+        f" global batch size: {told.samples:5d}",
+        *_loss(told),
+        f" loss scale: {told.loss_scale:.1f}",
+        *_norms(told),
+        f" actual seqlen: {config.data.seq_length:5d}",
+        *_counts(told),
+        f" samples per second: {told.samples_per_s:.3f}",
+        f" tokens per gpu per second (tgs): {told.tokens_per_s / config.parallel.world_size:.3f}",
+        f" TFLOPs: {told.tflops:.2f}",
+    ]
+    return [_joined(parts)]
+
+
+def _of_neox(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+    parts = [
+        f" samples/sec: {told.samples_per_s:.3f}",
+        f" iteration {told.iteration:8d}/{config.iterations:8d}",
+        f" elapsed time per iteration (ms): {told.seconds * 1000.0:.1f}",
+        f" learning rate: {told.learning_rate:.3E}",
+        f" approx flops per GPU: {_human_readable(told.tflops * 1e12)}",
+        f" lm_loss: {told.lm_loss or 0.0:.6E}",
+        *([f" loss scale: {told.loss_scale:.1f}"] if config.precision.dtype == "fp16" else []),
+        *_counts(told),
+    ]
+    return [_joined(parts)]
+
+
+def _of_glm(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+    parts = [
+        f" iteration {told.iteration:8d}/{config.iterations:8d}",
+        f" elapsed time per iteration (ms): {told.seconds * 1000.0:.1f}",
+        f" learning rate {told.learning_rate:.3E}",
+        f" lm loss {told.lm_loss or 0.0:.6E}",
+        f" loss scale {told.loss_scale:.1f}",
+    ]
+    return [_joined(parts)]
+
+
+def _of_oneflow(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+    micro_batches = told.consumed_samples // (config.batch.micro * config.parallel.data)
+    values = (told.iteration, micro_batches, told.consumed_samples)
+    measures = (told.samples_per_s, told.seconds, told.lm_loss or 0.0)
+    if not config.logging.table:
+        names = ("step", "micro_batches", "samples"), ("throughput", "latency", "loss")
+        whole = "".join(f"{name}={value}," for name, value in zip(names[0], values, strict=True))
+        return [whole + "".join(f"{name}={value:.5f}," for name, value in zip(names[1], measures, strict=True))]
+    columns = (("step", 8), ("micro_batches", 15), ("samples", 15), ("throughput", 10), ("latency", 10), ("loss", 10))
+    head = [
+        "".join(f"| {name.ljust(width)} " for name, width in columns) + "|",
+        "".join(f"| {'-' * width} " for _, width in columns) + "|",
+    ]
+    cells = [*(str(value) for value in values), *(f"{value:.5f}" for value in measures)]
+    row = "".join(f"| {cell.ljust(width)} " for cell, (_, width) in zip(cells, columns, strict=True)) + "|"
+    return [*head, row] if first else [row]
+
+
+def _of_json(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+    return [json.dumps(told.to_json())]
+
+
+def _with_tokens(config: TrainConfig, told: Interval) -> list[str]:
+    return [
+        f" iteration {told.iteration:8d}/{config.iterations:8d}",
+        f" consumed samples: {told.consumed_samples:12d}",
+        f" consumed tokens: {told.consumed_samples * config.data.seq_length:12d}",
+    ]
+
+
+def _loss(told: Interval) -> list[str]:
+    return [f" lm loss: {told.lm_loss:.6E}"] if told.lm_loss is not None and told.lm_loss > 0 else []
+
+
+def _norms(told: Interval) -> list[str]:
+    zeros = [] if told.num_zeros is None else [f" num zeros: {told.num_zeros:.1f}"]
+    params = [] if told.params_norm is None else [f" params norm: {told.params_norm:.3f}"]
+    return [f" grad norm: {told.grad_norm:.3f}", *zeros, *params]
+
+
+def _counts(told: Interval) -> list[str]:
+    return [f" number of skipped iterations: {told.skipped:3d}", f" number of nan iterations: {told.nan:3d}"]
+
+
+def _joined(parts: list[str]) -> str:
+    return " |".join(parts) + " |"
+
+
+def _human_readable(flops: float) -> str:
+    for unit in ("", "KFLOPS", "MFLOPS", "GFLOPS", "TFLOPS", "PFLOPS", "EFLOPS"):
+        if abs(flops) < 1000.0:
+            return f"{flops:3.1f}{unit}"
+        flops /= 1000.0
+    return f"{flops:.1f}ZFLOPS"
+
+
+_STEP: dict[str, Callable[[TrainConfig, Interval, bool], list[str]]] = {
+    "megatron": _of_megatron,
+    "mcore": _of_mcore,
+    "bigscience": _of_bigscience,
+    "deepspeed": _of_deepspeed,
+    "neox": _of_neox,
+    "glm": _of_glm,
+    "oneflow": _of_oneflow,
+    "json": _of_json,
+}

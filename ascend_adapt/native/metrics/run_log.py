@@ -1,0 +1,220 @@
+"""Tell of a run: lines on the terminal, metrics.jsonl and evaluations.jsonl, TensorBoard, Weights & Biases."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TextIO
+
+from ascend_adapt.errors import one_line
+from ascend_adapt.native.config.flops import dialect_flops, model_flops, peak_flops
+from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.native.config.yaml_file import to_dict
+from ascend_adapt.native.metrics.log_formats import Interval, evaluation_lines, step_lines
+from ascend_adapt.native.metrics.progress_pipe import Progress
+from ascend_adapt.native.metrics.step_metrics import StepMetrics
+
+
+class RunLog:
+    """What one rank tells of a run; rank 0 does, the others are silent.
+
+    Where telling fails, as on a full disk, that is said, and the run goes on.
+    ``step`` is called after every iteration, ``evaluation`` after every evaluation, ``close`` at the end. A run that
+    goes on from a checkpoint goes on in the same files, without what an earlier one wrote past that checkpoint.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run_dir: str | Path,
+        *,
+        rank: int,
+        device_name: str = "",
+        output: TextIO | None = None,
+        progress: Progress | None = None,
+    ):
+        self._config = config
+        self._output = output or sys.stdout
+        self._progress = progress
+        self._peak = peak_flops(device_name)
+        self._steps: list[StepMetrics] = []
+        self._told = 0
+        self._tells = rank == 0
+        self._folder = Path(run_dir)
+        self._is_open = False
+        self._files: dict[str, TextIO] = {}
+        self._scalars: dict[str, Callable[[str, float, int], None]] = {}
+        self._closing: dict[str, Callable[[], Any]] = {}
+        self._failed: set[str] = set()
+        if self._tells:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._try("tensorboard", lambda: self._open_tensorboard(self._folder))
+            self._try("wandb", self._open_wandb)
+
+    def say(self, text: str) -> None:
+        """Print one line, once for all ranks."""
+        if self._tells:
+            print(text, file=self._output, flush=True)
+
+    def step(self, metrics: StepMetrics) -> None:
+        """Take note of one iteration, and tell of it where the interval is full."""
+        if not self._tells:
+            return
+        if not self._is_open:
+            self._open_files(lambda row: row["iteration"] < metrics.iteration)
+        self._steps.append(metrics)
+        if self._progress is not None:
+            self._progress.step(metrics)
+        if metrics.iteration % self._config.logging.tensorboard_interval == 0:
+            self._write_scalars(metrics)
+        if metrics.iteration % self._config.logging.interval:
+            return
+        told = self._interval()
+        for line in step_lines(self._config, told, first=not self._told):
+            self.say(line)
+        self._keep("metrics", told.to_json())
+        for name in ("samples_per_s", "tokens_per_s", "tflops", "model_tflops"):
+            self._scalar(f"runtime/{name}", getattr(told, name), told.iteration)
+        self._told += 1
+        self._steps = []
+
+    def evaluation(self, iteration: int, part: str, loss: float) -> None:
+        """Tell of an evaluation: ``part`` is "valid", or "test" at the end of training."""
+        if not self._tells:
+            return
+        if not self._is_open:
+            # Nothing was left to train on, so what was told of this iteration stands, but for this very row.
+            self._open_files(
+                lambda row: row["iteration"] <= iteration and (row["iteration"], row.get("part")) != (iteration, part)
+            )
+        for line in evaluation_lines(self._config, iteration, part, loss):
+            self.say(line)
+        self._keep("evaluations", {"iteration": iteration, "part": part, "lm_loss": loss})
+        self._scalar(f"{part}/lm_loss", loss, iteration)
+
+    def close(self) -> None:
+        """Write out what is left."""
+        for name, file in self._files.items():
+            self._try(name, file.close)
+        for name, close in self._closing.items():
+            # A writer that has failed may wait for its thread for ever.
+            if name not in self._failed:
+                self._try(name, close)
+        if self._failed:
+            self.say(f"warning: incomplete: {', '.join(sorted(self._failed))}, see the warnings above")
+
+    def _try(self, name: str, tell: Callable[[], Any]) -> None:
+        """Tell one of those that are told; what fails there is said once, and is no reason to end a run."""
+        try:
+            tell()
+        except Exception as error:  # TensorBoard and Weights & Biases have some of their own
+            if name not in self._failed:
+                self._failed.add(name)
+                self.say(f"warning: {name}: {type(error).__name__}: {one_line(error)} — the run goes on without")
+
+    def _interval(self) -> Interval:
+        steps, config = self._steps, self._config
+        last = steps[-1]
+        good = [one.lm_loss for one in steps if not one.skipped]
+        seconds = sum(one.seconds for one in steps)
+        samples = sum(one.samples for one in steps)
+        devices = max(seconds, 1e-9) * config.parallel.world_size
+        model = model_flops(config, samples) / devices
+        return Interval(
+            iteration=last.iteration,
+            consumed_samples=last.consumed_samples,
+            steps=len(steps),
+            seconds=seconds / len(steps),
+            samples=last.samples,
+            learning_rate=last.learning_rate,
+            lm_loss=sum(good) / len(good) if good else None,
+            grad_norm=last.grad_norm,
+            loss_scale=last.loss_scale,
+            skipped=sum(one.skipped for one in steps),
+            nan=sum(one.nan for one in steps),
+            samples_per_s=samples / max(seconds, 1e-9),
+            tokens_per_s=sum(one.tokens for one in steps) / max(seconds, 1e-9),
+            tflops=dialect_flops(config, samples) / devices / 1e12,
+            model_tflops=model / 1e12,
+            mfu=model / self._peak if self._peak else None,
+            num_zeros=last.num_zeros,
+            params_norm=last.params_norm,
+            ranks={part: asdict(one) for part, one in last.spreads.items()} or None,
+        )
+
+    def _keep(self, file: str, values: dict[str, Any]) -> None:
+        # JSON has no word for what is not a number.
+        known = {name: None if _is_nothing(value) else value for name, value in values.items()}
+        row = json.dumps(known, allow_nan=False) + "\n"
+        if file in self._files:
+            self._try(f"{file}.jsonl", lambda: self._files[file].write(row))
+
+    def _write_scalars(self, metrics: StepMetrics) -> None:
+        for name in ("lm_loss", "learning_rate", "grad_norm", "loss_scale"):
+            self._scalar(f"train/{name}", getattr(metrics, name), metrics.iteration)
+
+    def _scalar(self, name: str, value: float, iteration: int) -> None:
+        for sink, write in self._scalars.items():
+            if sink not in self._failed:
+                self._try(sink, functools.partial(write, name, value, iteration))
+
+    def _open_files(self, is_kept: Callable[[dict[str, Any]], bool]) -> None:
+        """Open what this run adds rows to, with those of an earlier run that are kept."""
+        self._is_open = True
+        for name in ("metrics", "evaluations"):
+            self._try(f"{name}.jsonl", functools.partial(self._open_file, name, is_kept))
+
+    def _open_file(self, name: str, is_kept: Callable[[dict[str, Any]], bool]) -> None:
+        path = self._folder / f"{name}.jsonl"
+        before = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        kept = "".join(f"{row}\n" for row in before.splitlines() if _is_whole(row, is_kept))
+        if kept != before:
+            aside = path.with_suffix(".part")
+            aside.write_text(kept, encoding="utf-8")
+            aside.replace(path)
+        self._files[name] = path.open("a", encoding="utf-8", buffering=1)
+
+    def _open_tensorboard(self, folder: Path) -> None:
+        asked = self._config.logging.tensorboard
+        if find_spec("tensorboard") is None:
+            if asked:
+                self.say(f"tensorboard: nothing is written to {asked}, tensorboard is not installed — install it")
+            return
+        writer = import_module("torch.utils.tensorboard").SummaryWriter(log_dir=str(asked or folder / "tensorboard"))
+        self._scalars["tensorboard"], self._closing["tensorboard"] = writer.add_scalar, writer.close
+
+    def _open_wandb(self) -> None:
+        logging = self._config.logging
+        if not logging.wandb_project:
+            return
+        if find_spec("wandb") is None:
+            self.say(f"wandb: nothing is told to {logging.wandb_project}, wandb is not installed — install it")
+            return
+        run = import_module("wandb").init(
+            project=logging.wandb_project,
+            name=logging.wandb_name,
+            group=logging.wandb_group,
+            entity=logging.wandb_entity,
+            config=to_dict(self._config),
+        )
+        self._scalars["wandb"] = lambda name, value, iteration: run.log({name: value}, step=iteration)
+        self._closing["wandb"] = run.finish
+
+
+def _is_whole(row: str, is_kept: Callable[[dict[str, Any]], bool]) -> bool:
+    """Return whether it is a whole row, which a crash or a full disk may have cut, and one that is kept."""
+    try:
+        return is_kept(json.loads(row))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
+
+
+def _is_nothing(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

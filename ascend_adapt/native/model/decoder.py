@@ -1,0 +1,152 @@
+"""A decoder, or the layers of it that one pipeline stage holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from ascend_adapt import kernels
+from ascend_adapt.native.config.train_config import Init, Model, Parallel
+from ascend_adapt.native.model.dropout import dropout
+from ascend_adapt.native.model.layers import Block, Norm, Sight, rotary_tables
+from ascend_adapt.native.parallel.parameters import WORDS, Declared, Layout
+from ascend_adapt.native.parallel.tensor_parallel import TensorParallel, VocabularyParallelEmbedding
+from ascend_adapt.native.parallel.zero import WorkingCopies
+
+NOT_COUNTED = -100
+
+
+class Positions(Declared):
+    """Learned positions: a table [max_positions, H]."""
+
+    def __init__(self, model: Model, tp: TensorParallel) -> None:
+        super().__init__()
+        shape = (model.max_positions, model.hidden_size)
+        self.declare("weight", shape, Layout(model.embedding_init, partial=tp.sequence))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return [B, S, H] of int64 [B, S]."""
+        return functional.embedding(ids, self.weight)
+
+
+class Embedding(nn.Module):
+    """Ids to hidden states."""
+
+    def __init__(self, model: Model, tp: TensorParallel) -> None:
+        super().__init__()
+        self.model, self.tp = model, tp
+        self.words = VocabularyParallelEmbedding(tp, model.padded_vocab_size, model.hidden_size, model.embedding_init)
+        if model.positions == "learned":
+            self.positions = Positions(model, tp)
+
+    def forward(self, tokens: torch.Tensor, position_ids: torch.Tensor | None) -> torch.Tensor:
+        """Return [B, S, H] of int64 [B, S], cut along S under sequence parallelism."""
+        x = self.words(tokens)
+        if self.model.positions == "learned":
+            if position_ids is None:
+                position_ids = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+            x = x + self.positions(self.tp.piece(position_ids))
+        return dropout(x, self.model.hidden_dropout, self.tp, training=self.training)
+
+
+class Head(Declared):
+    """The output layer [V, H], its rows cut over tensor-parallel ranks; it is used by the decoder, in one operation."""
+
+    def __init__(self, model: Model, tp: TensorParallel) -> None:
+        super().__init__()
+        shape = (model.padded_vocab_size // tp.size, model.hidden_size)
+        tied = model.tied_embeddings
+        init: Init = model.embedding_init if tied else model.head_init
+        self.declare("weight", shape, Layout(init, cut=0, copy_of=WORDS if tied else None))
+
+
+class Decoder(nn.Module):
+    """The layers ``numbers`` of a model, with the embedding if ``first`` and the head if ``last``."""
+
+    def __init__(
+        self,
+        model: Model,
+        tp: TensorParallel,
+        numbers: Sequence[int],
+        *,
+        first: bool = True,
+        last: bool = True,
+        recompute: str = "none",
+        recompute_layers: int = 1,
+    ) -> None:
+        super().__init__()
+        self.model, self.tp, self.first, self.last = model, tp, first, last
+        self.recompute_run = recompute_layers if recompute == "full" else 0
+        self.copies: WorkingCopies | None = None
+        if first:
+            self.embedding = Embedding(model, tp)
+        selective = recompute == "selective"
+        self.layers = nn.ModuleDict(
+            {str(number): Block(model, tp, recompute_attention=selective) for number in numbers}
+        )
+        if last:
+            self.final_norm = Norm(model, tp)
+            if not (model.tied_embeddings and first):
+                self.head = Head(model, tp)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        *,
+        position_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        loss_mask: torch.Tensor | None = None,
+        masked_out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the hidden states [B, S, H] of a stage that is not the last; else the loss [1], fp32, or the logits.
+
+        Args:
+            x: int64 [B, S] of the first stage, the hidden states before it of another.
+            position_ids: int64 [B, S], for learned positions; None counts from 0.
+            labels: int64 [B, S]; without them the last stage gives logits [B, S, V / tensor ranks].
+            loss_mask: [B, S], 0 where a label does not count. The loss is the mean of those that do.
+            masked_out: bool [B, S, S], True = not seen; None: causal.
+        """
+        length = x.shape[1] if self.first or not self.tp.sequence else x.shape[1] * self.tp.size
+        if self.first:
+            x = self.embedding(x, position_ids)
+        rotary = rotary_tables(self.model, length, x) if self.model.positions == "rotary" else None
+        x = self._through(x, Sight(None if masked_out is None else masked_out[:, None], rotary))
+        return self._loss_or_logits(self.final_norm(x), labels, loss_mask) if self.last else x
+
+    def _through(self, x: torch.Tensor, sight: Sight) -> torch.Tensor:
+        blocks = list(self.layers.values())
+        if not self.recompute_run or not torch.is_grad_enabled():
+            return _chain(blocks, x, sight)
+        for start in range(0, len(blocks), self.recompute_run):
+            x = checkpoint(_chain, blocks[start : start + self.recompute_run], x, sight, use_reentrant=False)
+        return x
+
+    def _loss_or_logits(
+        self, x: torch.Tensor, labels: torch.Tensor | None, loss_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        weight = self.head.weight if hasattr(self, "head") else self.embedding.words.weight
+        if labels is None:
+            return functional.linear(self.tp.enter(x), weight)
+        if loss_mask is not None:
+            labels = labels.masked_fill(loss_mask == 0, NOT_COUNTED)
+        x = self.tp.gathered(x)
+        loss = kernels.linear_cross_entropy(x, weight, labels, ignore_index=NOT_COUNTED, group=self.tp.group)
+        # Not a view: what changed one in place would undo FSDP's hook.
+        return torch.stack([loss])
+
+
+def _chain(blocks: Sequence[nn.Module], x: torch.Tensor, sight: Sight) -> torch.Tensor:
+    for block in blocks:
+        x = block(x, sight)
+    return x
+
+
+def stage_layers(parallel: Parallel, stage: int) -> range:
+    """Return the numbers of the layers of one stage."""
+    before = sum(parallel.stages[:stage])
+    return range(before, before + parallel.stages[stage])

@@ -1,0 +1,160 @@
+"""One transformer block for the GPT family. Widths are the whole model's; each rank holds its heads and channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from ascend_adapt import kernels
+from ascend_adapt.native.config.train_config import Model
+from ascend_adapt.native.model.dropout import dropout, own_numbers
+from ascend_adapt.native.parallel.parameters import Declared, Layout
+from ascend_adapt.native.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, TensorParallel
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the attention of every layer needs beside hidden states: who sees whom, and where each stands."""
+
+    masked_out: torch.Tensor | None = None
+    """bool [B, 1, S, S], True = not seen; None: causal."""
+    rotary: tuple[torch.Tensor, torch.Tensor] | None = None
+    """cos and sin [S, R], in the dtype of the hidden states."""
+
+
+class Norm(Declared):
+    """LayerNorm or RMSNorm over the last axis."""
+
+    def __init__(self, model: Model, tp: TensorParallel) -> None:
+        super().__init__()
+        self.eps, self.rms, self.eps_on_root = model.norm_eps, model.norm == "rmsnorm", model.rms_eps_on_root
+        width = (model.hidden_size,)
+        self.declare("weight", width, Layout(1.0, partial=tp.sequence))
+        self.declare("bias", None if self.rms else width, Layout(0.0, partial=tp.sequence))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [..., H], normalised."""
+        if self.eps_on_root:
+            # Source: gpt-neox@9610391a megatron/model/norms.py. The root of a mean would have no gradient at 0.
+            wide = torch.promote_types(x.dtype, torch.float32)
+            root = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide) * x.shape[-1] ** -0.5
+            return (x / (root + self.eps)).to(x.dtype) * self.weight
+        if self.rms:
+            return kernels.rms_norm(x, self.weight, eps=self.eps)
+        return kernels.layer_norm(x, self.weight, self.bias, eps=self.eps)
+
+
+class Attention(nn.Module):
+    """Causal self-attention; query, key and value are one layer.
+
+    Its rows are grouped by key head: those of the queries that share one, then the key, then the value. With as many
+    key heads as heads this is Megatron's [heads, 3, head_dim], with fewer Megatron-core's.
+    """
+
+    def __init__(self, model: Model, tp: TensorParallel, *, recompute: bool) -> None:
+        super().__init__()
+        self.model, self.tp, self.recompute = model, tp, recompute
+        self.groups = model.num_query_groups // tp.size
+        self.shared = model.num_heads // model.num_query_groups
+        width = model.head_dim * model.num_heads
+        rows = model.head_dim * (model.num_heads + 2 * model.num_query_groups)
+        self.query_key_value = ColumnParallelLinear(
+            tp, model.hidden_size, rows, bias=model.attention_bias, init=model.init
+        )
+        self.dense = RowParallelLinear(tp, width, model.hidden_size, bias=model.output_bias, init=model.output_init)
+
+    def forward(self, x: torch.Tensor, sight: Sight) -> torch.Tensor:
+        """Return [B, S, H], which has left, of [B, S, H] that has entered."""
+        batch, length, _ = x.shape
+        fused = self.query_key_value(x).view(batch, length, self.groups, self.shared + 2, self.model.head_dim)
+        query, key, value = fused.split((self.shared, 1, 1), 3)
+        query, key, value = (each.flatten(2, 3).transpose(1, 2) for each in (query, key, value))
+        if self.recompute and torch.is_grad_enabled():
+            seen = checkpoint(self._look, query, key, value, sight, use_reentrant=False)
+        else:
+            seen = self._look(query, key, value, sight)
+        return self.dense(seen.transpose(1, 2).flatten(2))
+
+    def _look(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sight: Sight) -> torch.Tensor:
+        """Return [B, N, S, D] of query [B, N, S, D], key and value [B, Nk, S, D]."""
+        if sight.rotary is not None:
+            cos, sin = sight.rotary
+            query, key = kernels.rotary(query, cos, sin), kernels.rotary(key, cos, sin)
+        masks = {"causal": True} if sight.masked_out is None else {"masked_out": sight.masked_out}
+        share = self.model.attention_dropout if self.training else 0.0
+        if share == 0.0:
+            return kernels.attention(query, key, value, **masks)
+        with own_numbers(self.tp, query.device):
+            return kernels.attention(query, key, value, dropout_p=share, **masks)
+
+
+class MLP(nn.Module):
+    """Two linear layers and an activation between them; a gated one has a third, ``gate``."""
+
+    def __init__(self, model: Model, tp: TensorParallel) -> None:
+        super().__init__()
+        self.activation = model.activation
+        hidden, inner = model.hidden_size, model.ffn_hidden_size
+        if model.gated:
+            self.gate = ColumnParallelLinear(tp, hidden, inner, bias=model.mlp_bias, init=model.init)
+        self.dense_h_to_4h = ColumnParallelLinear(tp, hidden, inner, bias=model.mlp_bias, init=model.init)
+        self.dense_4h_to_h = RowParallelLinear(tp, inner, hidden, bias=model.mlp_bias, init=model.output_init)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [B, S, H], which has left, of [B, S, H] that has entered."""
+        return self.dense_4h_to_h(self._activated(x))
+
+    def _activated(self, x: torch.Tensor) -> torch.Tensor:
+        up = self.dense_h_to_4h(x)
+        if self.activation == "swiglu":
+            return kernels.swiglu(torch.cat([self.gate(x), up], -1))
+        if self.activation == "geglu":
+            return kernels.gelu(self.gate(x)) * up
+        if self.activation == "relu":
+            return functional.relu(up)
+        if self.activation == "silu":
+            return functional.silu(up)
+        return kernels.gelu(up, approximate="tanh" if self.activation == "gelu_tanh" else "none")
+
+
+class Block(nn.Module):
+    """A layer: attention and MLP around a residual stream, after another or side by side (parallel residual)."""
+
+    def __init__(self, model: Model, tp: TensorParallel, *, recompute_attention: bool) -> None:
+        super().__init__()
+        self.model, self.tp = model, tp
+        self.input_norm = Norm(model, tp)
+        self.attention = Attention(model, tp, recompute=recompute_attention)
+        if not model.shared_norm:
+            self.post_attention_norm = Norm(model, tp)
+        self.mlp = MLP(model, tp)
+
+    def forward(self, x: torch.Tensor, sight: Sight) -> torch.Tensor:
+        """Return [B, S, H] of [B, S, H], cut along S under sequence parallelism."""
+        normed = self.tp.enter(self.input_norm(x))
+        attended = self._dropped(self.attention(normed, sight))
+        if not self.model.parallel_residual:
+            x = x + attended
+            return x + self._dropped(self.mlp(self.tp.enter(self.post_attention_norm(x))))
+        if not self.model.shared_norm:
+            normed = self.tp.enter(self.post_attention_norm(x))
+        return x + attended + self._dropped(self.mlp(normed))
+
+    def _dropped(self, x: torch.Tensor) -> torch.Tensor:
+        return dropout(x, self.model.hidden_dropout, self.tp, training=self.training)
+
+
+def rotary_tables(model: Model, length: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cos and sin of positions 0 to ``length`` - 1, [S, R]: pairs are (i, i + R / 2), as GPT-NeoX's.
+
+    Computed in fp32 and rounded to the dtype of ``like``, as GPT-NeoX and Megatron round theirs.
+    """
+    even = torch.arange(0, model.rotary_dim, 2, dtype=torch.float32, device=like.device)
+    frequencies = 1.0 / model.rotary_base ** (even / model.rotary_dim)
+    angles = torch.arange(length, dtype=torch.float32, device=like.device)[:, None] * frequencies
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)

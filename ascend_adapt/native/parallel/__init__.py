@@ -1,0 +1,1 @@
+"""The device mesh, collectives, tensor parallelism and ZeRO."""

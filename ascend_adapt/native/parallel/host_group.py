@@ -1,0 +1,59 @@
+"""What ranks tell each other through host memory, beside the collectives of training and from any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from ascend_adapt.errors import TrainingError, one_line
+from ascend_adapt.native.parallel import collectives
+from ascend_adapt.native.parallel.mesh import Mesh
+
+T = TypeVar("T")
+
+
+class HostGroup:
+    """All ranks, in a process group of their own; every rank must make it, and call its methods in the same order."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.rank, self.size = mesh.rank, mesh.parallel.world_size
+        self.process_group: Any = dist.new_group(backend="gloo") if self.size > 1 else None
+
+    def together(self, work: Callable[[], T]) -> list[T]:
+        """Do some work on every rank and return what it gave on each.
+
+        Raises:
+            TrainingError: it failed on some rank; raised on every rank, with the error of the first.
+        """
+        mine: tuple[T | None, str | None]
+        try:
+            mine = work(), None
+        except (OSError, ValueError, RuntimeError, TrainingError) as error:
+            mine = None, f"rank {self.rank}: {type(error).__name__}: {one_line(error)}"
+        outcomes: list[Any] = [mine]
+        if self.size > 1:
+            outcomes = [None] * self.size
+            dist.all_gather_object(outcomes, mine, group=self.process_group)
+        failure = next((told for _, told in outcomes if told is not None), None)
+        if failure is not None:
+            raise TrainingError(failure)
+        return [given for given, _ in outcomes]
+
+    def numbers(self, mine: Sequence[float]) -> list[list[float]]:
+        """Return every rank's numbers, of which each has as many: in a sixth of the time that ``together`` takes."""
+        if self.size == 1:
+            return [list(mine)]
+        own = torch.tensor(mine, dtype=torch.float64)
+        every = own.new_empty(self.size, len(own))
+        collectives.all_gather(every.view(-1), own, self.process_group)
+        told: list[list[float]] = every.tolist()
+        return told
+
+    def on_first(self, work: Callable[[], T]) -> T:
+        """Do some work on rank 0 and return on every rank what it gave; errors as of ``together``."""
+        given: list[Any] = self.together(work if self.rank == 0 else lambda: None)
+        first: T = given[0]
+        return first

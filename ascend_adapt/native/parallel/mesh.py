@@ -1,0 +1,115 @@
+"""Where a rank stands among the others, and the process groups it speaks in.
+
+Rank = (pipeline * data ranks + data) * tensor ranks + tensor, as Megatron, DeepSpeed and GPT-NeoX number them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.config.train_config import Parallel
+
+# Within a data-parallel group either all ranks hold the same (replicate) or each a part (shard); the other axis is 1.
+# Behind tensor, so that a tensor's rows are first cut over tensor ranks, and each of these pieces over data ranks.
+AXES = ("pipeline", "tensor", "replicate", "shard")
+
+
+def check_world(parallel: Parallel, world_size: int) -> None:
+    """Refuse a number of ranks that is not the product of the axes.
+
+    Raises:
+        ConfigError: it is not; before any process group is made.
+    """
+    if parallel.world_size != world_size:
+        raise ConfigError(
+            f"ranks: {world_size}, expected tensor {parallel.tensor} x pipeline {parallel.pipeline} x data "
+            f"{parallel.data} = {parallel.world_size} — start that many, or change the sizes"
+        )
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """This rank's coordinates. A group is None where it would have one rank."""
+
+    parallel: Parallel
+    rank: int
+    device: torch.device
+    device_mesh: DeviceMesh | None = None
+    """Over AXES; None without process groups."""
+    embedding_group: Any = None
+    """First and last pipeline rank of this column, which both hold a tied embedding."""
+
+    @property
+    def tensor_rank(self) -> int:
+        """Position along the tensor axis."""
+        return self.rank % self.parallel.tensor
+
+    @property
+    def data_rank(self) -> int:
+        """Position along the data axis."""
+        return self.rank // self.parallel.tensor % self.parallel.data
+
+    @property
+    def pipeline_rank(self) -> int:
+        """Position along the pipeline axis."""
+        return self.rank // (self.parallel.tensor * self.parallel.data)
+
+    @property
+    def shards(self) -> int:
+        """Data-parallel ranks over which parameters are cut."""
+        return self.parallel.data if self.parallel.zero_stage else 1
+
+    @property
+    def shard_rank(self) -> int:
+        """Which of these pieces is this rank's."""
+        return self.data_rank if self.parallel.zero_stage else 0
+
+    def group(self, axis: str) -> Any:
+        """Return the process group along an axis of AXES, or None where it has one rank."""
+        if self.device_mesh is None or self.device_mesh.size(AXES.index(axis)) == 1:
+            return None
+        return self.device_mesh.get_group(axis)
+
+    def sum_over_all(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return the numbers summed over all ranks, in place."""
+        if self.parallel.world_size > 1:
+            dist.all_reduce(numbers)
+        return numbers
+
+
+def single(device: torch.device) -> Mesh:
+    """Return the mesh of one process, which needs no process group."""
+    return Mesh(Parallel(), 0, device)
+
+
+def ranks_over_axes(parallel: Parallel) -> torch.Tensor:
+    """Return the ranks over AXES; tensor ranks are neighbours, as Megatron numbers them."""
+    replicate, shard = (1, parallel.data) if parallel.zero_stage else (parallel.data, 1)
+    ranks = torch.arange(parallel.world_size).view(parallel.pipeline, replicate, shard, parallel.tensor)
+    # contiguous() leaves the strides of axes of one rank as they are, and torch 2.11 tells the axes' order by strides.
+    return ranks.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
+
+
+def build(parallel: Parallel, device: torch.device) -> Mesh:
+    """Return this rank's mesh; every rank of the default process group must call it.
+
+    Raises:
+        ConfigError: the process group is of another size.
+    """
+    check_world(parallel, dist.get_world_size())
+    rank = dist.get_rank()
+    device_mesh = DeviceMesh(device.type, ranks_over_axes(parallel), mesh_dim_names=AXES)
+    embedding_group = None
+    if parallel.pipeline > 1:
+        columns = parallel.world_size // parallel.pipeline
+        for column in range(columns):
+            group = dist.new_group([column, (parallel.pipeline - 1) * columns + column])
+            if rank % columns == column and rank // columns in (0, parallel.pipeline - 1):
+                embedding_group = group
+    return Mesh(parallel, rank, device, device_mesh, embedding_group)

@@ -1,0 +1,190 @@
+"""Linear layers and embeddings whose weights are cut over tensor-parallel ranks, with plain collectives.
+
+Of a pair of linear layers the first is cut by rows, the second by columns (Megatron-LM, arXiv 1909.08053): a block's
+inner part works on its own heads or channels, and two operations join it to the rest. With sequence parallelism (arXiv
+2205.05198) what lies between such parts is cut along the sequence.
+
+DTensor is not used for this axis: parameters of different meshes cannot be clipped or stepped together, and its
+operators on an NPU differ from release to release.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from ascend_adapt.native.config.train_config import Init
+from ascend_adapt.native.parallel import collectives
+from ascend_adapt.native.parallel.mesh import Mesh
+from ascend_adapt.native.parallel.parameters import Declared, Layout
+
+
+@dataclass(frozen=True)
+class TensorParallel:
+    """The tensor-parallel ranks as a layer sees them. Tensors are [B, S, H], cut along S where sequence is set."""
+
+    group: Any
+    size: int
+    rank: int
+    sequence: bool
+
+    @classmethod
+    def of(cls, mesh: Mesh) -> TensorParallel:
+        """Return those of a mesh."""
+        size = mesh.parallel.tensor
+        return cls(mesh.group("tensor"), size, mesh.tensor_rank, mesh.parallel.sequence and size > 1)
+
+    def enter(self, x: torch.Tensor) -> torch.Tensor:
+        """Return ``x`` whole, [B, S, H], on every rank; its gradient is summed over them."""
+        if self.size == 1:
+            return x
+        entered: torch.Tensor = (_Gather if self.sequence else _Copy).apply(x, self.group)
+        return entered
+
+    def leave(self, partial: torch.Tensor) -> torch.Tensor:
+        """Return the sum of every rank's [B, S, H]; with sequence parallelism this rank's piece of it."""
+        if self.size == 1:
+            return partial
+        left: torch.Tensor = (_Scatter if self.sequence else _Sum).apply(partial, self.group)
+        return left
+
+    def gathered(self, x: torch.Tensor) -> torch.Tensor:
+        """Return ``x`` whole where its gradient will be the same, and already the sum, on every rank."""
+        if not self.sequence:
+            return x
+        whole: torch.Tensor = _GatherAlike.apply(x, self.group)
+        return whole
+
+    def piece(self, x: torch.Tensor) -> torch.Tensor:
+        """Return this rank's part of ``x`` [B, S, ...] along the sequence, if it is cut."""
+        return x.chunk(self.size, 1)[self.rank] if self.sequence else x
+
+    def sequence_length(self, whole: int) -> int:
+        """Return how much of a sequence lies on a rank between layers."""
+        return whole // self.size if self.sequence else whole
+
+
+class ColumnParallelLinear(Declared):
+    """x W^T + b with the rows of W cut: [B, S, H] -> [B, S, out / ranks]. ``x`` has entered."""
+
+    def __init__(self, tp: TensorParallel, inner: int, out: int, *, bias: bool, init: Init) -> None:
+        super().__init__()
+        self.declare("weight", (out // tp.size, inner), Layout(init, cut=0))
+        self.declare("bias", (out // tp.size,) if bias else None, Layout(0.0, cut=0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return this rank's columns of the result."""
+        return functional.linear(x, self.weight, self.bias)
+
+
+class RowParallelLinear(Declared):
+    """x W^T + b with the columns of W cut: [B, S, in / ranks] -> [B, S, H], which has left."""
+
+    def __init__(self, tp: TensorParallel, inner: int, out: int, *, bias: bool, init: Init) -> None:
+        super().__init__()
+        self.tp = tp
+        self.declare("weight", (out, inner // tp.size), Layout(init, cut=1))
+        self.declare("bias", (out,) if bias else None, Layout(0.0, partial=tp.sequence))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum over ranks; the bias is added once."""
+        if self.tp.size == 1:
+            return functional.linear(x, self.weight, self.bias)
+        left = self.tp.leave(functional.linear(x, self.weight))
+        return left if self.bias is None else left + self.bias
+
+
+class VocabularyParallelEmbedding(Declared):
+    """A table of ids whose rows are cut: int64 [B, S] -> [B, S, H], which has left."""
+
+    def __init__(self, tp: TensorParallel, rows: int, hidden: int, init: Init) -> None:
+        super().__init__()
+        self.tp = tp
+        self.first = tp.rank * (rows // tp.size)
+        self.declare("weight", (rows // tp.size, hidden), Layout(init, cut=0))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows of these ids."""
+        if self.tp.size == 1:
+            return functional.embedding(ids, self.weight)
+        row = ids - self.first
+        elsewhere = (row < 0) | (row >= self.weight.shape[0])
+        partial = functional.embedding(row.masked_fill(elsewhere, 0), self.weight)
+        return self.tp.leave(partial.masked_fill(elsewhere[..., None], 0.0))
+
+
+def _all_gather(x: torch.Tensor, group: Any) -> torch.Tensor:
+    """Return [B, S, H] of every rank's [B, s, H]."""
+    mine = x.transpose(0, 1).contiguous()
+    whole = mine.new_empty((mine.shape[0] * dist.get_world_size(group), *mine.shape[1:]))
+    collectives.all_gather(whole, mine, group)
+    return whole.transpose(0, 1)
+
+
+def _reduce_scatter(x: torch.Tensor, group: Any) -> torch.Tensor:
+    """Return this rank's [B, s, H] of the sum of every rank's [B, S, H]."""
+    whole = x.transpose(0, 1).contiguous()
+    mine = whole.new_empty((whole.shape[0] // dist.get_world_size(group), *whole.shape[1:]))
+    collectives.reduce_scatter(mine, whole, group)
+    return mine.transpose(0, 1)
+
+
+# The sums are written over what was added: a matrix product that nobody else holds, so that it need not be copied.
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        total = grads[0].contiguous()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.mark_dirty(x)
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grads[0], None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return _all_gather(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _reduce_scatter(grads[0], ctx.group), None
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return _reduce_scatter(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _all_gather(grads[0], ctx.group), None
+
+
+class _GatherAlike(_Gather):
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ranks, rank = dist.get_world_size(ctx.group), dist.get_rank(ctx.group)
+        return grads[0].chunk(ranks, 1)[rank].contiguous(), None

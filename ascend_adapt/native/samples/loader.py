@@ -1,0 +1,118 @@
+"""The samples of a run, as batches of one data-parallel rank: a pure function of how many the job has consumed."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from ascend_adapt.data import gpt_dataset, weights_by_documents
+from ascend_adapt.errors import DataError
+from ascend_adapt.native.config.batches import samples_wanted
+from ascend_adapt.native.config.train_config import Data, TrainConfig
+from ascend_adapt.native.parallel.mesh import Mesh
+from ascend_adapt.native.samples.token_files import empty_by_split
+from ascend_adapt.native.signals import leave_to_parent
+from ascend_adapt.native.step.pipeline import Batch
+
+PARTS = ("train", "valid", "test")
+
+
+class Samples:
+    """The micro batches of one part, in order, from ``consumed`` samples on; workers read them until ``close``."""
+
+    def __init__(self, config: TrainConfig, mesh: Mesh, part: str, consumed: int = 0) -> None:
+        data = config.data
+        self.part, self.device = part, mesh.device
+        self._names = ["tokens", "labels", "loss_mask", *(["position_ids"] if data.reset_position_ids else [])]
+        paths, split = _source(data, part)
+        dataset, sampler = gpt_dataset(
+            paths,
+            seq_length=data.seq_length,
+            num_samples=samples_wanted(config),
+            part=part,
+            split=split,
+            seed=data.seed,
+            dialect=data.order,
+            dataloader_type=data.sampler,
+            consumed_samples=consumed,
+            micro_batch_size=config.batch.micro,
+            data_parallel_rank=mesh.data_rank,
+            data_parallel_size=config.parallel.data,
+            rank=mesh.rank,
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            shared_storage=False,
+            cache=data.cache,
+            drop_last_partial_sequence=data.drop_last_partial_validation,
+            eod=data.eod,
+            reset_position_ids=data.reset_position_ids,
+            reset_attention_mask=data.reset_attention_mask,
+            eod_mask_loss=data.eod_mask_loss,
+        )
+        self._loader = torch.utils.data.DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            num_workers=data.num_workers,
+            pin_memory=self.device.type != "cpu",
+            # It draws a number for its workers; of the default generator, that would shift all dropout behind it.
+            generator=torch.Generator(),
+            worker_init_fn=leave_to_parent,
+        )
+        self.left = math.inf if data.sampler == "cyclic" else max(sampler.total_samples - consumed, 0)
+        """How many samples of all ranks were left at the start."""
+        self._micro_batches: Iterator[Batch] | None = None
+
+    def next(self, micro_batches: int) -> Batch:
+        """Return the next micro batches, one behind the other, on the device.
+
+        Raises:
+            DataError: there are not so many left.
+        """
+        if self._micro_batches is None:
+            self._micro_batches = iter(self._loader)
+        parts = []
+        for _ in range(micro_batches):
+            part = next(self._micro_batches, None)
+            if part is None:
+                raise DataError(f"{self.part}: no sample is left for the next step — give more text, or fewer steps")
+            parts.append(part)
+        names = [*self._names, *(["masked_out"] if "masked_out" in parts[0] else [])]
+        return {name: torch.cat([part[name] for part in parts]).to(self.device, non_blocking=True) for name in names}
+
+    def close(self) -> None:
+        """End the workers.
+
+        An error's traceback may keep them, and when Python ends it waits for them for ever: they do not heed SIGTERM.
+        """
+        end = getattr(self._micro_batches, "_shutdown_workers", None)
+        if end is not None:
+            end()
+
+
+def is_evaluated(config: TrainConfig, part: str) -> bool:
+    """Return whether the run evaluates on a part: it evaluates, and the part has token files or a share of them
+    that is not empty."""
+    data = config.data
+    if not (config.eval_interval and config.eval_iterations):
+        return False
+    if data.valid or data.test:
+        return bool({"valid": data.valid, "test": data.test}[part])
+    shares = [float(share) for share in re.split("[,/]", data.split)]
+    number = PARTS.index(part)
+    return number < len(shares) and shares[number] > 0 and part not in empty_by_split(data)
+
+
+def _source(data: Data, part: str) -> tuple[Sequence[str], str]:
+    """Return the token files of a part, and the split that cuts it out of them."""
+    own = {"train": data.train, "valid": data.valid, "test": data.test}[part]
+    if data.valid or data.test:
+        split = ",".join("1" if part == one else "0" for one in PARTS)
+    else:
+        own, split = data.train, data.split
+    if data.weight_by_documents is None or len(own) < 2:
+        return own, split
+    weights = weights_by_documents(own, data.weight_by_documents)
+    return [word for pair in zip(map(repr, weights), own, strict=True) for word in pair], split

@@ -1,0 +1,77 @@
+"""Whether the token files can feed a run, asked before any process is started."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ascend_adapt.data import IndexedDataset
+from ascend_adapt.data.sample_order import find_dialect, split_sequences
+from ascend_adapt.errors import DataError
+from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.native.samples.token_files import empty_by_split, prefixes, words_by_part
+
+# As many ids at the front of each file are looked at; all of them would take as long as reading a corpus.
+_IDS_LOOKED_AT = 1 << 20
+
+
+def check_data(config: TrainConfig) -> None:
+    """Check that every part that the run reads has a sample, and that its ids fit the table.
+
+    Raises:
+        DataError: no token files, a part without sequences or shorter than one sample, or an id beyond the table.
+    """
+    data, parts = config.data, words_by_part(config)
+    if data.valid or data.test:
+        for part, words in parts.items():
+            for prefix in prefixes(words, data):
+                tokens = _opened(prefix, config)
+                _check_part(config, part, prefix, tokens, range(len(tokens.sizes)))
+        return
+    left_out = empty_by_split(data)
+    for prefix in prefixes(data.train, data):
+        tokens = _opened(prefix, config)
+        cuts = split_sequences(data.split, len(tokens.sizes), data.order)
+        for part, cut, share in zip(("train", "valid", "test"), cuts, _shares(data.split), strict=False):
+            if share > 0 and part in parts and part not in left_out:
+                _check_part(config, part, prefix, tokens, cut)
+
+
+def _check_part(config: TrainConfig, part: str, prefix: str, tokens: IndexedDataset, cut: range) -> None:
+    if not len(cut):
+        step = "change it" if part == "train" else "change it, or evaluate never (eval-iters 0)"
+        raise DataError(
+            f"{prefix}: none of its {len(tokens.sizes)} sequences falls to {part} by split {config.data.split}, "
+            f"expected at least one — {step}"
+        )
+    found = int(tokens.sizes[cut.start : cut.stop].sum(dtype=np.int64))
+    # GPT-NeoX lays as many epochs end to end as a sample needs; Megatron's classes assert a sample an epoch.
+    repeats = find_dialect(config.data.order).separate_below is None
+    least = 2 if repeats else config.data.seq_length + 1
+    if found < least:
+        raise DataError(
+            f"{prefix}: {found} tokens for {part}, expected at least {least} for a sample — "
+            "add text, change the split, or shorten the samples"
+        )
+
+
+def _opened(prefix: str, config: TrainConfig) -> IndexedDataset:
+    tokens = IndexedDataset(prefix)
+    largest, looked_at = 0, 0
+    for number in range(len(tokens.sizes)):
+        ids = tokens[number]
+        largest = max(largest, int(ids.max(initial=0)))
+        looked_at += len(ids)
+        if looked_at >= _IDS_LOOKED_AT:
+            break
+    rows = config.model.padded_vocab_size
+    if largest >= rows:
+        raise DataError(
+            f"{prefix}: has the id {largest}, expected ids below the table's {rows} rows — name the vocabulary "
+            "that the text was tokenized with"
+        )
+    return tokens
+
+
+def _shares(split: str) -> list[float]:
+    shares = [float(word) for word in split.replace("/", ",").split(",") if word.strip()]
+    return [*shares, 0.0, 0.0][:3]

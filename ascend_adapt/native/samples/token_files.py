@@ -1,0 +1,60 @@
+"""Which token files a run reads, and what each of them is, so that another one of the same name is noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import numpy as np
+
+from ascend_adapt.data import IndexedDataset
+from ascend_adapt.data.blending import parse_blend
+from ascend_adapt.data.sample_order import find_dialect, split_sequences
+from ascend_adapt.native.config.train_config import Data, TrainConfig
+
+
+def words_by_part(config: TrainConfig) -> dict[str, tuple[str, ...]]:
+    """Return the weights and prefixes, or prefixes, of each part that has token files of its own and is read."""
+    data = config.data
+    evaluates = config.eval_interval and config.eval_iterations
+    return {"train": data.train, **({"valid": data.valid, "test": data.test} if evaluates else {})}
+
+
+def prefixes(words: tuple[str, ...], data: Data) -> list[str]:
+    """Return the prefixes among weights and prefixes; their weights may be left to the number of documents."""
+    if len(words) < 2 or data.weight_by_documents is not None:
+        return list(words)
+    return list(parse_blend(words)[1])
+
+
+def empty_by_split(data: Data) -> tuple[str, ...]:
+    """Return which of valid and test the split leaves without a sequence in every token file, though it has a share.
+
+    Upstream goes on without them, but Megatron-core, which therefore never has any here. Source: gpt-neox@9610391a and
+    Megatron-LM@v2.5, build_train_valid_test_datasets: None for such a part, and no evaluation on it.
+
+    Raises:
+        DataError: token files that cannot be read.
+    """
+    if data.valid or data.test or find_dialect(data.order).splits_at_bookends:
+        return ()
+    sequences = [len(IndexedDataset(prefix)) for prefix in prefixes(data.train, data)]
+    cuts = [split_sequences(data.split, count, data.order) for count in sequences]
+    shares = [*(float(share) for share in re.split("[,/]", data.split)), 0.0, 0.0]
+    parts = {"valid": 1, "test": 2}
+    return tuple(part for part, place in parts.items() if shares[place] > 0 and not any(cut[place] for cut in cuts))
+
+
+def identities(config: TrainConfig) -> dict[str, str]:
+    """Return in words, by prefix, what decides the order of a token file's samples: how many and how long they are.
+
+    Raises:
+        DataError: token files that cannot be read.
+    """
+    told = {}
+    for words in words_by_part(config).values():
+        for prefix in prefixes(words, config.data):
+            sizes = np.asarray(IndexedDataset(prefix).sizes)
+            tokens, digest = int(sizes.sum(dtype=np.int64)), hashlib.sha256(sizes.data).hexdigest()[:12]
+            told[prefix] = f"{len(sizes)} sequences of {tokens} tokens (sizes {digest})"
+    return told

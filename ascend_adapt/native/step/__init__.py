@@ -1,0 +1,1 @@
+"""One training step: pipeline schedule, gradients, loss scale, optimizer."""

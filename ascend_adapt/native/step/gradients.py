@@ -1,0 +1,137 @@
+"""What becomes of gradients between the backward passes and the optimizer, over every axis of the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ascend_adapt.native.parallel.mesh import Mesh
+from ascend_adapt.native.parallel.parameters import WORDS, Placed
+
+EPSILON = 1e-6
+"""Added to the norm before it divides, as Megatron-LM and DeepSpeed do."""
+
+
+@dataclass(frozen=True)
+class Norms:
+    """A number of each of some parameters, fp32 [parameters], which nobody has waited for."""
+
+    parameters: Sequence[Placed]
+    numbers: torch.Tensor
+
+    @classmethod
+    def of(cls, there: Sequence[tuple[Placed, torch.Tensor]]) -> Norms:
+        """Return the norms of tensors, each one of a parameter."""
+        norms = torch._foreach_norm([tensor for _, tensor in there]) if there else ()
+        return cls([one for one, _ in there], torch.stack(norms).float() if norms else torch.zeros(0))
+
+    def not_finite(self) -> tuple[str, ...]:
+        """Return the names of the parameters whose number is not finite."""
+        finite = self.numbers.isfinite().tolist()
+        return tuple(one.name for one, is_finite in zip(self.parameters, finite, strict=True) if not is_finite)
+
+
+@torch.no_grad()
+def complete(parameters: Sequence[Placed], mesh: Mesh, *, tied: bool) -> None:
+    """Sum the gradients of which ranks have parts: over tensor-parallel ranks, and those of a ``tied`` embedding.
+
+    Under sequence parallelism a norm, a bias after a row-parallel layer and positions see a piece of the sequence on
+    each rank. Data-parallel ranks' are summed already.
+    """
+    if mesh.parallel.sequence:
+        _all_reduce([one.gradient for one in parameters if one.layout.partial], mesh.group("tensor"))
+    if tied:
+        _all_reduce([one.gradient for one in parameters if one.name == WORDS], mesh.embedding_group)
+
+
+@torch.no_grad()
+def norms(parameters: Sequence[Placed]) -> Norms:
+    """Return the norm of each gradient on this rank."""
+    return Norms.of([(one, gradient) for one in parameters if (gradient := one.gradient) is not None])
+
+
+@torch.no_grad()
+def reduced(
+    each: Norms,
+    loss: torch.Tensor,
+    marks: Sequence[bool],
+    mesh: Mesh,
+) -> torch.Tensor:
+    """Return, fp32 [2 + marks], the norm of all gradients, the loss of all data-parallel ranks, the sums of marks.
+
+    ``each`` is that of ``norms``; each number is counted once. ``loss`` is this rank's two sums, as Passes gives
+    them. All are the same on every rank, after one collective; a norm that is not finite says that some gradient is
+    not, on whatever rank.
+    """
+    every = squares = each.numbers.to(mesh.device).square()
+    counted = [number for number, one in enumerate(each.parameters) if counts(one, mesh)]
+    if len(counted) < len(squares):
+        squares = torch.stack([squares[number] for number in counted]) if counted else squares[:0]
+    # What another rank counts may have overflowed here only: 0 if it is finite, else NaN.
+    total = squares.sum() + 0 * every.sum()
+    share = counted_once(loss, mesh)
+    told = [torch.full_like(total, mark) for mark in marks]
+    sums = mesh.sum_over_all(torch.stack([total, *share, *told]))
+    return torch.cat([sums[:1].sqrt(), sums[1:2] / sums[2:3], sums[3:]])
+
+
+def counted_once(loss: torch.Tensor, mesh: Mesh) -> torch.Tensor:
+    """Return the two sums of Passes, which tensor-parallel ranks all have, on the first of these, fp32; else zeros."""
+    return loss.float() if mesh.tensor_rank == 0 else torch.zeros_like(loss, dtype=torch.float32)
+
+
+@torch.no_grad()
+def weight_norms(parameters: Sequence[Placed]) -> Norms:
+    """Return the norm of each parameter's numbers on this rank."""
+    return Norms.of([(one, numbers) for one in parameters if (numbers := one.local).numel()])
+
+
+@torch.no_grad()
+def norm_and_zeros(parameters: Sequence[Placed], mesh: Mesh) -> tuple[float, float]:
+    """Return the norm of all parameters, and how many numbers of their gradients are 0."""
+    mine = [one for one in parameters if counts(one, mesh)]
+    squares = [torch.linalg.vector_norm(one.local, dtype=torch.float32).square() for one in mine]
+    zeros = [(one.gradient == 0).sum().float() for one in mine if one.gradient is not None]
+    sums = torch.zeros(2, device=mesh.device)
+    for place, numbers in enumerate((squares, zeros)):
+        for number in numbers:
+            sums[place] += number.to(mesh.device)
+    mesh.sum_over_all(sums)
+    return float(sums[0].sqrt()), float(sums[1])
+
+
+def counts(one: Placed, mesh: Mesh) -> bool:
+    """Return whether what this rank holds of a parameter is counted here, rather than on another that holds it too."""
+    if one.layout.copy_of is not None:
+        return False
+    if one.layout.cut is None and mesh.tensor_rank != 0:
+        return False
+    return mesh.parallel.zero_stage > 0 or mesh.data_rank == 0
+
+
+@torch.no_grad()
+def scale(parameters: Sequence[Placed], factor: torch.Tensor | float) -> None:
+    """Multiply every gradient."""
+    there = [gradient for one in parameters if (gradient := one.gradient) is not None]
+    if there:
+        torch._foreach_mul_(there, factor if isinstance(factor, float) else factor.to(there[0].device))
+
+
+def clip(parameters: Sequence[Placed], norm: torch.Tensor, limit: float) -> None:
+    """Bring the gradients to a norm of at most ``limit``; 0 leaves them. The device is not waited for."""
+    if limit > 0:
+        scale(parameters, (limit / (norm + EPSILON)).clamp(max=1.0))
+
+
+def _all_reduce(gradients: Sequence[torch.Tensor | None], group: Any) -> None:
+    """Sum some gradients over a group in one collective, in place."""
+    there = [each for each in gradients if each is not None]
+    if there and group is not None:
+        flat = torch.cat([each.reshape(-1) for each in there])
+        dist.all_reduce(flat, group=group)
+        for each, summed in zip(there, flat.split([each.numel() for each in there]), strict=True):
+            each.copy_(summed.view_as(each))

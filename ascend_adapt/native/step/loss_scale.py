@@ -1,0 +1,70 @@
+"""The loss scale of fp16: Megatron-LM's rule and DeepSpeed's, which differ in what overflows in a row do.
+
+Sources: NVIDIA/Megatron-LM@core_v0.9.0 megatron/core/optimizer/grad_scaler.py, deepspeedai/DeepSpeed@edaa7221
+deepspeed/runtime/fp16/loss_scaler.py.
+"""
+
+from __future__ import annotations
+
+from ascend_adapt.errors import TrainingError
+from ascend_adapt.native.config.train_config import LossScale, Precision
+
+
+class Scaler:
+    """What the loss is multiplied by before backward; ``scale`` is 1 without fp16."""
+
+    def __init__(self, precision: Precision) -> None:
+        self.rule: LossScale | None = precision.loss_scale if precision.dtype == "fp16" else None
+        self.scale = 1.0 if self.rule is None else (self.rule.fixed or self.rule.initial)
+        self._hysteresis = self.rule.hysteresis if self.rule else 0
+        self._good = 0
+
+    def update(self, overflowed: bool) -> None:
+        """Take note of a step.
+
+        Raises:
+            TrainingError: by DeepSpeed's rule, an overflow at the smallest scale.
+        """
+        rule = self.rule
+        if rule is None or not self.moves:
+            return
+        if not overflowed:
+            self._good += 1
+            # A run that is taken up may have got a shorter window than it has come through.
+            if self._good >= rule.window:
+                self._good, self._hysteresis = 0, rule.hysteresis
+                self.scale *= 2.0
+            return
+        self._good = 0
+        if rule.rule == "deepspeed":
+            self._overflow_as_deepspeed(rule)
+        else:
+            self._hysteresis -= 1
+            if self._hysteresis <= 0:
+                self.scale = max(self.scale * 0.5, rule.minimum)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is a scale that steps change."""
+        return self.rule is not None and not self.rule.fixed
+
+    def state_dict(self) -> dict[str, float]:
+        """Return what a run that is taken up must know; of a scale that does not move, nothing."""
+        return {"scale": self.scale, "hysteresis": self._hysteresis, "good": self._good} if self.moves else {}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Take up where ``state_dict`` was. A scale that does not move stays as configured, as do those of no state."""
+        if not (self.moves and state):
+            return
+        self.scale, self._hysteresis = state["scale"], int(state["hysteresis"])
+        self._good = int(state["good"])
+
+    def _overflow_as_deepspeed(self, rule: LossScale) -> None:
+        if self._hysteresis > 1:
+            self._hysteresis -= 1
+            return
+        if self.scale <= rule.minimum:
+            raise TrainingError(
+                f"loss scale: overflow at {self.scale:g}, the smallest allowed — lower the learning rate, or use bf16"
+            )
+        self.scale = max(self.scale / 2.0, rule.minimum)

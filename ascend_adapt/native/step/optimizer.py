@@ -1,0 +1,72 @@
+"""Adam, AdamW and SGD over the numbers that a rank holds, whatever FSDP and tensor parallelism left it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ascend_adapt import kernels
+from ascend_adapt.native import device as devices
+from ascend_adapt.native.config.train_config import Optimizer as Settings
+from ascend_adapt.native.parallel.parameters import Placed
+
+
+def decays(one: Placed) -> bool:
+    """Return whether weight decay holds for a parameter: both rules of ``decayed`` leave out the same of a decoder."""
+    return one.is_matrix
+
+
+class Optimizer:
+    """Steps the parameters; its states are fp32, by parameter and name, and lie as the parameters do."""
+
+    def __init__(self, parameters: Sequence[Placed], settings: Settings) -> None:
+        self._all = parameters
+        # A rank may have no row of a small parameter that is cut.
+        self.parameters = [one for one in parameters if one.local.numel()]
+        self.settings = settings
+        names = ("momentum",) if settings.kind == "sgd" else ("exp_avg", "exp_avg_sq")
+        self.states = [{name: torch.zeros_like(one.local) for name in names} for one in self.parameters]
+        homes = [devices.of_counters(one.local.device) for one in self.parameters]
+        self.steps = [torch.zeros((), dtype=torch.float32, device=home) for home in homes]
+        self._decaying = [index for index, one in enumerate(self.parameters) if decays(one)]
+        self._others = [index for index, one in enumerate(self.parameters) if not decays(one)]
+
+    @torch.no_grad()
+    def step(self, lr: float, weight_decay: float) -> None:
+        """Step every parameter that has a gradient."""
+        self._step_group(self._decaying, lr, weight_decay)
+        self._step_group(self._others, lr, 0.0)
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients, also those without a row: each lies in its bucket's, and would keep all of that."""
+        for one in self._all:
+            one.parameter.grad = None
+
+    def _step_group(self, group: Sequence[int], lr: float, weight_decay: float) -> None:
+        settings = self.settings
+        given = {index: gradient for index in group if (gradient := self.parameters[index].gradient) is not None}
+        chosen, gradients = list(given), list(given.values())
+        if not chosen:
+            return
+        weights = [self.parameters[index].local for index in chosen]
+        states = [self.states[index] for index in chosen]
+        if not settings.decoupled or settings.kind == "sgd":
+            for weight, gradient in zip(weights, gradients, strict=True):
+                gradient.add_(weight, alpha=weight_decay)
+            weight_decay = 0.0
+        if settings.kind == "sgd":
+            for weight, gradient, state in zip(weights, gradients, states, strict=True):
+                weight.add_(state["momentum"].mul_(settings.momentum).add_(gradient), alpha=-lr)
+            return
+        kernels.adamw(
+            weights,
+            gradients,
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [self.steps[index] for index in chosen],
+            lr=lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=weight_decay,
+        )

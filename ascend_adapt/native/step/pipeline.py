@@ -1,0 +1,205 @@
+"""Forward and backward over the micro batches of a step, on one stage or through a pipeline of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.distributed import pipelining
+
+from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.native.model.decoder import Decoder
+from ascend_adapt.native.parallel.mesh import Mesh
+from ascend_adapt.native.step.data_parallel import DTYPES, after_passes, before_backward, before_passes
+
+Batch = Mapping[str, torch.Tensor]
+"""tokens and labels, int64 [M, S]; loss_mask [M, S], position_ids [M, S] and masked_out [M, S, S] where needed."""
+
+
+class Passes(Protocol):
+    """What runs the micro batches of a step."""
+
+    def train(self, batch: Batch, micro_batches: int, scale: float) -> torch.Tensor:
+        """Leave the gradients of scale * mean loss in the parameters.
+
+        Return, fp32 [2], the sum of the micro batches' losses by their weights, and that of the weights; of a rank
+        without the last stage both are 0.
+        """
+
+    def evaluate(self, batch: Batch, micro_batches: int) -> torch.Tensor:
+        """Return the same two sums, without gradients."""
+
+
+def passes(config: TrainConfig, mesh: Mesh, decoders: Sequence[Decoder]) -> Passes:
+    """Return what runs the micro batches through this rank's decoders, which are in the order of their stages."""
+    if config.parallel.pipeline == 1:
+        return Accumulation(config, decoders[0])
+    return Pipeline(config, mesh, decoders)
+
+
+class Accumulation:
+    """One stage: micro batches one after another."""
+
+    def __init__(self, config: TrainConfig, decoder: Decoder) -> None:
+        self.config, self.parallel, self.decoder = config, config.parallel, decoder
+
+    def train(self, batch: Batch, micro_batches: int, scale: float) -> torch.Tensor:
+        """As Passes says."""
+        before_passes(self.decoder)
+        losses = []
+        for number, part in enumerate(_parts(batch, micro_batches), 1):
+            before_backward(self.decoder, self.parallel, is_last=number == micro_batches)
+            loss = _loss(self.decoder, part)
+            (loss * (scale / micro_batches)).sum().backward()
+            losses.append(loss.detach())
+        after_passes(self.decoder)
+        return _sums(self.config, torch.cat(losses), batch)
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch, micro_batches: int) -> torch.Tensor:
+        """As Passes says."""
+        before_passes(self.decoder)
+        losses = [_loss(self.decoder, part) for part in _parts(batch, micro_batches)]
+        return _sums(self.config, torch.cat(losses), batch)
+
+
+class Pipeline:
+    """Several stages: 1F1B, interleaved where a rank has more than one, by torch.distributed.pipelining."""
+
+    def __init__(self, config: TrainConfig, mesh: Mesh, decoders: Sequence[Decoder]) -> None:
+        self.config, self.mesh = config, mesh
+        self.stages = [_Stage(decoder) for decoder in decoders]
+        self._scale = 1.0
+        self._schedules: dict[tuple[int, bool], Any] = {}
+
+    def train(self, batch: Batch, micro_batches: int, scale: float) -> torch.Tensor:
+        """As Passes says."""
+        self._scale = scale
+        for stage in self.stages:
+            stage.expect(micro_batches, self.config)
+        sums = self._run(batch, micro_batches, trains=True)
+        for stage in self.stages:
+            after_passes(stage.decoder)
+        return sums
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch, micro_batches: int) -> torch.Tensor:
+        """As Passes says."""
+        return self._run(batch, micro_batches, trains=False)
+
+    def _run(self, batch: Batch, micro_batches: int, *, trains: bool) -> torch.Tensor:
+        for stage in self.stages:
+            before_passes(stage.decoder)
+        key = (micro_batches, trains)
+        if key not in self._schedules:
+            self._schedules[key] = self._schedule(micro_batches, trains=trains)
+        others = {name: tensor for name, tensor in batch.items() if name != "tokens"}
+        inputs = (batch["tokens"],) if self.mesh.pipeline_rank == 0 else ()
+        more = {"target": batch["labels"]} if trains else {}
+        losses = self._schedules[key].step(*inputs, **more, **others)
+        if losses is None:
+            return torch.zeros(2, device=self.mesh.device)
+        return _sums(self.config, losses.detach().flatten(), batch)
+
+    def _schedule(self, micro_batches: int, *, trains: bool) -> Any:
+        """Return a schedule with stages of its own: what they keep for training and for evaluation differs."""
+        parallel, count = self.config.parallel, len(self.config.parallel.stages)
+        stages = [
+            pipelining.PipelineStage(
+                stage,
+                number,
+                count,
+                self.mesh.device,
+                input_args=self._example(number),
+                output_args=self._example(number + 1),
+                group=self.mesh.group("pipeline"),
+            )
+            for stage, number in zip(self.stages, stages_of(self.config, self.mesh), strict=True)
+        ]
+        loss: Callable[..., torch.Tensor] | None = self._scaled_mean if trains else None
+        if parallel.virtual_stages > 1:
+            kind = pipelining.ScheduleInterleaved1F1B
+            return kind(stages, micro_batches, loss, **_unscaled(kind))
+        # With fewer micro batches than stages 1F1B is all forward, then all backward, which torch calls GPipe.
+        kind = pipelining.Schedule1F1B if micro_batches >= count else pipelining.ScheduleGPipe
+        return kind(stages[0], micro_batches, loss, **_unscaled(kind))
+
+    def _scaled_mean(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (output * (self._scale / self.stages[0].expected)).sum()
+
+    def _example(self, border: int) -> torch.Tensor:
+        """Return what crosses the border before stage ``border``, without numbers."""
+        config, count = self.config, len(self.config.parallel.stages)
+        batch, length = config.batch.micro, config.data.seq_length
+        if border == 0:
+            return torch.empty(batch, length, dtype=torch.int64, device="meta")
+        if border == count:
+            return torch.empty(1, dtype=torch.float32, device="meta")
+        length = self.stages[0].decoder.tp.sequence_length(length)
+        shape = (batch, length, config.model.hidden_size)
+        return torch.empty(shape, dtype=DTYPES[config.precision.dtype], device="meta", requires_grad=True)
+
+
+def stages_of(config: TrainConfig, mesh: Mesh) -> range:
+    """Return the numbers of the stages on this rank."""
+    return range(mesh.pipeline_rank, len(config.parallel.stages), config.parallel.pipeline)
+
+
+class _Stage(nn.Module):
+    """A decoder as a schedule sees it.
+
+    Not an FSDP module: torch's schedules sum the gradients of those, each release in its own way (2.13's interleaved
+    one, as its source reads, not at all). Here the backward pass of the step's last micro batch does it, as without a
+    pipeline.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.expected = self.begun = 0
+
+    def expect(self, micro_batches: int, config: TrainConfig) -> None:
+        """Begin a step of so many backward passes."""
+        self.expected, self.begun, self.parallel = micro_batches, 0, config.parallel
+
+    def forward(self, x: torch.Tensor, **others: torch.Tensor) -> torch.Tensor:
+        """Return what the decoder does; only the last stage looks at labels."""
+        if not self.decoder.last:
+            others = {name: tensor for name, tensor in others.items() if name not in ("labels", "loss_mask")}
+        output: torch.Tensor = self.decoder(x, **others)
+        if output.requires_grad:
+            output.register_hook(self._backward_begins)
+        return output
+
+    def _backward_begins(self, _: torch.Tensor) -> None:
+        self.begun += 1
+        before_backward(self.decoder, self.parallel, is_last=self.begun == self.expected)
+
+
+def _unscaled(kind: Any) -> dict[str, Any]:
+    """Say that the loss is already a mean over micro batches; torch 2.6 has no such switch, and divides nothing."""
+    return {"scale_grads": False} if "scale_grads" in inspect.signature(kind.__init__).parameters else {}
+
+
+def _sums(config: TrainConfig, losses: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Return what Passes does of the losses of micro batches, [M]."""
+    weights = torch.ones_like(losses)
+    if config.logging.loss_mean == "tokens":
+        weights = batch["loss_mask"].view(len(losses), -1).sum(1).to(losses)
+        losses = losses.where(weights > 0, 0.0)  # the mean of nothing is no number
+    return torch.stack([(losses * weights).sum(), weights.sum()])
+
+
+def _loss(decoder: Decoder, part: Batch) -> torch.Tensor:
+    others = {name: tensor for name, tensor in part.items() if name != "tokens"}
+    loss: torch.Tensor = decoder(part["tokens"], **others)
+    return loss
+
+
+def _parts(batch: Batch, micro_batches: int) -> Iterator[Batch]:
+    chunks = {name: tensor.chunk(micro_batches) for name, tensor in batch.items()}
+    for number in range(micro_batches):
+        yield {name: parts[number] for name, parts in chunks.items()}

@@ -1,0 +1,1 @@
+"""Patches applied to a running interpreter, and reverted."""

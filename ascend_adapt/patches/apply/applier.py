@@ -1,0 +1,136 @@
+"""Applying patches of every kind to loaded modules, and taking them back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from ascend_adapt.errors import PatchConflict, PatchDrift
+from ascend_adapt.patches.apply import bodies, third_party
+from ascend_adapt.patches.apply.applied_patch import Added, Application, Entry, Layer, Rewritten
+from ascend_adapt.patches.apply.replacement import is_function_like
+from ascend_adapt.patches.apply.rewriting import rewritten_code
+from ascend_adapt.patches.apply.slot import Slot
+from ascend_adapt.patches.apply.swaps import Swaps, chain
+from ascend_adapt.patches.apply.third_party import OtherPatcher, Stranger
+from ascend_adapt.patches.declare.spec import NotNeeded, Patch
+from ascend_adapt.patches.declare.target import Place, locate, locate_present
+
+
+class Applier:
+    """Applies patches; keeps one slot an attribute, so that several patches can share it.
+
+    ``others`` are packages that change the same code, and may have been there first.
+    """
+
+    def __init__(self, others: Sequence[OtherPatcher] = ()) -> None:
+        self._others = others
+        self.slots: list[Slot] = []
+        self.applied: list[Application] = []
+
+    def apply(self, patch: Patch, module: ModuleType) -> Application:
+        """Apply ``patch`` (any kind but provide) to ``module``.
+
+        Raises:
+            NotNeeded: the target already behaves.
+            PatchDrift: the target is missing or has changed.
+            PatchConflict: another patch excludes this one.
+        """
+        application = self._made(patch, module)
+        self.applied.append(application)
+        return application
+
+    def undo(self, application: Application) -> Swaps:
+        """Take an application that holds back, and return what aliases must follow."""
+        swaps = application.undo()
+        self.applied.remove(application)
+        self.follow(swaps)
+        return swaps
+
+    def follow(self, swaps: Swaps) -> None:
+        """Let patches that hold what others have just swapped follow, and add to ``swaps`` what they swap in turn."""
+        for slot in self.slots:
+            chain(swaps, slot.follow(swaps))
+        for application in self.applied:
+            application.follow(swaps)
+
+    def holders(self) -> list[Any]:
+        """Return the containers through which this package holds originals."""
+        places = [one.place for one in self.applied] + [slot.place for slot in self.slots]
+        pairs = [pair for one in self.applied for pair in one.swaps.values()]
+        mine = [holder for slot in self.slots for holder in slot.holders()]
+        return [*places, *map(vars, places), *pairs, *mine]
+
+    def _made(self, patch: Patch, module: ModuleType) -> Application:
+        if patch.kind == "add":
+            return Added(patch, module, locate(patch.target, module, lazily=False))
+        place = locate_present(patch.target, module)
+        slot = self._slot_at(place)
+        # A constant where a function was is drift, which the kind itself tells.
+        if patch.unless is not None and (patch.function is None or is_function_like(slot.original)):
+            reason = patch.unless(slot.original)
+            if reason:
+                raise NotNeeded(reason)
+        stranger = third_party.find(_changed(patch, slot.original), self._others, patch.target.root)
+        if stranger is not None:
+            _give_way(patch, stranger)
+        application = self._put(patch, module, place, slot)
+        application.note = f"on top of {stranger}" if stranger is not None else ""
+        return application
+
+    def _put(self, patch: Patch, module: ModuleType, place: Place, slot: Slot) -> Application:
+        if patch.kind == "entry":
+            return Entry(patch, module, place)
+        if patch.kind == "rewrite":
+            return self._rewritten(patch, module, place, slot.original)
+        if patch.kind == "replace" and any(layer.kind == "replace" for layer in slot.layers):
+            raise PatchConflict(f"{patch.target} is replaced already")
+        if patch.bodies:
+            bodies.check(patch, slot.original)
+        return Layer(patch, module, place, slot)
+
+    def _rewritten(self, patch: Patch, module: ModuleType, place: Place, original: Any) -> Rewritten:
+        if place.inherited:
+            base = next(cls for cls in place.owner.__mro__ if place.name in vars(cls))
+            raise PatchDrift(f"{patch.target} is inherited from {base.__qualname__}, whose code all would share")
+        function, code = rewritten_code(patch, original)
+        if any(isinstance(one, Rewritten) and one.function is function and one.holds() for one in self.applied):
+            raise PatchConflict(f"{patch.target} is rewritten already")
+        return Rewritten(patch, module, place, function, code)
+
+    def _slot_at(self, place: Place) -> Slot:
+        """Return the slot of a place: a module that re-exports a function shares that of its home."""
+        self.slots = [slot for slot in self.slots if slot.layers]
+        for slot in self.slots:
+            is_same = slot.place.owner is place.owner and slot.place.name == place.name
+            if is_same and slot.is_ours():
+                return slot
+        fresh = Slot(place)
+        if not fresh.is_borrowed:
+            for slot in self.slots:
+                if (place.value is slot.head or place.value is slot.original) and not slot.is_borrowed:
+                    return slot
+        self.slots.append(fresh)
+        return fresh
+
+
+def _changed(patch: Patch, original: Any) -> Any:
+    """Return what a patch changes: the attribute, or the value of its key there."""
+    if patch.kind == "entry":
+        return original.get(patch.key) if isinstance(original, Mapping) else None
+    return original
+
+
+def _give_way(patch: Patch, stranger: Stranger) -> None:
+    """Refuse what would only take another patcher's place; a wrap lies on top of it.
+
+    Raises:
+        NotNeeded: the patch is for speed, and so is what is there.
+        PatchDrift: the patch replaces what is there.
+    """
+    either = f"{stranger.patcher.leave_out} to have this one"
+    if patch.without == "slower":
+        raise NotNeeded(f"{patch.target} is {stranger}, and nothing is patched twice — {either}")
+    if patch.kind in ("replace", "entry"):
+        raise PatchDrift(f"{patch.target} is {stranger}, expected upstream's own — {either}, or disable it")

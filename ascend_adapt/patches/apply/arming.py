@@ -1,0 +1,141 @@
+"""Arming: a patch is judged, and applied or provided as soon as that can be; until then it is armed."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import ModuleType
+
+from ascend_adapt import probe
+from ascend_adapt.errors import PatchConflict, PatchDrift
+from ascend_adapt.patches.apply.applier import Applier
+from ascend_adapt.patches.apply.imports import ImportWatch
+from ascend_adapt.patches.apply.providing import Provided, ProvidingFinder
+from ascend_adapt.patches.apply.record import Record, as_reason
+from ascend_adapt.patches.apply.third_party import OtherPatcher
+from ascend_adapt.patches.apply.undoing import undo
+from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.spec import NotNeeded, Patch
+from ascend_adapt.patches.judge import gate
+from ascend_adapt.patches.judge.conflicts import Rivals
+from ascend_adapt.patches.judge.installation import ThisProcess, missing_module
+
+
+class Arming:
+    """What decides about each record, and holds what is in force.
+
+    ``watch`` knows which modules are imported; ``on_filled`` is called with a record, its new state and the reason when
+    the module it provides was imported.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        hosts: Mapping[str, Host],
+        watch: ImportWatch,
+        on_filled: Callable[[Record, str, str], None],
+        others: Sequence[OtherPatcher] = (),
+    ) -> None:
+        self.device, self.hosts = device, hosts
+        self.applier = Applier(others)
+        self._rivals = Rivals()
+        self._finder = ProvidingFinder()
+        self._is_complete, self._on_filled = watch.is_complete, on_filled
+        self._installation = ThisProcess(watch.is_complete, watch.has_begun)
+
+    def claim(self, record: Record) -> None:
+        """Take in a record.
+
+        Raises:
+            PatchConflict: it is right for what is installed, and so is another one that excludes it.
+        """
+        self._rivals.claim(record, self._is_admitted)
+
+    def forget(self, records: Collection[Record]) -> None:
+        """Let go of records that have been undone."""
+        self._rivals.forget(records)
+
+    def undo(self, records: Sequence[Record]) -> None:
+        """Take back whatever of ``records`` is in force."""
+        undo(records, self.applier, self._finder)
+
+    def hosts_of(self, patch: Patch) -> tuple[Host, ...]:
+        """Return the hosts that a patch is limited to; none: it is for all."""
+        return tuple(self.hosts[str(host)] for host in patch.hosts)
+
+    def bring_up_to_date(self, record: Record) -> bool:
+        """Bring one record up to date; return whether it was applied just now."""
+        patch = record.patch
+        verdict = self._judge(patch)
+        record.found = verdict.found or record.found
+        if verdict.admits is False:
+            self.undo([record])
+            record.set("skipped", verdict.reason)
+            return False
+        if patch.kind == "provide":
+            self._provide(record, verdict.reason)
+            return False
+        if patch.host_script is not None:
+            return False
+        module = sys.modules.get(patch.target.module)
+        if any(module is one.module and one.is_current() for one in record.applications):
+            return False
+        missing = missing_module(patch.target, self._is_complete) if module is None else ""
+        if missing and verdict.admits:
+            record.set("drifted", f"{patch.target}: {missing}")
+            return False
+        if module is None or verdict.admits is None:
+            record.set("armed", verdict.reason)
+            return False
+        if not self._is_complete(patch.target.module):
+            record.set("armed", f"{patch.target.module} is still being imported")
+            return False
+        return self._apply(record, module, verdict.reason)
+
+    def _apply(self, record: Record, module: ModuleType, reason: str) -> bool:
+        try:
+            self._rivals.refuse_second(record)
+            application = self.applier.apply(record.patch, module)
+        except NotNeeded as seen:
+            record.set("not_needed", str(seen))
+        except PatchDrift as drift:
+            record.set("drifted", str(drift))
+        except PatchConflict as conflict:
+            record.set("failed", str(conflict))
+            record.conflicts = True
+        except Exception as error:  # whatever it is, it must not break the target's import by itself
+            record.set("failed", as_reason(error))
+        else:
+            record.applications.append(application)
+            record.set("applied", "; ".join(filter(None, (reason, application.note))))
+            return True
+        return False
+
+    def _provide(self, record: Record, reason: str) -> None:
+        name = record.patch.target.module
+        if self._finder.offers(record.registered):
+            return
+        found = not record.patch.instead and "." not in name and probe.find_root(name) is not None
+        if name in sys.modules or found:
+            record.set("not_needed", f"a real {name} is there")
+            return
+        fill = functools.partial(self._fill, record, reason)
+        self._finder.offer(name, Provided(record.registered, self.hosts_of(record.patch), fill))
+        record.set("armed", reason)
+
+    def _fill(self, record: Record, reason: str, module: ModuleType) -> None:
+        assert record.patch.function is not None  # provide() is a decorator
+        try:
+            record.patch.function(module)
+        except Exception as error:
+            self._on_filled(record, "failed", as_reason(error))
+            # Missing, as it is without the patch: upstream may know what to do then.
+            raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__) from error
+        self._on_filled(record, "applied", reason)
+
+    def _is_admitted(self, record: Record) -> bool:
+        return record.state != "disabled" and bool(self._judge(record.patch).admits)
+
+    def _judge(self, patch: Patch) -> gate.Verdict:
+        return gate.judge(patch, self.device, self.hosts, self._installation)

@@ -1,0 +1,49 @@
+"""Bodies: whether a function is upstream's own, alone, and one of those that a patch was read off."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+from ascend_adapt.errors import PatchDrift
+from ascend_adapt.patches.apply import replacement, rewriting, third_party
+from ascend_adapt.patches.declare import syntax
+from ascend_adapt.patches.declare.spec import Patch
+
+# What Python itself puts around a function of a class.
+_DESCRIPTORS = ("classmethod", "property", "staticmethod")
+
+
+def check(patch: Patch, standing: Any) -> None:
+    """Refuse all but a function of one of the patch's bodies, in no other decorators than those written above it.
+
+    What somebody has put around it since, the patch would leave out. Our own wraps below it are as they are.
+
+    Raises:
+        PatchDrift: ``standing``, a function or a descriptor of one, is another, or its source cannot be read.
+    """
+    function = standing.fget if isinstance(standing, property) else getattr(standing, "__func__", standing)
+    outermost, around = function, []
+    while (inner := getattr(function, "__wrapped__", None)) is not None:
+        if not replacement.is_ours(function):
+            around.append(function)
+        function = inner
+    if patch.original is not None and third_party.describe(function) != patch.original.dotted:
+        told = third_party.describe(outermost)
+        raise PatchDrift(f"{patch.place} is {told}, expected upstream's own {patch.original.dotted}")
+    if not isinstance(function, FunctionType):
+        raise PatchDrift(f"{patch.place} is a {type(function).__name__}, expected a function with a source")
+    node = rewriting.definition(patch, function).node
+    if (found := syntax.digest(node)) not in patch.bodies:
+        raise drift(patch, found)
+    written = [one for one in getattr(node, "decorator_list", ()) if getattr(one, "id", "") not in _DESCRIPTORS]
+    if len(around) > len(written):
+        raise PatchDrift(
+            f"{patch.place} is wrapped by {third_party.describe(around[0])}, expected upstream's own alone — the patch "
+            "would leave the wrapper out; put it in place after enable() to have both"
+        )
+
+
+def drift(patch: Patch, found: str) -> PatchDrift:
+    """Return how it is told that a body has another digest than those the patch knows."""
+    return PatchDrift(f"{patch.original or patch.target}: its body is {found}, expected {' or '.join(patch.bodies)}")

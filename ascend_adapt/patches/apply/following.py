@@ -1,0 +1,58 @@
+"""Following: who took a copy of a target before it was patched gets what the patch put there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+
+from ascend_adapt.patches.apply import aliases
+from ascend_adapt.patches.apply.applied_patch import Application
+from ascend_adapt.patches.apply.applier import Applier
+from ascend_adapt.patches.apply.record import Record
+from ascend_adapt.patches.apply.swaps import Swaps, chain
+
+
+def follow(applier: Applier, changed: Sequence[Record], imported: ModuleType | None) -> None:
+    """Rebind the copies of what the ``changed`` records have just been applied to.
+
+    ``imported`` is the module whose import has just ended and led to this; with None, what keeps an original out of
+    reach is told in the records.
+    """
+    applications = [record.applications[-1] for record in changed]
+    swaps: Swaps = {}
+    for application in applications:
+        if application.is_borrowed:
+            _follow_in_borrower(application)
+        else:
+            chain(swaps, application.swaps)
+    applier.follow(swaps)
+    if swaps:
+        aliases.rebind(swaps, _possible_holders(swaps, imported), [one.module for one in applications])
+        if imported is None:
+            _tell_out_of_reach(applier, changed, swaps)
+
+
+def _possible_holders(swaps: Swaps, imported: ModuleType | None) -> list[ModuleType]:
+    if imported is not None and all(getattr(old, "__module__", None) == imported.__name__ for old, _ in swaps.values()):
+        # Only modules that entered sys.modules after it can hold a copy of what it defines.
+        return aliases.modules_after(imported.__name__)
+    return aliases.all_modules()
+
+
+def _follow_in_borrower(application: Application) -> None:
+    """What a module took over from another package is patched for its own package only."""
+    if isinstance(application.place.owner, ModuleType):
+        root = f"{application.patch.target.root}."
+        own = [module for module in aliases.all_modules() if f"{module.__name__}.".startswith(root)]
+        aliases.rebind(application.swaps, own, [application.module])
+
+
+def _tell_out_of_reach(applier: Applier, changed: Iterable[Record], swaps: Swaps) -> None:
+    held = aliases.out_of_reach(swaps, applier.holders())
+    for record in changed:
+        holders = [text for key in record.applications[-1].swaps for text in held.get(key, ())]
+        if holders:
+            kinds = ", ".join(f"{kind} ({n} times)" if n > 1 else kind for kind, n in Counter(holders).items())
+            told = f"applied after its import; {len(holders)} places keep the original: {kinds}"
+            record.reason = f"{record.reason}; {told}" if record.reason else told

@@ -1,0 +1,149 @@
+"""The provide kind: modules that exist only because a patch makes them, found by their host, last or instead."""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ascend_adapt import probe
+from ascend_adapt.patches.apply.imports import at_end_of_import
+from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.spec import Patch, Registered
+from ascend_adapt.patches.judge.installation import is_complete
+
+
+@dataclass(frozen=True)
+class Provided:
+    """One module to provide: the patch that provides it, its hosts, and what fills it."""
+
+    registered: Registered
+    hosts: tuple[Host, ...]
+    fill: Callable[[ModuleType], None]
+
+
+class ProvidingFinder:
+    """Stands at the end of sys.meta_path, so that a real module always wins; at its front for what stands instead."""
+
+    def __init__(self) -> None:
+        self.provided: dict[str, list[Provided]] = {}
+        self._at = (_End(self, instead=True), _End(self, instead=False))
+
+    def offer(self, name: str, provided: Provided) -> None:
+        """Make module ``name`` importable; of several offers to the same code the first counts."""
+        self.provided.setdefault(name, []).append(provided)
+        front, back = self._at
+        if back not in sys.meta_path:
+            sys.meta_path.append(back)
+        if provided.registered.patch.instead and front not in sys.meta_path:
+            sys.meta_path.insert(0, front)
+
+    def offers(self, registered: Registered) -> bool:
+        """Return whether the patch's module is on offer."""
+        return any(one.registered is registered for one in self.provided.get(registered.patch.target.module, ()))
+
+    def withdraw(self, registered: Registered) -> None:
+        """Make the patch's module what it was: missing."""
+        name = registered.patch.target.module
+        left = [one for one in self.provided.pop(name, []) if one.registered is not registered]
+        if left:
+            self.provided[name] = left
+        module = sys.modules.get(name)
+        loader = getattr(getattr(module, "__spec__", None), "loader", None)
+        if isinstance(loader, _Loader) and loader.provided.registered is registered:
+            del sys.modules[name]
+            above, _, child = name.rpartition(".")
+            parent = sys.modules.get(above)
+            if parent is not None and vars(parent).get(child) is module:
+                delattr(parent, child)
+        if not self.provided:
+            sys.meta_path[:] = [one for one in sys.meta_path if one not in self._at]
+
+    def spec_for(self, fullname: str, *, instead: bool) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec of a provided module, or None if there is none for the code that asks."""
+        offers = [one for one in self.provided.get(fullname, ()) if one.registered.patch.instead is instead]
+        provided = next((one for one in offers if not one.hosts or _asked_by(one.hosts)), None)
+        if provided is None or not _is_lent(provided.registered.patch):
+            return None
+        is_package = any(name.startswith(f"{fullname}.") for name in self.provided)
+        origin = f"provided by {provided.registered}"
+        return importlib.machinery.ModuleSpec(fullname, _Loader(provided), origin=origin, is_package=is_package)
+
+
+@dataclass(frozen=True, eq=False)
+class _End:
+    """One end of sys.meta_path, where the modules are found that stand ``instead`` of real ones, or the others."""
+
+    finder: ProvidingFinder
+    instead: bool
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec of a provided module, or None."""
+        return self.finder.spec_for(fullname, instead=self.instead)
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, provided: Provided) -> None:
+        self.provided = provided
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.provided.fill(module)
+
+
+def _asked_by(hosts: tuple[Host, ...]) -> bool:
+    """Whether the import comes from code of one of ``hosts``, and not from another library's availability check."""
+    asking = _asking()
+    name, file = asking.get("__name__", ""), asking.get("__file__")
+    if name == "__main__":
+        folders = _folders_around(Path(file).resolve()) if file else []
+    else:
+        folder = probe.root_folder(name)
+        folders = [] if folder is None else [folder]
+    return any(not host.owns(folder) for folder in folders for host in hosts)
+
+
+def _folders_around(script: Path) -> list[Path]:
+    """Return the folders a script lies in: a code base has its tools in folders of its own, a library is nobody's."""
+    folders = list(script.parents)
+    libraries = ("site-packages", "dist-packages")
+    return folders[: next((depth for depth, folder in enumerate(folders) if folder.name in libraries), len(folders))]
+
+
+def _is_lent(patch: Patch) -> bool:
+    """Whether anybody may see the module, or else the one who asks, until its own import is over."""
+    if not patch.importers:
+        return True
+    importer = sys.modules.get(_asking().get("__name__", ""))
+    if importer is None or importer.__name__ not in patch.importers or is_complete(importer):
+        return False
+    at_end_of_import(importer, functools.partial(_forget, patch.target.module), also_if_failed=True)
+    return True
+
+
+def _forget(name: str) -> None:
+    loader = getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)
+    if isinstance(loader, _Loader):
+        del sys.modules[name]
+
+
+def _asking() -> dict[str, Any]:
+    """Return the globals of the code that imports."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and _is_import_machinery(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    return {} if frame is None else frame.f_globals
+
+
+def _is_import_machinery(name: str) -> bool:
+    return name.partition(".")[0] in ("importlib", "_frozen_importlib", "wrapt", "ascend_adapt")

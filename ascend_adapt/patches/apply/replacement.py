@@ -1,0 +1,257 @@
+"""Plain functions that stand for an original: same module, qualname and signature, so pickle and partial keep working.
+
+wrapt.FunctionWrapper is not used here: pickle, copy.deepcopy and functools.partial of a patched function would raise.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from ascend_adapt.errors import PatchDrift
+from ascend_adapt.patches.declare.spec import Patch
+from ascend_adapt.patches.declare.target import Place
+
+
+def stand_in(patch: Patch, original: Any, place: Place) -> Any:
+    """Return what ``patch`` (a wrap or replace) puts at ``place`` instead of the descriptor ``original``.
+
+    A classmethod, staticmethod or property stays one, a coroutine or generator function too.
+
+    Raises:
+        PatchDrift: the original is not what the patch can stand for.
+    """
+    if isinstance(original, type):
+        raise PatchDrift(f"{patch.target} is a class: classes are never replaced — patch its __init__ or a method")
+    if patch.kind == "replace" and patch.function is None and not _is_function(patch.value, original):
+        return patch.value
+    if isinstance(original, classmethod):
+        return classmethod(_function(patch, original.__func__, place, bound=True))
+    if isinstance(original, staticmethod):
+        return staticmethod(_function(patch, original.__func__, place, bound=False))
+    if isinstance(original, property):
+        if original.fget is None:
+            raise PatchDrift(f"{patch.target} is a property without a getter")
+        getter = _function(patch, original.fget, place, bound=True)
+        return property(getter, original.fset, original.fdel, original.__doc__)
+    if not callable(original):
+        raise PatchDrift(f"{patch.target} is a {type(original).__name__}, expected a function")
+    if isinstance(getattr(type(original), "__call__", None), FunctionType):  # noqa: B004
+        name = type(original).__qualname__
+        raise PatchDrift(f"{patch.target} is an object of class {name}, expected a function — patch {name}.__call__")
+    if not isinstance(place.owner, type):
+        return _function(patch, original, place, bound=False)
+    if hasattr(type(original), "__get__"):
+        return _function(patch, original, place, bound=True)
+    return staticmethod(_function(patch, original, place, bound=False))  # a builtin in a class is never bound
+
+
+def inherited(place: Place) -> Any:
+    """Return what calls the method that ``place.owner`` inherits, whichever that is at the time of the call.
+
+    Raises:
+        PatchDrift: it is one of those of object that count their arguments by what a class defines itself.
+    """
+    owner, name, value = place.owner, place.name, place.value
+    if name in ("__new__", "__init__") and value is vars(object)[name]:
+        raise PatchDrift(f"class {owner.__qualname__} has no {name} of its own or of its bases, object's takes no wrap")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not args:
+            return value(**kwargs)  # raises what the original does without self
+        return getattr(super(owner, args[0]), name)(*args[1:], **kwargs)
+
+    def call_static(*args: Any, **kwargs: Any) -> Any:
+        return getattr(super(owner, owner), name)(*args, **kwargs)
+
+    def get(self: Any) -> Any:
+        return getattr(super(owner, self), name)
+
+    if isinstance(value, classmethod):
+        return classmethod(_as(value.__func__)(call))
+    if isinstance(value, staticmethod):
+        return staticmethod(_as(value.__func__)(call_static))
+    if isinstance(value, property) and value.fget is not None:
+        return property(functools.wraps(value.fget)(get), value.fset, value.fdel, value.__doc__)
+    return _as(value)(call) if isinstance(value, FunctionType) else value
+
+
+def underlying(descriptor: Any) -> Any:
+    """Return the function that other modules hold after ``f = Class.method``: that of a staticmethod, else itself."""
+    return descriptor.__func__ if isinstance(descriptor, staticmethod) else descriptor
+
+
+def is_ours(function: Any) -> bool:
+    """Return whether ``function`` was made here, for a patch."""
+    return isinstance(function, FunctionType) and function.__globals__.get("__name__") == __name__
+
+
+def is_borrowed(function: Any, place: Place) -> bool:
+    """Return whether ``place`` only took ``function`` over: a class from elsewhere, a module from another package."""
+    home, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not isinstance(home, str) or not isinstance(qualname, str) or "<locals>" in qualname:
+        return False
+    if isinstance(place.owner, type):
+        return (home, qualname.rpartition(".")[0]) != (place.owner.__module__, place.owner.__qualname__)
+    return home.partition(".")[0] != str(place.owner.__name__).partition(".")[0]
+
+
+def is_function_like(original: Any) -> bool:
+    """Return whether ``original`` can be called, or is a descriptor of what can."""
+    return callable(original) or hasattr(original, "__get__")
+
+
+def _is_function(value: Any, original: Any) -> bool:
+    return isinstance(value, FunctionType) and is_function_like(original)
+
+
+def _function(patch: Patch, original: Callable[..., Any], place: Place, bound: bool) -> Callable[..., Any]:
+    function = patch.value if patch.function is None else patch.function
+    if patch.kind == "replace":
+        _check_signature(patch, original, function, bound)
+        call = _replacing(original, function)
+    elif bound:
+        call = _wrapping_method(original, function)
+    else:
+        call = _wrapping(original, function)
+    is_plain = isinstance(original, FunctionType)
+    if not is_plain:
+        _copy_attributes(original, call)
+    call = _of_the_same_kind(original, call)
+    if place.inherited or is_borrowed(original, place) or not is_plain:
+        # Under the original's name pickle would find the original, or nothing.
+        owner = place.owner
+        in_class = isinstance(owner, type)
+        call.__module__ = owner.__module__ if in_class else owner.__name__
+        call.__name__ = place.name
+        call.__qualname__ = f"{owner.__qualname__}.{place.name}" if in_class else place.name
+    return call
+
+
+def _as(original: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator for a function that is to look like ``original``, its defaults included.
+
+    The function must take ``*args``: with a parameter of its own Python would fill that from the defaults, and with
+    more defaults than parameters from memory that is not its own.
+    """
+
+    def mark(call: Any) -> Any:
+        call = functools.wraps(original)(call)
+        if isinstance(original, FunctionType):
+            call.__defaults__, call.__kwdefaults__ = original.__defaults__, original.__kwdefaults__
+        return call
+
+    return mark
+
+
+def _wrapping(original: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    @_as(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, None, args, kwargs)
+
+    return call
+
+
+def _wrapping_method(original: Any, wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    if not isinstance(original, FunctionType):
+        bind = original.__get__
+
+        @_as(original)
+        def call_bound(*args: Any, **kwargs: Any) -> Any:
+            if not args:
+                return original(**kwargs)  # raises what the original does without self
+            return wrapper(bind(args[0]), args[0], args[1:], kwargs)
+
+        return call_bound
+
+    # torch.compile follows partial into the original; torch 2.11's breaks on __get__, 2.13's on types.MethodType.
+    @_as(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not args:
+            return original(**kwargs)
+        return wrapper(functools.partial(original, args[0]), args[0], args[1:], kwargs)
+
+    return call
+
+
+def _replacing(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    # A function of its own: one patch object may be applied, reverted and applied to a reloaded module.
+    @_as(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _copy_attributes(original: Any, call: Callable[..., Any]) -> None:
+    """Copy what functools.wraps does not see: an lru_cache has cache_clear() in its type."""
+    for name in dir(original):
+        if not name.startswith("__") and not hasattr(call, name):
+            setattr(call, name, getattr(original, name))
+
+
+def _of_the_same_kind(original: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``call`` as a coroutine or generator function if the original is one: others ask ``inspect``."""
+    if inspect.iscoroutinefunction(original):
+
+        @_as(call)
+        async def run(*args: Any, **kwargs: Any) -> Any:
+            result = call(*args, **kwargs)
+            return await result if inspect.isawaitable(result) else result
+
+        return run
+    if inspect.isgeneratorfunction(original):
+
+        @_as(call)
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            return (yield from call(*args, **kwargs))
+
+        return generate
+    return call
+
+
+def _check_signature(patch: Patch, original: Callable[..., Any], function: Callable[..., Any], bound: bool) -> None:
+    try:
+        theirs = inspect.signature(original)
+    except (TypeError, ValueError):
+        return  # a builtin without a text signature
+    refused = refused_call(theirs, inspect.signature(function), bound)
+    if refused:
+        raise PatchDrift(f"{patch.target}{theirs}: the replacement does not accept {refused}")
+
+
+def refused_call(theirs: inspect.Signature, ours: inspect.Signature, bound: bool = False) -> str:
+    """Return which call that ``theirs`` accepts ``ours`` does not, or ``""``; a ``bound`` self is never named."""
+    by_position, by_name = [], []
+    for index, parameter in enumerate(theirs.parameters.values()):
+        if bound and index == 0 and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+            parameter = parameter.replace(kind=parameter.POSITIONAL_ONLY)
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            by_position.append(parameter)
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            by_name.append(parameter)
+    kinds = {parameter.kind for parameter in theirs.parameters.values()}
+    keyword_only = [parameter for parameter in by_name if parameter.kind is parameter.KEYWORD_ONLY]
+    required = [parameter for parameter in by_position if parameter.default is parameter.empty]
+    needed_names = {parameter.name: None for parameter in keyword_only if parameter.default is parameter.empty}
+    extra = (None,) * 64 if inspect.Parameter.VAR_POSITIONAL in kinds else ()
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        ("every argument by position", (None,) * len(by_position) + extra, needed_names),
+        ("only the required arguments", (None,) * len(required), needed_names),
+    ]
+    for parameter in by_name:
+        before = [p for p in required if p.name != parameter.name]
+        named = {p.name: None for p in before if p.kind is p.POSITIONAL_OR_KEYWORD}
+        positional = (None,) * sum(p.kind is p.POSITIONAL_ONLY for p in before)
+        calls.append((f"{parameter.name}=", positional, {**named, **needed_names, parameter.name: None}))
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        calls.append(("further keywords", (None,) * len(required), {**needed_names, "a_keyword_of_no_one": None}))
+    for text, args, kwargs in calls:
+        try:
+            ours.bind(*args, **kwargs)
+        except TypeError:
+            return text
+    return ""

@@ -1,0 +1,127 @@
+"""The rewrite kind: another ``__code__`` for the same function object, so that aliases and function tables follow."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import functools
+import inspect
+import linecache
+import operator
+from types import CodeType, FunctionType
+from typing import Any
+
+from ascend_adapt.errors import PatchDrift, PatchSpecError
+from ascend_adapt.patches.apply import replacement
+from ascend_adapt.patches.declare import syntax
+from ascend_adapt.patches.declare.spec import NotNeeded, Patch
+
+_FUTURES = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
+
+
+def rewritten_code(patch: Patch, descriptor: Any) -> tuple[FunctionType, CodeType]:
+    """Return the function behind ``descriptor`` and the code it is to run instead.
+
+    Raises:
+        PatchDrift: source or expression are not as declared, or the new code needs other closure variables.
+        NotNeeded: ``old`` is nowhere and ``new`` is there once.
+    """
+    function = function_behind(patch, descriptor)
+    found = definition(patch, function)
+    rewrite_definition(patch, found)
+    new = _compiled(found, function)
+    if new is None or new.co_freevars != function.__code__.co_freevars:
+        had = ", ".join(function.__code__.co_freevars) or "none"
+        needs = ", ".join(new.co_freevars) or "none" if new else "unknown"
+        raise PatchDrift(f"{patch.target} has the closure variables {had}, rewritten it needs {needs} — use replace()")
+    return function, new
+
+
+def _compiled(found: syntax.Found, function: FunctionType) -> CodeType | None:
+    code = function.__code__
+    flags = code.co_flags & _FUTURES
+    module = compile(syntax.alone(found), code.co_filename, "exec", flags=flags, dont_inherit=True)
+    return syntax.code_of(module, _path(function))
+
+
+def _shape(code: CodeType) -> tuple[Any, ...]:
+    """What two compilations of one source share; the instructions also depend on the module around it."""
+    constants = [_shape(one) if isinstance(one, CodeType) else one for one in code.co_consts]
+    return code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_argcount, constants
+
+
+def rewrite_definition(patch: Patch, found: syntax.Found) -> None:
+    """Rewrite a definition in its syntax tree.
+
+    Raises:
+        PatchDrift, NotNeeded: as in rewritten_code.
+    """
+    old = syntax.parse_fragment(patch.old, f"{patch} old=")
+    new = syntax.parse_fragment(patch.new, f"{patch} new=")
+    if isinstance(old, ast.expr) is not isinstance(new, ast.expr):
+        raise PatchSpecError(f"{patch}: old= and new= must both be expressions or both be statements")
+    if not syntax.occurrences(found.node, old) and len(syntax.occurrences(found.node, new)) == 1:
+        raise NotNeeded(f"{patch.new!r} is there already")
+    try:
+        syntax.substitute(found, old, new)
+    except PatchDrift as drift:
+        raise PatchDrift(f"{patch.target}: {drift}") from None
+
+
+def function_behind(patch: Patch, descriptor: Any) -> FunctionType:
+    """Return the function that was written under the target's name, also behind decorators and our own wraps.
+
+    Raises:
+        PatchDrift: there is none.
+    """
+    candidate = descriptor.fget if isinstance(descriptor, property) else replacement.underlying(descriptor)
+    candidate = getattr(candidate, "__func__", candidate)
+    name = patch.target.source_path[-1]
+    candidates, seen = [candidate], set()
+    while candidates:
+        candidate = candidates.pop(0)
+        seen.add(id(candidate))
+        inner = [getattr(candidate, "__wrapped__", None)]
+        if isinstance(candidate, FunctionType):
+            if candidate.__code__.co_name == name and not replacement.is_ours(candidate):
+                return candidate
+            # A decorator without functools.wraps keeps the function in a closure cell.
+            inner += inspect.getclosurevars(candidate).nonlocals.values()
+        candidates += [one for one in inner if callable(one) and id(one) not in seen]
+    raise PatchDrift(
+        f"{patch.target} is a {type(descriptor).__name__} without a Python function of that name behind it"
+    )
+
+
+def _path(function: FunctionType) -> tuple[str, ...]:
+    return tuple(step for step in function.__qualname__.split(".") if step != "<locals>")
+
+
+def definition(patch: Patch, function: FunctionType) -> syntax.Found:
+    """Return where the source of a function defines it, having seen that this is what runs.
+
+    Raises:
+        PatchDrift: there is no source, or it has changed since the import.
+    """
+    filename = function.__code__.co_filename
+    linecache.checkcache(filename)
+    lines = linecache.getlines(filename, function.__globals__)
+    if not lines:
+        raise PatchDrift(f"{patch.target}: its source {filename} cannot be read")
+    tree = syntax.parse("".join(lines), filename)
+    bound = syntax.find(tree, _path(function), function.__code__.co_firstlineno)
+    found = [one for one in bound if isinstance(one.node, syntax.Definition)]
+    if len(found) != 1:
+        raise PatchDrift(
+            f"{patch.target}: {filename} line {function.__code__.co_firstlineno} does not define it — "
+            "the file changed after it was imported, or the function was made by a decorator"
+        )
+    as_read = _compiled(found[0], function)
+    if as_read is None or _shape(as_read) != _shape(function.__code__):
+        raise PatchDrift(
+            f"{patch.target}: {filename} does not compile to the code that runs — "
+            "the file changed after it was imported"
+        )
+    return found[0]

@@ -1,0 +1,1 @@
+"""Patches as they are declared: data."""

@@ -1,0 +1,35 @@
+"""Discovery: the patches that a module, or every module of a package, declares."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
+
+from ascend_adapt.patches.declare.spec import Patch
+
+
+def patches_in(module: str | ModuleType) -> list[Patch]:
+    """Return the patches that a module declares; of a package, also those of the modules in it, at any depth.
+
+    A module declares the patches that its names hold, alone or in a list or tuple. The package comes first, then its
+    modules by name, each in the order of its lines; a patch with several names counts once. Modules whose name begins
+    with an underscore are not imported: what a patch needs only when it acts belongs there.
+    """
+    found = {id(patch): patch for home in _modules(module) for patch in _declared(home)}
+    return list(found.values())
+
+
+def _modules(module: str | ModuleType) -> Iterator[ModuleType]:
+    home = importlib.import_module(module) if isinstance(module, str) else module
+    yield home
+    for info in pkgutil.iter_modules(getattr(home, "__path__", ()), f"{home.__name__}."):
+        if not info.name.rpartition(".")[2].startswith("_"):
+            yield from _modules(info.name)
+
+
+def _declared(module: ModuleType) -> Iterator[Patch]:
+    for value in vars(module).values():
+        candidates = value if isinstance(value, (list, tuple)) else (value,)
+        yield from (one for one in candidates if isinstance(one, Patch))

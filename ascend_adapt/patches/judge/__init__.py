@@ -1,0 +1,1 @@
+"""Whether a patch is right for what is installed."""

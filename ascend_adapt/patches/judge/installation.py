@@ -1,0 +1,188 @@
+"""Where a patch's target lives and in which version: in this process, or in a source tree that is not imported."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol
+
+from ascend_adapt import probe
+from ascend_adapt.patches.declare import syntax
+from ascend_adapt.patches.declare.target import Target
+from ascend_adapt.patches.judge import literals
+
+
+@dataclass(frozen=True)
+class Version:
+    """What is known of a version: ``text`` is None if nothing tells it, ``later`` if an import still to come may."""
+
+    text: str | None
+    note: str = ""
+    later: bool = False
+
+
+class Installation(Protocol):
+    """What the gate asks; ``gains_paths``: what is not found now may be, once a script has changed sys.path."""
+
+    gains_paths: bool
+
+    def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
+        """Return the version of the distribution or package ``name``, as it matters for ``target``.
+
+        ``of_hosts`` are modules of the patch's hosts: one that ``name`` speaks of is asked, and waited for.
+        """
+
+    def folder(self, module: str) -> Path | None:
+        """Return the folder that holds the top-level package of ``module``, or None."""
+
+    def has_begun(self, root: str) -> bool:
+        """Return whether code of the top-level package ``root`` runs here, and is not merely installed."""
+
+
+def is_complete(module: ModuleType) -> bool:
+    """Return whether the module's own import is over."""
+    return not getattr(getattr(module, "__spec__", None), "_initializing", False)
+
+
+def missing_module(target: Target, is_complete: Callable[[str], bool]) -> str:
+    """Return what is missing on the way to the target's module, or ``""`` if that may still be imported.
+
+    Only what lies directly in a package that is loaded is looked for, so that nothing is imported.
+    """
+    for package, module in zip(target.packages[1:], target.packages, strict=False):
+        if package in sys.modules:
+            if not is_complete(package):
+                return ""
+            try:
+                found = importlib.util.find_spec(module) is not None
+            except (ImportError, AttributeError, ValueError):
+                found = False  # the package is a module, or says that it is none
+            return "" if found else f"{module} is not in package {package}"
+    return ""
+
+
+def packages_named(name: str, packages: Iterable[str]) -> tuple[str, ...]:
+    """Return those of ``packages`` that ``name`` speaks of: ``megatron-core`` is ``megatron.core``."""
+    return tuple(package for package in packages if _canonical(package) == _canonical(name))
+
+
+def _own_packages(name: str, target: Target, of_hosts: Collection[str]) -> tuple[str, ...]:
+    return packages_named(name, target.packages) or packages_named(name, of_hosts)
+
+
+def _recorded_version(name: str, own: Sequence[str]) -> str | None:
+    """What the distribution ``name`` says, unless the packages ``own`` should be of it and come from elsewhere."""
+    return probe.owning_version(name, own[0]) if own else probe.distribution_version(name)
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+class ThisProcess:
+    """What is installed and imported here.
+
+    A version is that of the distribution that owns the package's files, else the package's ``__version__``; if both are
+    known and differ, the package's. ``complete`` says of a loaded module, by name, whether all of its code has run,
+    ``begun`` of a code base, by its top-level package, whether any of its code has begun to.
+    """
+
+    gains_paths = True
+
+    def __init__(self, complete: Callable[[str], bool], begun: Callable[[str], bool]) -> None:
+        self._complete, self.has_begun = complete, begun
+
+    def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
+        """As Installation says."""
+        own = _own_packages(name, target, of_hosts)
+        if own and own[0] not in target.packages and not self.has_begun(own[0].partition(".")[0]):
+            # A path that the script adds later may lead to another than what is installed; none is needed before.
+            return Version(None, later=True)
+        said = next(filter(None, map(self._said_by, own or (name.replace("-", "_"),))), None)
+        recorded = _recorded_version(name, own)
+        if said and recorded and said != recorded:
+            return Version(said, f"{name}.__version__ is {said}, its distribution says {recorded}")
+        later = bool(own) and any(self._is_to_come(module) for module in (*own, target.module))
+        return Version(said or recorded, later=later)
+
+    def folder(self, module: str) -> Path | None:
+        return probe.root_folder(module)
+
+    def _said_by(self, package: str) -> str | None:
+        module = sys.modules.get(package)
+        said = vars(module).get("__version__") if isinstance(module, ModuleType) else None
+        # DeepSpeed's in a source tree ends in a space.
+        return said.strip() if isinstance(said, str) else None
+
+    def _is_to_come(self, name: str) -> bool:
+        return sys.modules.get(name) is None or not self._complete(name)
+
+
+class SourceTree:
+    """A folder of packages: site-packages, an unpacked source distribution, or a checkout; nothing is imported.
+
+    What the folder does not hold is judged as installed here.
+
+    A version is that of a ``__version__`` made of literals, else that of PKG-INFO or version.txt; with ``installed``,
+    that of the distribution recorded beside the packages comes first.
+    """
+
+    gains_paths = False
+
+    def __init__(self, root: Path, installed: bool = False) -> None:
+        self.root, self.installed = root, installed
+
+    def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
+        """As Installation says."""
+        own = _own_packages(name, target, of_hosts)
+        if self.installed:
+            recorded = _recorded_version(name, own)
+            if recorded or not own:
+                return Version(recorded)
+        packages = own or (name.replace("-", "_"),)
+        if self.folder(packages[-1]) is None:
+            return Version(probe.distribution_version(name))
+        said = next(filter(None, map(self._written_version, packages)), None)
+        return Version(said or self._version_file())
+
+    def folder(self, module: str) -> Path | None:
+        root = module.partition(".")[0]
+        return self.root if (self.root / root).is_dir() or (self.root / f"{root}.py").exists() else None
+
+    def has_begun(self, root: str) -> bool:
+        return True  # it is judged as what it is when it is imported
+
+    def source_of(self, module: str) -> Path | None:
+        """Return the file of ``module``, or None."""
+        path = self.root.joinpath(*module.split("."))
+        for candidate in (path / "__init__.py", path.with_suffix(".py")):
+            if candidate.is_file():
+                return candidate
+        return None
+
+    def _written_version(self, package: str) -> str | None:
+        """Return the ``__version__`` that a package's source tells, its own or what it imports of a module within."""
+        source = self.source_of(package)
+        if source is None:
+            return None
+        tree = syntax.parse_file(source)
+        for found in syntax.find(tree, ("__version__",)):
+            home = found.node.module if isinstance(found.node, ast.ImportFrom) and not found.node.level else None
+            if home is not None and home.startswith(f"{package}.") and (inner := self.source_of(home)) is not None:
+                tree = syntax.parse_file(inner)
+        said = literals.value(tree, "__version__")
+        return said if isinstance(said, str) else None
+
+    def _version_file(self) -> str | None:
+        for name, pattern in (("PKG-INFO", r"(?m)^Version: (\S+)$"), ("version.txt", r"^\s*(\S+)\s*$")):
+            path = self.root / name
+            match = re.search(pattern, path.read_text(errors="replace")) if path.is_file() else None
+            if match:
+                return match[1]
+        return None

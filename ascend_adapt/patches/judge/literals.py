@@ -1,0 +1,68 @@
+"""What a module binds to a name, where its source alone tells: literals, and versions that are joined of such."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from ascend_adapt.patches.declare import syntax
+
+_PARTS = (
+    ast.Expression,
+    ast.Constant,
+    ast.Name,
+    ast.Tuple,
+    ast.List,
+    ast.Subscript,
+    ast.Slice,
+    ast.BinOp,
+    ast.Add,
+    ast.Call,
+    ast.Attribute,
+    ast.JoinedStr,
+    ast.FormattedValue,
+    ast.expr_context,
+)
+_FUNCTIONS = {"map": map, "str": str}
+
+
+def value(tree: ast.Module, name: str) -> Any:
+    """Return what the module's own assignments first bind to ``name``, or None if they do not tell.
+
+    Nothing of the module runs: ``'.'.join(map(str, VERSION[:3]))`` is told, any other call is not.
+    """
+    known: dict[str, Any] = {}
+    for statement in syntax.statements(tree):
+        if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
+            continue
+        if not _is_told(statement.value, known):
+            continue
+        code = compile(ast.Expression(statement.value), "<literal>", "eval")
+        try:
+            found = eval(code, {"__builtins__": {}, **_FUNCTIONS}, dict(known))
+        except (TypeError, ValueError, IndexError, KeyError):
+            continue
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        known.update({one.id: found for one in targets if isinstance(one, ast.Name) and one.id not in known})
+    return known.get(name)
+
+
+def _is_told(expression: ast.expr, known: dict[str, Any]) -> bool:
+    """Return whether an expression is made of literals, names with known values, and the joining of their texts."""
+    methods = [one.func for one in ast.walk(expression) if isinstance(one, ast.Call)]
+    for one in ast.walk(expression):
+        if not isinstance(one, _PARTS):
+            return False
+        if isinstance(one, ast.Name) and one.id not in known and one.id not in _FUNCTIONS:
+            return False
+        if isinstance(one, ast.Attribute) and (one.attr != "join" or one not in methods):
+            return False
+        if isinstance(one, ast.Call) and not _joins(one.func):
+            return False
+    return True
+
+
+def _joins(function: ast.expr) -> bool:
+    if isinstance(function, ast.Attribute):
+        return isinstance(function.value, ast.Constant) and isinstance(function.value.value, str)
+    return isinstance(function, ast.Name) and function.id in _FUNCTIONS

@@ -1,0 +1,28 @@
+"""Other packages that change training code at run time, beside which ours must be right.
+
+Read off MindSpeed 028de58, Ascend/DeepSpeed c134c39, torch_npu 2.13.0 and Liger-Kernel 0.8.5.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ascend_adapt.patches.apply.third_party import OtherPatcher
+
+KNOWN = (
+    OtherPatcher("MindSpeed", ("mindspeed", "mindspeed_llm", "mindspeed_mm"), "leave out MindSpeed's feature for it"),
+    OtherPatcher("deepspeed_npu", ("deepspeed_npu",), "leave out `import deepspeed_npu`"),
+    OtherPatcher(
+        "transfer_to_npu",
+        ("torch_npu.contrib.transfer_to_npu",),
+        "leave out `from torch_npu.contrib import transfer_to_npu` and TORCH_TRANSFER_TO_NPU",
+    ),
+    OtherPatcher(
+        "Liger", ("liger_kernel",), "leave out apply_liger_kernel_to_...(), or use_liger_kernel of the Trainer"
+    ),
+)
+
+
+def active() -> tuple[str, ...]:
+    """Return the names of those that this process has loaded."""
+    return tuple(other.name for other in KNOWN if any(module in sys.modules for module in other.modules))

@@ -1,0 +1,152 @@
+"""What is told of a job that ran."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import sysconfig
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ascend_adapt
+import ascend_adapt_plugins
+from ascend_adapt.diagnosis import status_report
+from ascend_adapt.diagnosis.status_report import NoStatus
+
+OUTCOME = {
+    "patch": "one",
+    "plugin": "toy",
+    "target": "toytarget:answer",
+    "state": "applied",
+    "reason": "",
+    "requires": "",
+    "found": "",
+    "reversible": True,
+    "evidence": [],
+}
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """Return a function that writes the status of ranks, each with its version of torch."""
+
+    def write(*versions):
+        for rank, version in enumerate(versions):
+            data = {"rank": rank, "device": "cpu", "device_reason": "as asked", "problems": [], "outcomes": [OUTCOME]}
+            told = json.dumps({**data, "facts": {"start": {"torch": version}}})
+            (tmp_path / f"adapt-status.{rank}.json").write_text(told)
+        return tmp_path
+
+    return write
+
+
+def test_ranks_that_differ_are_named(run_dir):
+    report = status_report.of_run(run_dir("2.13.0", "2.13.0", "2.12.0"))
+    assert report.problems == ("rank 2 differs from rank 0: torch is 2.12.0, there 2.13.0",)
+    assert report.outcomes[0].state == "applied"
+
+
+def test_many_ranks_are_told_in_order(run_dir):
+    report = status_report.of_run(run_dir(*["2.13.0"] * 12))
+    assert (report.problems, report.subject[:13]) == ((), "what 12 ranks")
+
+
+def test_ranks_that_were_not_reached_are_named(run_dir):
+    folder = run_dir("2.13.0")
+    (folder / "job.json").write_text(json.dumps({"unreached": ["rank 3 (pid 7): is not adapted"]}))
+    assert status_report.of_run(folder).problems == ("rank 3 (pid 7): is not adapted",)
+
+
+def test_a_job_of_which_no_rank_was_reached(tmp_path):
+    (tmp_path / "job.json").write_text(json.dumps({"unreached": ["rank 0 (pid 7): is not adapted"]}))
+    assert status_report.of_run(tmp_path).problems == ("rank 0 (pid 7): is not adapted",)
+
+
+def test_a_folder_without_a_status(tmp_path):
+    with pytest.raises(NoStatus, match=r"holds no adapt-status\.<rank>\.json"):
+        status_report.of_run(tmp_path)
+
+
+def printed(capsys, report, **options):
+    status_report.show(report, **options)
+    return capsys.readouterr().out.splitlines()
+
+
+def names(lines):
+    return [line.split()[0] for line in lines if line.startswith("toy.")]
+
+
+@pytest.fixture
+def eventful(run_dir):
+    """Return the report of a job in which one patch was applied, one drifted, and two had nothing to do."""
+    report = status_report.of_run(run_dir("2.13.0"))
+    done = replace(report.outcomes[0], why="it is wrong", until="it is right", without="crash")
+    states = {"never": "armed", "elsewhere": "skipped", "moved": "drifted"}
+    others = (replace(done, patch=name, state=state, reason=f"[{name}]") for name, state in states.items())
+    return replace(report, outcomes=(done, *others))
+
+
+def test_a_job_is_summed_up_before_what_was_applied_and_what_needs_attention(eventful, capsys):
+    lines = printed(capsys, eventful)
+    assert lines[0] == (
+        "4 patches: 1 applied, 1 NEED ATTENTION, 1 waiting for an import, 1 for another device, version or code base"
+    )
+    assert lines[1].startswith("what 1 rank of ")
+    assert lines[2].split() == ["toy.moved", "drifted", "toytarget:answer"]
+    assert lines[3:5] == ["    [moved]", "    crash without it: it is wrong"]
+    assert lines[5].split() == ["toy.one", "applied", "toytarget:answer"]
+    assert lines[-1] == "--all shows every patch, with its versions and evidence"
+
+
+def test_how_much_is_shown(eventful, capsys):
+    assert names(printed(capsys, eventful, short=True)) == ["toy.moved"]
+    lines = printed(capsys, eventful, all_=True)
+    assert names(lines) == ["toy.moved", "toy.one", "toy.never", "toy.elsewhere"]
+    assert "    until it is right; evidence none for these versions" in lines
+    assert "--all" not in lines[-1]
+
+
+def test_json_says_why_a_patch_exists_and_until_when():
+    report = status_report.of_installation()
+    for one in json.loads(json.dumps(report.to_json()))["outcomes"]:
+        assert one["why"], one
+        assert one["until"], one
+        assert one["without"] in ("crash", "wrong numbers", "slower"), one
+    assert 0 < len(report.applying) < len(report.outcomes)
+
+
+def test_without_any_upstream_status_is_a_few_lines(tmp_path):
+    """The site-packages of this environment, as links, without torch, the upstreams, and what is built on them."""
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if re.match(r"(torch|deepspeed|megatron|transformers|accelerate|peft|numpy)", path.name) is None:
+            (tmp_path / path.name).symlink_to(path)
+    for name, package in (("ascend_adapt", ascend_adapt), ("ascend_adapt_plugins", ascend_adapt_plugins)):
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).symlink_to(Path(package.__file__).parent)
+    code = f"import sys; sys.path.append({str(tmp_path)!r}); from ascend_adapt.cli import main; main(['status'])"
+    job = subprocess.run([sys.executable, "-ISc", code], capture_output=True, text=True, cwd=tmp_path)
+    assert job.stderr == ""
+    first, *rest = job.stdout.splitlines()
+    assert re.match(r"\d{3} patches: 0 would be applied, \d+ waiting for an import, ", first)
+    assert len(rest) < 5
+
+
+def test_lines_in_a_pipe_are_whole(run_dir, capsys):
+    report = status_report.of_run(run_dir("2.13.0"))
+    target = "a.module.of.an.upstream" * 20
+    lines = printed(
+        capsys, replace(report, outcomes=(replace(report.outcomes[0], target=target, reason="why " * 200),))
+    )
+    assert len(lines) == 4
+    assert lines[2].endswith(target)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"rank": 0, "outcomes": [{"patch": "one"}]}'])
+def test_a_damaged_status(text, tmp_path):
+    (tmp_path / "adapt-status.0.json").write_text(text)
+    with pytest.raises(NoStatus, match="is not a status file"):
+        status_report.of_run(tmp_path)

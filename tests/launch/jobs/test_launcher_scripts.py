@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from ascend_adapt.launch.jobs.launcher_scripts import is_launcher
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "launcher"),
+    [
+        ("deepy.py", "anything", True),
+        ("start.py", "from deepspeed.launcher.runner import main\nmain()", True),
+        ("start.py", "from deepspeed.launcher import runner", True),
+        ("start.py", "def f():\n    import deepspeed.launcher.runner as r", True),
+        ("start.py", "from torch.distributed.run import main", True),
+        ("start.py", "from accelerate.commands.launch import launch_command", True),
+        ("train.py", "import deepspeed\n# from deepspeed.launcher.runner import main", False),
+        ("train.py", "import torch.distributed as dist", False),
+        ("train.py", "from .torch.distributed import run", False),
+        ("train.py", "not python at all", False),
+        ("crlf.py", "import os\r\nfrom deepspeed.launcher.runner import main\r\n", True),
+    ],
+)
+def test_which_scripts_start_ranks_themselves(name, source, launcher, tmp_path):
+    (tmp_path / name).write_bytes(source.encode())
+    assert is_launcher(tmp_path / name) is launcher
+
+
+def test_a_missing_script_is_none(tmp_path):
+    assert not is_launcher(tmp_path / "missing.py")

@@ -1,0 +1,54 @@
+"""A folder that a run saves into is its own, and told to be no such folder before a step is done."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from native.test_loop import run
+
+from ascend_adapt.errors import TrainingError
+from ascend_adapt.native.checkpoint import save_lock
+from ascend_adapt.native.checkpoint.save_lock import FILE
+from ascend_adapt.native.config.train_config import Checkpoint
+
+HOLDS = """
+import sys, time, torch
+from ascend_adapt.native.parallel import mesh
+from ascend_adapt.native.checkpoint.save_lock import SaveLock
+with SaveLock(sys.argv[1], mesh.single(torch.device("cpu"))):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_second_run_is_refused_until_the_first_is_gone(settings, tmp_path):
+    settings = replace(settings, iterations=1, eval_interval=0, checkpoint=Checkpoint(save=str(tmp_path)))
+    with subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(TrainingError, match=rf"^{tmp_path}: process {other.pid} on .* saves there, expected no o"):
+            run(settings)
+        other.kill()
+    run(settings)
+    assert (tmp_path / "iter_0000001").exists()
+    run(settings)
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_of_before_the_first_step(settings, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(TrainingError, match=r"file/saved: cannot be saved into \(Not a directory\), expected a folder"):
+        run(replace(settings, checkpoint=Checkpoint(save=str(tmp_path / "file" / "saved"))))
+
+
+def test_a_folder_without_locks_is_used_and_told_of(settings, tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(save_lock.errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(save_lock.fcntl, "lockf", none)
+    checkpoint = Checkpoint(save=str(tmp_path))
+    told = run(replace(settings, iterations=1, eval_interval=0, checkpoint=checkpoint))
+    assert told.said[0] == f"warning: {tmp_path}: has no locks, so a second run that saves there is not noticed"
+    assert (tmp_path / "iter_0000001").exists()
+    assert (tmp_path / FILE).exists()

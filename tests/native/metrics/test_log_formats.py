@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from native.configurations import config
+
+from ascend_adapt.native.config.train_config import Logging, LossScale, Parallel, Precision
+from ascend_adapt.native.metrics.log_formats import Interval, evaluation_lines, step_lines
+
+TOLD = Interval(
+    iteration=100,
+    consumed_samples=800,
+    steps=10,
+    seconds=0.65,
+    samples=8,
+    learning_rate=1.5e-4,
+    lm_loss=5.879755,
+    grad_norm=0.987,
+    loss_scale=65536.0,
+    skipped=1,
+    nan=0,
+    samples_per_s=12.308,
+    tokens_per_s=12603.0,
+    tflops=4.938,
+    model_tflops=3.7,
+    mfu=None,
+)
+
+
+def lines(style, told=TOLD, *, first=False, dtype="fp16", **more):
+    run = config(
+        logging=Logging(format=style, **more),
+        precision=Precision(dtype=dtype, loss_scale=LossScale()),
+        iterations=5000,
+        parallel=Parallel(tensor=4, stages=(2,)),
+        data={"seq_length": 64},
+    )
+    return step_lines(run, told, first=first)
+
+
+@pytest.mark.parametrize(
+    ("style", "expected"),
+    [
+        (
+            "megatron",
+            " iteration      100/    5000 | consumed samples:          800 | elapsed time per iteration (ms): 650.0 | "
+            "learning rate: 1.500E-04 | global batch size:     8 | lm loss: 5.879755E+00 | loss scale: 65536.0 | "
+            "grad norm: 0.987 | number of skipped iterations:   1 | number of nan iterations:   0 |",
+        ),
+        (
+            "bigscience",
+            " iteration      100/    5000 | consumed samples:          800 | consumed tokens:        51200 | "
+            "elapsed time per iteration (s): 0.65 | learning rate: 1.500E-04 | global batch size:     8 | "
+            "lm loss: 5.879755E+00 | loss scale: 65536.0 | grad norm: 0.987 | number of skipped iterations:   1 | "
+            "number of nan iterations:   0 | samples per second: 12.308 | TFLOPs: 4.94 |",
+        ),
+        (
+            "deepspeed",
+            " iteration      100/    5000 | consumed samples:          800 | consumed tokens:        51200 | "
+            "elapsed time per iteration (ms): 650.0 | learning rate: 1.500E-04 | global batch size:     8 | "
+            "lm loss: 5.879755E+00 | loss scale: 65536.0 | grad norm: 0.987 | actual seqlen:    64 | "
+            "number of skipped iterations:   1 | number of nan iterations:   0 | samples per second: 12.308 | "
+            "tokens per gpu per second (tgs): 3150.750 | TFLOPs: 4.94 |",
+        ),
+        (
+            "neox",
+            " samples/sec: 12.308 | iteration      100/    5000 | elapsed time per iteration (ms): 650.0 | "
+            "learning rate: 1.500E-04 | approx flops per GPU: 4.9TFLOPS | lm_loss: 5.879755E+00 | "
+            "loss scale: 65536.0 | number of skipped iterations:   1 | number of nan iterations:   0 |",
+        ),
+        (
+            "glm",
+            " iteration      100/    5000 | elapsed time per iteration (ms): 650.0 | learning rate 1.500E-04 | "
+            "lm loss 5.879755E+00 | loss scale 65536.0 |",
+        ),
+        (
+            "oneflow",
+            "step=100,micro_batches=400,samples=800,throughput=12.30800,latency=0.65000,loss=5.87976,",
+        ),
+    ],
+)
+def test_a_line_is_upstreams_letter_by_letter(style, expected):
+    assert lines(style) == [expected]
+
+
+def test_the_line_of_megatron_core_begins_with_the_time():
+    (line,) = lines("mcore")
+    assert re.fullmatch(r" \[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] iteration      100/    5000 \| .*", line)
+    assert " throughput per GPU (TFLOP/s/GPU): 4.9 | learning rate: 1.500000E-04 |" in line
+
+
+def test_oneflows_table_has_a_head_once():
+    head, rule, row = lines("oneflow", first=True, table=True)
+    assert head == "| step     | micro_batches   | samples         | throughput | latency    | loss       |"
+    assert rule.startswith("| -------- | --------------- |")
+    assert row == "| 100      | 400             | 800             | 12.30800   | 0.65000    | 5.87976    |"
+    assert len(lines("oneflow", table=True)) == 1
+
+
+def test_what_upstream_leaves_out():
+    assert "loss scale" not in lines("bigscience", dtype="bf16")[0]
+    assert "loss scale" not in lines("neox", dtype="fp32")[0]
+    import dataclasses
+
+    assert "lm loss" not in lines("megatron", dataclasses.replace(TOLD, lm_loss=None))[0]
+    more = dataclasses.replace(TOLD, num_zeros=12.0, params_norm=3.5)
+    assert " | num zeros: 12.0 | params norm: 3.500 | " in lines("megatron", more)[0]
+
+
+def test_json_is_what_metrics_jsonl_keeps():
+    assert json.loads(lines("json")[0]) == TOLD.to_json()
+    assert set(TOLD.to_json()) == {
+        *("iteration", "consumed_samples", "lm_loss", "learning_rate", "grad_norm", "loss_scale", "skipped", "nan"),
+        *("samples_per_s", "tokens_per_s", "tflops", "model_tflops", "mfu"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("style", "part", "expected"),
+    [
+        (
+            "megatron",
+            "valid",
+            " validation loss at iteration 7 | lm loss value: 2.000000E+00 | lm loss PPL: 7.389056E+00 | ",
+        ),
+        (
+            "bigscience",
+            "valid",
+            "validation loss at iteration 7 | lm loss value: 2.000000E+00 | lm loss PPL: 7.389056E+00 | ",
+        ),
+        (
+            "megatron",
+            "test",
+            " validation loss at the end of training for test data | lm loss value: 2.000000E+00 | "
+            "lm loss PPL: 7.389056E+00 | ",
+        ),
+        (
+            "neox",
+            "valid",
+            " validation results at iteration 7 | lm_loss value: 2.000000E+00 | lm_loss_ppl value: 7.389056E+00 | ",
+        ),
+    ],
+)
+def test_an_evaluation_stands_between_rules(style, part, expected):
+    above, line, below = evaluation_lines(config(logging=Logging(format=style)), 7, part, 2.0)
+    assert line == expected
+    assert above == below == "-" * (len(line) + 1)
+
+
+def test_a_perplexity_beyond_all_bounds_is_cut_off():
+    assert "lm loss PPL: 4.851652E+08" in evaluation_lines(config(), 7, "valid", 99.0)[1]  # exp(20)

@@ -1,0 +1,109 @@
+"""Which steps are looked at, what is kept of them, and that a profiler never ends a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from native.test_loop import Told
+
+from ascend_adapt.errors import ConfigError
+from ascend_adapt.native import device as devices
+from ascend_adapt.native import loop
+from ascend_adapt.native.config.profile_config import Profile, read_profile
+
+
+def run(settings, folder, profile):
+    told = Told()
+    loop.train(replace(settings, eval_interval=0, iterations=5, profile=profile), folder, told)
+    return told
+
+
+def test_the_steps_asked_for_are_in_a_trace_and_no_others(settings, tmp_path):
+    plain = run(settings, tmp_path, Profile())
+    assert not (tmp_path / "profile").exists()
+    told = run(settings, tmp_path, Profile(2, 3))
+    assert told.losses == plain.losses
+    path = tmp_path / "profile" / "rank00000-iterations-2-3.json"
+    assert told.said[-1].startswith(f"profile of iterations 2 to 3, rank 0: {path}, ")
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    events = json.loads(path.read_text())["traceEvents"]
+    # 8 micro batches a step, each with a loss of its own.
+    assert sum(one.get("name") == "aten::embedding" for one in events) == 2 * 8 * 2
+    assert any("Backward" in one.get("name", "") for one in events)
+
+
+def test_a_run_that_ends_before_its_last_step_keeps_what_there_is(settings, tmp_path):
+    told = run(replace(settings, exit_interval=3), tmp_path, Profile(2, 9))
+    assert told.said[-1].startswith("profile of iterations 2 to 3, rank 0: ")
+    assert (tmp_path / "profile" / "rank00000-iterations-2-3.json").exists()
+
+
+def test_a_run_that_ends_before_its_first_step_has_none(settings, tmp_path):
+    told = run(replace(settings, exit_interval=3), tmp_path, Profile(4, 9))
+    assert told.said[-1] == "profile: none of the iterations 4 to 9 was among those that were done"
+    assert not (tmp_path / "profile").exists()
+    with pytest.raises(ConfigError, match="profile: iteration 6, expected at most 5, the run's last — name earlier"):
+        run(settings, tmp_path, Profile(6, 9))
+
+
+@pytest.mark.parametrize("when", ["start", "export_chrome_trace"])
+def test_a_profiler_that_fails_is_told_of_and_the_run_goes_on(settings, tmp_path, monkeypatch, when):
+    def fails(*_):
+        raise RuntimeError("no such counter\nand more")
+
+    monkeypatch.setattr(torch.profiler.profile, when, fails)
+    told = run(settings, tmp_path, Profile(2, 2))
+    assert told.said[-1].startswith("profile of iterations 2, rank 0: no trace, RuntimeError: no such counter")
+    assert len(told.losses) == 5
+    assert not list((tmp_path / "profile").glob("*"))
+
+
+def test_a_profiler_that_writes_nothing_and_says_nothing(settings, tmp_path, monkeypatch):
+    """As torch_npu's does, whose errors go to its own log."""
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda *_: None)
+    told = run(settings, tmp_path, Profile(2, 2))
+    assert "rank 0: no trace, the profiler has written none" in told.said[-1]
+
+
+def test_an_emulated_npu_has_no_profiler(monkeypatch):
+    monkeypatch.setenv("ASCEND_ADAPT_EMULATED", "1")
+    with pytest.raises(RuntimeError, match="an emulated NPU has no profiler"):
+        devices.profiler(SimpleNamespace(type="npu"))
+
+
+@pytest.mark.parametrize(
+    ("steps", "ranks", "expected"),
+    [
+        ("7", "0", Profile(7, 7, (0,))),
+        ("20-22", "0,4-6, 4", Profile(20, 22, (0, 4, 5, 6))),
+        ("1-20", "3", Profile(1, 20, (3,))),
+    ],
+)
+def test_what_is_asked_for(steps, ranks, expected):
+    assert read_profile(steps, ranks) == expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "ranks", "text"),
+    [
+        ("0", "0", "--profile: '0', expected a step or first-last, from 1 on"),
+        ("3-", "0", "--profile: '3-', expected"),
+        ("5-4", "0", "last step: 4, expected at least 5"),
+        ("1-21", "0", "profile: 21 steps, expected at most 20 — a trace grows"),
+        ("1", "a", "--profile-ranks: 'a', expected ranks"),
+        ("1", "5-4", "profile: no ranks, expected at least one"),
+    ],
+)
+def test_what_cannot_be_meant(steps, ranks, text):
+    with pytest.raises(ConfigError) as error:
+        read_profile(steps, ranks)
+    assert text in str(error.value)
+
+
+def test_a_rank_that_there_is_not(settings):
+    with pytest.raises(ConfigError, match="profile: rank 1, expected below 1, the ranks there are"):
+        replace(settings, profile=Profile(1, 1, (1,)))

@@ -1,0 +1,148 @@
+"""Copies that modules compute with, beside FSDP, which casts, cuts and sums as the specification of both."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from native.small_models import GPT2, MODELS, Case, batch, config, place_by_fsdp, train
+
+from ascend_adapt.native.config.train_config import LossScale, Precision
+from ascend_adapt.native.parallel import mesh as meshes
+from ascend_adapt.native.step import data_parallel, trainer
+from ascend_adapt.native.step.trainer import Trainer
+
+
+@pytest.fixture
+def mesh():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield meshes.build(config(GPT2).parallel, torch.device("cpu"))
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def by_fsdp(monkeypatch):
+    """Call it: from then on FSDP holds one rank's parameters too."""
+
+    return lambda: monkeypatch.setattr(trainer, "place", place_by_fsdp)
+
+
+def told(model, precision, mesh, **sizes):
+    settings = replace(config(MODELS[model], **sizes), precision=precision)
+    made = Trainer(settings, replace(mesh, parallel=settings.parallel))
+    pieces = settings.batch.accumulation
+    steps = [made.step(batch(number, settings), pieces, 3e-3, 0.1) for number in range(2)]
+    return made, [(one.loss, one.grad_norm, one.skipped) for one in steps], made.evaluate(batch(9, settings), pieces)
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "sizes"),
+    [
+        ("neox", Precision("bf16"), {"recompute": "full", "micro": 4}),
+        ("gated", Precision("bf16", reduce="bf16"), {"micro": 4}),
+        ("gpt_j_tied", Precision("bf16", reduce="bf16"), {"zero_stage": 2, "micro": 4}),
+        ("gpt2", Precision("fp16", loss_scale=LossScale(initial=2.0**12, hysteresis=1)), {"micro": 8}),
+    ],
+    ids=["recomputed", "sums in bf16", "sums in bf16, zero-2", "fp16"],
+)
+def test_no_bit_differs_from_fsdp(mesh, by_fsdp, model, precision, sizes):
+    ours, *numbers = told(model, precision, mesh, **sizes)
+    by_fsdp()
+    theirs, *others = told(model, precision, mesh, **sizes)
+    assert isinstance(theirs.decoders[0], data_parallel.FSDPModule)
+    assert not isinstance(ours.decoders[0], data_parallel.FSDPModule)
+    assert numbers == others
+    assert not any(skipped for _, _, skipped in numbers[0])
+    for one, other in zip(ours.parameters, theirs.parameters, strict=True):
+        assert one.name == other.name
+        assert one.local.dtype == torch.float32
+        assert torch.equal(one.local, other.local), one.name
+
+
+def test_the_same_steps_are_skipped(mesh, by_fsdp):
+    precision = Precision("fp16", loss_scale=LossScale(initial=2.0**19, hysteresis=1))
+    ours, *numbers = told("gpt2", precision, mesh, micro=4)
+    by_fsdp()
+    theirs, *others = told("gpt2", precision, mesh, micro=4)
+    assert [skipped for _, _, skipped in numbers[0]] == [True, False]
+    assert repr(numbers) == repr(others)  # of a skipped step the norm is no number, which is equal to none
+    for one, other in zip(ours.parameters, theirs.parameters, strict=True):
+        assert torch.equal(one.local, other.local), one.name
+
+
+def test_what_one_saves_the_other_takes_up(mesh, by_fsdp, tmp_path, monkeypatch):
+    first = Case("", "gpt2", {"micro": 4}, steps=2, dtype="bf16")
+    straight = train(replace(first, steps=4), mesh)
+    train(replace(first, save=str(tmp_path / "copies")), mesh)
+    by_fsdp()
+    assert (
+        train(replace(first, load=str(tmp_path / "copies"), save=str(tmp_path / "fsdp")), mesh).losses
+        == (straight.losses[2:])
+    )
+    monkeypatch.undo()
+    twice = train(replace(first, steps=1, load=str(tmp_path / "fsdp")), mesh)
+    assert twice.losses == train(replace(first, steps=5), mesh).losses[4:]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "zero_stage", "is_fsdp"), [("bf16", 3, True), ("bf16", 2, False), ("fp16", 3, True), ("fp32", 3, False)]
+)
+def test_zero_3_keeps_no_16_bit_weights_of_all_blocks(mesh, dtype, zero_stage, is_fsdp):
+    settings = replace(config(GPT2, zero_stage=zero_stage), precision=Precision(dtype))
+    made = Trainer(settings, replace(mesh, parallel=settings.parallel))
+    assert isinstance(made.decoders[0], data_parallel.FSDPModule) == is_fsdp
+    assert (made.decoders[0].copies is not None) == (dtype != "fp32" and not is_fsdp)
+
+
+def test_passes_see_what_became_of_the_masters(mesh):
+    settings = replace(config(GPT2), precision=Precision("bf16"))
+    made = Trainer(settings, mesh)
+    before = made.evaluate(batch(0, settings), 8)
+    for one in made.parameters:
+        one.local.mul_(0.5)
+    assert made.evaluate(batch(0, settings), 8) != before
+
+
+def test_a_trainer_that_nobody_has_any_more_is_freed(mesh):
+    settings = replace(config(GPT2), precision=Precision("bf16"))
+    made = Trainer(settings, mesh)
+    made.step(batch(0, settings), 8, 3e-3, 0.1)
+    kept = [weakref.ref(one.parameter) for one in made.parameters]
+    del made
+    gc.collect()
+    assert not any(one() is not None for one in kept)
+
+
+def test_no_bit_differs_from_fsdp_on_two_ranks(train_on, tmp_path):
+    """Where rows divide and where not, in several buckets; what one saves the other takes up."""
+    cases = [
+        Case("whole, fp32", "odd", {"data": 2}),
+        Case("whole, bf16", "gated", {"data": 2, "micro": 4, "recompute": "full"}, dtype="bf16"),
+        Case("cut, fp32", "neox", {"data": 2, "zero_stage": 1}),
+        Case("cut, bf16", "odd", {"data": 2, "zero_stage": 1}, dtype="bf16"),
+        Case("cut, sums in bf16", "odd", {"data": 2, "zero_stage": 1}, dtype="bf16", reduce="bf16"),
+        Case("cut, sums in fp16", "gpt2", {"data": 2, "zero_stage": 1, "micro": 4}, dtype="fp16", reduce="fp16"),
+        Case("each pass summed", "odd", {"data": 2, "zero_stage": 2}, dtype="bf16", reduce="bf16"),
+    ]
+    begun = [replace(case, steps=3, save=str(tmp_path / case.name)) for case in cases]
+    begun += [replace(case, name=f"{case.name}, FSDP", save=f"{case.save} by FSDP", by_fsdp=True) for case in begun]
+    first = train_on(2, begun)
+    # Each goes on from what the other has saved.
+    then = train_on(
+        2,
+        [
+            replace(
+                case, load=f"{case.save} by FSDP" if not case.by_fsdp else case.save.removesuffix(" by FSDP"), save=None
+            )
+            for case in begun
+        ],
+    )
+    for case in cases:
+        for told in (first, then):
+            assert told[case.name] == told[f"{case.name}, FSDP"], case.name
+        assert not any(first[case.name].skipped), case.name
+        assert then[case.name].evaluated[0] == first[case.name].evaluated[1], case.name
