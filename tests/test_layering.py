@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 from pathlib import Path
 
 import pytest
@@ -11,104 +12,59 @@ ROOT = Path(__file__).parents[1]
 
 # Package or module of ours -> what of ours it may import at any level, besides itself and errors.
 MAY_IMPORT = {
-    "ascend_adapt": {"ascend_adapt.patches", "ascend_adapt.runtime.enabling"},
+    "ascend_adapt": {"ascend_adapt.patches.declare", "ascend_adapt.runtime"},
     "ascend_adapt.errors": set(),
     "ascend_adapt.probe": set(),
     "ascend_adapt.build_locks": {"ascend_adapt.probe"},
-    "ascend_adapt.runtime.settings": {"ascend_adapt.kernels"},
-    "ascend_adapt.runtime.code_bases": {"ascend_adapt.patches"},
-    "ascend_adapt.runtime.third_party_patchers": {"ascend_adapt.patches"},
-    "ascend_adapt.runtime.hookspecs": {"ascend_adapt.patches"},
-    "ascend_adapt.runtime.plugin_manager": {
-        "ascend_adapt.runtime.hookspecs",
-        "ascend_adapt.patches",
-        "ascend_adapt.runtime.settings",
-    },
     "ascend_adapt.patches": {"ascend_adapt.probe"},
-    "ascend_adapt.runtime.enabling": {
-        "ascend_adapt.runtime.code_bases",
-        "ascend_adapt.kernels",
-        "ascend_adapt.runtime.third_party_patchers",
-        "ascend_adapt.patches",
-        "ascend_adapt.runtime.plugin_manager",
-        "ascend_adapt.probe",
-        "ascend_adapt.runtime.settings",
-    },
-    "ascend_adapt.runtime.agreement": {"ascend_adapt.patches", "ascend_adapt.probe"},
-    "ascend_adapt.diagnosis.status_report": {
-        "ascend_adapt.runtime.agreement",
-        "ascend_adapt.diagnosis.evidence",
-        "ascend_adapt.runtime.code_bases",
-        "ascend_adapt.patches",
-        "ascend_adapt.runtime.plugin_manager",
-        "ascend_adapt.probe",
-        "ascend_adapt.runtime.settings",
-    },
-    "ascend_adapt.diagnosis.findings": {
+    "ascend_adapt.kernels": {"ascend_adapt.probe"},
+    "ascend_adapt.data": {"ascend_adapt.probe"},
+    "ascend_adapt.emulation": set(),
+    "ascend_adapt.runtime": {"ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe"},
+    "ascend_adapt.native": {"ascend_adapt.data", "ascend_adapt.kernels", "ascend_adapt.probe"},
+    "ascend_adapt.recipes": {"ascend_adapt.native.config"},
+    "ascend_adapt.diagnosis": {
+        "ascend_adapt",
         "ascend_adapt.build_locks",
         "ascend_adapt.emulation.build",
         "ascend_adapt.emulation.cache",
         "ascend_adapt.emulation.wheel",
+        "ascend_adapt.kernels",
         "ascend_adapt.patches",
         "ascend_adapt.probe",
+        "ascend_adapt.runtime",
     },
-    "ascend_adapt.diagnosis.doctor": {
+    "ascend_adapt.launch": {
         "ascend_adapt",
-        "ascend_adapt.diagnosis.findings",
+        "ascend_adapt.emulation.environment",
+        "ascend_adapt.emulation.rank",
+        "ascend_adapt.emulation.rehearsal",
         "ascend_adapt.kernels",
-        "ascend_adapt.runtime.plugin_manager",
+        "ascend_adapt.launch.request",
+        "ascend_adapt.launch.placement.hostfile",
+        "ascend_adapt.native.config",
+        "ascend_adapt.native.samples.preflight",
         "ascend_adapt.probe",
-        "ascend_adapt.runtime.settings",
-        "ascend_adapt.diagnosis.status_report",
+        "ascend_adapt.recipes",
+        "ascend_adapt.runtime",
+    },
+    "ascend_adapt.testing": {
+        "ascend_adapt",
+        "ascend_adapt.diagnosis.evidence",
+        "ascend_adapt.patches",
+        "ascend_adapt.probe",
+        "ascend_adapt.runtime",
     },
     "ascend_adapt.cli": {
         "ascend_adapt",
         "ascend_adapt.data",
-        "ascend_adapt.diagnosis.doctor",
+        "ascend_adapt.diagnosis",
         "ascend_adapt.kernels",
         "ascend_adapt.launch",
-        "ascend_adapt.runtime.plugin_manager",
         "ascend_adapt.probe",
-        "ascend_adapt.runtime.settings",
-        "ascend_adapt.diagnosis.status_report",
+        "ascend_adapt.runtime",
     },
-    "ascend_adapt.data": {"ascend_adapt.data.samplers", "ascend_adapt.data.torch_dataset", "ascend_adapt.probe"},
-    "ascend_adapt.data.samplers": set(),
-    "ascend_adapt.data.torch_dataset": {"ascend_adapt.data", "ascend_adapt.data.samplers"},
-    "ascend_adapt.emulation": {"ascend_adapt.emulation.operators"},
-    "ascend_adapt.emulation.operators": {"ascend_adapt.emulation"},
-    "ascend_adapt.kernels": {"ascend_adapt.probe"},
-    "ascend_adapt.launch": {
-        "ascend_adapt",
-        "ascend_adapt.runtime.agreement",
-        "ascend_adapt.emulation",
-        "ascend_adapt.runtime.code_bases",
-        "ascend_adapt.kernels",
-        "ascend_adapt.launch.placement.hostfile",
-        "ascend_adapt.runtime.plugin_manager",
-        "ascend_adapt.probe",
-        "ascend_adapt.runtime.enabling",
-        "ascend_adapt.runtime.settings",
-    },
-    "ascend_adapt.native": {
-        "ascend_adapt.checkpoint",
-        "ascend_adapt.data",
-        "ascend_adapt.kernels",
-        "ascend_adapt.probe",
-    },
-    "ascend_adapt.recipes": {
-        f"ascend_adapt.native.{name}" for name in ("batches", "config", "model_config", "partition")
-    },
-    "ascend_adapt.diagnosis.evidence": set(),
-    "ascend_adapt.testing": {
-        "ascend_adapt",
-        "ascend_adapt.diagnosis.evidence",
-        "ascend_adapt.runtime.code_bases",
-        "ascend_adapt.patches",
-        "ascend_adapt.runtime.plugin_manager",
-        "ascend_adapt.probe",
-        "ascend_adapt.runtime.enabling",
-    },
+    "ascend_adapt.launch.request": {"ascend_adapt", "ascend_adapt.emulation", "ascend_adapt.launch.cores"},
     # Pure text to data, and DeepSpeed's format.
     "ascend_adapt.launch.placement.hostfile": set(),
     "ascend_adapt_plugins": {
@@ -125,18 +81,44 @@ BEFORE_THE_RANKS = [f"ascend_adapt.emulation.{name}" for name in ("build", "cach
 MAY_IMPORT.update(
     {name: {"ascend_adapt.emulation", "ascend_adapt.probe", *BEFORE_THE_RANKS} for name in BEFORE_THE_RANKS}
 )
-MAY_IMPORT["ascend_adapt.launch"] |= {"ascend_adapt.emulation.environment"}
 # What of the trainer is arithmetic on a configuration; the rest is loaded in ranks, with torch.
 WITHOUT_TORCH = [
     f"ascend_adapt.native.{name}"
     for name in (
-        *("batches", "buckets", "config", "config_checks", "config_file", "flops", "log_lines", "metrics"),
-        *("model_config", "partition", "profile_config", "readiness", "schedules", "sizes", "token_files"),
+        *("config", "metrics.log_formats", "metrics.step_metrics"),
+        *("samples.preflight", "samples.token_files"),
     )
 ]
-MAY_IMPORT["ascend_adapt.native"] |= set(WITHOUT_TORCH)
 MAY_IMPORT.update({name: {"ascend_adapt.data", *WITHOUT_TORCH} for name in WITHOUT_TORCH})
-MAY_IMPORT["ascend_adapt.launch"] |= {"ascend_adapt.recipes", *WITHOUT_TORCH}
+# The rooms of a package from the ground up: each may import from those before it, and from itself.
+FLOORS = {
+    "ascend_adapt.patches": ("declare", "judge", "apply", "session"),
+    # The bootstrap of every process, but for what has to be standard library alone.
+    "ascend_adapt.launch": (
+        *("cores", "request", "placement", "one_host", "transport", "bootstrap._ascend_adapt_signals", "in_process"),
+        *("bootstrap", "many_hosts", "jobs", "cli"),
+    ),
+    "ascend_adapt.native": (
+        *("device", "signals", "config", "parallel", "model", "step", "samples", "metrics", "checkpoint"),
+        *("loop", "__main__"),
+    ),
+    "ascend_adapt": (
+        *(
+            "errors",
+            "probe",
+            "patches",
+            "kernels",
+            "data",
+            "emulation",
+            "runtime",
+            "",
+            "native",
+            "recipes",
+            "diagnosis",
+        ),
+        *("launch", "testing", "cli"),
+    ),
+}
 TARGETS = {"accelerate", "apex", "deepspeed", "megatron", "mpu", "peft", "torch", "torch_npu", "transformers"}
 
 
@@ -148,6 +130,11 @@ def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     name = ".".join(part for part in parts if part != "__init__")
     return name.replace("plugins", "ascend_adapt_plugins", 1) if name.startswith("plugins") else name
+
+
+def is_inside(module: str, package: str) -> bool:
+    """Whether a module lies in a package that may be imported; the public names are only those of its own file."""
+    return module == package or (package != "ascend_adapt" and module.startswith(f"{package}."))
 
 
 def layer_of(module: str) -> str:
@@ -197,7 +184,8 @@ def violations(path: Path, module: str) -> list[str]:
         root = name.partition(".")[0]
         if root in ("ascend_adapt", "ascend_adapt_plugins"):
             allowed = {layer, "ascend_adapt.errors", *MAY_IMPORT[layer]}
-            if not {name, layer_of(name if is_ours(name) else name.rpartition(".")[0])} & allowed:
+            home = name if is_ours(name) else name.rpartition(".")[0]
+            if layer_of(home) != layer and not any(is_inside(home, one) for one in allowed):
                 wrong.append(f"{module} imports {name}, {layer} may import {', '.join(sorted(allowed))}")
         elif root in may_import_at_once(module) or (root == "torch" and may_import_torch(layer) and not at_import):
             continue
@@ -220,7 +208,7 @@ def may_import_at_once(module: str) -> set[str]:
 
     In plugins a leading underscore marks what a provided module is filled with, imported when that module is.
     """
-    if layer_of(module) in ("ascend_adapt.emulation", "ascend_adapt.emulation.operators"):
+    if layer_of(module) in ("ascend_adapt.emulation",):
         return {"torch", "torch_npu"}
     if layer_of(module) == "ascend_adapt.native":
         return {"torch"}
@@ -266,19 +254,52 @@ def test_imports_only_what_its_layer_may(path):
         ("ascend_adapt.kernels.dispatch", "import torch"),
         ("ascend_adapt.kernels.operators.attention", "import torch"),
         ("ascend_adapt.kernels.operators.attention._npu", "import torch_npu"),
-        ("ascend_adapt.kernels.operators.attention._npu", "from ascend_adapt.patches import gate"),
+        ("ascend_adapt.kernels.operators.attention._npu", "from ascend_adapt.patches.judge import gate"),
         ("ascend_adapt.native.config.train_config", "def f():\n    import torch"),
         ("ascend_adapt.native.step.trainer", "import deepspeed"),
         ("ascend_adapt.native.step.trainer", "from ascend_adapt import runtime"),
         ("ascend_adapt.recipes.neox", "import torch"),
         ("ascend_adapt.recipes.neox", "from ascend_adapt.native.step.trainer import Trainer"),
-        ("ascend_adapt.launch.jobs.native", "from ascend_adapt.native import trainer"),
+        ("ascend_adapt.launch.jobs.native", "from ascend_adapt.native.step import trainer"),
     ],
 )
 def test_a_planted_import_is_found(module, line, tmp_path):
     path = tmp_path / "planted.py"
     path.write_text(line + "\n")
     assert len(violations(path, module)) == 1
+
+
+def floor_of(module: str, package: str) -> int:
+    inside = module.removeprefix(package).removeprefix(".")
+    floors = FLOORS[package]
+    return floors.index(inside if inside in floors else inside.partition(".")[0])
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_no_import_runs_back_up(package):
+    up = []
+    for path in source_files():
+        module = module_name(path)
+        if not module.startswith(f"{package}.") or (path.name == "__init__.py" and path.parent.name == "ascend_adapt"):
+            continue
+        for name, _ in imports(path, module):
+            home = name if is_ours(name) else name.rpartition(".")[0]
+            if is_inside(home, package) and home != package and floor_of(home, package) > floor_of(module, package):
+                up.append(f"{module} imports {home}")
+    assert up == []
+
+
+def test_no_modules_import_each_other():
+    graph = {module_name(path): set() for path in source_files()}
+    for path in source_files():
+        module = module_name(path)
+        for name, _ in imports(path, module):
+            home = name if name in graph else name.rpartition(".")[0]
+            # A package's face hands on names of its members, which may import it for others of them.
+            if home in graph and not module.startswith(f"{home}.") and not home.startswith(f"{module}."):
+                graph[module].add(home)
+    sorter = graphlib.TopologicalSorter(graph)
+    sorter.prepare()  # raises CycleError, which names the modules
 
 
 def test_a_new_package_needs_a_layer():

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ascend_adapt.errors import BackendUnavailable
-
-if TYPE_CHECKING:
-    from ascend_adapt.kernels.dispatch import Call, Kernel
+from ascend_adapt.kernels.operation import Call, Operation
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 3e-2, "float16": 5e-3}
 """Of the largest difference to the largest number of the reference, by the dtype of what is compared."""
@@ -44,7 +42,7 @@ class Comparison:
         return f"{self.kernel}: {self.backend} on {self.call}: {told}"
 
 
-def compare(kernel: Kernel, backend: str, call: Call, seed: int = 0) -> Comparison:
+def compare(kernel: Operation, backend: str, call: Call, seed: int = 0) -> Comparison:
     """Return how far ``backend`` is from the reference on ``call``, whose tensors stay as they are.
 
     Dropout is left out: two backends never drop the same.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_adapt.kernels.dispatch import Call
+from ascend_adapt.kernels.operation import Call
 from ascend_adapt.kernels.operators.adamw import AdamwCall
 from ascend_adapt.kernels.operators.attention import AttentionCall
 from ascend_adapt.kernels.operators.cross_entropy import CrossEntropyCall

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ascend_adapt.errors import KernelError
 from ascend_adapt.kernels import run_record, tracing, trial
 from ascend_adapt.kernels.comparison import compare
-
-if TYPE_CHECKING:
-    from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+from ascend_adapt.kernels.operation import Backend, Call, Operation
 
 _DEVICES = ("cpu", "cuda", "npu")
 _known: dict[tuple[str, str, str, str], str] = {}
@@ -25,7 +23,7 @@ def is_possible(call: Call) -> bool:
     return not (tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
 
 
-def disagreement(kernel: Kernel, backend: Backend, call: Call) -> str:
+def disagreement(kernel: Operation, backend: Backend, call: Call) -> str:
     """Return "" if the backend agrees with the reference on a small call like ``call``, else the numbers, in words.
 
     Raises:

@@ -10,7 +10,6 @@ from typing import NoReturn
 
 from ascend_adapt.emulation import SOCS
 from ascend_adapt.launch.cores import ALWAYS_ALLOWED, RANKS_A_CORE
-from ascend_adapt.launch.in_process.compile_mode import MODES
 
 DEVICES = ("auto", "npu", "cuda", "cpu", "npu-emulated")
 FORMS = ("script", "module", "command")
@@ -23,13 +22,13 @@ ascend-run [options] script.py [script arguments ...]
        ascend-run [options] --native neox|megatron|oneflow [that dialect's own arguments ...]"""
 
 EXIT_SIGNALS = ("SIGUSR1", "SIGUSR2")
-LAUNCHERS = ("auto", "local", "ssh", "pdsh")
-
+COMPILE_MODES = ("keep", "binary", "jit")
 NUMERICS = ("upstream", "exact")
 # What is said to the launcher outside of a container only; true for those that take a value.
 _OUTSIDE = {
     **dict.fromkeys(("--container", "--image", "--src", "--py", "--wheel", "--cmd", "--export", "--log-dir"), True),
     "--dry-run": False,
+    "--json": False,
 }
 
 
@@ -85,6 +84,7 @@ class Request:
     log_dir: str | None = None
     progress: bool = True
     dry_run: bool = False
+    json: bool = False
     debug: bool = False
 
 
@@ -160,6 +160,7 @@ def parse(argv: Sequence[str]) -> Request:
         log_dir=known.log_dir,
         progress=not known.no_progress,
         dry_run=known.dry_run,
+        json=known.json,
         debug=known.debug,
     )
 
@@ -223,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     add("-H", "--hostfile", metavar="FILE", help="DeepSpeed's hostfile: other machines, reached by ssh or pdsh")
     add("-i", "--include", metavar="HOST:SLOT,..@HOST", help="use only these hosts and slots of the hostfile")
     add("-e", "--exclude", metavar="HOST:SLOT,..@HOST", help="use all but these")
-    add("--launcher", choices=LAUNCHERS, default="auto", help="how other machines are reached (default: pdsh, or ssh)")
+    add("--launcher", default="auto", metavar="auto|local|ssh|pdsh", help="how other hosts are reached (default: ssh)")
     add("--ssh-port", type=_port, metavar="PORT", help="port of the other machines' ssh servers")
     add("--export", action="append", default=[], metavar="NAME", help="forward this variable to the other machines")
     add("--nnodes", "--num-nodes", dest="nnodes", type=_at_least_one, metavar="N", help=_NNODES)
@@ -237,7 +238,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--numerics", choices=NUMERICS, help="masks of Megatron's softmax extensions: upstream's own fill, or exact")
     add("--deterministic", action="store_true", help="kernels that repeat bit for bit; none is chosen by measuring")
     add(
-        "--npu-compile-mode", choices=MODES, default="keep", help="torch_npu's operators: shipped, or compiled by shape"
+        "--npu-compile-mode",
+        choices=COMPILE_MODES,
+        default="keep",
+        help="torch_npu's operators",
     )
     add("--no-adapt", action="store_true", help="start the job without any patch")
     add("--pass-local-rank", action="store_true", help="add --local_rank=N to the script's arguments")
@@ -255,7 +259,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--py", dest="python", metavar="PYTHON", help="with it: the container's interpreter (default: python3)")
     add("--wheel", metavar="FILE", help="with it: a wheel to install there first")
     add("--cmd", dest="line", metavar="LINE", help="with it: a shell line to run instead of a script")
-    add("--dry-run", action="store_true", help="print the plan as JSON and start nothing")
+    add("--dry-run", action="store_true", help="check everything, print the plan and start nothing")
+    add("--json", action="store_true", help="with --dry-run: print the plan as JSON, also on a terminal")
     add("--debug", action="store_true", help="show tracebacks of ascend-run's own errors")
     add("--version", action="version", version=f"ascend_adapt {__version__}")
     return parser

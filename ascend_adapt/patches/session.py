@@ -12,8 +12,8 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ascend_adapt.patches.apply.arming import Arming
-from ascend_adapt.patches.apply.following import follow
 from ascend_adapt.patches.apply.imports import ImportWatch
+from ascend_adapt.patches.apply.rebinding import follow
 from ascend_adapt.patches.apply.record import Record
 from ascend_adapt.patches.apply.script import rewrite_script
 from ascend_adapt.patches.apply.third_party import OtherPatcher

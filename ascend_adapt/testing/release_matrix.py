@@ -13,12 +13,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ascend_adapt.errors import PatchSpecError
-from ascend_adapt.patches.apply.replacement import refused_call
 from ascend_adapt.patches.declare.code_base import Host
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.patches.declare.spec import Patch, Registered
 from ascend_adapt.patches.judge import static
 from ascend_adapt.patches.judge.installation import SourceTree
+from ascend_adapt.patches.judge.preconditions import refused_call
 from ascend_adapt.runtime import code_bases
 from ascend_adapt.testing import faults
 from ascend_adapt.testing.upstream_facts import Facts, full_name

@@ -12,7 +12,7 @@ import ascend_adapt
 from ascend_adapt import hookimpl
 from ascend_adapt.errors import BackendUnavailable, PluginError
 from ascend_adapt.kernels import dispatch, gelu
-from ascend_adapt.kernels.dispatch import Backend
+from ascend_adapt.kernels.operation import Backend
 
 COUNTING = """
 import torch
@@ -27,7 +27,7 @@ PLUGIN = """
 from ascend_adapt import hookimpl
 @hookimpl
 def register_kernels():
-    from ascend_adapt.kernels.dispatch import Backend
+    from ascend_adapt.kernels.operation import Backend
     return [("gelu", Backend("counting", ("cpu",), "counting_gelu"))]
 """
 X, BIAS = torch.linspace(-2, 2, 24).reshape(3, 8), torch.ones(8)

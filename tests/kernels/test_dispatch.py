@@ -13,7 +13,8 @@ import torch
 
 from ascend_adapt.errors import BackendUnavailable, SettingsError
 from ascend_adapt.kernels import attention, dispatch, gelu, layer_norm, masked_softmax, requests
-from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+from ascend_adapt.kernels.dispatch import Kernel
+from ascend_adapt.kernels.operation import Backend, Call
 from ascend_adapt.runtime import enabling
 
 

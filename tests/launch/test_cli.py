@@ -211,7 +211,7 @@ def test_a_bootstrap_that_everybody_may_write_is_refused(tmp_path, monkeypatch, 
     ("options", "why"),
     [
         (["--device", "cpu"], "this job runs on cpu"),
-        (["--device", "cpu", "--no-adapt"], "this job runs without patches, by nothing of ours"),
+        (["--device", "cpu", "--no-adapt"], "this job runs without patches"),
     ],
 )
 def test_torch_npus_compile_mode_is_for_an_npu(ascend_run, tmp_path, options, why):

@@ -108,22 +108,22 @@ def test_it_runs_in_a_project_with_a_pytest_configuration_of_its_own(tmp_path: P
 # Each makes the engine wrong in one way; the scenarios beside it must see it.
 SABOTAGE = {
     "a revert that does nothing": (
-        "from ascend_adapt.patches.apply import applied_patch as application; application.Layer.undo = lambda self: {}",
+        "from ascend_adapt.patches import application; application.Layer.undo = lambda self: {}",
         "wrap",
         "orders: ied",
     ),
     "a rewrite that stays": (
-        "from ascend_adapt.patches.apply import applied_patch as application; application.Rewritten.undo = lambda self: {}",
+        "from ascend_adapt.patches import application; application.Rewritten.undo = lambda self: {}",
         "rewrite",
         "orders: ied",
     ),
     "a gate that admits everything": (
-        "from ascend_adapt.patches.judge import gate; gate.judge = lambda *_: gate.Verdict(True, '')",
+        "from ascend_adapt.patches import gate; gate.judge = lambda *_: gate.Verdict(True, '')",
         "wrap",
         "gate: target_of_ours 2.dev0, above",
     ),
     "aliases that do not follow": (
-        "from ascend_adapt.patches.apply import aliases; from ascend_adapt.patches.apply import following; following.rebind = aliases.rebind = lambda *_, **__: 0",
+        "from ascend_adapt.patches import aliases, following; following.rebind = aliases.rebind = lambda *_, **__: 0",
         "wrap",
         "aliases: before and after",
     ),
@@ -134,12 +134,12 @@ SABOTAGE = {
         "drift: gone, enabled before the import",
     ),
     "rivals that are let in": (
-        "from ascend_adapt.patches.judge import conflicts as rivals; rivals.Rivals._others = lambda self, record: []",
+        "from ascend_adapt.patches import rivals; rivals.Rivals._others = lambda self, record: []",
         "rewrite",
         "conflict: two plugins change it",
     ),
     "a target imported by enable()": (
-        "import importlib; from ascend_adapt.runtime import enabling as runtime; begin = runtime._begin; "
+        "import importlib; from ascend_adapt import runtime; begin = runtime._begin; "
         "runtime._begin = lambda *a: (begin(*a), importlib.import_module('target_of_ours'))[0]",
         "wrap",
         "quiet: nothing is imported",

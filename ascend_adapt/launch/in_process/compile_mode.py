@@ -5,9 +5,6 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-MODES = ("keep", "binary", "jit")
-VARIABLE = "ASCEND_ADAPT_NPU_COMPILE_MODE"
-
 
 def watch(mode: str) -> None:
     """Set the mode right after torch_npu's import, whoever imports it, so before a tensor is on the device."""

@@ -54,23 +54,31 @@ class Configured:
 
         return {"ASCEND_ADAPT_NATIVE_CONFIG": json.dumps(to_dict(self.config))}
 
-    def check_data(self) -> None:
-        """Check that the token files can feed the run.
+    def check_data(self, may_be_elsewhere: bool = False) -> list[str]:
+        """Check that the token files can feed the run, and return what is to be printed.
+
+        ``may_be_elsewhere``: the plan is for another machine, so that files which are not on this one are no problem.
 
         Raises:
             DataError: they cannot.
             LaunchError: a package is missing that reads them.
         """
-        for package in ("numpy", "torch"):
-            if importlib.util.find_spec(package) is None:
-                raise LaunchError(f"--native: {package} is not installed — pip install 'ascend_adapt[native]'")
-        from ascend_adapt.native.samples.preflight import check_data
+        missing = [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is None]
+        if missing and may_be_elsewhere:
+            return [f"data: not checked, {' and '.join(missing)} not installed here"]
+        if missing:
+            raise LaunchError(f"--native: {missing[0]} is not installed — pip install 'ascend_adapt[native]'")
+        from ascend_adapt.native.samples.preflight import check_data, missing_files
 
+        absent = missing_files(self.config)
+        if may_be_elsewhere and absent:
+            return [f"data: not checked, {absent[0]} is not on this host"]
         check_data(self.config)
+        return []
 
     def to_json(self) -> dict[str, Any]:
         """Return what --dry-run adds to the plan: the configuration, where each rank stands, and what it will hold."""
-        from ascend_adapt.native.config.memory_estimate import memory_bytes
+        from ascend_adapt.native.config.memory_estimate import memory_bytes, rank_parameters, total_parameters
         from ascend_adapt.native.config.yaml_file import to_dict
 
         parallel = self.config.parallel
@@ -94,8 +102,11 @@ class Configured:
                 "pipeline": parallel.pipeline,
                 "ranks": layout,
             },
+            "parameters": {
+                "total": total_parameters(self.config.model),
+                "per_rank": [rank_parameters(self.config.model, parallel, stage) for stage in range(parallel.pipeline)],
+            },
             "memory_bytes": [{"rank": rank, **held[stage]} for rank, stage in enumerate(stages)],
-            "notes": list(self.notes),
         }
 
 

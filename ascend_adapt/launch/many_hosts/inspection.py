@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt.launch import request as requests
 from ascend_adapt.launch.many_hosts.launcher import described
 from ascend_adapt.launch.one_host.console import Console
 from ascend_adapt.launch.placement import hostfile
 from ascend_adapt.launch.placement.hostfile import Host
-from ascend_adapt.launch.transport import ssh
+from ascend_adapt.launch.transport import choice
 from ascend_adapt.launch.transport.connection import Link
-from ascend_adapt.launch.transport.ssh import Way
+from ascend_adapt.launch.transport.transport import Transport
 
 _LOOK_S = 0.2
 _PATIENCE_S = 30.0
@@ -50,16 +49,15 @@ def examine(path: Path, launcher: str, ssh_port: int | None, device: str) -> tup
     hosts = hostfile.read(path, warnings.append)
     for warning in warnings:
         print(f"ascend-adapt doctor: {warning}", file=sys.stderr)
-    request = requests.Request(target="", arguments=(), launcher=launcher, ssh_port=ssh_port)
-    way = ssh.choose(request, [host.address for host in hosts])
+    transport = choice.choose(launcher, ssh_port, [host.address for host in hosts])
     # A file that only the hosts see which share this folder.
     with tempfile.NamedTemporaryFile(prefix=".ascend-adapt-doctor-", dir=os.getcwd()) as mark:
-        return look(hosts, way, mark.name, device)
+        return look(hosts, transport, mark.name, device)
 
 
-def look(hosts: Sequence[Host], way: Way, mark: str, device: str) -> tuple[HostReport, ...]:
+def look(hosts: Sequence[Host], transport: Transport, mark: str, device: str) -> tuple[HostReport, ...]:
     """Return what an agent on each host says; ``mark`` is a file here that it looks for."""
-    links = way.links([host.address for host in hosts])
+    links = transport.links([host.address for host in hosts])
     selector, console = selectors.DefaultSelector(), Console(whole_lines=True)
     ahead_s: dict[str, float] = {}
     try:
@@ -87,18 +85,20 @@ def look(hosts: Sequence[Host], way: Way, mark: str, device: str) -> tuple[HostR
                 ahead_s[link.address] = there - now if there > now else min(there - asked, 0.0)
         first = next((link for link in links if link.hello is not None), None)
         return tuple(
-            _report(host, link, first, ahead_s.get(link.address), way, device)
+            _report(host, link, first, ahead_s.get(link.address), transport, device)
             for host, link in zip(hosts, links, strict=True)
         )
     finally:
         for link in links:
             link.close()
-        way.close()
+        transport.close()
 
 
-def _report(host: Host, link: Link, first: Link | None, ahead_s: float | None, way: Way, device: str) -> HostReport:
+def _report(
+    host: Host, link: Link, first: Link | None, ahead_s: float | None, transport: Transport, device: str
+) -> HostReport:
     if link.hello is None:
-        return HostReport(link.name, {}, {}, None, None, None, (way.why_not(link, _PATIENCE_S),))
+        return HostReport(link.name, {}, {}, None, None, None, (transport.why_not(link, _PATIENCE_S),))
     hello, ended = link.hello, link.ended or {}
     problems, notes = [], []
     reference: Mapping[str, Any] = first.hello if first is not None and first.hello is not None else hello

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from ascend_adapt.launch.one_host.termination import GRACE_S
 from ascend_adapt.launch.placement.plan import Plan
 from ascend_adapt.launch.transport.connection import Link
 from ascend_adapt.launch.transport.protocol import BEAT_S, LOST_S, Kind
-from ascend_adapt.launch.transport.ssh import Way
+from ascend_adapt.launch.transport.transport import Transport
 from ascend_adapt.runtime import agreement
 
 _LOOK_S = 0.2
@@ -40,14 +40,18 @@ _DESCRIPTORS, _DESCRIPTORS_A_HOST = 256, 5
 
 @dataclass(frozen=True)
 class Mission:
-    """What all hosts are to do, and how they are reached."""
+    """What all hosts are to do, and how they are reached.
+
+    ``plan_for`` is given where the hosts decide on which kind of device the job runs: all of them must have the same.
+    """
 
     plan: Plan
     run_dir: RunDirectory
     device: str
     forwarded: Mapping[str, str]
-    way: Way
+    transport: Transport
     chooses_port: bool
+    plan_for: Callable[[str], Plan] | None = None
     max_restarts: int = 0
     strict: bool = False
     grace: float = GRACE_S
@@ -60,6 +64,7 @@ class Fleet:
     def __init__(self, mission: Mission) -> None:
         self._mission, self._plan = mission, mission.plan
         self._parts = mission.plan.by_host()
+        self._device = mission.device
         self._job = Job.here(Identity.own(), Identity.own())
         self._name = f"{self._job.boot[:8]}-{self._job.launcher.pid}-{self._job.launcher.start}"
         self._attempts = 0
@@ -98,7 +103,7 @@ class Fleet:
         self._ending_since, self._differ, self._facts = None, "", {}
         self._links, self._attempts = [], attempt
         try:
-            self._links = self._mission.way.links(list(self._parts))
+            self._links = self._mission.transport.links(list(self._parts))
             for link in self._links:
                 self._selector.register(link.source, selectors.EVENT_READ, link)
             self._meet(console)
@@ -114,7 +119,7 @@ class Fleet:
                 with contextlib.suppress(KeyError, ValueError):
                     self._selector.unregister(link.source)
                 link.close()
-            self._mission.way.close()
+            self._mission.transport.close()
 
     def _meet(self, console: Console) -> None:
         """Wait for a word of every host, and compare what they say.
@@ -127,9 +132,29 @@ class Fleet:
             self._wait(console)
             for link in self._links:
                 if link.hello is None and (link.lost or time.monotonic() > deadline):
-                    raise LaunchError(self._mission.way.why_not(link, _BEGIN_S))
+                    raise LaunchError(self._mission.transport.why_not(link, _BEGIN_S))
         if self._stop is None:
-            compare(self._links, self._parts, self._mission.device)
+            self._decide_device()
+            compare(self._links, self._parts, self._device)
+
+    def _decide_device(self) -> None:
+        """Plan for the kind of device that the hosts have, where the user asked for none.
+
+        Raises:
+            LaunchError: they differ.
+        """
+        if self._mission.plan_for is None:
+            return
+        found = {link.name: str((link.hello or {})["device"]) for link in self._links}
+        first, *_ = kinds = sorted(set(found.values()))
+        if len(kinds) > 1:
+            told = ", ".join(f"{kind} on {' '.join(n for n, k in found.items() if k == kind)}" for kind in kinds)
+            raise LaunchError(f"device: {told}, expected one kind on all hosts — give --device")
+        if first != self._device:
+            say(f"device {first}: found on the hosts; this one has {self._device}")
+            self._device = first
+            self._plan = self._mission.plan_for(first)
+            self._parts = self._plan.by_host()
 
     def _order(self, attempt: int) -> None:
         """Give every host its part."""
@@ -152,7 +177,7 @@ class Fleet:
                     "name": self._name,
                     "attempt": attempt,
                     "forwarded": dict(self._mission.forwarded),
-                    "device": self._mission.device,
+                    "device": self._device,
                     "towards": peer,
                     "strict": self._mission.strict,
                     "grace": self._mission.grace,

@@ -18,10 +18,32 @@ from ascend_adapt.launch.one_host.processes import Identity
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The names inside one run directory; ``node`` is which launcher's, where each of several hosts has its own."""
+    """The names inside one run directory.
+
+    ``node`` is which launcher's, where each of several hosts has its own; ``shown`` is the folder as the user named it.
+    """
 
     path: Path
     node: int = 0
+    shown: str = ""
+
+    def check(self) -> None:
+        """Check that a job can use this folder; nothing is made.
+
+        Raises:
+            LaunchError: a running job uses it, or it cannot be made.
+        """
+        if self.job.exists():
+            job, _ = Job.read(self)
+            if job.is_alive():
+                raise LaunchError(
+                    f"run directory {self.path}: is in use by a running job (pid {job.launcher.pid}) — "
+                    f"choose another with --log-dir, or end it with `ascend-adapt stop {self.path}`"
+                )
+        there = next(folder for folder in (self.path, *self.path.parents) if os.path.lexists(folder))
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            why = "cannot be written" if there.is_dir() else "is not a folder"
+            raise LaunchError(f"run directory {self.path}: {there} {why} — choose another with --log-dir")
 
     def create(self, elsewhere: Collection[int] = ()) -> None:
         """Make the folders, and clear what an earlier job left in them.
@@ -31,13 +53,7 @@ class RunDirectory:
         Raises:
             LaunchError: they cannot be made, or a job that runs uses them.
         """
-        if self.job.exists():
-            job, _ = Job.read(self)
-            if job.is_alive():
-                raise LaunchError(
-                    f"run directory {self.path}: is in use by a running job (pid {job.launcher.pid}) — "
-                    f"choose another with --log-dir, or end it with `ascend-adapt stop {self.path}`"
-                )
+        self.check()
         of_ranks = ("adapt-status.*.json", "rehearsal*.json", "failures/*", *(() if elsewhere else ("beacons/*",)))
         try:
             for folder in (self.path, self.beacons, self.failures):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascend_adapt import probe
 from ascend_adapt.errors import LaunchError
-from ascend_adapt.launch.in_process import compile_mode
 from ascend_adapt.launch.placement import network
 from ascend_adapt.launch.placement.plan import threads_per_rank
 from ascend_adapt.launch.request import Request
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 BOOTSTRAP = str(Path(__file__).parents[1] / "bootstrap")
 SWITCHED_OFF = {"ASCEND_ADAPT": "0"}
 ALLOCATOR_SETTINGS = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+COMPILE_MODE = "ASCEND_ADAPT_NPU_COMPILE_MODE"
+STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
 
 _FORWARDED = ("LD_LIBRARY_PATH", "PATH")
 _FORWARDED_PREFIXES = ("ASCEND_", "HCCL_", "NCCL_", "OMP_", "PYTHON")
@@ -47,7 +50,7 @@ def of_patches(request: Request, device: str, targets: Iterable[str], environ: M
         **({"ASCEND_ADAPT_DEBUG": "1"} if request.debug else {}),
         **({"ASCEND_ADAPT_NUMERICS": request.numerics} if request.numerics else {}),
         **(_repeatable(environ) if request.deterministic else {}),
-        **({compile_mode.VARIABLE: request.npu_compile_mode} if request.npu_compile_mode != "keep" else {}),
+        **({COMPILE_MODE: request.npu_compile_mode} if request.npu_compile_mode != "keep" else {}),
     }
 
 
@@ -118,15 +121,23 @@ def _without_gpus(environ: Mapping[str, str]) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ""} if probe.count_devices("cuda", environ) else {}
 
 
+def check_exported(environ: Mapping[str, str], export: Sequence[str]) -> None:
+    """Check that the variables of ``--export`` are set.
+
+    Raises:
+        LaunchError: some are not.
+    """
+    if missing := [name for name in export if name not in environ]:
+        raise LaunchError(f"--export {', '.join(missing)}: not set here, expected variables to forward — set them")
+
+
 def forwarded(environ: Mapping[str, str], export: Sequence[str]) -> dict[str, str]:
     """Return the variables of the launcher that other hosts get.
 
     Raises:
         LaunchError: one is to be exported and not set.
     """
-    for name in export:
-        if name not in environ:
-            raise LaunchError(f"--export {name}: is not set here, expected a variable to forward — set it")
+    check_exported(environ, export)
     return {
         name: value
         for name, value in environ.items()

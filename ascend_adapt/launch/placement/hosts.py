@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ascend_adapt.errors import LaunchError
-from ascend_adapt.launch.placement import hostfile
+from ascend_adapt.launch.placement import hostfile, network
 from ascend_adapt.launch.placement.hostfile import Host
 from ascend_adapt.launch.placement.plan import LOCALHOST
 from ascend_adapt.launch.request import Request
@@ -59,3 +59,8 @@ def as_local(host: Host, device: str, devices_found: int) -> Host:
             "correct the hostfile, or widen the visible devices"
         )
     return replace(host, address=LOCALHOST)
+
+
+def are_several(hosts: Sequence[Host]) -> bool:
+    """Return whether a job on these hosts needs agents: there is more than one, or the one is another machine."""
+    return len(hosts) > 1 or any(not network.is_here(host.address) for host in hosts)

@@ -17,6 +17,11 @@ def own_names() -> set[str]:
     return {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.gethostname().partition(".")[0]}
 
 
+def is_own_name(address: str) -> bool:
+    """Return whether an address is one of this machine's own names; no resolver is asked."""
+    return address.rpartition("@")[2] in own_names()
+
+
 def is_here(address: str) -> bool:
     """Return whether ``name`` or ``user@name`` is this user on this machine; a name nobody knows is not."""
     user, _, name = address.rpartition("@")

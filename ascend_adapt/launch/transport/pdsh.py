@@ -19,7 +19,8 @@ from ascend_adapt.launch.one_host import processes
 from ascend_adapt.launch.placement import network
 from ascend_adapt.launch.transport import ssh_command, tls_callback
 from ascend_adapt.launch.transport.connection import Link
-from ascend_adapt.launch.transport.ssh import OverSsh, Way
+from ascend_adapt.launch.transport.ssh import SshTransport
+from ascend_adapt.launch.transport.transport import Transport
 
 _TOKEN_WAIT_S = 20.0
 # Strangers may connect too, as many as they like: no reason to stop listening.
@@ -27,12 +28,21 @@ _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONN
 _PAUSE_S = 0.1
 
 
-class OverPdsh(Way):
+class PdshTransport(Transport):
     """One pdsh for all other machines; the agent on this machine is a child."""
+
+    programs = ("pdsh", "openssl")
+
+    @classmethod
+    def why_unusable(cls, addresses: Sequence[str]) -> str:
+        """Return why pdsh cannot reach these hosts: it would read what stands before a colon as a module's name."""
+        if colon := [address for address in addresses if ":" in address]:
+            return f"{colon[0]} has a colon, pdsh takes names and IPv4 — use --launcher ssh"
+        return super().why_unusable(addresses)
 
     def __init__(self, port: int | None) -> None:
         super().__init__(port)
-        self._here = OverSsh(None)
+        self._here = SshTransport(None)
         self._pdsh: subprocess.Popen[bytes] | None = None
         self._listener: socket.socket | None = None
         self._said: dict[str, list[str]] = {}
@@ -63,10 +73,10 @@ class OverPdsh(Way):
         ways = {
             network.address_towards(link.name) or socket.gethostname() for link in links if link.name in self._waiting
         }
-        arguments = f"{sorted(ways)!r}, {listener.getsockname()[1]}, {fingerprint!r}"
+        arguments = f"{sorted(ways)!r}, {listener.getsockname()[1]}, {fingerprint!r}, main"
         self._start(
             others,
-            ssh_command.program(f"from ascend_adapt.launch.transport.tls_callback import call; call({arguments})"),
+            ssh_command.program(f"{ssh_command.AGENT}; from {tls_callback.__name__} import call; call({arguments})"),
         )
         threading.Thread(target=self._serve, args=(listener, context), daemon=True).start()
         return links

@@ -18,7 +18,10 @@ _PACKAGES = str(Path(__file__).parents[3])
 OUTLIVES_SIGNALS = ("sh", "-c", "trap '' HUP INT QUIT TERM USR1 USR2; exec \"$@\"", "sh")
 
 
-def program(start: str = "from ascend_adapt.launch.many_hosts.agent import main; main()") -> list[str]:
+AGENT = "from ascend_adapt.launch.many_hosts.agent import main"
+
+
+def program(start: str = f"{AGENT}; main()") -> list[str]:
     """Return the command of an agent: the interpreter of this process, at the same path there.
 
     The folder it starts in is no place to import from; the one this package lies in is tried last.

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ascend_adapt.errors import LaunchError
@@ -53,10 +53,13 @@ def server_context() -> tuple[ssl.SSLContext, str]:
     return context, hashlib.sha256(binary).hexdigest()
 
 
-def call(addresses: Sequence[str], port: int, fingerprint: str) -> None:
-    """Be an agent that calls its launcher: print the token, connect, and serve it; never returns."""
-    from ascend_adapt.launch.many_hosts import agent
-
+def call(
+    addresses: Sequence[str],
+    port: int,
+    fingerprint: str,
+    serve: Callable[[int, int | None, Callable[[], None]], None],
+) -> None:
+    """Connect an agent to its launcher: print the token, call, and ``serve`` the connection."""
     token = secrets.token_hex(TOKEN_BYTES // 2)
     print(TOLD + token, flush=True)
     try:
@@ -77,7 +80,7 @@ def call(addresses: Sequence[str], port: int, fingerprint: str) -> None:
             ours.shutdown(socket.SHUT_WR)
         relaying.join(_HANDSHAKE_S)
 
-    agent.main(ours.fileno(), None, finish)
+    serve(ours.fileno(), None, finish)
 
 
 def _connect(addresses: Sequence[str], port: int, fingerprint: str) -> ssl.SSLSocket:

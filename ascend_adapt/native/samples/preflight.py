@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from ascend_adapt.data import IndexedDataset
@@ -34,6 +36,12 @@ def check_data(config: TrainConfig) -> None:
         for part, cut, share in zip(("train", "valid", "test"), cuts, _shares(data.split), strict=False):
             if share > 0 and part in parts and part not in left_out:
                 _check_part(config, part, prefix, tokens, cut)
+
+
+def missing_files(config: TrainConfig) -> list[str]:
+    """Return the token files that the run names and this host has not."""
+    named = [prefix for words in words_by_part(config).values() for prefix in prefixes(words, config.data)]
+    return [f"{prefix}.bin" for prefix in dict.fromkeys(named) if not Path(f"{prefix}.bin").exists()]
 
 
 def _check_part(config: TrainConfig, part: str, prefix: str, tokens: IndexedDataset, cut: range) -> None:

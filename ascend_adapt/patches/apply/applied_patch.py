@@ -10,16 +10,16 @@ from typing import Any
 
 from ascend_adapt.errors import PatchDrift
 from ascend_adapt.patches.apply import bodies, third_party
+from ascend_adapt.patches.apply.aliases import Swaps, swapped
 from ascend_adapt.patches.apply.replacement import underlying
 from ascend_adapt.patches.apply.rewriting import function_behind
 from ascend_adapt.patches.apply.slot import Slot
-from ascend_adapt.patches.apply.swaps import Swaps, swapped
 from ascend_adapt.patches.declare.spec import NotNeeded, Patch
 from ascend_adapt.patches.declare.target import MISSING, Place, Target, locate, look_up, standing
 
 
 @dataclass(eq=False)
-class Application(ABC):
+class AppliedPatch(ABC):
     """A patch in force at one place; ``swaps`` is what aliases must follow after apply."""
 
     patch: Patch
@@ -81,7 +81,7 @@ class Application(ABC):
 
 
 @dataclass(eq=False)
-class Layer(Application):
+class Layer(AppliedPatch):
     """A wrap or a replacement on a slot."""
 
     slot: Slot
@@ -109,7 +109,7 @@ class Layer(Application):
 
 
 @dataclass(eq=False)
-class Rewritten(Application):
+class Rewritten(AppliedPatch):
     """Another code object in the same function."""
 
     function: FunctionType
@@ -138,7 +138,7 @@ class Rewritten(Application):
 
 
 @dataclass(eq=False)
-class Added(Application):
+class Added(AppliedPatch):
     """A new attribute."""
 
     def __post_init__(self) -> None:
@@ -159,7 +159,7 @@ class Added(Application):
 
 
 @dataclass(eq=False)
-class Entry(Application):
+class Entry(AppliedPatch):
     """One key of a mapping."""
 
     def __post_init__(self) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from ascend_adapt.errors import PatchConflict, PatchDrift
 from ascend_adapt.patches.apply import bodies, third_party
-from ascend_adapt.patches.apply.applied_patch import Added, Application, Entry, Layer, Rewritten
+from ascend_adapt.patches.apply.aliases import Swaps, chain
+from ascend_adapt.patches.apply.applied_patch import Added, AppliedPatch, Entry, Layer, Rewritten
 from ascend_adapt.patches.apply.replacement import is_function_like
 from ascend_adapt.patches.apply.rewriting import rewritten_code
 from ascend_adapt.patches.apply.slot import Slot
-from ascend_adapt.patches.apply.swaps import Swaps, chain
 from ascend_adapt.patches.apply.third_party import OtherPatcher, Stranger
 from ascend_adapt.patches.declare.spec import NotNeeded, Patch
 from ascend_adapt.patches.declare.target import Place, locate, locate_present
@@ -27,9 +27,9 @@ class Applier:
     def __init__(self, others: Sequence[OtherPatcher] = ()) -> None:
         self._others = others
         self.slots: list[Slot] = []
-        self.applied: list[Application] = []
+        self.applied: list[AppliedPatch] = []
 
-    def apply(self, patch: Patch, module: ModuleType) -> Application:
+    def apply(self, patch: Patch, module: ModuleType) -> AppliedPatch:
         """Apply ``patch`` (any kind but provide) to ``module``.
 
         Raises:
@@ -41,7 +41,7 @@ class Applier:
         self.applied.append(application)
         return application
 
-    def undo(self, application: Application) -> Swaps:
+    def undo(self, application: AppliedPatch) -> Swaps:
         """Take an application that holds back, and return what aliases must follow."""
         swaps = application.undo()
         self.applied.remove(application)
@@ -62,7 +62,7 @@ class Applier:
         mine = [holder for slot in self.slots for holder in slot.holders()]
         return [*places, *map(vars, places), *pairs, *mine]
 
-    def _made(self, patch: Patch, module: ModuleType) -> Application:
+    def _made(self, patch: Patch, module: ModuleType) -> AppliedPatch:
         if patch.kind == "add":
             return Added(patch, module, locate(patch.target, module, lazily=False))
         place = locate_present(patch.target, module)
@@ -79,7 +79,7 @@ class Applier:
         application.note = f"on top of {stranger}" if stranger is not None else ""
         return application
 
-    def _put(self, patch: Patch, module: ModuleType, place: Place, slot: Slot) -> Application:
+    def _put(self, patch: Patch, module: ModuleType, place: Place, slot: Slot) -> AppliedPatch:
         if patch.kind == "entry":
             return Entry(patch, module, place)
         if patch.kind == "rewrite":

@@ -9,16 +9,17 @@ from types import ModuleType
 
 from ascend_adapt import probe
 from ascend_adapt.errors import PatchConflict, PatchDrift
+from ascend_adapt.patches.apply import aliases
+from ascend_adapt.patches.apply.aliases import Swaps, chain
 from ascend_adapt.patches.apply.applier import Applier
+from ascend_adapt.patches.apply.claims import Claims
 from ascend_adapt.patches.apply.imports import ImportWatch
 from ascend_adapt.patches.apply.providing import Provided, ProvidingFinder
 from ascend_adapt.patches.apply.record import Record, as_reason
 from ascend_adapt.patches.apply.third_party import OtherPatcher
-from ascend_adapt.patches.apply.undoing import undo
 from ascend_adapt.patches.declare.code_base import Host
 from ascend_adapt.patches.declare.spec import NotNeeded, Patch
 from ascend_adapt.patches.judge import gate
-from ascend_adapt.patches.judge.conflicts import Rivals
 from ascend_adapt.patches.judge.installation import ThisProcess, missing_module
 
 
@@ -39,7 +40,7 @@ class Arming:
     ) -> None:
         self.device, self.hosts = device, hosts
         self.applier = Applier(others)
-        self._rivals = Rivals()
+        self._claims = Claims()
         self._finder = ProvidingFinder()
         self._is_complete, self._on_filled = watch.is_complete, on_filled
         self._installation = ThisProcess(watch.is_complete, watch.has_begun)
@@ -50,11 +51,11 @@ class Arming:
         Raises:
             PatchConflict: it is right for what is installed, and so is another one that excludes it.
         """
-        self._rivals.claim(record, self._is_admitted)
+        self._claims.claim(record, self._is_admitted)
 
     def forget(self, records: Collection[Record]) -> None:
         """Let go of records that have been undone."""
-        self._rivals.forget(records)
+        self._claims.forget(records)
 
     def undo(self, records: Sequence[Record]) -> None:
         """Take back whatever of ``records`` is in force."""
@@ -95,7 +96,7 @@ class Arming:
 
     def _apply(self, record: Record, module: ModuleType, reason: str) -> bool:
         try:
-            self._rivals.refuse_second(record)
+            self._claims.refuse_second(record)
             application = self.applier.apply(record.patch, module)
         except NotNeeded as seen:
             record.set("not_needed", str(seen))
@@ -139,3 +140,29 @@ class Arming:
 
     def _judge(self, patch: Patch) -> gate.Verdict:
         return gate.judge(patch, self.device, self.hosts, self._installation)
+
+
+def undo(records: Sequence[Record], applier: Applier, finder: ProvidingFinder) -> None:
+    """Take back whatever of ``records`` is in force, and rebind the copies others took of it."""
+    swaps: Swaps = {}
+    homes: list[ModuleType] = []
+    for record in reversed(records):
+        patch = record.patch
+        if patch.kind == "provide" and finder.offers(record.registered):
+            finder.withdraw(record.registered)
+            record.set("reverted", "")
+        for application in reversed(record.applications):
+            if not application.holds():
+                record.set("lost", f"{patch.target} was changed by somebody else after apply; left alone")
+                continue
+            if application.is_below():
+                record.set(
+                    "lost", f"left alone: it stays in force below {application.replaced_by()}, which came after it"
+                )
+                continue
+            chain(swaps, applier.undo(application))
+            homes.append(application.module)
+            record.set("reverted", "" if patch.reversible else "what it did cannot be undone")
+        record.applications.clear()
+    if swaps:
+        aliases.rebind(swaps, aliases.all_modules(), homes)

@@ -9,6 +9,7 @@ from ascend_adapt.errors import PatchDrift
 from ascend_adapt.patches.apply import replacement, rewriting, third_party
 from ascend_adapt.patches.declare import syntax
 from ascend_adapt.patches.declare.spec import Patch
+from ascend_adapt.patches.judge.preconditions import body_drift
 
 # What Python itself puts around a function of a class.
 _DESCRIPTORS = ("classmethod", "property", "staticmethod")
@@ -35,15 +36,10 @@ def check(patch: Patch, standing: Any) -> None:
         raise PatchDrift(f"{patch.place} is a {type(function).__name__}, expected a function with a source")
     node = rewriting.definition(patch, function).node
     if (found := syntax.digest(node)) not in patch.bodies:
-        raise drift(patch, found)
+        raise body_drift(patch, found)
     written = [one for one in getattr(node, "decorator_list", ()) if getattr(one, "id", "") not in _DESCRIPTORS]
     if len(around) > len(written):
         raise PatchDrift(
             f"{patch.place} is wrapped by {third_party.describe(around[0])}, expected upstream's own alone — the patch "
             "would leave the wrapper out; put it in place after enable() to have both"
         )
-
-
-def drift(patch: Patch, found: str) -> PatchDrift:
-    """Return how it is told that a body has another digest than those the patch knows."""
-    return PatchDrift(f"{patch.original or patch.target}: its body is {found}, expected {' or '.join(patch.bodies)}")

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from ascend_adapt.errors import AdaptError, PatchConflict, PatchDrift, PatchFailed, PatchLost
-from ascend_adapt.patches.apply.applied_patch import Application
+from ascend_adapt.patches.apply.applied_patch import AppliedPatch
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.patches.declare.spec import Patch, Registered
 
@@ -27,7 +27,7 @@ class Record:
     reason: str = ""
     found: str = ""
     conflicts: bool = False
-    applications: list[Application] = field(default_factory=list)
+    applications: list[AppliedPatch] = field(default_factory=list)
     _told: str = ""
 
     @property

@@ -14,6 +14,7 @@ from typing import Any
 from ascend_adapt.errors import PatchDrift
 from ascend_adapt.patches.declare.spec import Patch
 from ascend_adapt.patches.declare.target import Place
+from ascend_adapt.patches.judge.preconditions import refused_call
 
 
 def stand_in(patch: Patch, original: Any, place: Place) -> Any:
@@ -221,37 +222,3 @@ def _check_signature(patch: Patch, original: Callable[..., Any], function: Calla
     refused = refused_call(theirs, inspect.signature(function), bound)
     if refused:
         raise PatchDrift(f"{patch.target}{theirs}: the replacement does not accept {refused}")
-
-
-def refused_call(theirs: inspect.Signature, ours: inspect.Signature, bound: bool = False) -> str:
-    """Return which call that ``theirs`` accepts ``ours`` does not, or ``""``; a ``bound`` self is never named."""
-    by_position, by_name = [], []
-    for index, parameter in enumerate(theirs.parameters.values()):
-        if bound and index == 0 and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-            parameter = parameter.replace(kind=parameter.POSITIONAL_ONLY)
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            by_position.append(parameter)
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            by_name.append(parameter)
-    kinds = {parameter.kind for parameter in theirs.parameters.values()}
-    keyword_only = [parameter for parameter in by_name if parameter.kind is parameter.KEYWORD_ONLY]
-    required = [parameter for parameter in by_position if parameter.default is parameter.empty]
-    needed_names = {parameter.name: None for parameter in keyword_only if parameter.default is parameter.empty}
-    extra = (None,) * 64 if inspect.Parameter.VAR_POSITIONAL in kinds else ()
-    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-        ("every argument by position", (None,) * len(by_position) + extra, needed_names),
-        ("only the required arguments", (None,) * len(required), needed_names),
-    ]
-    for parameter in by_name:
-        before = [p for p in required if p.name != parameter.name]
-        named = {p.name: None for p in before if p.kind is p.POSITIONAL_OR_KEYWORD}
-        positional = (None,) * sum(p.kind is p.POSITIONAL_ONLY for p in before)
-        calls.append((f"{parameter.name}=", positional, {**named, **needed_names, parameter.name: None}))
-    if inspect.Parameter.VAR_KEYWORD in kinds:
-        calls.append(("further keywords", (None,) * len(required), {**needed_names, "a_keyword_of_no_one": None}))
-    for text, args, kwargs in calls:
-        try:
-            ours.bind(*args, **kwargs)
-        except TypeError:
-            return text
-    return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 import __future__
 
-import ast
 import functools
 import inspect
 import linecache
@@ -11,10 +10,11 @@ import operator
 from types import CodeType, FunctionType
 from typing import Any
 
-from ascend_adapt.errors import PatchDrift, PatchSpecError
+from ascend_adapt.errors import PatchDrift
 from ascend_adapt.patches.apply import replacement
 from ascend_adapt.patches.declare import syntax
-from ascend_adapt.patches.declare.spec import NotNeeded, Patch
+from ascend_adapt.patches.declare.spec import Patch
+from ascend_adapt.patches.judge.preconditions import rewrite_definition
 
 _FUTURES = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
@@ -50,24 +50,6 @@ def _shape(code: CodeType) -> tuple[Any, ...]:
     """What two compilations of one source share; the instructions also depend on the module around it."""
     constants = [_shape(one) if isinstance(one, CodeType) else one for one in code.co_consts]
     return code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_argcount, constants
-
-
-def rewrite_definition(patch: Patch, found: syntax.Found) -> None:
-    """Rewrite a definition in its syntax tree.
-
-    Raises:
-        PatchDrift, NotNeeded: as in rewritten_code.
-    """
-    old = syntax.parse_fragment(patch.old, f"{patch} old=")
-    new = syntax.parse_fragment(patch.new, f"{patch} new=")
-    if isinstance(old, ast.expr) is not isinstance(new, ast.expr):
-        raise PatchSpecError(f"{patch}: old= and new= must both be expressions or both be statements")
-    if not syntax.occurrences(found.node, old) and len(syntax.occurrences(found.node, new)) == 1:
-        raise NotNeeded(f"{patch.new!r} is there already")
-    try:
-        syntax.substitute(found, old, new)
-    except PatchDrift as drift:
-        raise PatchDrift(f"{patch.target}: {drift}") from None
 
 
 def function_behind(patch: Patch, descriptor: Any) -> FunctionType:

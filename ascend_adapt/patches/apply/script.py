@@ -8,10 +8,10 @@ from pathlib import Path
 
 from ascend_adapt.errors import AdaptError, PatchDrift
 from ascend_adapt.patches.apply.record import Record
-from ascend_adapt.patches.apply.rewriting import rewrite_definition
 from ascend_adapt.patches.declare import syntax
 from ascend_adapt.patches.declare.code_base import Host
 from ascend_adapt.patches.declare.spec import NotNeeded
+from ascend_adapt.patches.judge.preconditions import rewrite_definition
 
 
 def rewrite_script(record: Record, hosts: Sequence[Host], path: str, tree: ast.Module) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
+from ascend_adapt.patches.apply.aliases import Swaps, swapped
 from ascend_adapt.patches.apply.replacement import inherited, is_borrowed, stand_in, underlying
-from ascend_adapt.patches.apply.swaps import Swaps, swapped
 from ascend_adapt.patches.declare.spec import Patch
 from ascend_adapt.patches.declare.target import MISSING, Place, standing
 

@@ -1,54 +1,8 @@
-"""Rivals: patches that change what only one patch may change."""
+"""Conflicts: what only one patch may change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-
-from ascend_adapt.errors import PatchConflict
-from ascend_adapt.patches.apply.record import Record
 from ascend_adapt.patches.declare.spec import Patch, Registered
-
-
-class Rivals:
-    """Who claims each exclusive place: all patches that would replace or rewrite it, or set the same key."""
-
-    def __init__(self) -> None:
-        self._claims: dict[str, list[Record]] = {}
-
-    def claim(self, record: Record, is_admitted: Callable[[Record], bool]) -> None:
-        """Take in a patch that has an exclusive place.
-
-        Raises:
-            PatchConflict: it is right for what is installed, and so is another one that claims the place.
-        """
-        others = self._others(record)
-        if others and is_admitted(record):
-            for other in filter(is_admitted, others):
-                raise _conflict(other, record)
-        if place := exclusive_place(record.patch):
-            self._claims.setdefault(place, []).append(record)
-
-    def refuse_second(self, record: Record) -> None:
-        """Refuse what only now, with the versions known, excludes a patch that is applied.
-
-        Raises:
-            PatchConflict: there is such a patch.
-        """
-        for other in self._others(record):
-            if any(application.is_current() for application in other.applications):
-                raise _conflict(other, record)
-
-    def forget(self, records: Collection[Record]) -> None:
-        """Let go of what ``records`` claim."""
-        for claims in self._claims.values():
-            claims[:] = [record for record in claims if record not in records]
-
-    def _others(self, record: Record) -> list[Record]:
-        return [other for other in self._claims.get(exclusive_place(record.patch), ()) if other is not record]
-
-
-def _conflict(one: Record, other: Record) -> PatchConflict:
-    return PatchConflict(conflict_text(one.registered, other.registered))
 
 
 def conflict_text(one: Registered, other: Registered) -> str:

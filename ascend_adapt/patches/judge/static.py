@@ -10,9 +10,6 @@ from typing import Any
 
 from ascend_adapt import probe
 from ascend_adapt.errors import AdaptError, PatchDrift
-from ascend_adapt.patches.apply import bodies
-from ascend_adapt.patches.apply.replacement import refused_call
-from ascend_adapt.patches.apply.rewriting import rewrite_definition
 from ascend_adapt.patches.declare import syntax
 from ascend_adapt.patches.declare.code_base import Host
 from ascend_adapt.patches.declare.outcome import Outcome
@@ -21,6 +18,7 @@ from ascend_adapt.patches.declare.target import Target
 from ascend_adapt.patches.judge import gate
 from ascend_adapt.patches.judge.conflicts import conflict_text, exclusive_place
 from ascend_adapt.patches.judge.installation import SourceTree, ThisProcess
+from ascend_adapt.patches.judge.preconditions import body_drift, refused_call, rewrite_definition
 
 
 def judge(
@@ -133,7 +131,7 @@ def _check_function(patch: Patch, node: ast.stmt) -> None:
 
 def _check_body(patch: Patch, node: ast.stmt) -> None:
     if isinstance(node, syntax.Definition) and patch.bodies and syntax.digest(node) not in patch.bodies:
-        raise bodies.drift(patch, syntax.digest(node))
+        raise body_drift(patch, syntax.digest(node))
 
 
 def _check_replacement(patch: Patch, function: Callable[..., Any], found: syntax.Found) -> None:

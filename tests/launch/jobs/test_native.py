@@ -79,7 +79,7 @@ def test_what_is_asked_for_beside_the_dialect_is_in_the_configuration(ascend_run
     done = ascend_run("--profile", "3", "bash")
     assert (done.returncode, done.stderr) == (
         2,
-        "ascend-run: --compile, --profile: are for --native — leave them out, or see what the script itself offers\n",
+        "ascend-run: --compile, --profile: need --native — leave them out, or see what the script itself offers\n",
     )
 
 

@@ -17,9 +17,9 @@ import time
 import pytest
 
 from ascend_adapt.errors import LaunchError
-from ascend_adapt.launch.request import parse
-from ascend_adapt.launch.transport import ssh, tls_callback
-from ascend_adapt.launch.transport.pdsh import OverPdsh, named
+from ascend_adapt.launch.transport import choice, tls_callback, transport
+from ascend_adapt.launch.transport.pdsh import PdshTransport, named
+from ascend_adapt.launch.transport.ssh import SshTransport
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def hosts_by_pdsh(tmp_path, monkeypatch):
         (tmp_path / "pdsh").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "pdsh").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        way = OverPdsh(None)
+        way = PdshTransport(None)
         return way, way.links(["10.255.0.1", "10.255.0.2"])
 
     return start
@@ -167,8 +167,7 @@ def test_the_port_is_closed_with_the_job(hosts_by_pdsh):
 
 
 def test_a_colon_is_for_ssh(hosts_by_pdsh, monkeypatch):
-    monkeypatch.setattr(ssh.shutil, "which", lambda name: name)
-    request = parse(["--launcher", "pdsh", "-H", "hosts", "t.py"])
+    monkeypatch.setattr(transport.shutil, "which", lambda name: name)
     with pytest.raises(LaunchError, match="2001:db8::1 has a colon"):
-        ssh.choose(request, ["w-2.invalid", "2001:db8::1"])
-    assert not isinstance(ssh.choose(parse(["-H", "hosts", "t.py"]), ["w-2.invalid", "2001:db8::1"]), OverPdsh)
+        choice.choose("pdsh", None, ["w-2.invalid", "2001:db8::1"])
+    assert isinstance(choice.choose("auto", None, ["w-2.invalid", "2001:db8::1"]), SshTransport)

@@ -16,7 +16,7 @@ from ascend_adapt.native.config.train_config import Checkpoint
 
 HOLDS = """
 import sys, time, torch
-from ascend_adapt.native.parallel import mesh
+from ascend_adapt.native import mesh
 from ascend_adapt.native.checkpoint.save_lock import SaveLock
 with SaveLock(sys.argv[1], mesh.single(torch.device("cpu"))):
     print("held", flush=True)

@@ -16,7 +16,8 @@ from ascend_adapt.kernels.arguments import (
     is_tensor,
     told,
 )
-from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+from ascend_adapt.kernels.dispatch import Kernel
+from ascend_adapt.kernels.operation import Backend, Call
 
 
 @dataclass(eq=False)

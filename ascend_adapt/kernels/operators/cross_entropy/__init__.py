@@ -8,7 +8,8 @@ from typing import Any
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors, tracing
 from ascend_adapt.kernels.arguments import check_float, check_number, check_shape, check_together, is_tensor, told
-from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+from ascend_adapt.kernels.dispatch import Kernel
+from ascend_adapt.kernels.operation import Backend, Call
 
 REDUCTIONS = ("mean", "sum", "none")
 

@@ -8,7 +8,8 @@ from typing import Any
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_number, check_together
-from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+from ascend_adapt.kernels.dispatch import Kernel
+from ascend_adapt.kernels.operation import Backend, Call
 
 
 @dataclass(eq=False)

@@ -7,7 +7,8 @@ from typing import Any
 
 from ascend_adapt.kernels import masks, small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_number
-from ascend_adapt.kernels.dispatch import Backend, Call, Kernel
+from ascend_adapt.kernels.dispatch import Kernel
+from ascend_adapt.kernels.operation import Backend, Call
 
 EXACT, FINITE, FINITE_ZEROED = "exact", "finite", "finite zeroed"
 """What masked-out scores become: minus infinity, zeros where nothing is seen; -10000, a uniform row where nothing is

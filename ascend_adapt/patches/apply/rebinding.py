@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 
 from ascend_adapt.patches.apply import aliases
-from ascend_adapt.patches.apply.applied_patch import Application
+from ascend_adapt.patches.apply.aliases import Swaps, chain
+from ascend_adapt.patches.apply.applied_patch import AppliedPatch
 from ascend_adapt.patches.apply.applier import Applier
 from ascend_adapt.patches.apply.record import Record
-from ascend_adapt.patches.apply.swaps import Swaps, chain
 
 
 def follow(applier: Applier, changed: Sequence[Record], imported: ModuleType | None) -> None:
@@ -40,7 +40,7 @@ def _possible_holders(swaps: Swaps, imported: ModuleType | None) -> list[ModuleT
     return aliases.all_modules()
 
 
-def _follow_in_borrower(application: Application) -> None:
+def _follow_in_borrower(application: AppliedPatch) -> None:
     """What a module took over from another package is patched for its own package only."""
     if isinstance(application.place.owner, ModuleType):
         root = f"{application.patch.target.root}."

@@ -14,7 +14,7 @@ import pytest
 
 from ascend_adapt import probe
 from ascend_adapt.errors import LaunchError
-from ascend_adapt.launch.jobs import container
+from ascend_adapt.launch.jobs import container_job as container
 from ascend_adapt.launch.request import parse
 
 

@@ -11,10 +11,16 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ascend_adapt import probe
 from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.jobs.context import default_run_dir, devices
+from ascend_adapt.launch.jobs.job import Job
+from ascend_adapt.launch.one_host.run_directory import RunDirectory
+from ascend_adapt.launch.one_host.termination import GRACE_S
+from ascend_adapt.launch.placement import cluster_environment, environment
 from ascend_adapt.launch.placement.plan import LOCALHOST, Plan, RankCommand
 from ascend_adapt.launch.request import Request
 
@@ -22,6 +28,45 @@ ENGINES = ("docker", "podman")
 _NPU_MANAGERS = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 _PREFIXES = ("ASCEND_ADAPT_", "HCCL_", "NCCL_", "OMP_")
 _NPU_DRIVER = ("/usr/local/Ascend/driver", "/usr/local/dcmi", "/usr/local/bin/npu-smi", "/etc/ascend_install.info")
+
+
+@dataclass
+class ContainerJob(Job):
+    """The engine's client, started once; the container has its own `ascend-run`, which does the rest."""
+
+    grace: float = GRACE_S
+
+    @classmethod
+    def of(cls, request: Request, environ: Mapping[str, str]) -> ContainerJob:
+        """Return the job of a request.
+
+        Raises:
+            LaunchError: it cannot be started as asked for.
+        """
+        if request.line is None and request.form != "command":
+            cluster_environment.refuse_copies(request, environ)
+        # An emulated NPU is built inside, and needs no device of this host.
+        device = "cpu" if request.device == "npu-emulated" else devices(request, environ)[0]
+        shown = request.log_dir or default_run_dir(request.target)
+        run_dir = RunDirectory(Path(os.path.abspath(shown)), 0, shown)
+        run_dir.check()
+        grace = request.grace if request.grace is not None else GRACE_S
+        return cls(plan(request, device, environ, run_dir.path), run_dir, grace)
+
+    def prepare(self) -> None:
+        """Make the run directory, and write the variables for the container where nobody else may read them."""
+        super().prepare()
+        write_env_file(self.plan, self.run_dir.path)
+
+    def run(self) -> int:
+        """Run the container to its end, and remove it."""
+        from ascend_adapt.launch.one_host import runner
+        from ascend_adapt.launch.one_host.guardian import Assignment
+
+        try:
+            return runner.run(Assignment(self.plan, self.run_dir, grace=self.grace))
+        finally:
+            remove(self.plan, self.run_dir.path)
 
 
 def engine() -> str:
@@ -176,9 +221,7 @@ def remove(job: Plan, run_dir: Path) -> None:
 
 def _passed_on(request: Request, environ: Mapping[str, str]) -> list[str]:
     """Return the variables for the container; where things are installed, and its devices, it knows best itself."""
-    for name in request.export:
-        if name not in environ:
-            raise LaunchError(f"--export {name}: is not set here, expected a variable to pass on — set it")
+    environment.check_exported(environ, request.export)
     return [name for name in environ if name.startswith(_PREFIXES) or name in request.export]
 
 

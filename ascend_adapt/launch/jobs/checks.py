@@ -1,0 +1,130 @@
+"""What a command line must keep before anything is planned; all of its problems are reported at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+from ascend_adapt.errors import AdaptError, LaunchError, SettingsError
+from ascend_adapt.launch.placement import environment
+from ascend_adapt.launch.request import Request
+from ascend_adapt.launch.transport import choice
+
+
+class UsageError(LaunchError):
+    """The command line names something that cannot be used."""
+
+
+class Problems:
+    """Problems of one command line, collected so that the user sees all of them at once."""
+
+    def __init__(self) -> None:
+        self._found: list[AdaptError] = []
+
+    def collect(self, check: Callable[[], object]) -> None:
+        """Run one check and keep what it raises."""
+        try:
+            check()
+        except AdaptError as error:
+            self._found.append(error)
+
+    def raise_all(self) -> None:
+        """Raise everything that was found.
+
+        Raises:
+            UsageError: there are problems, one of them in the command line itself.
+            LaunchError: there are problems, none of them in the command line.
+        """
+        texts = list(dict.fromkeys(map(str, self._found)))
+        if not texts:
+            return
+        is_usage = any(isinstance(error, (SettingsError, UsageError)) for error in self._found)
+        raise (UsageError if is_usage else LaunchError)("\nascend-run: ".join(texts))
+
+
+def check(request: Request, environ: Mapping[str, str]) -> None:
+    """Check what needs neither devices nor hosts.
+
+    Raises:
+        UsageError: the target or an option cannot be used.
+    """
+    problems = Problems()
+    problems.collect(lambda: check_target(request))
+    problems.collect(lambda: _check_native_options(request))
+    problems.collect(lambda: choice.check_name(request.launcher))
+    problems.collect(lambda: environment.check_exported(environ, request.export))
+    problems.raise_all()
+
+
+def check_bootstrap() -> None:
+    """Check that nobody else can change what every Python process of the job runs.
+
+    Raises:
+        LaunchError: the folder is writable by everybody.
+    """
+    if os.stat(environment.BOOTSTRAP).st_mode & stat.S_IWOTH:
+        raise LaunchError(
+            f"{environment.BOOTSTRAP}: is writable by everybody, and every Python of the job runs what is in it — "
+            "chmod o-w it"
+        )
+
+
+def check_compile_mode(request: Request, device: str, adapts: bool) -> None:
+    """Check that ``--npu-compile-mode`` can have an effect.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if request.npu_compile_mode != "keep" and not (adapts and device == "npu"):
+        why = f"this job runs on {device}" if adapts else "this job runs without patches"
+        raise UsageError(f"--npu-compile-mode {request.npu_compile_mode}: is for an NPU, {why} — leave it out")
+
+
+def check_target(request: Request) -> None:
+    """Check that the script, module or command can be started.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if request.form == "command":
+        if shutil.which(request.target) is None:
+            raise UsageError(
+                f"command {request.target!r}: is no program on PATH — give a script.py, -m and a module, or a command"
+            )
+    elif request.form == "module":
+        _check_module(request.target)
+    else:
+        _check_script(Path(request.target))
+
+
+def _check_native_options(request: Request) -> None:
+    if not request.native and (request.compile or request.profile is not None or request.exit_signals):
+        raise UsageError(
+            "--compile, --profile, --exit-signal: need --native — leave them out, or see what the script itself offers"
+        )
+
+
+def _check_script(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        # A pipe would be opened, and waited for.
+        raise UsageError(f"script {str(path)!r}: is not a file — give the path of a readable Python file")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise UsageError(f"script {str(path)!r}: {error.strerror} — give the path of a readable Python file") from error
+
+
+def _check_module(name: str) -> None:
+    # python -m puts the current folder first; the console script has its own there.
+    root = name.partition(".")[0]
+    # A package that is installed to be edited is on no path: a finder of its own has it.
+    if PathFinder.find_spec(root, [os.getcwd(), *sys.path]) is None and find_spec(root) is None:
+        raise UsageError(
+            f"module {name!r}: no {root!r} in {os.getcwd()} or on sys.path — give a module that can be imported"
+        )

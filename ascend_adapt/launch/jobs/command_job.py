@@ -1,0 +1,62 @@
+"""A command, or a script that starts ranks itself: started once, unchanged, with every Python under it adapted."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from ascend_adapt.launch.jobs.context import Context
+from ascend_adapt.launch.jobs.job import Job
+from ascend_adapt.launch.jobs.rehearsal import report_rehearsal
+from ascend_adapt.launch.placement import plan as planning
+from ascend_adapt.launch.placement.ports import Ports
+from ascend_adapt.launch.request import without_effect_on_a_command
+
+
+@dataclass
+class CommandJob(Job):
+    """One process that is no rank."""
+
+    context: Context
+
+    @classmethod
+    def of(cls, context: Context) -> CommandJob:
+        """Return the job of a request.
+
+        Raises:
+            LaunchError: it cannot be started as asked for.
+        """
+        request = context.request
+        context.check(context.device, 1)
+        if request.form == "script" and not request.once:
+            context.notes.append(f"{request.target} starts ranks itself, so it is started once")
+        for option in without_effect_on_a_command(request):
+            context.notes.append(f"{option} has no effect: {request.target} is started once")
+        run_dir = context.run_dir()
+        run_dir.check()
+        with ExitStack() as reserved:
+            ports = reserved.enter_context(Ports())
+            env = context.env(context.device, run_dir, ports.hccl_base, 1)
+            plan = planning.of_command(request, device=context.label, env=env)
+            reserved.pop_all()
+        return cls(plan, run_dir, context, ports=ports, notes=context.notes)
+
+    def run(self) -> int:
+        """Start it, and end whatever it leaves running."""
+        from ascend_adapt.launch.one_host import runner
+        from ascend_adapt.launch.one_host.guardian import Assignment
+
+        request = self.context.request
+        code = runner.run(
+            Assignment(
+                self.plan,
+                self.run_dir,
+                request.max_restarts,
+                request.strict,
+                watch_reach=self.context.adapts,
+                grace=self.context.grace,
+            )
+        )
+        if self.context.emulation:
+            report_rehearsal(self.run_dir)
+        return code

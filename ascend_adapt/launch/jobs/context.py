@@ -1,0 +1,157 @@
+"""What the launcher knows on its own host before ranks are placed: device, emulation, plugins, run directory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ascend_adapt import probe
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.jobs import checks
+from ascend_adapt.launch.jobs.native import NativeRun
+from ascend_adapt.launch.one_host.run_directory import RunDirectory
+from ascend_adapt.launch.one_host.termination import GRACE_S, SAVING_GRACE_S
+from ascend_adapt.launch.placement import environment
+from ascend_adapt.launch.request import Request
+from ascend_adapt.runtime import code_bases, settings
+
+if TYPE_CHECKING:
+    from ascend_adapt.emulation.environment import Emulation
+    from ascend_adapt.runtime.plugin_manager import PluginManager
+
+
+@dataclass
+class Context:
+    """One request on one host.
+
+    ``device`` is the kind of device that patches are for, ``devices`` how many of them the job may use here. ``notes``
+    collects what is to be printed before the start.
+    """
+
+    request: Request
+    environ: Mapping[str, str]
+    device: str
+    devices: int
+    emulation: Emulation | None = None
+    native: NativeRun | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, request: Request, environ: Mapping[str, str], native: NativeRun | None, notes: list[str]) -> Context:
+        """Detect what there is to detect.
+
+        Raises:
+            LaunchError: the emulation cannot be had here.
+        """
+        if request.device != "npu-emulated":
+            return cls(request, environ, *devices(request, environ), native=native, notes=notes)
+        from ascend_adapt.emulation import environment as emulated
+
+        wanted = emulated.count_devices(request.nproc, environ)
+        emulation = emulated.prepare(request.soc, wanted, environ, notes.append)
+        visible = {**environ, **environment.visible_npus(environ)}
+        narrowed = "ASCEND_RT_VISIBLE_DEVICES" in visible
+        found = probe.count_devices("npu", visible) if narrowed else emulation.devices
+        return cls(request, environ, "npu", found, emulation, native, notes)
+
+    @property
+    def label(self) -> str:
+        """What the plan calls the device."""
+        return self.request.device if self.emulation else self.device
+
+    @property
+    def adapts(self) -> bool:
+        """Whether patches are applied in this job."""
+        return self.request.adapt and not settings.is_off(self.environ)
+
+    @property
+    def asks_for_device(self) -> bool:
+        """Whether the user said which kind of device to run on; otherwise each host is looked at."""
+        return self.request.device != "auto" or settings.resolve(self.environ).device != "auto"
+
+    @property
+    def grace(self) -> float:
+        """Seconds from SIGTERM to SIGKILL."""
+        if self.request.grace is not None:
+            return self.request.grace
+        return SAVING_GRACE_S if self.request.native else GRACE_S
+
+    def run_dir(self, node: int = 0) -> RunDirectory:
+        """Return the run directory: ``--log-dir``, else a native run's save folder, else a new one under runs/."""
+        saves_to = self.native.recipe.save if self.native is not None else None
+        shown = self.request.log_dir or saves_to or default_run_dir(self.request.native or self.request.target)
+        return RunDirectory(Path(os.path.abspath(shown)), node, shown)
+
+    def check(self, device: str, nodes: int) -> None:
+        """Check what depends on the device and the number of hosts, and note what is likely to go wrong.
+
+        Raises:
+            LaunchError: the job would fail.
+        """
+        problems = checks.Problems()
+        problems.collect(lambda: self.notes.extend(environment.warnings(device, self.environ, nodes)))
+        problems.collect(lambda: checks.check_compile_mode(self.request, device, self.adapts))
+        if self.adapts or self.emulation:
+            problems.collect(checks.check_bootstrap)
+        problems.raise_all()
+
+    def env(self, device: str, run_dir: RunDirectory, hccl_base_port: int | None, nodes: int) -> dict[str, str]:
+        """Return the variables that are set for every process of the job.
+
+        ``hccl_base_port`` is None where each host has its own.
+
+        Raises:
+            LaunchError: a plugin cannot be used.
+        """
+        patches = self._patches_env(device) if self.adapts else environment.SWITCHED_OFF
+        emulated = environment.of_emulation(self.emulation, self.environ) if self.emulation else {}
+        return {
+            **patches,
+            **emulated,
+            **environment.of_device(device, str(run_dir.path), hccl_base_port, self.environ, nodes),
+            "ASCEND_ADAPT_RUN_DIR": str(run_dir.path),
+        }
+
+    def _patches_env(self, device: str) -> dict[str, str]:
+        manager = _plugins(self.request, self.environ)
+        roots = {one.patch.target.root for one in manager.patches()} - {"__main__"}
+        # Helper processes import some of the standard library at once and would pay for it.
+        targets = roots - environment.STANDARD_LIBRARY
+        return {
+            **manager.launch_env(device, self.environ),
+            **environment.of_patches(self.request, device, targets, self.environ),
+        }
+
+
+def devices(request: Request, environ: Mapping[str, str]) -> tuple[str, int]:
+    """Return the kind of device a job runs on here, and how many of them it may use."""
+    asked = request.device if request.device != "auto" else settings.resolve(environ).device
+    device, _ = probe.device_to_use(asked, environ)
+    return device, probe.count_devices(device, {**environ, **environment.visible_npus(environ)})
+
+
+def default_run_dir(target: str) -> str:
+    """Return the run directory of a job that names none."""
+    name = Path(target).name.removesuffix(".py")
+    return os.path.join("runs", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+
+
+def _plugins(request: Request, environ: Mapping[str, str]) -> PluginManager:
+    """Return the plugins of the job; it is not started around one that cannot be used."""
+    from ascend_adapt.runtime.plugin_manager import PluginManager
+
+    wanted = settings.resolve(environ, disable=request.disable)
+    manager = PluginManager.of(wanted)
+    manager.check_names(wanted.disable, wanted.allowed_plugins, (*request.allow_drift, *wanted.allow_drift))
+    manager.hosts(manager.patches(), code_bases.KNOWN)
+    if manager.extends_kernels:
+        from ascend_adapt.kernels import dispatch
+
+        manager.kernels(dispatch.unusable)
+    if manager.problems:
+        raise LaunchError("\n".join(manager.problems))
+    return manager

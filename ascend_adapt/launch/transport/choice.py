@@ -1,0 +1,59 @@
+"""Which transport reaches the hosts of a job: ssh, unless another one is asked for.
+
+Transports are found by the entry points of the group ``ascend_adapt.transports``, the built-in ones too: each names a
+subclass of ``ascend_adapt.launch.transport.transport.Transport``.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+
+from ascend_adapt.errors import LaunchError, SettingsError
+from ascend_adapt.launch.placement import network
+from ascend_adapt.launch.transport.transport import Transport
+
+GROUP = "ascend_adapt.transports"
+DEFAULT = "ssh"
+
+
+def names() -> list[str]:
+    """Return the transports that are installed, by name."""
+    return sorted({point.name for point in importlib.metadata.entry_points(group=GROUP)})
+
+
+def check_name(launcher: str) -> None:
+    """Check the value of ``--launcher``.
+
+    Raises:
+        SettingsError: no transport has this name.
+    """
+    if launcher not in ("auto", "local") and launcher not in names():
+        known = ", ".join(("auto", "local", *names()))
+        raise SettingsError(f"--launcher {launcher}: no transport has this name — choose from {known}")
+    if DEFAULT not in names():
+        raise SettingsError(
+            f"transport {DEFAULT}: is not among the entry points of {GROUP}, so the installed metadata is of another "
+            "version than this code — install ascend_adapt again"
+        )
+
+
+def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: bool = True) -> Transport:
+    """Return the transport to the hosts of a job.
+
+    ``look_up``: ask the resolver which of them are this host; without, only its own names are.
+
+    Raises:
+        SettingsError: no transport has this name.
+        LaunchError: it cannot be used here, or other hosts may not be reached.
+    """
+    check_name(launcher)
+    others = [one for one in addresses if not (network.is_here(one) if look_up else network.is_own_name(one))]
+    if others and launcher == "local":
+        raise LaunchError(f"--launcher local: {len(others)} hosts of the hostfile are other machines — use ssh or pdsh")
+    name = DEFAULT if launcher in ("auto", "local") else launcher
+    (point, *_) = importlib.metadata.entry_points(group=GROUP, name=name)
+    transport: type[Transport] = point.load()
+    if others and (why := transport.why_unusable(others)):
+        raise LaunchError(f"--launcher {name}: {why}")
+    return transport(port)

@@ -1,0 +1,48 @@
+"""What every transport does: it gives the launcher a connection to an agent on each host."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from ascend_adapt.launch.transport.connection import Link
+
+
+class Transport(ABC):
+    """One way to reach hosts.
+
+    ``port`` is that of their ssh servers, None for what ssh's configuration says. ``programs`` must be on PATH here.
+    """
+
+    programs: tuple[str, ...] = ()
+
+    def __init__(self, port: int | None) -> None:
+        self._port = port
+
+    @classmethod
+    def why_unusable(cls, addresses: Sequence[str]) -> str:
+        """Return why these hosts cannot be reached from here, with what to do, or "" if nothing is known against it."""
+        missing = [name for name in cls.programs if shutil.which(name) is None]
+        if missing:
+            return f"{' and '.join(missing)} not on PATH — install, or choose another launcher"
+        return ""
+
+    @abstractmethod
+    def links(self, addresses: Sequence[str]) -> list[Link]:
+        """Return a connection to an agent on each host, in their order; the agents may not be there yet."""
+
+    @abstractmethod
+    def why_not(self, link: Link, waited_s: float) -> str:
+        """Return why a host is not there, in one paragraph."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what is not ended by the connections themselves."""
+
+    def described(self, link: Link, said: Sequence[str], waited_s: float) -> str:
+        """Return why a host is not there, given what was said of it."""
+        why = " ".join(said[-3:]) or link.noise or link.lost or f"no word from it for {waited_s:.0f} s"
+        hint = shlex.join(["ssh", *(["-p", str(self._port)] if self._port else []), link.address, "true"])
+        return f"host {link.name}: cannot be reached or has no agent ({why}) — try `{hint}`"
