@@ -30,7 +30,7 @@ from native.small_models import config
 from ascend_adapt.native.checkpoint.folder import CheckpointFolder
 from ascend_adapt.native.checkpoint.load import load
 from ascend_adapt.native.checkpoint.save import Saver
-from ascend_adapt.native.checkpoint.state import Progress, model_state, optimizer_state
+from ascend_adapt.native.checkpoint.state import TrainState, model_state, optimizer_state
 from ascend_adapt.native.config.train_config import Checkpoint
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step.trainer import Trainer
@@ -80,7 +80,7 @@ def rank(number: int, store: Path, folder: Path, told: int) -> None:
         for one in (*numbers, *(step for name, step in optimizer_state(trainer).items() if name.endswith(".step"))):
             one.fill_(iteration)
         tell("begun", iteration)
-        saver.save(Progress(iteration, iteration, iteration))
+        saver.save(TrainState(iteration, iteration, iteration))
         saver.wait()
         tell("done", iteration)
 

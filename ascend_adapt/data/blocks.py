@@ -20,7 +20,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Block:
+class TextBlock:
     """Whole lines of one input; ``first_line`` counts from 1, ``end`` is the place behind them.
 
     ``bytes_read`` is how much of all inputs' bytes on disk was read to get here. ``too_long``: in place of ``data``,
@@ -42,7 +42,7 @@ class Block:
 
 def read_blocks(
     inputs: Sequence[Input], block_bytes: int, start: Position, *, skip_long_lines: bool = False
-) -> Iterator[Block]:
+) -> Iterator[TextBlock]:
     """Yield all lines from ``start`` on, in blocks of about ``block_bytes``, each from one input.
 
     Raises:
@@ -59,7 +59,7 @@ def read_blocks(
                     raise BadLine(long_line(source, here.line + 1))
                 lines = data.count(b"\n") + bool(too_long)
                 end = Position(number, here.offset + len(data) + too_long, here.line + lines)
-                yield Block(source, here.line + 1, data, end, before + bytes_read(), too_long)
+                yield TextBlock(source, here.line + 1, data, end, before + bytes_read(), too_long)
                 here = end
         before += source.size
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ascend_adapt.data.blocks import Block, long_line
+from ascend_adapt.data.blocks import TextBlock, long_line
 from ascend_adapt.errors import BadLine, DataError, SettingsError
 
 UTF8 = "utf-8"
@@ -26,7 +26,7 @@ class Documents:
 
 
 def parse_documents(
-    block: Block, keys: Sequence[str], skip_bad_lines: bool, clean: Callable[[str], str], encoding: str = UTF8
+    block: TextBlock, keys: Sequence[str], skip_bad_lines: bool, clean: Callable[[str], str], encoding: str = UTF8
 ) -> Documents:
     """Return the texts under ``keys`` of every line that is not blank, each passed through ``clean``.
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt.data.blocks import Block, Position, read_blocks
+from ascend_adapt.data.blocks import Position, TextBlock, read_blocks
 from ascend_adapt.data.documents import UTF8, find_encoding, parse_documents, text_cleaner
 from ascend_adapt.data.indexed_dataset import token_dtype
 from ascend_adapt.data.inputs import STDIN, Input, find_inputs
 from ascend_adapt.data.tokenizer import LoadedTokenizer, TokenizerRequest, files_read, load_tokenizer
 from ascend_adapt.data.unfinished import Journal, UnfinishedTokens, discard, publish
-from ascend_adapt.data.workers import Recipe, Tokens, Workers
+from ascend_adapt.data.workers import EncodingRecipe, Tokens, Workers
 from ascend_adapt.errors import DataError, SettingsError, ran_out, system_error
 
 # Changes whenever the same request may give other bytes, so that no run goes on from what an older version wrote.
@@ -79,7 +79,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Progress:
+class DocumentProgress:
     """Where a run is: ``bytes_read`` of ``bytes_total`` on disk, 0 in all where that is not known."""
 
     counts: Counts
@@ -89,7 +89,9 @@ class Progress:
     resumed: bool
 
 
-def preprocess(request: PreprocessRequest, report: Callable[[Progress], None] = lambda progress: None) -> Counts:
+def preprocess(
+    request: PreprocessRequest, report: Callable[[DocumentProgress], None] = lambda progress: None
+) -> Counts:
     """Write the token files of ``request``, from where an interrupted run of the same request stopped, and count.
 
     The bytes depend on the inputs, the tokenizer and the options alone, not on workers, engine or interruptions.
@@ -115,7 +117,7 @@ def preprocess(request: PreprocessRequest, report: Callable[[Progress], None] = 
             "--append-eod: the tokenizer has no '<|endoftext|>', expected an end of document — add it, or leave the "
             "option out"
         )
-    recipe = Recipe(
+    recipe = EncodingRecipe(
         request.keys,
         request.skip_bad_lines,
         request.ftfy,
@@ -148,9 +150,9 @@ class _Run:
         request: PreprocessRequest,
         inputs: list[Input],
         tokenizer: LoadedTokenizer,
-        recipe: Recipe,
+        recipe: EncodingRecipe,
         journal: Journal,
-        report: Callable[[Progress], None],
+        report: Callable[[DocumentProgress], None],
     ):
         self.request = request
         self.inputs = inputs
@@ -199,7 +201,9 @@ class _Run:
                     output.add(tokens, sizes)
                 self.counts.add(block, self.request.keys)
                 self.position = block.end
-                self.report(Progress(self.counts, block.bytes_read, self.total, self.tokenizer.engine, self.resumed))
+                self.report(
+                    DocumentProgress(self.counts, block.bytes_read, self.total, self.tokenizer.engine, self.resumed)
+                )
                 if time.monotonic() - committed >= self.request.commit_seconds:
                     self._commit(outputs)
                     committed = time.monotonic()
@@ -229,7 +233,7 @@ def _sample(inputs: list[Input], request: PreprocessRequest) -> list[str]:
     if request.tokenizer.engine == "hf" or inputs[0].path == STDIN:
         return []
     try:
-        block: Block = next(read_blocks(inputs[:1], SAMPLE_BYTES, Position()))
+        block: TextBlock = next(read_blocks(inputs[:1], SAMPLE_BYTES, Position()))
         documents = parse_documents(block, request.keys, True, text_cleaner(request.ftfy), request.encoding)
     except (DataError, StopIteration):
         return []

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from ascend_adapt.data.preprocessing import Progress
+from ascend_adapt.data.preprocessing import DocumentProgress
 
 SECONDS_BETWEEN_LINES = 30.0
 
 
 @contextmanager
-def progress_display(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
+def progress_display(stream: TextIO) -> Iterator[Callable[[DocumentProgress], None]]:
     """Give a function that shows one Progress after the other on ``stream``."""
     if stream.isatty():
         yield from _bar(stream)
@@ -21,7 +21,7 @@ def progress_display(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
         yield _Lines(stream).show
 
 
-def _bar(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
+def _bar(stream: TextIO) -> Iterator[Callable[[DocumentProgress], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -36,7 +36,7 @@ def _bar(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
     with Bar(*columns, console=Console(file=stream)) as bar:
         task = bar.add_task("", total=None)
 
-        def show(progress: Progress) -> None:
+        def show(progress: DocumentProgress) -> None:
             bar.update(
                 task,
                 total=progress.bytes_total or None,
@@ -54,7 +54,7 @@ class _Lines:
         self._next = time.monotonic() + SECONDS_BETWEEN_LINES
         self._said_resumed = False
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: DocumentProgress) -> None:
         if progress.resumed and not self._said_resumed:
             self._said_resumed = True
             print(f"going on behind document {progress.counts.documents}", file=self._stream, flush=True)
@@ -79,13 +79,13 @@ class _Speed:
         self._text: int | None = None
         self._read = 0
 
-    def of(self, progress: Progress) -> float:
+    def of(self, progress: DocumentProgress) -> float:
         """MB of JSON lines a second."""
         if self._text is None:
             self._text, self._read = (progress.counts.text_bytes, progress.bytes_read) if progress.resumed else (0, 0)
         return (progress.counts.text_bytes - self._text) / 1e6 / self._seconds()
 
-    def seconds_left(self, progress: Progress) -> float | None:
+    def seconds_left(self, progress: DocumentProgress) -> float | None:
         """None where the size of the input is not known."""
         done = progress.bytes_read - self._read
         if not progress.bytes_total or done <= 0:

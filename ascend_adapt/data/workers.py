@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ascend_adapt.data.blocks import Block, Position
+from ascend_adapt.data.blocks import Position, TextBlock
 from ascend_adapt.data.documents import UTF8, parse_documents, text_cleaner
 from ascend_adapt.data.encoders import Encoded
 from ascend_adapt.data.memory import give_back_large_blocks
@@ -33,7 +33,7 @@ MOST_THREADS = 32
 
 
 @dataclass(frozen=True)
-class Recipe:
+class EncodingRecipe:
     """What is done to every block: the keys, bad lines, ftfy, end of document, stored type, encoding."""
 
     keys: tuple[str, ...]
@@ -59,7 +59,7 @@ class Tokens:
     bytes_read: int
 
 
-def tokenise(block: Block, tokenizer: LoadedTokenizer, recipe: Recipe) -> Tokens:
+def tokenise(block: TextBlock, tokenizer: LoadedTokenizer, recipe: EncodingRecipe) -> Tokens:
     """Return the tokens of ``block``.
 
     Raises:
@@ -119,10 +119,10 @@ def close_documents(encoded: Encoded, eod: int | None, dtype: np.dtype[Any]) -> 
 class Workers:
     """Who tokenises: this process, or ``count`` others, or threads where the engine lets others run meanwhile."""
 
-    def __init__(self, request: TokenizerRequest, tokenizer: LoadedTokenizer, recipe: Recipe, count: int):
+    def __init__(self, request: TokenizerRequest, tokenizer: LoadedTokenizer, recipe: EncodingRecipe, count: int):
         give_back_large_blocks()
         self._closing = ExitStack()
-        self._run: Callable[[Block], Tokens] = _Here(tokenizer, recipe)
+        self._run: Callable[[TextBlock], Tokens] = _Here(tokenizer, recipe)
         self._executor: Executor | None = None
         self._stopping: Event | threading.Event = threading.Event()
         self._count = count
@@ -139,7 +139,7 @@ class Workers:
         if self._executor is not None:
             self._closing.callback(self._executor.shutdown, wait=True, cancel_futures=True)
 
-    def tokens(self, blocks: Iterable[Block]) -> Iterator[Tokens]:
+    def tokens(self, blocks: Iterable[TextBlock]) -> Iterator[Tokens]:
         """Yield the tokens of every block in the order of the blocks.
 
         Raises:
@@ -194,9 +194,9 @@ def _as_chosen(request: TokenizerRequest, tokenizer: LoadedTokenizer) -> Tokeniz
 @dataclass(frozen=True)
 class _Here:
     tokenizer: LoadedTokenizer
-    recipe: Recipe
+    recipe: EncodingRecipe
 
-    def __call__(self, block: Block) -> Tokens:
+    def __call__(self, block: TextBlock) -> Tokens:
         return tokenise(block, self.tokenizer, self.recipe)
 
 
@@ -204,7 +204,7 @@ _of_this_worker: _Here
 _stopping: Event
 
 
-def _start_worker(request: TokenizerRequest, recipe: Recipe, stopping: Event) -> None:
+def _start_worker(request: TokenizerRequest, recipe: EncodingRecipe, stopping: Event) -> None:
     global _of_this_worker, _stopping
     threading.Thread(target=_end_with_parent, daemon=True).start()
     give_back_large_blocks()
@@ -220,7 +220,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _in_worker(block: Block) -> Tokens:
+def _in_worker(block: TextBlock) -> Tokens:
     if _stopping.is_set():
         raise CancelledError  # nobody waits for the blocks that are still on their way
     return _of_this_worker(block)

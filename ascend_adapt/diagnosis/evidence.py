@@ -25,7 +25,7 @@ class EvidenceError(AdaptError):
 
 
 @dataclass(frozen=True)
-class Record:
+class EvidenceRecord:
     """One thing that was seen of one patch.
 
     ``versions`` are those of the target's distribution, of what the patch requires, and of torch, torch_npu, CANN and
@@ -76,7 +76,7 @@ def user_folder(environ: Mapping[str, str]) -> Path:
     return Path(state, "ascend_adapt", "evidence")
 
 
-def load(path: Path) -> list[Record]:
+def load(path: Path) -> list[EvidenceRecord]:
     """Return the records of a file.
 
     Raises:
@@ -84,14 +84,14 @@ def load(path: Path) -> list[Record]:
     """
     try:
         told = json.loads(path.read_text())
-        return [Record(**one) for one in told["records"]]
+        return [EvidenceRecord(**one) for one in told["records"]]
     except EvidenceError as error:
         raise EvidenceError(f"{path}: {error}") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EvidenceError(f"{path}: holds no evidence records ({error}) — remove it") from error
 
 
-def known(environ: Mapping[str, str]) -> tuple[list[Record], list[str]]:
+def known(environ: Mapping[str, str]) -> tuple[list[EvidenceRecord], list[str]]:
     """Return every record, those that ship and the user's own, and what is wrong with files that hold none."""
     records, problems = [], []
     own = user_folder(environ)
@@ -103,7 +103,7 @@ def known(environ: Mapping[str, str]) -> tuple[list[Record], list[str]]:
     return records, problems
 
 
-def write(records: Sequence[Record], path: Path) -> Path:
+def write(records: Sequence[EvidenceRecord], path: Path) -> Path:
     """Write records to ``path``, whole or not at all, with those it has of other versions, and return it."""
     kept = load(path) if path.exists() else []
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def write(records: Sequence[Record], path: Path) -> Path:
     return path
 
 
-def matching(records: Iterable[Record], patch: str, found: Mapping[str, str]) -> tuple[str, ...]:
+def matching(records: Iterable[EvidenceRecord], patch: str, found: Mapping[str, str]) -> tuple[str, ...]:
     """Return, as texts and without repetition, the records of ``patch`` (plugin.patch) that match ``found``."""
     told = [record for record in records if record.patch == patch and record.matches(found)]
     return tuple(dict.fromkeys(str(one) for one in sorted(told, key=lambda one: -TIERS.index(one.tier))))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ascend_adapt.errors import BackendUnavailable
-from ascend_adapt.kernels.operation import Call, Operation
+from ascend_adapt.kernels.operation import KernelCall, Operation
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 3e-2, "float16": 5e-3}
 """Of the largest difference to the largest number of the reference, by the dtype of what is compared."""
@@ -42,7 +42,7 @@ class Comparison:
         return f"{self.kernel}: {self.backend} on {self.call}: {told}"
 
 
-def compare(kernel: Operation, backend: str, call: Call, seed: int = 0) -> Comparison:
+def compare(kernel: Operation, backend: str, call: KernelCall, seed: int = 0) -> Comparison:
     """Return how far ``backend`` is from the reference on ``call``, whose tensors stay as they are.
 
     Dropout is left out: two backends never drop the same.
@@ -67,7 +67,7 @@ def compare(kernel: Operation, backend: str, call: Call, seed: int = 0) -> Compa
     return Comparison(kernel.name, backend, call.describe(), errors, tolerances)
 
 
-def _results(implementation: Any, call: Call, seed: int) -> dict[str, Any]:
+def _results(implementation: Any, call: KernelCall, seed: int) -> dict[str, Any]:
     """Return the result, every gradient, and what the call changed in place, by name."""
     import torch
 
@@ -90,7 +90,7 @@ def _copied(value: Any) -> Any:
     return tuple(_copied(each) for each in value) if isinstance(value, tuple) else value
 
 
-def _tensors(call: Call) -> list[tuple[str, Any]]:
+def _tensors(call: KernelCall) -> list[tuple[str, Any]]:
     found = []
     for name, value in vars(call).items():
         if hasattr(value, "requires_grad"):

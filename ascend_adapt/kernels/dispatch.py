@@ -9,7 +9,7 @@ from typing import Any
 
 from ascend_adapt.errors import BackendUnavailable, SettingsError
 from ascend_adapt.kernels import measurement, requests, tracing, verification
-from ascend_adapt.kernels.operation import Backend, Call, Choice, Implementation, Operation
+from ascend_adapt.kernels.operation import Backend, Choice, Implementation, KernelCall, Operation
 
 logger = logging.getLogger("ascend_adapt")
 _AUTOCAST = ("cuda", "cpu", "npu")
@@ -28,7 +28,7 @@ class Kernel(Operation):
         self._chosen_without: dict[tuple[Any, ...], Implementation] = {}
         _KERNELS[name] = self
 
-    def __call__(self, call: Call) -> Any:
+    def __call__(self, call: KernelCall) -> Any:
         """Return what the backend chosen for this kind of call computes.
 
         Raises:
@@ -49,7 +49,7 @@ class Kernel(Operation):
                 return chosen.run(call)
         return chosen.run(call)
 
-    def choose(self, call: Call) -> Choice:
+    def choose(self, call: KernelCall) -> Choice:
         """Return which backend computes ``call``, and why, without computing it."""
         import torch
 
@@ -58,7 +58,7 @@ class Kernel(Operation):
             self._choose(call, key)
         return self.choices[key]
 
-    def candidates(self, call: Call, *, composed: bool = False) -> Iterator[tuple[Backend, str]]:
+    def candidates(self, call: KernelCall, *, composed: bool = False) -> Iterator[tuple[Backend, str]]:
         """Yield every backend of the call's device, or the composed ones, with "" or why it does not serve the call."""
         device = call.tensor().device.type
         for backend in self.backends:
@@ -78,14 +78,14 @@ class Kernel(Operation):
         self._chosen_with_gradients.clear()
         self._chosen_without.clear()
 
-    def _key(self, call: Call, torch: Any) -> tuple[Any, ...]:
+    def _key(self, call: KernelCall, torch: Any) -> tuple[Any, ...]:
         repeats = (torch.are_deterministic_algorithms_enabled() or _told_to_repeat(), attention_gradients_repeat())
         return (requests.wanted(self.name), torch.is_grad_enabled(), repeats, type(call), call.signature())
 
     def _chosen(self, torch: Any) -> dict[tuple[Any, ...], Implementation]:
         return self._chosen_with_gradients if torch.is_grad_enabled() else self._chosen_without
 
-    def _choose(self, call: Call, key: tuple[Any, ...]) -> Implementation:
+    def _choose(self, call: KernelCall, key: tuple[Any, ...]) -> Implementation:
         import torch
 
         call.check()
@@ -108,13 +108,13 @@ class Kernel(Operation):
             _tell_once(f"kernel {self.name!r}: {name} does not serve this call ({why}); {backend.name} does")
         return implementation
 
-    def _composed(self, call: Call) -> Implementation:
+    def _composed(self, call: KernelCall) -> Implementation:
         """Return what serves a call without numbers; it is not kept: such calls have the shapes of real ones."""
         call.check()
         fit = [backend for backend, unfit in self.candidates(call, composed=True) if not unfit]
         return fit[0].implementation()
 
-    def _asked_for(self, wish: str, call: Call) -> Backend:
+    def _asked_for(self, wish: str, call: KernelCall) -> Backend:
         backend, device = self.backend(wish), call.tensor().device.type
         if backend.devices and device not in backend.devices:
             why = f"it is for {' and '.join(backend.devices)}, the tensors are on {device}"
@@ -127,7 +127,7 @@ class Kernel(Operation):
             )
         return backend
 
-    def _automatic(self, call: Call) -> tuple[Backend, str, list[tuple[str, str]], bool]:
+    def _automatic(self, call: KernelCall) -> tuple[Backend, str, list[tuple[str, str]], bool]:
         """Return the backend, why it, those passed over, and whether this holds for the next such call too."""
         passed_over: list[tuple[str, str]] = []
         fit = []
@@ -244,7 +244,7 @@ def _told_to_repeat() -> bool:
     return os.environ.get("ASCEND_ADAPT_DETERMINISTIC", "0") != "0"
 
 
-def _unfit(backend: Backend, call: Call) -> str:
+def _unfit(backend: Backend, call: KernelCall) -> str:
     if not backend.deterministic and is_deterministic():
         return "it is not deterministic"
     try:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from ascend_adapt.errors import BackendUnavailable
 
 
-class Call:
+class KernelCall:
     """One call of a kernel; subclasses are dataclasses of its arguments, which nobody changes.
 
     Not frozen ones: to build those takes three times as long, and every call of a kernel builds one.
@@ -30,7 +30,7 @@ class Call:
         """
         return tuple([value if type(value) in _PLAIN else _seen(value) for value in self.__dict__.values()])
 
-    def small(self) -> Call | None:
+    def small(self) -> KernelCall | None:
         """Return a small call of the same kind, with random numbers; None: there is none that shows anything."""
         return None
 

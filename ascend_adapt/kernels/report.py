@@ -15,7 +15,7 @@ from ascend_adapt.kernels.samples import DTYPES, samples
 
 
 @dataclass(frozen=True)
-class Row:
+class KernelRow:
     """What one kind of call takes here."""
 
     kernel: str
@@ -33,7 +33,7 @@ class KernelReport:
     device: str
     device_reason: str
     torch: str
-    rows: list[Row] = field(default_factory=list)
+    rows: list[KernelRow] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -51,7 +51,9 @@ def examine(environ: Mapping[str, str], *, check: bool) -> KernelReport:
     except ImportError:
         report = KernelReport(device, reason, "not installed")
         known = [(name, ", ".join(one.name for one in kernel.backends)) for name, kernel in kernels().items()]
-        report.rows = [Row(name, "every", "", "none", "torch is not installed", ((all_, ""),)) for name, all_ in known]
+        report.rows = [
+            KernelRow(name, "every", "", "none", "torch is not installed", ((all_, ""),)) for name, all_ in known
+        ]
         if check:
             report.problems.append("torch is not installed, so nothing can be compared — install it")
         return report
@@ -75,9 +77,9 @@ def _examine(report: KernelReport, device: Any, dtype: Any, check: bool) -> None
         kernel, word = known[name], str(dtype).removeprefix("torch.")
         try:
             choice = kernel.choose(call)
-            report.rows.append(Row(name, kind, word, choice.backend, choice.reason, choice.passed_over))
+            report.rows.append(KernelRow(name, kind, word, choice.backend, choice.reason, choice.passed_over))
         except KernelError as error:
-            report.rows.append(Row(name, kind, word, "none", str(error)))
+            report.rows.append(KernelRow(name, kind, word, "none", str(error)))
             report.problems.append(str(error))
         if not check:
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_adapt.kernels.operation import Call
+from ascend_adapt.kernels.operation import KernelCall
 from ascend_adapt.kernels.operators.adamw import AdamwCall
 from ascend_adapt.kernels.operators.attention import AttentionCall
 from ascend_adapt.kernels.operators.cross_entropy import CrossEntropyCall
@@ -20,7 +20,7 @@ from ascend_adapt.kernels.operators.swiglu import SwigluCall
 DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("bfloat16", "float16"), "npu": ("bfloat16", "float16")}
 
 
-def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, Call]]:
+def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, KernelCall]]:
     """Yield (kernel, what kind of call, call) with tensors of ``dtype`` on ``device``."""
     import torch
 

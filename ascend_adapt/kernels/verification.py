@@ -7,13 +7,13 @@ from typing import Any
 from ascend_adapt.errors import KernelError
 from ascend_adapt.kernels import run_record, tracing, trial
 from ascend_adapt.kernels.comparison import compare
-from ascend_adapt.kernels.operation import Backend, Call, Operation
+from ascend_adapt.kernels.operation import Backend, KernelCall, Operation
 
 _DEVICES = ("cpu", "cuda", "npu")
 _known: dict[tuple[str, str, str, str], str] = {}
 
 
-def is_possible(call: Call) -> bool:
+def is_possible(call: KernelCall) -> bool:
     """Return whether numbers can be had now: not while a call is traced, transformed or captured, or has no data."""
     import torch
 
@@ -23,7 +23,7 @@ def is_possible(call: Call) -> bool:
     return not (tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
 
 
-def disagreement(kernel: Operation, backend: Backend, call: Call) -> str:
+def disagreement(kernel: Operation, backend: Backend, call: KernelCall) -> str:
     """Return "" if the backend agrees with the reference on a small call like ``call``, else the numbers, in words.
 
     Raises:

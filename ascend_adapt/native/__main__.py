@@ -36,10 +36,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
         _keep(config, run_dir)
     # torch takes its time, and a configuration that cannot be meant should not.
     from ascend_adapt.native import device, loop
-    from ascend_adapt.native.metrics.progress_pipe import Progress
+    from ascend_adapt.native.metrics.progress_pipe import ProgressPipe
     from ascend_adapt.native.metrics.run_log import RunLog
 
-    told = Progress.of(environ, config.iterations)
+    told = ProgressPipe.of(environ, config.iterations)
     log = RunLog(config, run_dir, rank=rank, device_name=device.name(device.of_this_rank()), progress=told)
     try:
         loop.train(config, run_dir, log)

@@ -17,11 +17,11 @@ from ascend_adapt.native.checkpoint import state
 from ascend_adapt.native.checkpoint.load import load
 from ascend_adapt.native.checkpoint.save import Saver
 from ascend_adapt.native.checkpoint.save_lock import SaveLock
-from ascend_adapt.native.checkpoint.state import Progress
+from ascend_adapt.native.checkpoint.state import TrainState
 from ascend_adapt.native.config.batches import batch_at, samples_from
 from ascend_adapt.native.config.schedules import learning_rate, weight_decay
 from ascend_adapt.native.config.train_config import TrainConfig
-from ascend_adapt.native.metrics.anomalies import Watch
+from ascend_adapt.native.metrics.anomalies import AnomalyDetector
 from ascend_adapt.native.metrics.profiler import Profiler
 from ascend_adapt.native.metrics.step_metrics import StepMetrics
 from ascend_adapt.native.metrics.stragglers import StepTimes
@@ -29,7 +29,7 @@ from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.samples.loader import Samples, is_evaluated
 from ascend_adapt.native.samples.token_files import empty_by_split, identities
-from ascend_adapt.native.signals import Interruption
+from ascend_adapt.native.signals import SignalHandler
 from ascend_adapt.native.step.trainer import Trainer
 
 
@@ -65,7 +65,7 @@ def train(config: TrainConfig, run_dir: str | Path, log: Log) -> None:
         with SaveLock(config.checkpoint.save, mesh) as told:
             for line in told:
                 log.say(line)
-            Run(config, mesh, log, Path(run_dir)).to_the_end()
+            TrainingRun(config, mesh, log, Path(run_dir)).to_the_end()
     finally:
         if started_here:
             dist.destroy_process_group()
@@ -78,7 +78,7 @@ def _start(device: torch.device) -> None:
         dist.init_process_group(devices.backend(device), store=dist.HashStore(), rank=0, world_size=1)
 
 
-class Run:
+class TrainingRun:
     """One run on this rank, where it is, its data, and what saves it."""
 
     def __init__(self, config: TrainConfig, mesh: meshes.Mesh, log: Log, run_dir: Path) -> None:
@@ -88,7 +88,7 @@ class Run:
         self.trainer = Trainer(config, mesh)
         self.progress, told = load(self.trainer, self.token_files)
         self._say(told)
-        self.interruption, self.watch = Interruption(config.exit_signals), Watch(mesh)
+        self.interruption, self.watch = SignalHandler(config.exit_signals), AnomalyDetector(mesh)
         self.times = StepTimes(mesh, [] if config.compile else self.trainer.decoders)
         self.profiler = Profiler(config.profile, mesh, run_dir)
         self.votes = self.votes_to_save = 0
@@ -220,7 +220,7 @@ class Run:
         if self.saver is not None:
             self.saver.check()
         advance = 0 if done.skipped else total if config.schedule.unit == "samples" else 1
-        self.progress = after = Progress(
+        self.progress = after = TrainState(
             before.iteration + 1, before.consumed_samples + total, before.scheduled + advance
         )
         spreads = self.times.spread() if after.iteration % config.logging.interval == 0 else {}

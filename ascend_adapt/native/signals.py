@@ -15,7 +15,7 @@ _NOTED = (*_END, signal.SIGUSR1, signal.SIGUSR2)
 _ONE_REQUEST_S = 2.0
 
 
-class Interruption:
+class SignalHandler:
     """While it is entered SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 end nothing; it notes that they have come.
 
     Launchers and schedulers send them to every process of a job. So they are blocked, which what is started meanwhile
@@ -50,7 +50,7 @@ class Interruption:
         self._came &= self._ends
         self._answered = time.monotonic()
 
-    def __enter__(self) -> Interruption:
+    def __enter__(self) -> SignalHandler:
         # Python lets no other thread handle signals.
         if threading.current_thread() is threading.main_thread():
             # A thread of before does not block them; what it is given comes to the handler.

@@ -14,9 +14,9 @@ from typing import Any
 from ascend_adapt.patches.apply.arming import Arming
 from ascend_adapt.patches.apply.imports import ImportWatch
 from ascend_adapt.patches.apply.rebinding import follow
-from ascend_adapt.patches.apply.record import Record
+from ascend_adapt.patches.apply.record import PatchRecord
 from ascend_adapt.patches.apply.script import rewrite_script
-from ascend_adapt.patches.apply.third_party import OtherPatcher
+from ascend_adapt.patches.apply.third_party import ThirdPartyPatcher
 from ascend_adapt.patches.declare.code_base import Host
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.patches.declare.spec import Patch, Registered
@@ -38,13 +38,13 @@ class Session:
         strict: bool = False,
         allow_drift: Iterable[str] = (),
         lock: AbstractContextManager[Any] | None = None,
-        others: Sequence[OtherPatcher] = (),
+        others: Sequence[ThirdPartyPatcher] = (),
     ) -> None:
         self.strict = strict
         self.allow_drift = frozenset(allow_drift)
-        self._records: list[Record] = []
+        self._records: list[PatchRecord] = []
         self._on_apply: list[Callable[[], None]] = []
-        self._by_module: dict[str, list[Record]] = {}
+        self._by_module: dict[str, list[PatchRecord]] = {}
         self._watch = ImportWatch(self._on_import)
         self._arming = Arming(device, hosts, self._watch, self._on_filled, others)
         self._lock = lock or threading.RLock()
@@ -69,7 +69,7 @@ class Session:
         """
         with self._lock:
             known = {record.registered for record in self._records}
-            new = [Record(one) for one in registered if one not in known]
+            new = [PatchRecord(one) for one in registered if one not in known]
             self._records += new
             try:
                 self._disable(record for record in new if record.registered.is_named(disabled))
@@ -190,14 +190,14 @@ class Session:
         with self._lock:
             self._consider(self._by_module.get(name, ()), imported=sys.modules.get(name))
 
-    def _on_filled(self, record: Record, state: str, reason: str) -> None:
+    def _on_filled(self, record: PatchRecord, state: str, reason: str) -> None:
         with self._lock:
             record.set(state, reason)
             if record.state == "applied":
                 self._tell_applied()
             self._raise_grave([record])
 
-    def _consider(self, records: Iterable[Record], imported: ModuleType | None = None) -> None:
+    def _consider(self, records: Iterable[PatchRecord], imported: ModuleType | None = None) -> None:
         """Bring records up to date, because the import of a module has just ended or for another reason."""
         touched = [record for record in records if record.state not in ("disabled", "reverted")]
         changed = [record for record in touched if self._arming.bring_up_to_date(record)]
@@ -208,20 +208,20 @@ class Session:
 
     # Undoing
 
-    def _disable(self, records: Iterable[Record]) -> None:
+    def _disable(self, records: Iterable[PatchRecord]) -> None:
         chosen = list(records)
         self._arming.undo(chosen)
         for record in chosen:
             record.set("disabled", "by the user")
 
-    def _forget(self, records: Sequence[Record]) -> None:
+    def _forget(self, records: Sequence[PatchRecord]) -> None:
         self._arming.undo(records)
         gone = set(records)
         self._arming.forget(gone)
         for known in (self._records, *self._by_module.values()):
             known[:] = [record for record in known if record not in gone]
 
-    def _records_of(self, registered: Iterable[Registered]) -> list[Record]:
+    def _records_of(self, registered: Iterable[Registered]) -> list[PatchRecord]:
         wanted = set(registered)
         return [record for record in self._records if record.registered in wanted]
 
@@ -236,7 +236,7 @@ class Session:
                 self._on_apply.append(callback)  # who imports may swallow it: it is called again
                 raise
 
-    def _raise_grave(self, records: Iterable[Record]) -> None:
+    def _raise_grave(self, records: Iterable[PatchRecord]) -> None:
         for record in records:
             record.raise_grave(self.strict, self.allow_drift)
 

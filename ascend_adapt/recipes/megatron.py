@@ -19,7 +19,7 @@ from ascend_adapt.native.config.train_config import (
     Data,
     Logging,
     LossScale,
-    Optimizer,
+    OptimizerConfig,
     Parallel,
     Precision,
     TrainConfig,
@@ -232,7 +232,7 @@ def _vocabulary_without_a_file(options: Options, stated: int) -> Vocabulary:
     return Vocabulary(stated + 1, stated)
 
 
-def _optimizer(options: Options, deepspeed: dict[str, Any]) -> Optimizer:
+def _optimizer(options: Options, deepspeed: dict[str, Any]) -> OptimizerConfig:
     # DeepSpeed's engine clips by its own file, and not at all where that says nothing.
     clip = deepspeed.get("gradient_clipping", 0.0) if deepspeed.get("switched_on") else options("clip_grad")
     options("clip_grad")
@@ -241,7 +241,7 @@ def _optimizer(options: Options, deepspeed: dict[str, Any]) -> Optimizer:
     kind = options("optimizer")
     if kind not in ("adam", "sgd"):
         raise ConfigError(f"--optimizer: {kind!r}, expected adam or sgd — the native trainer has no other")
-    return Optimizer(
+    return OptimizerConfig(
         kind=kind,
         betas=(options("adam_beta1"), options("adam_beta2")),
         eps=options("adam_eps"),

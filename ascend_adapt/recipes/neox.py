@@ -19,7 +19,7 @@ from ascend_adapt.native.config.train_config import (
     Checkpoint,
     Data,
     Logging,
-    Optimizer,
+    OptimizerConfig,
     Parallel,
     Precision,
     Schedule,
@@ -191,7 +191,7 @@ def _parallel(options: Options, world_size: int) -> Parallel:
     )
 
 
-def _optimizer(options: Options) -> tuple[float, Optimizer]:
+def _optimizer(options: Options) -> tuple[float, OptimizerConfig]:
     section: dict[str, Any] = options("optimizer") or _DEFAULT_OPTIMIZER
     kind, parameters = str(section.get("type", "Adam")), section.get("params") or {}
     if not isinstance(parameters, dict):
@@ -223,7 +223,7 @@ def _optimizer(options: Options) -> tuple[float, Optimizer]:
     if parameters:
         raise ConfigError(f"optimizer.params: {', '.join(map(str, parameters))} unknown — correct or leave out")
     clip = float(options("gradient_clipping"))
-    return lr, Optimizer(
+    return lr, OptimizerConfig(
         kind="adam",
         betas=(float(betas[0]), float(betas[1])),
         eps=eps,

@@ -20,7 +20,7 @@ from ascend_adapt.native.config.train_config import (
     Logging,
     LossScale,
     Model,
-    Optimizer,
+    OptimizerConfig,
     Parallel,
     Precision,
     Schedule,
@@ -178,10 +178,10 @@ def _model(options: Options, vocabulary: int, parallel: Parallel) -> Model:
     )
 
 
-def _optimizer(options: Options) -> Optimizer:
+def _optimizer(options: Options) -> OptimizerConfig:
     if options("optimizer") != "adamw":
         raise ConfigError(f"--optimizer: {options('optimizer')!r}, expected adamw — upstream has no other either")
-    return Optimizer(
+    return OptimizerConfig(
         kind="adamw",
         betas=(options("adam_beta1"), options("adam_beta2")),
         eps=options("adam_eps"),

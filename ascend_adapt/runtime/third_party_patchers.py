@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import sys
 
-from ascend_adapt.patches.apply.third_party import OtherPatcher
+from ascend_adapt.patches.apply.third_party import ThirdPartyPatcher
 
 KNOWN = (
-    OtherPatcher("MindSpeed", ("mindspeed", "mindspeed_llm", "mindspeed_mm"), "leave out MindSpeed's feature for it"),
-    OtherPatcher("deepspeed_npu", ("deepspeed_npu",), "leave out `import deepspeed_npu`"),
-    OtherPatcher(
+    ThirdPartyPatcher(
+        "MindSpeed", ("mindspeed", "mindspeed_llm", "mindspeed_mm"), "leave out MindSpeed's feature for it"
+    ),
+    ThirdPartyPatcher("deepspeed_npu", ("deepspeed_npu",), "leave out `import deepspeed_npu`"),
+    ThirdPartyPatcher(
         "transfer_to_npu",
         ("torch_npu.contrib.transfer_to_npu",),
         "leave out `from torch_npu.contrib import transfer_to_npu` and TORCH_TRANSFER_TO_NPU",
     ),
-    OtherPatcher(
+    ThirdPartyPatcher(
         "Liger", ("liger_kernel",), "leave out apply_liger_kernel_to_...(), or use_liger_kernel of the Trainer"
     ),
 )

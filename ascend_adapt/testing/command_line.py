@@ -177,7 +177,7 @@ class Selection:
         self.applied: dict[str, str] = {}
         self.why_not_real: dict[str, str] = {}
         self.not_shown: list[str] = []
-        self.records: list[evidence.Record] = []
+        self.records: list[evidence.EvidenceRecord] = []
         self._stages: dict[tuple[str, ...], Future[dict[str, dict[str, list[str]]]]] = {}
         self._real: dict[tuple[str, str], Future[dict[str, list[str]]]] = {}
         self._processes = ThreadPoolExecutor(len(os.sched_getaffinity(0)))

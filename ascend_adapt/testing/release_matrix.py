@@ -25,7 +25,7 @@ from ascend_adapt.testing.upstream_facts import Facts, full_name
 
 
 @dataclass(frozen=True)
-class Row:
+class ReleaseRow:
     """One patch on one release: ``decision`` is patch or skip, ``fault`` what the source shows, ``problem`` if any."""
 
     release: str
@@ -50,11 +50,11 @@ def requirements_on(patch: Patch, distribution: str) -> tuple[Requirement, ...]:
     return tuple(one for one in patch.requires if canonicalize_name(one.name) == wanted)
 
 
-def judge(one: Registered, distribution: str, release: str, facts: Facts) -> Row:
+def judge(one: Registered, distribution: str, release: str, facts: Facts) -> ReleaseRow:
     """Return the row of a patch on a release, from facts alone."""
     required = requirements_on(one.patch, distribution)
     admitted = all(each.specifier.contains(Version(release), prereleases=True) for each in required)
-    row = Row(release, full_name(one), "patch" if admitted else "skip", facts.fault, facts.reason)
+    row = ReleaseRow(release, full_name(one), "patch" if admitted else "skip", facts.fault, facts.reason)
     if not admitted:
         problem = "the gate skips a release that has the fault" if facts.fault == faults.PRESENT else ""
         return replace(row, problem=problem)
@@ -94,7 +94,7 @@ def _signature(text: str) -> inspect.Signature:
 
 
 def disagreements(
-    rows: Sequence[Row], registered: Sequence[Registered], distribution: str, tree: SourceTree
+    rows: Sequence[ReleaseRow], registered: Sequence[Registered], distribution: str, tree: SourceTree
 ) -> list[str]:
     """Return where the engine's own static verdict on ``tree`` is another than the row says."""
     told = []
@@ -125,7 +125,7 @@ def hosts_for(patch: Patch) -> dict[str, Host]:
     return {**code_bases.KNOWN, **{host.name: host for host in patch.hosts if isinstance(host, Host)}}
 
 
-def summary(rows: Iterable[Row]) -> str:
+def summary(rows: Iterable[ReleaseRow]) -> str:
     """Return the counts of rows as one sentence."""
     rows = list(rows)
     kinds = Counter((row.decision, row.fault) for row in rows)

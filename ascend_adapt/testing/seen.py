@@ -13,7 +13,7 @@ from ascend_adapt.patches.declare.spec import Registered
 from ascend_adapt.patches.judge.installation import SourceTree
 
 
-def record(one: Registered, tier: str, soc: str = "") -> evidence.Record:
+def record(one: Registered, tier: str, soc: str = "") -> evidence.EvidenceRecord:
     """Return the record of a patch that was applied here to its real target: that proves its wiring."""
     versions = {"torch": probe.distribution_version("torch"), "torch_npu": probe.distribution_version("torch_npu")}
     folder = probe.root_folder(one.patch.target.module)
@@ -23,7 +23,7 @@ def record(one: Registered, tier: str, soc: str = "") -> evidence.Record:
         versions[requirement.name] = found or probe.distribution_version(requirement.name)
     told = {name: version for name, version in versions.items() if version is not None}
     told |= {"soc": soc} if soc else {}
-    return evidence.Record(f"{one.plugin}.{one.name}", tier, "wiring", told, commit(), _today())
+    return evidence.EvidenceRecord(f"{one.plugin}.{one.name}", tier, "wiring", told, commit(), _today())
 
 
 def commit() -> str:

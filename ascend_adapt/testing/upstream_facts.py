@@ -58,7 +58,7 @@ def _signature_text(node: syntax.Definition) -> str:
 
 
 @dataclass(frozen=True)
-class Record:
+class UpstreamRecord:
     """The facts of many releases of one distribution, oldest first: ``facts[patch][release]``."""
 
     distribution: str
@@ -88,7 +88,7 @@ class Record:
         path.write_text(json.dumps(data, indent=1) + "\n")
 
 
-def load(path: Path) -> Record:
+def load(path: Path) -> UpstreamRecord:
     """Return the record that ``path`` holds.
 
     Raises:
@@ -99,16 +99,18 @@ def load(path: Path) -> Record:
         releases = tuple(data["releases"])
         patches = data["patches"]
         facts = {name: _unfolded(releases, told["facts"]) for name, told in patches.items()}
-        return Record(data["distribution"], releases, {name: told["declared"] for name, told in patches.items()}, facts)
+        return UpstreamRecord(
+            data["distribution"], releases, {name: told["declared"] for name, told in patches.items()}, facts
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"{path}: is no record of upstream facts ({error!r}) — make record-upstreams") from error
 
 
-def record(distribution: str, registered: Sequence[Registered], trees: Mapping[str, SourceTree]) -> Record:
+def record(distribution: str, registered: Sequence[Registered], trees: Mapping[str, SourceTree]) -> UpstreamRecord:
     """Return the record of ``trees`` (by release, oldest first)."""
     facts = {full_name(one): {release: gather(one.patch, trees[release]) for release in trees} for one in registered}
     declared = {full_name(one): fingerprint(one.patch) for one in registered}
-    return Record(distribution, tuple(trees), declared, facts)
+    return UpstreamRecord(distribution, tuple(trees), declared, facts)
 
 
 def full_name(one: Registered) -> str:

@@ -47,15 +47,15 @@ def triton_language(module: ModuleType) -> None:
 
 def jit(function: Any = None, **options: Any) -> Any:
     """Return the kernel, or a decorator that does."""
-    return decorator if function is None else Kernel(function)
+    return decorator if function is None else MissingKernel(function)
 
 
 def decorator(*options: Any, **named: Any) -> Any:
     """Return a decorator that makes a kernel of a function."""
-    return lambda function: function if isinstance(function, Kernel) else Kernel(function)
+    return lambda function: function if isinstance(function, MissingKernel) else MissingKernel(function)
 
 
-class Kernel:
+class MissingKernel:
     """A Triton kernel that was defined, but cannot run."""
 
     def __init__(self, function: Any) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_adapt.data import documents
-from ascend_adapt.data.blocks import Block, Position
+from ascend_adapt.data.blocks import Position, TextBlock
 from ascend_adapt.data.documents import find_encoding, parse_documents
 from ascend_adapt.data.inputs import Input
 from ascend_adapt.errors import BadLine, SettingsError
@@ -32,7 +32,7 @@ BAD = {
 
 
 def parse(data, keys=("text",), skip=False, first_line=1, first_byte=0, encoding="utf-8"):
-    block = Block(Input("in.jsonl"), first_line, data, Position(0, first_byte + len(data)), 0)
+    block = TextBlock(Input("in.jsonl"), first_line, data, Position(0, first_byte + len(data)), 0)
     return parse_documents(block, keys, skip, str, encoding)
 
 

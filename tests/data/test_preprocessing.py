@@ -25,7 +25,7 @@ from pyarrow import parquet
 
 from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data import preprocessing as preprocessing_module
-from ascend_adapt.data.blocks import Block, Position, read_blocks
+from ascend_adapt.data.blocks import Position, TextBlock, read_blocks
 from ascend_adapt.data.inputs import ARCHIVES, COMPRESSED, JSON_LINES, Input, find_inputs
 from ascend_adapt.data.preprocessing import PreprocessRequest, preprocess
 from ascend_adapt.data.tokenizer import TYPES, TokenizerRequest, load_tokenizer
@@ -551,11 +551,11 @@ def test_blocks_in_flight_are_few_or_small(monkeypatch):
     let_go = threading.Event()
     monkeypatch.setattr(workers, "_in_worker", lambda block: let_go.wait())
     request = TokenizerRequest("CharLevelTokenizer")
-    recipe = workers.Recipe(("text",), False, False, False, np.dtype("<u2"))
+    recipe = workers.EncodingRecipe(("text",), False, False, False, np.dtype("<u2"))
     for size, most in ((10, 5), (workers.BYTES_IN_FLIGHT, 3)):
         let_go.clear()
         taken = []
-        blocks = (taken.append(n) or Block(Input("x"), 1, bytes(size), Position(), 0) for n in range(9))
+        blocks = (taken.append(n) or TextBlock(Input("x"), 1, bytes(size), Position(), 0) for n in range(9))
         with workers.Workers(request, load_tokenizer(request), recipe, 2) as two:
             reader = threading.Thread(target=lambda: list(two.tokens(blocks)))  # noqa: B023
             reader.start()
@@ -586,9 +586,9 @@ def test_ctrl_c_is_not_for_workers_not_even_as_they_start(monkeypatch):
 
     monkeypatch.setattr(workers, "_in_worker", held_signals)
     request = TokenizerRequest("CharLevelTokenizer")
-    recipe = workers.Recipe(("text",), False, False, False, np.dtype("<u2"))
+    recipe = workers.EncodingRecipe(("text",), False, False, False, np.dtype("<u2"))
     with workers.Workers(request, load_tokenizer(request), recipe, 2) as two:
-        block = Block(Input("in.jsonl"), 1, b"{}", Position(), 2)
+        block = TextBlock(Input("in.jsonl"), 1, b"{}", Position(), 2)
         assert all(signal.SIGINT in held for held in two.tokens([block] * 4))
     assert signal.SIGINT not in held_signals(None)
 

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from ascend_adapt.data import progress as progress_module
-from ascend_adapt.data.preprocessing import Counts, Progress
+from ascend_adapt.data.preprocessing import Counts, DocumentProgress
 from ascend_adapt.data.progress import progress_display
 
 
@@ -28,7 +28,7 @@ def clock(monkeypatch):
 
 def at(megabytes, total=100, resumed=False):
     counts = Counts(documents=megabytes * 10, text_bytes=megabytes * 1_000_000)
-    return Progress(counts, megabytes * 1_000_000, total * 1_000_000, "hf", resumed)
+    return DocumentProgress(counts, megabytes * 1_000_000, total * 1_000_000, "hf", resumed)
 
 
 def test_lines_now_and_then(clock):

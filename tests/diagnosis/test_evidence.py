@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from ascend_adapt.diagnosis import evidence, status_report
-from ascend_adapt.diagnosis.evidence import EvidenceError, Record
+from ascend_adapt.diagnosis.evidence import EvidenceError, EvidenceRecord
 
 
-def record(**changed: object) -> Record:
+def record(**changed: object) -> EvidenceRecord:
     told = {"patch": "deepspeed.one", "tier": "cpu", "proves": "wiring", "commit": "c", "date": "2026-01-01"}
-    return Record(**{**told, "versions": {"deepspeed": "0.19.8", "torch": "2.13.0"}, **changed})  # type: ignore[arg-type]
+    return EvidenceRecord(**{**told, "versions": {"deepspeed": "0.19.8", "torch": "2.13.0"}, **changed})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ import torch
 from ascend_adapt.errors import BackendUnavailable, SettingsError
 from ascend_adapt.kernels import attention, dispatch, gelu, layer_norm, masked_softmax, requests
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, Call
+from ascend_adapt.kernels.operation import Backend, KernelCall
 from ascend_adapt.runtime import enabling
 
 
 @dataclass(frozen=True)
-class OneCall(Call):
+class OneCall(KernelCall):
     x: Any
     causal: bool = False
 

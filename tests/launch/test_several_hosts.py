@@ -30,7 +30,7 @@ from ascend_adapt.launch.placement import hosts as machines
 from ascend_adapt.launch.placement.hostfile import Host
 from ascend_adapt.launch.placement.plan import of_ranks
 from ascend_adapt.launch.request import parse
-from ascend_adapt.launch.transport.protocol import Decoder, Kind, Sender, frame, json_frame
+from ascend_adapt.launch.transport.protocol import FrameDecoder, FrameSender, Kind, frame, json_frame
 
 TOLD = """
 import json, os, sys
@@ -437,11 +437,11 @@ def test_two_names_of_one_setting():
 
 def test_frames_come_whole_whatever_the_pieces():
     reader, writer = os.pipe()
-    sender = Sender(writer, marked=True)
+    sender = FrameSender(writer, marked=True)
     assert sender.send(json_frame(Kind.HELLO, {"name": "\udcff"}))
     assert sender.send(frame(Kind.STDOUT, b"\0\1"))
     data = b"Welcome\n" + os.read(reader, 4096)
-    decoder = Decoder(marked=True)
+    decoder = FrameDecoder(marked=True)
     assert decoder.noise == b""
     found = [told for index in range(len(data)) for told in decoder.feed(data[index : index + 1])]
     assert [kind for kind, _ in found] == [Kind.HELLO, Kind.STDOUT]
@@ -452,7 +452,7 @@ def test_frames_come_whole_whatever_the_pieces():
 
 
 def test_what_came_instead_of_an_agent():
-    decoder = Decoder(marked=True)
+    decoder = FrameDecoder(marked=True)
     assert list(decoder.feed(b"bash: no such file\n")) == []
     assert decoder.noise == b"bash: no such file\n"
 

@@ -10,7 +10,7 @@ import torch
 
 from ascend_adapt.native.checkpoint.load import load
 from ascend_adapt.native.checkpoint.save import Saver
-from ascend_adapt.native.checkpoint.state import Progress
+from ascend_adapt.native.checkpoint.state import TrainState
 from ascend_adapt.native.config.train_config import (
     Batch,
     Checkpoint,
@@ -19,7 +19,7 @@ from ascend_adapt.native.config.train_config import (
     Logging,
     LossScale,
     Model,
-    Optimizer,
+    OptimizerConfig,
     Parallel,
     Precision,
     Schedule,
@@ -86,7 +86,7 @@ def config(model=GPT2, *, micro=1, **parallel):
         model=model,
         parallel=shape,
         batch=Batch(micro=micro, accumulation=SAMPLES // micro // shape.data, total=SAMPLES),
-        optimizer=Optimizer(kind="adamw", weight_decay=0.1, clip_grad=1.0),
+        optimizer=OptimizerConfig(kind="adamw", weight_decay=0.1, clip_grad=1.0),
         schedule=Schedule(dialect="megatron", lr=3e-3, style="constant", decay=20.0),
         precision=Precision(),
         data=Data(train=("none",), seq_length=LENGTH),
@@ -180,6 +180,6 @@ def train(case, mesh):
     if case.save:
         done = progress.iteration + case.steps
         saver = Saver(trainer, Path(case.save))
-        saver.save(Progress(done, done * SAMPLES, done))
+        saver.save(TrainState(done, done * SAMPLES, done))
         saver.wait()
     return told

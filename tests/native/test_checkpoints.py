@@ -25,7 +25,7 @@ from ascend_adapt.native.checkpoint import folder as checkpoint_folder
 from ascend_adapt.native.checkpoint.folder import LATEST, PROGRESS, SUMS, CheckpointFolder
 from ascend_adapt.native.checkpoint.load import load
 from ascend_adapt.native.checkpoint.save import Saver
-from ascend_adapt.native.checkpoint.state import Progress
+from ascend_adapt.native.checkpoint.state import TrainState
 from ascend_adapt.native.config.train_config import Checkpoint, LossScale, Precision
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step.trainer import Trainer
@@ -66,7 +66,7 @@ def saved(tmp_path_factory):
     saver = Saver(trainer, folder)
     for iteration in (2, 4):
         fill(trainer, iteration)
-        saver.save(Progress(iteration, 8 * iteration, iteration))
+        saver.save(TrainState(iteration, 8 * iteration, iteration))
     saver.wait()
     return folder
 
@@ -105,7 +105,7 @@ def test_a_damaged_one_is_passed_over(saved, tmp_path, damage):
     DAMAGES[damage](folder / "iter_0000004")
     trainer = filled(Checkpoint(load=str(folder)), 7)
     progress, told = load(trainer)
-    assert progress == Progress(2, 16, 2)
+    assert progress == TrainState(2, 16, 2)
     assert numbers(trainer) == {2.0}
     assert told[0].startswith(f"warning: {folder / 'iter_0000004'} is damaged (")
     assert told[1] == f"going on from {folder / 'iter_0000002'}, iteration 2"
@@ -167,7 +167,7 @@ def test_a_full_disk_is_an_error_that_loses_nothing(saved, tmp_path):
     trainer = filled(Checkpoint(save=str(folder), load=str(folder), keep_last=1), 7)
     saver = Saver(trainer, folder)
     with no_room():
-        saver.save(Progress(6, 48, 6))
+        saver.save(TrainState(6, 48, 6))
         with pytest.raises(TrainingError, match=r"iter_0000006: not saved \(rank 0: .*, the latest whole .* is 4 — "):
             saver.wait()
     assert sorted(one.name for one in folder.iterdir()) == ["iter_0000002", "iter_0000004", LATEST]
@@ -187,14 +187,14 @@ def test_training_goes_on_while_it_is_written_and_changes_nothing_of_it(tmp_path
     trainer = Trainer(settings, ALONE)
     trainer.step(batch(0, settings), 8, 3e-3, 0.1)
     saver = Saver(trainer, tmp_path)
-    saver.save(Progress(1, 8, 1))
+    saver.save(TrainState(1, 8, 1))
     then = [trainer.step(batch(number, settings), 8, 3e-3, 0.1).loss for number in (1, 2)]
     saver.check()
     assert CheckpointFolder(tmp_path).saved() == []
     trained.set()
     saver.wait()
     other = Trainer(replace(settings, checkpoint=Checkpoint(load=str(tmp_path))), ALONE)
-    assert load(other)[0] == Progress(1, 8, 1)
+    assert load(other)[0] == TrainState(1, 8, 1)
     assert [other.step(batch(number, settings), 8, 3e-3, 0.1).loss for number in (1, 2)] == then
 
 
@@ -206,11 +206,11 @@ def test_only_what_is_ours_is_ever_removed(tmp_path):
     saver = Saver(trainer, tmp_path)
     for iteration in (2, 9, 3, 4):
         # 9 was saved by a run that was then taken up from 2.
-        saver.save(Progress(iteration, iteration, iteration))
+        saver.save(TrainState(iteration, iteration, iteration))
     saver.wait()
     names = sorted(one.name for one in tmp_path.iterdir())
     assert names == ["iter_0000001", "iter_0000003", "iter_0000004", "iter_0000005", "iter_0000009", LATEST]
-    saver.save(Progress(5, 5, 5))
+    saver.save(TrainState(5, 5, 5))
     with pytest.raises(TrainingError, match="iter_0000005 is there, and is not of this trainer"):
         saver.wait()
     assert (tmp_path / "iter_0000005" / "mp_rank_00").exists()
@@ -250,7 +250,7 @@ def test_a_save_that_is_ended_before_any_of_its_changes_loses_itself_at_most(tmp
         with monkeypatch.context() as patched:
             made = kill_before(patched, number)
             try:
-                saver.save(Progress(iteration, iteration, iteration))
+                saver.save(TrainState(iteration, iteration, iteration))
                 saver.wait()
                 ended = False
             except Killed:

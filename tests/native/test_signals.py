@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from ascend_adapt.native.signals import Interruption
+from ascend_adapt.native.signals import SignalHandler
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def handler():
 
 
 def test_it_is_noted_and_only_while_entered(handler):
-    with Interruption() as interruption:
+    with SignalHandler() as interruption:
         assert not interruption.asked_to_stop
         os.kill(os.getpid(), signal.SIGTERM)
         assert interruption.asked_to_stop
@@ -37,7 +37,7 @@ def test_one_that_another_thread_is_given_is_noted(handler):
     end = threading.Event()
     thread = threading.Thread(target=end.wait)
     thread.start()
-    with Interruption() as interruption:
+    with SignalHandler() as interruption:
         signal.pthread_kill(thread.ident, signal.SIGTERM)
         end.set()
         thread.join()
@@ -47,7 +47,7 @@ def test_one_that_another_thread_is_given_is_noted(handler):
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
 def test_one_request_to_save_is_answered_once(name):
-    with Interruption() as interruption:
+    with SignalHandler() as interruption:
         os.kill(os.getpid(), signal.Signals[name])
         assert (interruption.asked_to_save, interruption.asked_to_stop) == (True, False)
         interruption.forget_save_requests()
@@ -56,14 +56,14 @@ def test_one_request_to_save_is_answered_once(name):
 
 
 def test_the_end_may_be_asked_for_by_another_signal():
-    with Interruption(["SIGUSR2"]) as interruption:
+    with SignalHandler(["SIGUSR2"]) as interruption:
         os.kill(os.getpid(), signal.SIGUSR2)
         assert (interruption.asked_to_save, interruption.asked_to_stop) == (False, True)
 
 
 def test_what_is_started_meanwhile_does_its_work(handler):
     """As a compiler, which the launcher tells to end as it tells every process of the job."""
-    with Interruption(), subprocess.Popen(["sleep", "0.3"]) as compiler:
+    with SignalHandler(), subprocess.Popen(["sleep", "0.3"]) as compiler:
         compiler.terminate()
         assert compiler.wait() == 0
     with subprocess.Popen(["sleep", "60"]) as other:
@@ -75,7 +75,7 @@ def test_in_another_thread_it_does_nothing(handler):
     asked = []
 
     def run():
-        with Interruption() as interruption:
+        with SignalHandler() as interruption:
             asked.append(interruption.asked_to_stop)
 
     thread = threading.Thread(target=run)

@@ -11,7 +11,7 @@ from ascend_adapt.patches.judge.installation import SourceTree
 from ascend_adapt.runtime import code_bases
 from ascend_adapt.runtime.plugin_manager import PluginManager
 from ascend_adapt.testing import upstream_facts
-from ascend_adapt.testing.upstream_facts import Record
+from ascend_adapt.testing.upstream_facts import UpstreamRecord
 
 HERE = Path(__file__).parent
 # By folder, the host that a checkout there is.
@@ -37,6 +37,6 @@ def patches_of(one: CodeBase) -> list[Registered]:
     return [each for each in mine if each.patch.target.root in code_bases.KNOWN[host].roots]
 
 
-def record(one: CodeBase, checkout: Path) -> Record:
+def record(one: CodeBase, checkout: Path) -> UpstreamRecord:
     """Return what a checkout holds."""
     return upstream_facts.record(one.folder, patches_of(one), {one.commit: SourceTree(checkout)})

@@ -8,7 +8,7 @@ from pathlib import Path
 from upstream_releases import ROOT, UPSTREAMS, Upstream
 
 from ascend_adapt.testing import faults, release_matrix, upstream_facts
-from ascend_adapt.testing.release_matrix import Row
+from ascend_adapt.testing.release_matrix import ReleaseRow
 
 PAGE = ROOT / "docs" / "patches.md"
 BEGIN, END = "<!-- made by `make record-upstreams` -->\n", "<!-- end of what is made -->\n"
@@ -45,7 +45,7 @@ def table(upstream: Upstream) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _range(rows: Sequence[Row], releases: Sequence[str]) -> str:
+def _range(rows: Sequence[ReleaseRow], releases: Sequence[str]) -> str:
     """Return which of the releases ``rows`` are, as ranges with their counts."""
     runs: list[list[str]] = []
     wanted = {row.release for row in rows}
@@ -57,7 +57,7 @@ def _range(rows: Sequence[Row], releases: Sequence[str]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]} ({len(run)})" if len(run) > 1 else run[0] for run in runs) or "none"
 
 
-def _fault(patched: Sequence[Row], skipped: Sequence[Row]) -> str:
+def _fault(patched: Sequence[ReleaseRow], skipped: Sequence[ReleaseRow]) -> str:
     unjudged = [row for row in (*patched, *skipped) if row.fault == faults.NOT_JUDGED]
     if unjudged:
         return f"not judged: {unjudged[0].reason}"

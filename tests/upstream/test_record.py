@@ -11,7 +11,7 @@ from upstream_releases import UPSTREAMS, Upstream
 from ascend_adapt.patches.declare.spec import Registered
 from ascend_adapt.testing import faults, release_matrix, upstream_facts
 from ascend_adapt.testing.releases import ReleaseUnreachable
-from ascend_adapt.testing.upstream_facts import Facts, Record, RecordError
+from ascend_adapt.testing.upstream_facts import Facts, RecordError, UpstreamRecord
 
 # The oldest and the newest; of DeepSpeed also the last before the lost gradient was fixed.
 AGAIN = {
@@ -68,7 +68,7 @@ def test_the_documented_table_is_todays() -> None:
     assert text == release_table.page(text), "make record-upstreams"
 
 
-def of_deepspeed(name: str) -> tuple[Upstream, Registered, Record]:
+def of_deepspeed(name: str) -> tuple[Upstream, Registered, UpstreamRecord]:
     (upstream,) = [one for one in UPSTREAMS if one.distribution == "deepspeed"]
     (one,) = [one for one in upstream.patches() if one.name == name]
     return upstream, one, upstream_facts.load(upstream.record)

@@ -58,7 +58,7 @@ class Upstream:
         ours = [one for one in PluginManager().patches() if one.distribution == "ascend_adapt"]
         return [one for one in ours if release_matrix.concerns(one, self.distribution)]
 
-    def rows(self, record: upstream_facts.Record, release: str) -> list[release_matrix.Row]:
+    def rows(self, record: upstream_facts.UpstreamRecord, release: str) -> list[release_matrix.ReleaseRow]:
         """Return every patch judged on what the record holds of a release."""
         facts = [(one, record.of(one, release)) for one in self.patches()]
         return [release_matrix.judge(one, self.distribution, release, told) for one, told in facts]

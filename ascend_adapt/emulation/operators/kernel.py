@@ -21,7 +21,7 @@ Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class OperatorKernel:
     """The arithmetic of one operator on CPU tensors that share memory with the caller's npu tensors.
 
     ``function`` names its parameters as torch_npu's codegen yaml does, and takes what it needs of them by name, so one
@@ -54,20 +54,21 @@ def kernel(
 
     def mark(function: Function) -> Function:
         vars(function)["kernels"] = [
-            Kernel(operator, function, host, host_results, dispatch_key, takes, needs_a2) for operator in operators
+            OperatorKernel(operator, function, host, host_results, dispatch_key, takes, needs_a2)
+            for operator in operators
         ]
         return function
 
     return mark
 
 
-def kernels_of(module: object) -> Iterable[Kernel]:
+def kernels_of(module: object) -> Iterable[OperatorKernel]:
     """Yield the kernels that a module declares, in its order."""
     for value in vars(module).values():
         yield from getattr(value, "kernels", ())
 
 
-def boxed(entry: Kernel, schema: torch.FunctionSchema) -> Function:
+def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
     """Return what torch.library calls: it counts, binds by the installed schema, and moves between npu and host."""
     # It needs the emulated device, and what is declared here does not.
     from ascend_adapt.emulation import saturation
@@ -147,7 +148,7 @@ def _bound(
     return values
 
 
-def _device(name: str, entry: Kernel, values: dict[str, Any]) -> torch.device:
+def _device(name: str, entry: OperatorKernel, values: dict[str, Any]) -> torch.device:
     """Return the one device that all tensors of a call are on.
 
     Raises:

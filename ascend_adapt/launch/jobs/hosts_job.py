@@ -82,7 +82,7 @@ class HostsJob(Job):
 
         request = self.context.request
         return launcher.run(
-            launcher.Mission(
+            launcher.HostsAssignment(
                 plan=self.plan,
                 run_dir=self.run_dir,
                 device=self.context.device,

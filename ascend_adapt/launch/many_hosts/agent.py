@@ -25,13 +25,13 @@ from ascend_adapt.launch.one_host import signals
 from ascend_adapt.launch.one_host.guardian import Assignment, Part
 from ascend_adapt.launch.one_host.processes import Identity
 from ascend_adapt.launch.one_host.run_directory import RunDirectory
-from ascend_adapt.launch.one_host.runner import Run
+from ascend_adapt.launch.one_host.runner import GuardedRun
 from ascend_adapt.launch.one_host.signals import NOT_WAITED_FOR, Source
 from ascend_adapt.launch.one_host.termination import GRACE_S
 from ascend_adapt.launch.placement import environment
 from ascend_adapt.launch.placement.plan import Plan, RankCommand
 from ascend_adapt.launch.placement.ports import Ports, is_free
-from ascend_adapt.launch.transport.protocol import BEAT_S, LOST_S, Decoder, Kind, Sender, frame, json_frame
+from ascend_adapt.launch.transport.protocol import BEAT_S, LOST_S, FrameDecoder, FrameSender, Kind, frame, json_frame
 
 # What two hosts of a job must have alike.
 COMPARED = ("torch", "torch_npu", "deepspeed", "transformers", "megatron-core")
@@ -75,8 +75,8 @@ class Agent:
 
     def __init__(self, source: int, sink: int, ports: Ports) -> None:
         self._source, self._ports = source, ports
-        self._sender = Sender(sink, marked=True)
-        self._decoder = Decoder(marked=False)
+        self._sender = FrameSender(sink, marked=True)
+        self._decoder = FrameDecoder(marked=False)
         self._frames: list[tuple[Kind, bytes]] = []
         self._told: dict[int, int] = {}
         self._is_lost = False
@@ -129,7 +129,7 @@ class Agent:
         order: dict[str, Any] = json.loads(payload)
         return order
 
-    def _begin(self, order: Mapping[str, Any]) -> tuple[Run, list[tuple[Kind, int]], int]:
+    def _begin(self, order: Mapping[str, Any]) -> tuple[GuardedRun, list[tuple[Kind, int]], int]:
         """Start the guardian; return it, what the ranks print, and what it reports."""
         try:
             os.chdir(order["folder"])
@@ -155,7 +155,7 @@ class Agent:
         os.set_inheritable(report_end, False)
         part = Part(order["name"], order["attempt"], report_end)
         assignment = Assignment(plan, run_dir, 0, order["strict"], grace=order["grace"], part=part)
-        run = Run(assignment, {1: out_end, 2: err_end})
+        run = GuardedRun(assignment, {1: out_end, 2: err_end})
         for descriptor in (out_end, err_end, report_end):
             os.close(descriptor)
         return run, [(Kind.STDOUT, out), (Kind.STDERR, err)], report
@@ -180,7 +180,7 @@ class Agent:
         while data := os.read(pipe, _AT_ONCE):
             self._sender.send(frame(kind, data))
 
-    def _listen(self, run: Run) -> None:
+    def _listen(self, run: GuardedRun) -> None:
         """Pass on the launcher's signals, and the end of the connection as one."""
         patience: float | None = LOST_S
         while select.select([self._source], [], [], patience)[0]:

@@ -17,7 +17,7 @@ from ascend_adapt.launch.one_host.console import Console
 from ascend_adapt.launch.placement import hostfile
 from ascend_adapt.launch.placement.hostfile import Host
 from ascend_adapt.launch.transport import choice
-from ascend_adapt.launch.transport.connection import Link
+from ascend_adapt.launch.transport.connection import Connection
 from ascend_adapt.launch.transport.transport import Transport
 
 _LOOK_S = 0.2
@@ -64,7 +64,7 @@ def look(hosts: Sequence[Host], transport: Transport, mark: str, device: str) ->
         for link in links:
             selector.register(link.source, selectors.EVENT_READ, link)
 
-        def wait_for(is_there: Callable[[Link], bool]) -> None:
+        def wait_for(is_there: Callable[[Connection], bool]) -> None:
             deadline = time.monotonic() + _PATIENCE_S
             while time.monotonic() < deadline and not all(is_there(link) or link.lost for link in links):
                 for key, _ in selector.select(_LOOK_S):
@@ -95,7 +95,7 @@ def look(hosts: Sequence[Host], transport: Transport, mark: str, device: str) ->
 
 
 def _report(
-    host: Host, link: Link, first: Link | None, ahead_s: float | None, transport: Transport, device: str
+    host: Host, link: Connection, first: Connection | None, ahead_s: float | None, transport: Transport, device: str
 ) -> HostReport:
     if link.hello is None:
         return HostReport(link.name, {}, {}, None, None, None, (transport.why_not(link, _PATIENCE_S),))

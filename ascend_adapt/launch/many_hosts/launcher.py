@@ -24,7 +24,7 @@ from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory, write_
 from ascend_adapt.launch.one_host.signals import NOT_WAITED_FOR, Requests
 from ascend_adapt.launch.one_host.termination import GRACE_S
 from ascend_adapt.launch.placement.plan import Plan
-from ascend_adapt.launch.transport.connection import Link
+from ascend_adapt.launch.transport.connection import Connection
 from ascend_adapt.launch.transport.protocol import BEAT_S, LOST_S, Kind
 from ascend_adapt.launch.transport.transport import Transport
 from ascend_adapt.runtime import agreement
@@ -39,7 +39,7 @@ _DESCRIPTORS, _DESCRIPTORS_A_HOST = 256, 5
 
 
 @dataclass(frozen=True)
-class Mission:
+class HostsAssignment:
     """What all hosts are to do, and how they are reached.
 
     ``plan_for`` is given where the hosts decide on which kind of device the job runs: all of them must have the same.
@@ -58,17 +58,17 @@ class Mission:
     oversubscribe: bool = False
 
 
-class Fleet:
+class HostsLauncher:
     """The agents of one job."""
 
-    def __init__(self, mission: Mission) -> None:
+    def __init__(self, mission: HostsAssignment) -> None:
         self._mission, self._plan = mission, mission.plan
         self._parts = mission.plan.by_host()
         self._device = mission.device
         self._job = Job.here(Identity.own(), Identity.own())
         self._name = f"{self._job.boot[:8]}-{self._job.launcher.pid}-{self._job.launcher.start}"
         self._attempts = 0
-        self._links: list[Link] = []
+        self._links: list[Connection] = []
         self._stop: int | None = None
         self._requests = Requests()
         self._ending_since: float | None = None
@@ -197,7 +197,7 @@ class Fleet:
                 for number in os.read(key.fd, 64):
                     self._asked(number)
                 continue
-            link: Link = key.data
+            link: Connection = key.data
             for told in link.read(console):
                 self._keep_status(told)
             if link.is_closed:
@@ -327,7 +327,7 @@ class Fleet:
                     link.say(Kind.ALIVE)
 
 
-def compare(links: Sequence[Link], parts: Mapping[str, Plan], device: str) -> None:
+def compare(links: Sequence[Connection], parts: Mapping[str, Plan], device: str) -> None:
     """Compare what hosts said of themselves.
 
     Raises:
@@ -370,7 +370,7 @@ def described(job: Mapping[str, Any]) -> str:
     return f"pids {', '.join(map(str, job['pids']))}, run directory {job['run_dir']}"
 
 
-def run(mission: Mission) -> int:
+def run(mission: HostsAssignment) -> int:
     """Run a job on several hosts to its end and return its exit code."""
     sys.stdout.flush()
-    return Fleet(mission).run()
+    return HostsLauncher(mission).run()

@@ -34,7 +34,7 @@ class Unreached:
         )
 
 
-class Watch:
+class CoverageWatch:
     """Looks at the processes below this one, each until it is known whether it was reached."""
 
     def __init__(self, run_dir: RunDirectory, bootstrap: str, settled_s: float = _SETTLED_S) -> None:

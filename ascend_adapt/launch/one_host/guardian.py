@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.one_host import failures, processes, signals
 from ascend_adapt.launch.one_host.console import STDERR, STDOUT, say
-from ascend_adapt.launch.one_host.coverage import Watch
+from ascend_adapt.launch.one_host.coverage import CoverageWatch
 from ascend_adapt.launch.one_host.failures import Failure
 from ascend_adapt.launch.one_host.output import Output
 from ascend_adapt.launch.one_host.processes import Identity, code_name
 from ascend_adapt.launch.one_host.recipients import SETTLE_S, Recipients
 from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory
 from ascend_adapt.launch.one_host.signals import NOT_WAITED_FOR, Requests, Source
-from ascend_adapt.launch.one_host.termination import GRACE_S, Ending
+from ascend_adapt.launch.one_host.termination import GRACE_S, Termination
 from ascend_adapt.launch.placement.environment import BOOTSTRAP
 from ascend_adapt.launch.placement.plan import Plan, RankCommand
 
@@ -172,7 +172,7 @@ class Guardian:
 
     def _wait_for_end(self, running: dict[int, RankCommand]) -> Failure | None:
         """Return the first failure; None after the last success, or if the job is to stop."""
-        watch = Watch(self._assignment.run_dir, BOOTSTRAP) if self._assignment.watch_reach else None
+        watch = CoverageWatch(self._assignment.run_dir, BOOTSTRAP) if self._assignment.watch_reach else None
         while running and self._requests.stop is None:
             self._wait(SETTLE_S if self._passing else watch.interval if watch is not None else None)
             self._pass_on()
@@ -197,7 +197,7 @@ class Guardian:
         if stop in signals.END and self._assignment.part is None:
             say(ends_by(stop, grace))
         first = signal.SIGINT if stop == signal.SIGINT else signal.SIGTERM
-        ending = Ending(first, grace, needs=self._recipients.needs)
+        ending = Termination(first, grace, needs=self._recipients.needs)
         done = ending.look()
         if is_success and ending.left:
             say(f"ends what the job left running: {', '.join(str(one.pid) for one in ending.left)}")

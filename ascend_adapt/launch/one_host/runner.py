@@ -17,7 +17,7 @@ from ascend_adapt.launch.one_host.processes import Identity
 from ascend_adapt.launch.one_host.signals import Source
 
 
-class Run:
+class GuardedRun:
     """A guardian at work below this process, which passes signals on to it.
 
     If the guardian is killed, its ranks die with it and what they left becomes a child of this process, which ends it.
@@ -62,7 +62,7 @@ class Run:
 
 def run(assignment: Assignment) -> int:
     """Run a job on this machine to its end and return its exit code."""
-    return Run(assignment).wait()
+    return GuardedRun(assignment).wait()
 
 
 def _guard(guard: Guardian, mask: set[int]) -> None:

@@ -25,7 +25,7 @@ def steps(first: int, grace: float = GRACE_S) -> list[tuple[float, int]]:
     return [*asked, (grace, signal.SIGKILL)]
 
 
-class Ending:
+class Termination:
     """One teardown in progress; ``look()`` is called until it returns True.
 
     New descendants get the signal that is due as soon as they are seen, so a process that keeps forking gains nothing.
@@ -75,7 +75,7 @@ class Ending:
 
 def end_descendants(first: int = signal.SIGTERM) -> list[Identity]:
     """End all descendants and reap them; return those that nothing could end."""
-    ending = Ending(first)
+    ending = Termination(first)
     while not ending.look():
         time.sleep(_LOOK_EVERY_S)
         for _ in processes.reap():

@@ -26,7 +26,7 @@ _ON_PURPOSE = "if only this copy starts a job, give --nnodes 1"
 
 
 @dataclass(frozen=True)
-class Share:
+class ClusterNode:
     """One machine of ``nodes``; ``told_by`` says who said so, ``nproc`` how many ranks each has, if it was said."""
 
     nodes: int
@@ -37,7 +37,7 @@ class Share:
     nproc: int | None = None
 
 
-def of_this_machine(request: Request, environ: Mapping[str, str], own: Callable[[], set[str]]) -> Share | None:
+def of_this_machine(request: Request, environ: Mapping[str, str], own: Callable[[], set[str]]) -> ClusterNode | None:
     """Return this machine's share, or None if it is the only machine.
 
     ``own`` returns the names and addresses of this machine; it is called for ``--node-ips`` only.
@@ -51,7 +51,7 @@ def of_this_machine(request: Request, environ: Mapping[str, str], own: Callable[
         share = read(environ)
         if share is not None and share.nodes > 1:
             return _checked(
-                Share(
+                ClusterNode(
                     share.nodes,
                     share.node,
                     request.master_addr or share.master_addr,
@@ -134,7 +134,7 @@ def _step(environ: Mapping[str, str]) -> tuple[int, int] | None:
     return nodes, _number(environ.get("SLURM_STEP_NUM_TASKS", "")) or nodes
 
 
-def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set[str]]) -> Share:
+def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set[str]]) -> ClusterNode:
     ips = request.node_ips
     nodes = request.nodes if request.nodes is not None else len(ips) or 1
     if ips and len(ips) != nodes:
@@ -154,10 +154,10 @@ def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set
     if not addr and nodes > 1:
         raise LaunchError(f"--nnodes {nodes}: the address of machine 0 is not said — give --master-addr")
     port = request.master_port or _number(environ.get("MASTER_PORT", "")) or DEFAULT_PORT
-    return Share(nodes, node or 0, addr or "127.0.0.1", port, "the command line")
+    return ClusterNode(nodes, node or 0, addr or "127.0.0.1", port, "the command line")
 
 
-def _slurm(environ: Mapping[str, str]) -> Share | None:
+def _slurm(environ: Mapping[str, str]) -> ClusterNode | None:
     """Under srun, which starts one on each node; in a batch script itself nobody runs on the other nodes."""
     step, listed = _step(environ), environ.get("SLURM_STEP_NODELIST", "")
     if step is None or step[0] < 2 or not listed:
@@ -166,7 +166,7 @@ def _slurm(environ: Mapping[str, str]) -> Share | None:
     job = _number(environ.get("SLURM_JOB_ID", "")) or 0
     # Two jobs may share a node. Below what Linux gives away by itself, which begins at 32768.
     port = 16000 + job % 16000
-    return Share(nodes, _needed(environ, "SLURM_NODEID"), first_of_nodelist(listed), port, "Slurm")
+    return ClusterNode(nodes, _needed(environ, "SLURM_NODEID"), first_of_nodelist(listed), port, "Slurm")
 
 
 def first_of_nodelist(text: str) -> str:
@@ -177,16 +177,16 @@ def first_of_nodelist(text: str) -> str:
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0])
 
 
-def _modelarts(environ: Mapping[str, str]) -> Share | None:
+def _modelarts(environ: Mapping[str, str]) -> ClusterNode | None:
     nodes, hosts = _number(environ.get("MA_NUM_HOSTS", "")), environ.get("VC_WORKER_HOSTS", "")
     if not nodes or not hosts:
         return None
     nproc = _number(environ.get("MA_NUM_GPUS", "")) or None
     first = hosts.partition(",")[0].strip()
-    return Share(nodes, _needed(environ, "VC_TASK_INDEX"), first, DEFAULT_PORT, "ModelArts", nproc)
+    return ClusterNode(nodes, _needed(environ, "VC_TASK_INDEX"), first, DEFAULT_PORT, "ModelArts", nproc)
 
 
-def _volcano(environ: Mapping[str, str]) -> Share | None:
+def _volcano(environ: Mapping[str, str]) -> ClusterNode | None:
     """Its pytorch plugin's RANK and WORLD_SIZE count pods; without its env plugin's index they may be anybody's."""
     if "VC_TASK_INDEX" not in environ or "LOCAL_RANK" in environ or not environ.get("MASTER_ADDR"):
         return None
@@ -194,10 +194,10 @@ def _volcano(environ: Mapping[str, str]) -> Share | None:
     if not nodes:
         return None
     port = _number(environ.get("MASTER_PORT", "")) or DEFAULT_PORT
-    return Share(nodes, _needed(environ, "RANK"), environ["MASTER_ADDR"], port, "Volcano")
+    return ClusterNode(nodes, _needed(environ, "RANK"), environ["MASTER_ADDR"], port, "Volcano")
 
 
-def _torchrun(environ: Mapping[str, str]) -> Share | None:
+def _torchrun(environ: Mapping[str, str]) -> ClusterNode | None:
     nodes = _number(environ.get("PET_NNODES", ""))
     if not nodes or nodes < 2:
         return None
@@ -205,7 +205,9 @@ def _torchrun(environ: Mapping[str, str]) -> Share | None:
         raise LaunchError(f"PET_NNODES={nodes}: PET_MASTER_ADDR is not set — set it, or unset PET_NNODES")
     port = _number(environ.get("PET_MASTER_PORT", "")) or DEFAULT_PORT
     nproc = _number(environ.get("PET_NPROC_PER_NODE", "")) or None
-    return Share(nodes, _needed(environ, "PET_NODE_RANK"), environ["PET_MASTER_ADDR"], port, "torchrun's PET_*", nproc)
+    return ClusterNode(
+        nodes, _needed(environ, "PET_NODE_RANK"), environ["PET_MASTER_ADDR"], port, "torchrun's PET_*", nproc
+    )
 
 
 def _needed(environ: Mapping[str, str], name: str) -> int:
@@ -219,7 +221,7 @@ def _number(text: str) -> int | None:
     return int(text) if text.strip().isdecimal() else None
 
 
-def _checked(share: Share) -> Share:
+def _checked(share: ClusterNode) -> ClusterNode:
     if not 0 <= share.node < share.nodes:
         raise LaunchError(
             f"machine {share.node} of {share.nodes} ({share.told_by}): expected 0 to {share.nodes - 1} — correct it"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ascend_adapt.errors import LaunchError
-from ascend_adapt.launch.placement.cluster_environment import Share
+from ascend_adapt.launch.placement.cluster_environment import ClusterNode
 from ascend_adapt.launch.placement.hostfile import Host
 from ascend_adapt.launch.request import Request
 from ascend_adapt.probe import VISIBLE_DEVICES
@@ -85,7 +85,7 @@ def of_command(request: Request, *, device: str, env: Mapping[str, str]) -> Plan
     return Plan(None, None, None, (RankCommand("localhost", None, None, device, env, argv),))
 
 
-def local_host(request: Request, device: str, devices_found: int, share: Share | None = None) -> Host:
+def local_host(request: Request, device: str, devices_found: int, share: ClusterNode | None = None) -> Host:
     """Return this machine with one slot a rank.
 
     Raises:
@@ -112,7 +112,7 @@ def of_ranks(
     env: Mapping[str, str],
     environ: Mapping[str, str],
     free_port: int,
-    share: Share | None = None,
+    share: ClusterNode | None = None,
 ) -> Plan:
     """Return the plan of one rank a slot of every host, numbered in their order.
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from ascend_adapt.launch.one_host.console import STDERR, STDOUT, Console
 from ascend_adapt.launch.one_host.failures import Failure
-from ascend_adapt.launch.transport.protocol import Decoder, Kind, Sender, frame, json_frame
+from ascend_adapt.launch.transport.protocol import FrameDecoder, FrameSender, Kind, frame, json_frame
 
 _AT_ONCE = 1 << 16
 _END_S = 5.0
 
 
-class Link:
+class Connection:
     """One host: what it said, and what can be said to it.
 
     ``hello``, ``began`` and ``ended`` are what its agent told; ``lost`` is why nothing more can be heard of it.
@@ -34,7 +34,7 @@ class Link:
         self.ahead_ns = 0
         self.heard = time.monotonic()
         os.set_blocking(sink, False)
-        self._sink, self._sender, self._decoder = sink, Sender(sink), Decoder(marked=True)
+        self._sink, self._sender, self._decoder = sink, FrameSender(sink), FrameDecoder(marked=True)
         self._ordered_ns = 0
 
     @property

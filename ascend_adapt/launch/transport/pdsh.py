@@ -18,7 +18,7 @@ from typing import IO
 from ascend_adapt.launch.one_host import processes
 from ascend_adapt.launch.placement import network
 from ascend_adapt.launch.transport import ssh_command, tls_callback
-from ascend_adapt.launch.transport.connection import Link
+from ascend_adapt.launch.transport.connection import Connection
 from ascend_adapt.launch.transport.ssh import SshTransport
 from ascend_adapt.launch.transport.transport import Transport
 
@@ -52,7 +52,7 @@ class PdshTransport(Transport):
         self._names: tuple[str, ...] = ()
         self._told = threading.Condition()
 
-    def links(self, addresses: Sequence[str]) -> list[Link]:
+    def links(self, addresses: Sequence[str]) -> list[Connection]:
         """Start pdsh, and a local agent; the others connect as they come."""
         context, fingerprint = tls_callback.server_context()
         self._listener = listener = socket.create_server(("", 0), backlog=len(addresses) + 16)
@@ -64,7 +64,7 @@ class PdshTransport(Transport):
                 links += self._here.links([address])
                 continue
             ours, theirs = socket.socketpair()
-            link = Link(address, ours.fileno(), os.dup(ours.fileno()), None)
+            link = Connection(address, ours.fileno(), os.dup(ours.fileno()), None)
             ours.detach()
             links.append(link)
             others.append(address)
@@ -175,7 +175,7 @@ class PdshTransport(Transport):
         else:
             tls_callback.relay(tls, waiting)
 
-    def why_not(self, link: Link, waited_s: float) -> str:
+    def why_not(self, link: Connection, waited_s: float) -> str:
         """Return what pdsh said of a host."""
         if link.process is not None:
             return self._here.why_not(link, waited_s)

@@ -45,7 +45,7 @@ def json_frame(kind: Kind, data: Any) -> bytes:
     return frame(kind, json.dumps(data).encode("ascii"))
 
 
-class Decoder:
+class FrameDecoder:
     """Bytes as they come, to frames."""
 
     def __init__(self, marked: bool) -> None:
@@ -75,7 +75,7 @@ class Decoder:
             yield Kind(value), payload
 
 
-class Sender:
+class FrameSender:
     """Frames to a descriptor that may be slow, from several threads: each frame goes out whole."""
 
     def __init__(self, descriptor: int, marked: bool = False) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ascend_adapt.launch.placement import network
 from ascend_adapt.launch.transport import ssh_command
-from ascend_adapt.launch.transport.connection import Link
+from ascend_adapt.launch.transport.connection import Connection
 from ascend_adapt.launch.transport.transport import Transport
 
 _LAST_WORDS_S = 5.0
@@ -26,11 +26,11 @@ class SshTransport(Transport):
         super().__init__(port)
         self._said: dict[str, list[str]] = {}
 
-    def links(self, addresses: Sequence[str]) -> list[Link]:
+    def links(self, addresses: Sequence[str]) -> list[Connection]:
         """Start all of them; they connect at the same time."""
         return [self._start(address) for address in addresses]
 
-    def why_not(self, link: Link, waited_s: float) -> str:
+    def why_not(self, link: Connection, waited_s: float) -> str:
         """Return what ssh said of a host."""
         if link.process is not None and link.lost:
             # It has closed its output; what it says on the other one may come a little later.
@@ -41,7 +41,7 @@ class SshTransport(Transport):
     def close(self) -> None:
         """Do nothing: each ssh ends with its connection."""
 
-    def _start(self, address: str) -> Link:
+    def _start(self, address: str) -> Connection:
         command = ssh_command.program()
         if not network.is_here(address):
             command = [*ssh_command.OUTLIVES_SIGNALS, *ssh_command.command(address, self._port)]
@@ -54,7 +54,7 @@ class SshTransport(Transport):
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        link = Link(address, os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()), process)
+        link = Connection(address, os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()), process)
         process.stdin.close()
         process.stdout.close()
         said = self._said[address] = []

@@ -7,7 +7,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from ascend_adapt.launch.transport.connection import Link
+from ascend_adapt.launch.transport.connection import Connection
 
 
 class Transport(ABC):
@@ -30,18 +30,18 @@ class Transport(ABC):
         return ""
 
     @abstractmethod
-    def links(self, addresses: Sequence[str]) -> list[Link]:
+    def links(self, addresses: Sequence[str]) -> list[Connection]:
         """Return a connection to an agent on each host, in their order; the agents may not be there yet."""
 
     @abstractmethod
-    def why_not(self, link: Link, waited_s: float) -> str:
+    def why_not(self, link: Connection, waited_s: float) -> str:
         """Return why a host is not there, in one paragraph."""
 
     @abstractmethod
     def close(self) -> None:
         """End what is not ended by the connections themselves."""
 
-    def described(self, link: Link, said: Sequence[str], waited_s: float) -> str:
+    def described(self, link: Connection, said: Sequence[str], waited_s: float) -> str:
         """Return why a host is not there, given what was said of it."""
         why = " ".join(said[-3:]) or link.noise or link.lost or f"no word from it for {waited_s:.0f} s"
         hint = shlex.join(["ssh", *(["-p", str(self._port)] if self._port else []), link.address, "true"])

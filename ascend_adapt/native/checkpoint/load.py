@@ -15,7 +15,7 @@ from ascend_adapt.errors import TrainingError, ran_out
 from ascend_adapt.native.checkpoint.config_changes import changes_of_model, changes_of_order, scheduled_by
 from ascend_adapt.native.checkpoint.folder import LATEST, PROGRESS, SUMS, CheckpointFolder, damage, recorded_sums
 from ascend_adapt.native.checkpoint.reader import CheckpointReader
-from ascend_adapt.native.checkpoint.state import Progress, generators, model_state, optimizer_state, set_generators
+from ascend_adapt.native.checkpoint.state import TrainState, generators, model_state, optimizer_state, set_generators
 from ascend_adapt.native.config.yaml_file import to_dict
 from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.parallel.parameters import local
@@ -25,7 +25,7 @@ FRESH = "starting from random weights:"
 AXES = ("tensor", "pipeline", "data")
 
 
-def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tuple[Progress, list[str]]:
+def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tuple[TrainState, list[str]]:
     """Take up the run that the configuration names; return where it is, and in words what was done.
 
     ``token_files``, by ``token_files.identities``: those that are not what the run was trained on are named.
@@ -37,7 +37,7 @@ def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tupl
     """
     config = trainer.config.checkpoint
     if config.load is None:
-        return Progress(), [f"{FRESH} no checkpoint was named"]
+        return TrainState(), [f"{FRESH} no checkpoint was named"]
     folder, group = CheckpointFolder(Path(config.load)), HostGroup(trainer.mesh)
     candidates, doubts = group.on_first(lambda: _candidates(folder))
     if not candidates:
@@ -47,7 +47,7 @@ def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tupl
                 "--load out, or name the folder of a native run"
             )
         if not config.finetune and config.save is not None and folder.path.resolve() == Path(config.save).resolve():
-            return Progress(), [f"{FRESH} {folder.path} is empty, and the run will be saved there"]
+            return TrainState(), [f"{FRESH} {folder.path} is empty, and the run will be saved there"]
         raise TrainingError(
             f"{folder.path}: no {LATEST}, expected a checkpoint of the native trainer to load — correct --load, or "
             "leave it out to start from random weights"
@@ -133,7 +133,7 @@ def _recorded(source: Path) -> tuple[dict[str, str], str | None]:
 
 def _take_up(
     trainer: Trainer, source: Path, token_files: Mapping[str, str], group: HostGroup
-) -> tuple[Progress, list[str]]:
+) -> tuple[TrainState, list[str]]:
     config, mesh = trainer.config.checkpoint, trainer.mesh
     try:
         then = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
@@ -162,9 +162,12 @@ def _take_up(
     dcp.load(state, storage_reader=CheckpointReader(source), no_dist=not dist.is_initialized())
     _bring_to_host(state, trainer)
     if not resumes:
-        return Progress(), [f"weights of {source}, from iteration 0", *changes_of_model(then["config"], trainer.config)]
+        return TrainState(), [
+            f"weights of {source}, from iteration 0",
+            *changes_of_model(then["config"], trainer.config),
+        ]
     scheduled, more = scheduled_by(then, trainer.config)
-    progress = Progress(then["iteration"], then["consumed_samples"], scheduled)
+    progress = TrainState(then["iteration"], then["consumed_samples"], scheduled)
     told = [f"going on from {source}, iteration {progress.iteration}"]
     if takes_generators:
         set_generators(mesh, own)

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 from ascend_adapt.errors import TrainingError, one_line
 from ascend_adapt.native.checkpoint.folder import PROGRESS, SUMS, CheckpointFolder, checksum
-from ascend_adapt.native.checkpoint.state import Progress, generators, model_state, optimizer_state
+from ascend_adapt.native.checkpoint.state import TrainState, generators, model_state, optimizer_state
 from ascend_adapt.native.config.yaml_file import to_dict
 from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.step.trainer import Trainer
@@ -36,7 +36,7 @@ class Saver:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._running: Future[None] | None = None
 
-    def save(self, progress: Progress) -> Path:
+    def save(self, progress: TrainState) -> Path:
         """Begin a checkpoint, which does not change with what is trained then, and return where it will be.
 
         It waits for the one before. Where ``asynchronous`` is off it waits for this one too.
@@ -72,12 +72,12 @@ class Saver:
         """Wait for the thread, whatever comes of it."""
         self._thread.shutdown()
 
-    def _told(self, progress: Progress) -> str:
+    def _told(self, progress: TrainState) -> str:
         trainer = self.trainer
         told: dict[str, Any] = {**asdict(progress), "loss_scale": trainer.scaler.state_dict()}
         return json.dumps({**told, "token_files": self._token_files, "config": to_dict(trainer.config)}, indent=1)
 
-    def _write(self, state: dict[str, Any], progress: Progress, told: str) -> None:
+    def _write(self, state: dict[str, Any], progress: TrainState, told: str) -> None:
         iteration, group = progress.iteration, self._group
         keep_last = self.trainer.config.checkpoint.keep_last
         aside = self.folder.aside(iteration)

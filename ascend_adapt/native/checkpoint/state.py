@@ -19,7 +19,7 @@ from ascend_adapt.native.step.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainState:
     """Where a run is. ``scheduled`` counts the samples or iterations that advanced the learning rate's schedule."""
 
     iteration: int = 0

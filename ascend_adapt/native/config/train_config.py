@@ -88,7 +88,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class OptimizerConfig:
     """Adam (``decoupled`` decay is AdamW's) or SGD; ``decayed`` says which weights decay.
 
     ``matrices``: all but biases and one-dimensional weights (Megatron). ``not_bias_or_norm``: all but biases and the
@@ -305,7 +305,7 @@ class TrainConfig:
     model: Model
     parallel: Parallel
     batch: Batch
-    optimizer: Optimizer
+    optimizer: OptimizerConfig
     schedule: Schedule
     precision: Precision
     data: Data

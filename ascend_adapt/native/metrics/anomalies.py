@@ -17,7 +17,7 @@ LEAST = 0.1
 """A spike is at least this much of their mean above it."""
 
 
-class Watch:
+class AnomalyDetector:
     """The steps of a run; every rank must make it, and give it every step."""
 
     def __init__(self, mesh: Mesh) -> None:

@@ -12,14 +12,14 @@ VARIABLE = "ASCEND_ADAPT_PROGRESS_FD"
 """The number of the pipe's descriptor; unset where the launcher has no bar."""
 
 
-class Progress:
+class ProgressPipe:
     """One end of the pipe. A launcher that does not read, or is gone, is no reason to wait or to stop."""
 
     def __init__(self, iterations: int, descriptor: int | None) -> None:
         self._iterations, self._descriptor = iterations, descriptor
 
     @classmethod
-    def of(cls, environ: Mapping[str, str], iterations: int) -> Progress:
+    def of(cls, environ: Mapping[str, str], iterations: int) -> ProgressPipe:
         """Return the pipe that ``ascend-run`` opened for this rank, or one that leads nowhere."""
         told = environ.get(VARIABLE)
         return cls(iterations, None if told is None else int(told))

@@ -18,7 +18,7 @@ from ascend_adapt.native.config.flops import dialect_flops, model_flops, peak_fl
 from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.native.config.yaml_file import to_dict
 from ascend_adapt.native.metrics.log_formats import Interval, evaluation_lines, step_lines
-from ascend_adapt.native.metrics.progress_pipe import Progress
+from ascend_adapt.native.metrics.progress_pipe import ProgressPipe
 from ascend_adapt.native.metrics.step_metrics import StepMetrics
 
 
@@ -38,7 +38,7 @@ class RunLog:
         rank: int,
         device_name: str = "",
         output: TextIO | None = None,
-        progress: Progress | None = None,
+        progress: ProgressPipe | None = None,
     ):
         self._config = config
         self._output = output or sys.stdout

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Spread:
+class StragglerReport:
     """Seconds of a part of the step: of the quickest rank, in the middle, and of the slowest, with its number."""
 
     least: float
@@ -17,10 +17,10 @@ class Spread:
     slowest: int
 
     @staticmethod
-    def of(seconds: Sequence[float]) -> Spread:
+    def of(seconds: Sequence[float]) -> StragglerReport:
         """Return that of the ranks' seconds, in the order of the ranks."""
         most = max(seconds)
-        return Spread(min(seconds), statistics.median(seconds), most, seconds.index(most))
+        return StragglerReport(min(seconds), statistics.median(seconds), most, seconds.index(most))
 
 
 @dataclass(frozen=True)
@@ -44,5 +44,5 @@ class StepMetrics:
     seconds: float
     params_norm: float | None = None
     num_zeros: float | None = None
-    spreads: Mapping[str, Spread] = field(default_factory=dict)
+    spreads: Mapping[str, StragglerReport] = field(default_factory=dict)
     """Of the interval that ends with this step; empty of other steps, and of one rank."""

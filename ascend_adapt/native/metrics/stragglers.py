@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.metrics.step_metrics import Spread
+from ascend_adapt.native.metrics.step_metrics import StragglerReport
 from ascend_adapt.native.model.layers import MLP
 from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.parallel.mesh import Mesh
@@ -70,7 +70,7 @@ class StepTimes:
             self._moments.append((self._first, devices.moment(self._mesh.device)))
             self._is_due, self._first = False, None
 
-    def spread(self) -> dict[str, Spread]:
+    def spread(self) -> dict[str, StragglerReport]:
         """Return the spread over all ranks of what was timed since the last call, by the name of the part.
 
         The device must have done the steps.
@@ -85,9 +85,9 @@ class StepTimes:
         self._samples.clear()
         self._began.clear()
         self._moments.clear()
-        return {part: Spread.of([times[number] for times in told]) for number, part in enumerate(self._parts)}
+        return {part: StragglerReport.of([times[number] for times in told]) for number, part in enumerate(self._parts)}
 
-    def told(self, iteration: int, spreads: Mapping[str, Spread]) -> list[str]:
+    def told(self, iteration: int, spreads: Mapping[str, StragglerReport]) -> list[str]:
         """Return a line for each part in which a rank is slow, and was not said to be."""
         slow = {(part, one.slowest): one for part, one in spreads.items() if self._is_slow(part, one)}
         new, self._told = {key: one for key, one in slow.items() if key not in self._told}, set(slow)
@@ -97,7 +97,7 @@ class StepTimes:
             for (part, rank), one in new.items()
         ]
 
-    def _is_slow(self, part: str, one: Spread) -> bool:
+    def _is_slow(self, part: str, one: StragglerReport) -> bool:
         # Of two ranks the median is the mean of both.
         usual = one.median if self._group.size > 2 else one.least
         matters = max(LEAST_S[part], SHARE * self._step_s if part == "samples" else 0.0)

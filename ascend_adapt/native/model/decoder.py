@@ -12,10 +12,10 @@ from torch.utils.checkpoint import checkpoint
 from ascend_adapt import kernels
 from ascend_adapt.native.config.train_config import Init, Model, Parallel
 from ascend_adapt.native.model.dropout import dropout
-from ascend_adapt.native.model.layers import Block, Norm, Sight, rotary_tables
-from ascend_adapt.native.parallel.parameters import WORDS, Declared, Layout
+from ascend_adapt.native.model.layers import Norm, Sight, TransformerBlock, rotary_tables
+from ascend_adapt.native.parallel.parameters import WORDS, Declared, ParameterLayout
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel, VocabularyParallelEmbedding
-from ascend_adapt.native.parallel.zero import WorkingCopies
+from ascend_adapt.native.parallel.zero import ComputeWeights
 
 NOT_COUNTED = -100
 
@@ -26,7 +26,7 @@ class Positions(Declared):
     def __init__(self, model: Model, tp: TensorParallel) -> None:
         super().__init__()
         shape = (model.max_positions, model.hidden_size)
-        self.declare("weight", shape, Layout(model.embedding_init, partial=tp.sequence))
+        self.declare("weight", shape, ParameterLayout(model.embedding_init, partial=tp.sequence))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return [B, S, H] of int64 [B, S]."""
@@ -61,7 +61,7 @@ class Head(Declared):
         shape = (model.padded_vocab_size // tp.size, model.hidden_size)
         tied = model.tied_embeddings
         init: Init = model.embedding_init if tied else model.head_init
-        self.declare("weight", shape, Layout(init, cut=0, copy_of=WORDS if tied else None))
+        self.declare("weight", shape, ParameterLayout(init, cut=0, copy_of=WORDS if tied else None))
 
 
 class Decoder(nn.Module):
@@ -81,12 +81,12 @@ class Decoder(nn.Module):
         super().__init__()
         self.model, self.tp, self.first, self.last = model, tp, first, last
         self.recompute_run = recompute_layers if recompute == "full" else 0
-        self.copies: WorkingCopies | None = None
+        self.copies: ComputeWeights | None = None
         if first:
             self.embedding = Embedding(model, tp)
         selective = recompute == "selective"
         self.layers = nn.ModuleDict(
-            {str(number): Block(model, tp, recompute_attention=selective) for number in numbers}
+            {str(number): TransformerBlock(model, tp, recompute_attention=selective) for number in numbers}
         )
         if last:
             self.final_norm = Norm(model, tp)

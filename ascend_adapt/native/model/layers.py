@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from ascend_adapt import kernels
 from ascend_adapt.native.config.train_config import Model
 from ascend_adapt.native.model.dropout import dropout, own_numbers
-from ascend_adapt.native.parallel.parameters import Declared, Layout
+from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout
 from ascend_adapt.native.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, TensorParallel
 
 
@@ -33,8 +33,8 @@ class Norm(Declared):
         super().__init__()
         self.eps, self.rms, self.eps_on_root = model.norm_eps, model.norm == "rmsnorm", model.rms_eps_on_root
         width = (model.hidden_size,)
-        self.declare("weight", width, Layout(1.0, partial=tp.sequence))
-        self.declare("bias", None if self.rms else width, Layout(0.0, partial=tp.sequence))
+        self.declare("weight", width, ParameterLayout(1.0, partial=tp.sequence))
+        self.declare("bias", None if self.rms else width, ParameterLayout(0.0, partial=tp.sequence))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [..., H], normalised."""
@@ -121,7 +121,7 @@ class MLP(nn.Module):
         return kernels.gelu(up, approximate="tanh" if self.activation == "gelu_tanh" else "none")
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """A layer: attention and MLP around a residual stream, after another or side by side (parallel residual)."""
 
     def __init__(self, model: Model, tp: TensorParallel, *, recompute_attention: bool) -> None:

@@ -20,7 +20,7 @@ WORDS = "embedding.words.weight"
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParameterLayout:
     """How one parameter is filled, and what tensor-parallel ranks hold of it."""
 
     init: Init | float
@@ -38,11 +38,11 @@ class Declared(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layouts: dict[str, Layout] = {}
+        self.layouts: dict[str, ParameterLayout] = {}
         self.masters: dict[str, nn.Parameter] = {}
         """What is trained, where the module computes with copies of it."""
 
-    def declare(self, name: str, shape: tuple[int, ...] | None, layout: Layout) -> None:
+    def declare(self, name: str, shape: tuple[int, ...] | None, layout: ParameterLayout) -> None:
         """Add a parameter of this rank's shape; None: the module has none of that name."""
         if shape is not None:
             self.layouts[name] = layout
@@ -65,7 +65,7 @@ class Placed:
 
     name: str
     parameter: nn.Parameter
-    layout: Layout
+    layout: ParameterLayout
     shape: tuple[int, ...]
     """That of all data-parallel ranks' rows together."""
 

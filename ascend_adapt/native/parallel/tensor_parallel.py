@@ -20,7 +20,7 @@ from torch.nn import functional
 from ascend_adapt.native.config.train_config import Init
 from ascend_adapt.native.parallel import collectives
 from ascend_adapt.native.parallel.mesh import Mesh
-from ascend_adapt.native.parallel.parameters import Declared, Layout
+from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class ColumnParallelLinear(Declared):
 
     def __init__(self, tp: TensorParallel, inner: int, out: int, *, bias: bool, init: Init) -> None:
         super().__init__()
-        self.declare("weight", (out // tp.size, inner), Layout(init, cut=0))
-        self.declare("bias", (out // tp.size,) if bias else None, Layout(0.0, cut=0))
+        self.declare("weight", (out // tp.size, inner), ParameterLayout(init, cut=0))
+        self.declare("bias", (out // tp.size,) if bias else None, ParameterLayout(0.0, cut=0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return this rank's columns of the result."""
@@ -87,8 +87,8 @@ class RowParallelLinear(Declared):
     def __init__(self, tp: TensorParallel, inner: int, out: int, *, bias: bool, init: Init) -> None:
         super().__init__()
         self.tp = tp
-        self.declare("weight", (out, inner // tp.size), Layout(init, cut=1))
-        self.declare("bias", (out,) if bias else None, Layout(0.0, partial=tp.sequence))
+        self.declare("weight", (out, inner // tp.size), ParameterLayout(init, cut=1))
+        self.declare("bias", (out,) if bias else None, ParameterLayout(0.0, partial=tp.sequence))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the sum over ranks; the bias is added once."""
@@ -105,7 +105,7 @@ class VocabularyParallelEmbedding(Declared):
         super().__init__()
         self.tp = tp
         self.first = tp.rank * (rows // tp.size)
-        self.declare("weight", (rows // tp.size, hidden), Layout(init, cut=0))
+        self.declare("weight", (rows // tp.size, hidden), ParameterLayout(init, cut=0))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of these ids."""

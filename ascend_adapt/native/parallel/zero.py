@@ -22,7 +22,7 @@ from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import Declared, rows_of_shard
 
 
-class WorkingCopies:
+class ComputeWeights:
     """What the modules of ``model``, which have shapes only, compute with; masters are this rank's rows, on its device.
 
     ``dtype`` is that of the copies, ``sums`` that in which gradients of micro batches and of data-parallel ranks are
@@ -38,7 +38,7 @@ class WorkingCopies:
         names = [(module, name) for module in declared for name in module.layouts][::-1]
         self._buckets = [_Bucket(each, mesh, dtype, sums) for each in in_buckets(names, _numbers)]
         # Python's collector does not see what such a hook holds: a copy that its own hook holds is never freed.
-        has_come = functools.partial(WorkingCopies._has_come, weakref.proxy(self))
+        has_come = functools.partial(ComputeWeights._has_come, weakref.proxy(self))
         for number, bucket in enumerate(self._buckets):
             for copy in bucket.copies:
                 copy.register_post_accumulate_grad_hook(functools.partial(has_come, number))

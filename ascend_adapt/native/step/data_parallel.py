@@ -27,7 +27,7 @@ from ascend_adapt.native.config.buckets import in_buckets
 from ascend_adapt.native.config.train_config import Parallel, Precision
 from ascend_adapt.native.model.decoder import Decoder
 from ascend_adapt.native.parallel.mesh import Mesh
-from ascend_adapt.native.parallel.zero import WorkingCopies
+from ascend_adapt.native.parallel.zero import ComputeWeights
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -44,7 +44,7 @@ def place(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
     elif is_alone and precision.dtype == "fp32":
         decoder.to_empty(device=mesh.device)
     else:
-        decoder.copies = WorkingCopies(decoder, mesh, DTYPES[precision.dtype], DTYPES[precision.reduce])
+        decoder.copies = ComputeWeights(decoder, mesh, DTYPES[precision.dtype], DTYPES[precision.reduce])
 
 
 def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from ascend_adapt import kernels
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.config.train_config import Optimizer as Settings
+from ascend_adapt.native.config.train_config import OptimizerConfig as Settings
 from ascend_adapt.native.parallel.parameters import Placed
 
 

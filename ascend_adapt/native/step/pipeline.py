@@ -19,7 +19,7 @@ Batch = Mapping[str, torch.Tensor]
 """tokens and labels, int64 [M, S]; loss_mask [M, S], position_ids [M, S] and masked_out [M, S, S] where needed."""
 
 
-class Passes(Protocol):
+class PipelineSchedule(Protocol):
     """What runs the micro batches of a step."""
 
     def train(self, batch: Batch, micro_batches: int, scale: float) -> torch.Tensor:
@@ -33,7 +33,7 @@ class Passes(Protocol):
         """Return the same two sums, without gradients."""
 
 
-def passes(config: TrainConfig, mesh: Mesh, decoders: Sequence[Decoder]) -> Passes:
+def passes(config: TrainConfig, mesh: Mesh, decoders: Sequence[Decoder]) -> PipelineSchedule:
     """Return what runs the micro batches through this rank's decoders, which are in the order of their stages."""
     if config.parallel.pipeline == 1:
         return Accumulation(config, decoders[0])

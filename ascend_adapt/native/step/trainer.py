@@ -21,7 +21,7 @@ from ascend_adapt.native.step import gradients
 from ascend_adapt.native.step.data_parallel import place
 from ascend_adapt.native.step.loss_scale import Scaler
 from ascend_adapt.native.step.optimizer import Optimizer
-from ascend_adapt.native.step.pipeline import Batch, Passes, passes, stages_of
+from ascend_adapt.native.step.pipeline import Batch, PipelineSchedule, passes, stages_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Trainer:
 
     decoders: list[Decoder]
     parameters: list[Placed]
-    passes: Passes
+    passes: PipelineSchedule
 
     def __init__(self, config: TrainConfig, mesh: Mesh) -> None:
         self.config, self.mesh = config, mesh

@@ -13,7 +13,7 @@ from ascend_adapt.patches.apply.applied_patch import Added, AppliedPatch, Entry,
 from ascend_adapt.patches.apply.replacement import is_function_like
 from ascend_adapt.patches.apply.rewriting import rewritten_code
 from ascend_adapt.patches.apply.slot import Slot
-from ascend_adapt.patches.apply.third_party import OtherPatcher, Stranger
+from ascend_adapt.patches.apply.third_party import ThirdPartyChange, ThirdPartyPatcher
 from ascend_adapt.patches.declare.spec import NotNeeded, Patch
 from ascend_adapt.patches.declare.target import Place, locate, locate_present
 
@@ -24,7 +24,7 @@ class Applier:
     ``others`` are packages that change the same code, and may have been there first.
     """
 
-    def __init__(self, others: Sequence[OtherPatcher] = ()) -> None:
+    def __init__(self, others: Sequence[ThirdPartyPatcher] = ()) -> None:
         self._others = others
         self.slots: list[Slot] = []
         self.applied: list[AppliedPatch] = []
@@ -122,7 +122,7 @@ def _changed(patch: Patch, original: Any) -> Any:
     return original
 
 
-def _give_way(patch: Patch, stranger: Stranger) -> None:
+def _give_way(patch: Patch, stranger: ThirdPartyChange) -> None:
     """Refuse what would only take another patcher's place; a wrap lies on top of it.
 
     Raises:

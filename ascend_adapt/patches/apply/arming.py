@@ -15,8 +15,8 @@ from ascend_adapt.patches.apply.applier import Applier
 from ascend_adapt.patches.apply.claims import Claims
 from ascend_adapt.patches.apply.imports import ImportWatch
 from ascend_adapt.patches.apply.providing import Provided, ProvidingFinder
-from ascend_adapt.patches.apply.record import Record, as_reason
-from ascend_adapt.patches.apply.third_party import OtherPatcher
+from ascend_adapt.patches.apply.record import PatchRecord, as_reason
+from ascend_adapt.patches.apply.third_party import ThirdPartyPatcher
 from ascend_adapt.patches.declare.code_base import Host
 from ascend_adapt.patches.declare.spec import NotNeeded, Patch
 from ascend_adapt.patches.judge import gate
@@ -35,8 +35,8 @@ class Arming:
         device: str,
         hosts: Mapping[str, Host],
         watch: ImportWatch,
-        on_filled: Callable[[Record, str, str], None],
-        others: Sequence[OtherPatcher] = (),
+        on_filled: Callable[[PatchRecord, str, str], None],
+        others: Sequence[ThirdPartyPatcher] = (),
     ) -> None:
         self.device, self.hosts = device, hosts
         self.applier = Applier(others)
@@ -45,7 +45,7 @@ class Arming:
         self._is_complete, self._on_filled = watch.is_complete, on_filled
         self._installation = ThisProcess(watch.is_complete, watch.has_begun)
 
-    def claim(self, record: Record) -> None:
+    def claim(self, record: PatchRecord) -> None:
         """Take in a record.
 
         Raises:
@@ -53,11 +53,11 @@ class Arming:
         """
         self._claims.claim(record, self._is_admitted)
 
-    def forget(self, records: Collection[Record]) -> None:
+    def forget(self, records: Collection[PatchRecord]) -> None:
         """Let go of records that have been undone."""
         self._claims.forget(records)
 
-    def undo(self, records: Sequence[Record]) -> None:
+    def undo(self, records: Sequence[PatchRecord]) -> None:
         """Take back whatever of ``records`` is in force."""
         undo(records, self.applier, self._finder)
 
@@ -65,7 +65,7 @@ class Arming:
         """Return the hosts that a patch is limited to; none: it is for all."""
         return tuple(self.hosts[str(host)] for host in patch.hosts)
 
-    def bring_up_to_date(self, record: Record) -> bool:
+    def bring_up_to_date(self, record: PatchRecord) -> bool:
         """Bring one record up to date; return whether it was applied just now."""
         patch = record.patch
         verdict = self._judge(patch)
@@ -94,7 +94,7 @@ class Arming:
             return False
         return self._apply(record, module, verdict.reason)
 
-    def _apply(self, record: Record, module: ModuleType, reason: str) -> bool:
+    def _apply(self, record: PatchRecord, module: ModuleType, reason: str) -> bool:
         try:
             self._claims.refuse_second(record)
             application = self.applier.apply(record.patch, module)
@@ -113,7 +113,7 @@ class Arming:
             return True
         return False
 
-    def _provide(self, record: Record, reason: str) -> None:
+    def _provide(self, record: PatchRecord, reason: str) -> None:
         name = record.patch.target.module
         if self._finder.offers(record.registered):
             return
@@ -125,7 +125,7 @@ class Arming:
         self._finder.offer(name, Provided(record.registered, self.hosts_of(record.patch), fill))
         record.set("armed", reason)
 
-    def _fill(self, record: Record, reason: str, module: ModuleType) -> None:
+    def _fill(self, record: PatchRecord, reason: str, module: ModuleType) -> None:
         assert record.patch.function is not None  # provide() is a decorator
         try:
             record.patch.function(module)
@@ -135,14 +135,14 @@ class Arming:
             raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__) from error
         self._on_filled(record, "applied", reason)
 
-    def _is_admitted(self, record: Record) -> bool:
+    def _is_admitted(self, record: PatchRecord) -> bool:
         return record.state != "disabled" and bool(self._judge(record.patch).admits)
 
     def _judge(self, patch: Patch) -> gate.Verdict:
         return gate.judge(patch, self.device, self.hosts, self._installation)
 
 
-def undo(records: Sequence[Record], applier: Applier, finder: ProvidingFinder) -> None:
+def undo(records: Sequence[PatchRecord], applier: Applier, finder: ProvidingFinder) -> None:
     """Take back whatever of ``records`` is in force, and rebind the copies others took of it."""
     swaps: Swaps = {}
     homes: list[ModuleType] = []

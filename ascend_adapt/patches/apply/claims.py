@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from ascend_adapt.errors import PatchConflict
-from ascend_adapt.patches.apply.record import Record
+from ascend_adapt.patches.apply.record import PatchRecord
 from ascend_adapt.patches.judge.conflicts import conflict_text, exclusive_place
 
 
@@ -13,9 +13,9 @@ class Claims:
     """Who claims each exclusive place: all patches that would replace or rewrite it, or set the same key."""
 
     def __init__(self) -> None:
-        self._claims: dict[str, list[Record]] = {}
+        self._claims: dict[str, list[PatchRecord]] = {}
 
-    def claim(self, record: Record, is_admitted: Callable[[Record], bool]) -> None:
+    def claim(self, record: PatchRecord, is_admitted: Callable[[PatchRecord], bool]) -> None:
         """Take in a patch that has an exclusive place.
 
         Raises:
@@ -28,7 +28,7 @@ class Claims:
         if place := exclusive_place(record.patch):
             self._claims.setdefault(place, []).append(record)
 
-    def refuse_second(self, record: Record) -> None:
+    def refuse_second(self, record: PatchRecord) -> None:
         """Refuse what only now, with the versions known, excludes a patch that is applied.
 
         Raises:
@@ -38,14 +38,14 @@ class Claims:
             if any(application.is_current() for application in other.applications):
                 raise _conflict(other, record)
 
-    def forget(self, records: Collection[Record]) -> None:
+    def forget(self, records: Collection[PatchRecord]) -> None:
         """Let go of what ``records`` claim."""
         for claims in self._claims.values():
             claims[:] = [record for record in claims if record not in records]
 
-    def _others(self, record: Record) -> list[Record]:
+    def _others(self, record: PatchRecord) -> list[PatchRecord]:
         return [other for other in self._claims.get(exclusive_place(record.patch), ()) if other is not record]
 
 
-def _conflict(one: Record, other: Record) -> PatchConflict:
+def _conflict(one: PatchRecord, other: PatchRecord) -> PatchConflict:
     return PatchConflict(conflict_text(one.registered, other.registered))

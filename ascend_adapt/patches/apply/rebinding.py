@@ -10,10 +10,10 @@ from ascend_adapt.patches.apply import aliases
 from ascend_adapt.patches.apply.aliases import Swaps, chain
 from ascend_adapt.patches.apply.applied_patch import AppliedPatch
 from ascend_adapt.patches.apply.applier import Applier
-from ascend_adapt.patches.apply.record import Record
+from ascend_adapt.patches.apply.record import PatchRecord
 
 
-def follow(applier: Applier, changed: Sequence[Record], imported: ModuleType | None) -> None:
+def follow(applier: Applier, changed: Sequence[PatchRecord], imported: ModuleType | None) -> None:
     """Rebind the copies of what the ``changed`` records have just been applied to.
 
     ``imported`` is the module whose import has just ended and led to this; with None, what keeps an original out of
@@ -48,7 +48,7 @@ def _follow_in_borrower(application: AppliedPatch) -> None:
         aliases.rebind(application.swaps, own, [application.module])
 
 
-def _tell_out_of_reach(applier: Applier, changed: Iterable[Record], swaps: Swaps) -> None:
+def _tell_out_of_reach(applier: Applier, changed: Iterable[PatchRecord], swaps: Swaps) -> None:
     held = aliases.out_of_reach(swaps, applier.holders())
     for record in changed:
         holders = [text for key in record.applications[-1].swaps for text in held.get(key, ())]

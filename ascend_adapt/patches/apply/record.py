@@ -19,7 +19,7 @@ _ERRORS: dict[str, type[AdaptError]] = {"drifted": PatchDrift, "failed": PatchFa
 
 
 @dataclass(eq=False)
-class Record:
+class PatchRecord:
     """What has become of one patch so far; ``applications`` has one entry for each import of the target."""
 
     registered: Registered

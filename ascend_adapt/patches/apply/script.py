@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ascend_adapt.errors import AdaptError, PatchDrift
-from ascend_adapt.patches.apply.record import Record
+from ascend_adapt.patches.apply.record import PatchRecord
 from ascend_adapt.patches.declare import syntax
 from ascend_adapt.patches.declare.code_base import Host
 from ascend_adapt.patches.declare.spec import NotNeeded
 from ascend_adapt.patches.judge.preconditions import rewrite_definition
 
 
-def rewrite_script(record: Record, hosts: Sequence[Host], path: str, tree: ast.Module) -> None:
+def rewrite_script(record: PatchRecord, hosts: Sequence[Host], path: str, tree: ast.Module) -> None:
     """Apply a patch to the syntax tree of the script at ``path``, and note in its record what became of it."""
     patch = record.patch
     foreign = [f"is for {host}: {reason}" for host in hosts if (reason := host.owns(Path(path).resolve().parent))]

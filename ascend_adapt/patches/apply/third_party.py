@@ -11,7 +11,7 @@ _DEPTH = 8
 
 
 @dataclass(frozen=True)
-class OtherPatcher:
+class ThirdPartyPatcher:
     """A package that changes code of others at run time.
 
     ``modules`` are what the functions that it puts in place are defined in; ``leave_out`` tells a user what to leave
@@ -24,17 +24,17 @@ class OtherPatcher:
 
 
 @dataclass(frozen=True)
-class Stranger:
+class ThirdPartyChange:
     """A function of another patcher where upstream's own would be."""
 
-    patcher: OtherPatcher
+    patcher: ThirdPartyPatcher
     function: str
 
     def __str__(self) -> str:
         return f"{self.patcher.name}'s {self.function}"
 
 
-def find(value: Any, others: Sequence[OtherPatcher], root: str) -> Stranger | None:
+def find(value: Any, others: Sequence[ThirdPartyPatcher], root: str) -> ThirdPartyChange | None:
     """Return which of ``others`` has put ``value``, or what ``value`` wraps, in its place; None if nobody has.
 
     What a function of upstream's own top-level package ``root`` holds is upstream's.
@@ -43,7 +43,7 @@ def find(value: Any, others: Sequence[OtherPatcher], root: str) -> Stranger | No
         homes = _homes(function)
         for other in others:
             if any(f"{home}.".startswith(f"{module}.") for home in homes for module in other.modules):
-                return Stranger(other, describe(function))
+                return ThirdPartyChange(other, describe(function))
     return None
 
 

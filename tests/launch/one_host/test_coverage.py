@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ascend_adapt.launch.one_host.coverage import Watch, why_unreached
+from ascend_adapt.launch.one_host.coverage import CoverageWatch, why_unreached
 from ascend_adapt.launch.one_host.run_directory import RunDirectory
 
 REACHED = "/x:/our/bootstrap"
@@ -51,7 +51,7 @@ def test_a_rank_without_a_beacon_and_the_copies_it_forks(has_beacon, run_dir):
         pid = int(rank.stdout.readline())
         if has_beacon:
             (run_dir.beacons / str(pid)).touch()
-        watch = Watch(run_dir, "/our/bootstrap", settled_s=0)
+        watch = CoverageWatch(run_dir, "/our/bootstrap", settled_s=0)
         found = watch.look()
         again = watch.look()
         rank.stdin.close()
@@ -61,5 +61,5 @@ def test_a_rank_without_a_beacon_and_the_copies_it_forks(has_beacon, run_dir):
 
 def test_a_process_that_is_no_rank(run_dir):
     with subprocess.Popen([sys.executable, "-I", "-c", "import sys; sys.stdin.read()"], stdin=-1) as helper:
-        assert Watch(run_dir, "/our/bootstrap", settled_s=0).look() == []
+        assert CoverageWatch(run_dir, "/our/bootstrap", settled_s=0).look() == []
         helper.stdin.close()

@@ -10,7 +10,7 @@ from launch.terminals import read_all, screen, terminal
 
 from ascend_adapt.launch.one_host.console import STDERR, STDOUT, Console
 from ascend_adapt.launch.one_host.progress_bar import ProgressBar
-from ascend_adapt.native.metrics.progress_pipe import VARIABLE, Progress
+from ascend_adapt.native.metrics.progress_pipe import VARIABLE, ProgressPipe
 from ascend_adapt.native.metrics.step_metrics import StepMetrics
 
 COLUMNS = 100
@@ -96,7 +96,7 @@ def test_a_rank_waits_for_nobody():
     """Neither for a launcher that does not read, nor for one that is gone."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    progress = Progress.of({VARIABLE: str(writer)}, 10**6)
+    progress = ProgressPipe.of({VARIABLE: str(writer)}, 10**6)
     for iteration in range(1, 3000):  # more than a pipe holds
         progress.step(metrics(iteration))
     first, *_ = os.read(reader, 1 << 20).split(b"\n")
@@ -109,4 +109,4 @@ def test_a_rank_waits_for_nobody():
 
 
 def test_a_rank_without_a_bar_tells_nothing():
-    Progress.of({}, 10).step(metrics(1))
+    ProgressPipe.of({}, 10).step(metrics(1))

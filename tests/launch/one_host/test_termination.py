@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from ascend_adapt.launch.one_host import processes, termination
-from ascend_adapt.launch.one_host.termination import GRACE_S, Ending, steps
+from ascend_adapt.launch.one_host.termination import GRACE_S, Termination, steps
 
 
 class StandIn:
@@ -35,7 +35,7 @@ def test_who_heeds_the_first_signal_gets_no_other(first, job):
     clock, there = job
     asked = signal.SIGINT if first == signal.SIGINT else signal.SIGTERM
     there.append(one := StandIn(asked))
-    work = Ending(first, now=lambda: clock[0])
+    work = Termination(first, now=lambda: clock[0])
     assert (work.look(), work.look()) == (False, True)
     assert one.got == [asked]
 
@@ -43,7 +43,7 @@ def test_who_heeds_the_first_signal_gets_no_other(first, job):
 def test_each_step_is_taken_once_and_late_comers_get_the_one_that_is_due(job):
     clock, there = job
     there.append(old := StandIn(signal.SIGKILL))
-    work = Ending(signal.SIGINT, now=lambda: clock[0])
+    work = Termination(signal.SIGINT, now=lambda: clock[0])
     work.look()
     work.look()
     clock[0] = GRACE_S * 3 / 4
@@ -59,7 +59,7 @@ def test_each_step_is_taken_once_and_late_comers_get_the_one_that_is_due(job):
 def test_in_a_hurry_there_is_no_grace(job):
     clock, there = job
     there.append(one := StandIn(signal.SIGKILL))
-    work = Ending(signal.SIGTERM, now=lambda: clock[0])
+    work = Termination(signal.SIGTERM, now=lambda: clock[0])
     work.look()
     work.hurry()
     assert not work.look()
@@ -70,7 +70,7 @@ def test_in_a_hurry_there_is_no_grace(job):
 def test_what_outlives_sigkill_is_given_up_and_named(job):
     clock, there = job
     there.append(one := StandIn(None))
-    work = Ending(signal.SIGTERM, now=lambda: clock[0])
+    work = Termination(signal.SIGTERM, now=lambda: clock[0])
     work.look()
     clock[0] = GRACE_S + 1
     assert not work.look()

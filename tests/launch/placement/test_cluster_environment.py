@@ -11,7 +11,7 @@ import pytest
 
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.placement.cluster_environment import (
-    Share,
+    ClusterNode,
     first_of_nodelist,
     of_this_machine,
     overlooked,
@@ -41,37 +41,37 @@ SLURM = {
         (
             ["--nnodes", "2", "--node_rank", "1", "--master-addr", "a", "--master_port", "7"],
             {},
-            Share(2, 1, "a", 7, "the command line"),
+            ClusterNode(2, 1, "a", 7, "the command line"),
         ),
         (
             ["--nnodes", "2", "--node-rank", "0"],
             {"MASTER_ADDR": "m", "MASTER_PORT": "8"},
-            Share(2, 0, "m", 8, "the command line"),
+            ClusterNode(2, 0, "m", 8, "the command line"),
         ),
         (
             ["--num-nodes", "2", "--node-ips", "10.0.0.1,10.0.0.2"],
             {"own": ("10.0.0.2",)},
-            Share(2, 1, "10.0.0.1", 29500, "the command line"),
+            ClusterNode(2, 1, "10.0.0.1", 29500, "the command line"),
         ),
-        ([], SLURM, Share(4, 2, "rack1n03", 16000 + 4711, "Slurm")),
-        (["--master-port", "7"], SLURM, Share(4, 2, "rack1n03", 7, "Slurm")),
+        ([], SLURM, ClusterNode(4, 2, "rack1n03", 16000 + 4711, "Slurm")),
+        (["--master-port", "7"], SLURM, ClusterNode(4, 2, "rack1n03", 7, "Slurm")),
         ([], {**SLURM, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1"}, None),
         ([], {"SLURM_JOB_NUM_NODES": "4", "SLURM_NODEID": "0", "SLURM_PROCID": "0"}, None),  # a batch script itself
         (
             [],
             {"MA_NUM_HOSTS": "2", "MA_NUM_GPUS": "8", "VC_TASK_INDEX": "1", "VC_WORKER_HOSTS": "job-0.job,job-1.job"},
-            Share(2, 1, "job-0.job", 29500, "ModelArts", 8),
+            ClusterNode(2, 1, "job-0.job", 29500, "ModelArts", 8),
         ),
         (
             [],
             {"VC_TASK_INDEX": "0", "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "p-0", "MASTER_PORT": "23456"},
-            Share(2, 1, "p-0", 23456, "Volcano"),
+            ClusterNode(2, 1, "p-0", 23456, "Volcano"),
         ),
         ([], {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "p-0"}, None),  # anybody's, of a rank for example
         (
             [],
             {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "p-0", "PET_NPROC_PER_NODE": "4"},
-            Share(2, 1, "p-0", 29500, "torchrun's PET_*", 4),
+            ClusterNode(2, 1, "p-0", 29500, "torchrun's PET_*", 4),
         ),
     ],
 )

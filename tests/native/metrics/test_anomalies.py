@@ -7,14 +7,14 @@ import math
 import pytest
 import torch
 
-from ascend_adapt.native.metrics.anomalies import SEEN, Watch
+from ascend_adapt.native.metrics.anomalies import SEEN, AnomalyDetector
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step.trainer import Step
 
 
 @pytest.fixture
 def watch():
-    return Watch(meshes.single(torch.device("cpu")))
+    return AnomalyDetector(meshes.single(torch.device("cpu")))
 
 
 def step(loss=2.0, norm=1.0, skipped=False, spoiled=()):

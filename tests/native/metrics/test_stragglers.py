@@ -16,7 +16,7 @@ import yaml
 from native.small_models import GPT2, config
 
 from ascend_adapt.native.config.yaml_file import to_dict
-from ascend_adapt.native.metrics.step_metrics import Spread
+from ascend_adapt.native.metrics.step_metrics import StragglerReport
 from ascend_adapt.native.metrics.stragglers import StepTimes
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step.trainer import Trainer
@@ -25,7 +25,7 @@ HERE = Path(__file__).parents[1]
 
 
 def test_least_median_most_and_who():
-    assert Spread.of([3.0, 1.0, 5.0, 2.0]) == Spread(1.0, 2.5, 5.0, 2)
+    assert StragglerReport.of([3.0, 1.0, 5.0, 2.0]) == StragglerReport(1.0, 2.5, 5.0, 2)
 
 
 class Group:

@@ -10,7 +10,7 @@ from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.train_config import Init, Parallel
 from ascend_adapt.native.model.initialisation import fill, generator, part
 from ascend_adapt.native.parallel.mesh import Mesh, check_world, ranks_over_axes
-from ascend_adapt.native.parallel.parameters import Layout, Placed, rows_of_shard
+from ascend_adapt.native.parallel.parameters import ParameterLayout, Placed, rows_of_shard
 
 CPU = torch.device("cpu")
 
@@ -70,7 +70,7 @@ def test_the_parts_are_the_whole(cut):
         shape = list(whole.shape)
         if cut is not None:
             shape[cut] //= parallel.tensor
-        one = Placed("weight", torch.nn.Parameter(torch.empty(shape)), Layout(0.0, cut=cut), shape)
+        one = Placed("weight", torch.nn.Parameter(torch.empty(shape)), ParameterLayout(0.0, cut=cut), shape)
         held = {(mesh.tensor_rank, mesh.data_rank): part(whole, one, mesh) for mesh in meshes(parallel)}
         columns = [torch.cat([held[t, d] for d in range(parallel.data)]) for t in range(parallel.tensor)]
         if cut is None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ascend_adapt.native.parallel import mesh as meshes
-from ascend_adapt.native.parallel.parameters import Layout, Placed
+from ascend_adapt.native.parallel.parameters import ParameterLayout, Placed
 from ascend_adapt.native.step import gradients
 
 ALONE = meshes.single(torch.device("cpu"))
@@ -17,8 +17,8 @@ ALONE = meshes.single(torch.device("cpu"))
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_a_gradient_that_overflows_where_another_rank_counts_it_is_seen(value):
-    counted = Placed("embedding.weight", nn.Parameter(torch.ones(4)), Layout(0.0), (4,))
-    copy = Placed("head.weight", nn.Parameter(torch.ones(4)), Layout(0.0, copy_of="embedding.weight"), (4,))
+    counted = Placed("embedding.weight", nn.Parameter(torch.ones(4)), ParameterLayout(0.0), (4,))
+    copy = Placed("head.weight", nn.Parameter(torch.ones(4)), ParameterLayout(0.0, copy_of="embedding.weight"), (4,))
 
     def norm(*numbers):
         each = gradients.Norms([counted, copy], torch.tensor(numbers))

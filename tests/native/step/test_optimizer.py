@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from ascend_adapt.native.config.train_config import Optimizer as Settings
-from ascend_adapt.native.parallel.parameters import Layout, Placed
+from ascend_adapt.native.config.train_config import OptimizerConfig as Settings
+from ascend_adapt.native.parallel.parameters import ParameterLayout, Placed
 from ascend_adapt.native.step.optimizer import Optimizer, decays
 
 LR, DECAY = 1e-2, 0.1
@@ -27,7 +27,9 @@ class Pair:
 def pair():
     torch.manual_seed(0)
     shapes = {"layer.weight": (5, 3), "layer.bias": (5,), "norm.weight": (4,)}
-    ours = [Placed(name, nn.Parameter(torch.randn(shape)), Layout(0.0), shape) for name, shape in shapes.items()]
+    ours = [
+        Placed(name, nn.Parameter(torch.randn(shape)), ParameterLayout(0.0), shape) for name, shape in shapes.items()
+    ]
     return Pair(ours, [nn.Parameter(one.parameter.detach().clone()) for one in ours])
 
 
@@ -67,7 +69,9 @@ def test_what_decays(pair):
 
 def test_gradients_without_a_row_are_forgotten_too():
     whole = torch.ones(8)
-    ours = [Placed(name, nn.Parameter(torch.zeros(n)), Layout(0.0), (8,)) for name, n in (("some", 8), ("none", 0))]
+    ours = [
+        Placed(name, nn.Parameter(torch.zeros(n)), ParameterLayout(0.0), (8,)) for name, n in (("some", 8), ("none", 0))
+    ]
     optimizer = Optimizer(ours, Settings())
     for one in ours:
         one.parameter.grad = whole[: len(one.local)]

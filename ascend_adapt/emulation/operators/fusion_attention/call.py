@@ -9,7 +9,7 @@ import torch
 from ascend_adapt.emulation.operators.fusion_attention import limits
 from ascend_adapt.emulation.operators.fusion_attention.arguments import Arguments
 from ascend_adapt.emulation.operators.fusion_attention.arithmetic import LANES, Problem
-from ascend_adapt.emulation.operators.fusion_attention.layouts import Layout, Place, layout_of, packed_places
+from ascend_adapt.emulation.operators.fusion_attention.layouts import AxisPlace, TensorLayout, layout_of, packed_places
 from ascend_adapt.emulation.operators.fusion_attention.position_bias import FROM_SLOPES, PositionBias
 from ascend_adapt.emulation.operators.fusion_attention.sparse_modes import SparseMode
 from ascend_adapt.emulation.operators.limits import FLOATS, dtype, shape
@@ -20,7 +20,7 @@ MAX_HEADS = 256
 MAX_HEAD_SIZE = 768
 
 
-class Call:
+class FusionAttentionCall:
     """A call that keeps what does not depend on one sequence; ``problems`` checks the rest as it goes.
 
     Raises:
@@ -30,7 +30,7 @@ class Call:
     def __init__(self, arguments: Arguments, *, causal_needs_keys: bool = False):
         self.arguments = arguments
         given = arguments
-        self.layout: Layout = layout_of(given.input_layout, given.query, given.key, given.value)
+        self.layout: TensorLayout = layout_of(given.input_layout, given.query, given.key, given.value)
         self.heads = given.head_num
         self._require_sizes()
         self.places = self._places()
@@ -54,7 +54,7 @@ class Call:
         """Return the number of scores of all sequences: the bits of a dropout mask."""
         return sum(self.heads * self._length(rows, 0) * self._length(columns, 1) for rows, columns in self.places)
 
-    def problems(self, keep: torch.Tensor | None) -> Iterator[tuple[Place, Place, Problem]]:
+    def problems(self, keep: torch.Tensor | None) -> Iterator[tuple[AxisPlace, AxisPlace, Problem]]:
         """Yield each sequence that is not empty, with its places in query and key.
 
         ``keep`` is flat: the scores of all sequences, one after the other.
@@ -99,7 +99,7 @@ class Call:
             return torch.zeros(query.shape[0], self.heads, LANES)
         return torch.zeros(len(self.places), self.heads, self.layout.length(query), LANES)
 
-    def statistics(self, tensor: torch.Tensor, place: Place) -> torch.Tensor:
+    def statistics(self, tensor: torch.Tensor, place: AxisPlace) -> torch.Tensor:
         """Return the view [N, Sq, 8] of one sequence in softmax_max or softmax_sum.
 
         Packed tokens without softmax_layout="TND" lie as [N, Sq, 8] blocks, one a document, in a tensor of shape
@@ -112,7 +112,7 @@ class Call:
         block = tensor.view(-1, LANES)[place.start * self.heads : place.end * self.heads]
         return block.view(self.heads, place.end - place.start, LANES)
 
-    def _length(self, place: Place, which: int) -> int:
+    def _length(self, place: AxisPlace, which: int) -> int:
         if self.layout.packed:
             return place.end - place.start
         return self.layout.length((self.arguments.query, self.arguments.key)[which])
@@ -146,11 +146,11 @@ class Call:
         found = ", ".join(f"{name} is {str(found).removeprefix('torch.')}" for name, found in dtypes.items())
         limits.DTYPES.require(len(set(dtypes.values())) == 1 and given.query.dtype in FLOATS, found)
 
-    def _places(self) -> list[tuple[Place, Place]]:
+    def _places(self) -> list[tuple[AxisPlace, AxisPlace]]:
         given = self.arguments
         if not self.layout.packed:
             batch = self.layout.sizes(given.query, self.heads)[0]
-            return [(Place(index), Place(index)) for index in range(batch)]
+            return [(AxisPlace(index), AxisPlace(index)) for index in range(batch)]
         rows, columns = packed_places(given.actual_seq_qlen), packed_places(given.actual_seq_kvlen)
         found = (
             f"actual_seq_qlen is {_ends(given.actual_seq_qlen)}, actual_seq_kvlen is {_ends(given.actual_seq_kvlen)}"

@@ -14,7 +14,7 @@ from ascend_adapt.emulation.operators.dropout_mask import draw, keep_mask, unpac
 from ascend_adapt.emulation.operators.fusion_attention import limits
 from ascend_adapt.emulation.operators.fusion_attention.arguments import TAKEN, Arguments
 from ascend_adapt.emulation.operators.fusion_attention.arithmetic import backward, forward
-from ascend_adapt.emulation.operators.fusion_attention.call import Call
+from ascend_adapt.emulation.operators.fusion_attention.call import FusionAttentionCall
 from ascend_adapt.emulation.operators.kernel import kernel
 from ascend_adapt.emulation.operators.precision import wide
 
@@ -27,19 +27,19 @@ _RESULTS_V2 = ("query", "key", "value", "pse", "query_rope", "key_rope", "sink")
 @kernel("npu_fusion_attention", takes=TAKEN, needs_a2=True)
 def fusion_attention(**given: Any) -> tuple[Any, ...]:
     """Return dropout(softmax(scale * (QK^T + pse), masked)) V, row maxima and sums, nothing, seed, offset, numels."""
-    return _forward(Call(Arguments.of(given)), given)
+    return _forward(FusionAttentionCall(Arguments.of(given)), given)
 
 
 @kernel("npu_fusion_attention_v2", takes=TAKEN, needs_a2=True)
 def fusion_attention_v2(**given: Any) -> tuple[Any, ...]:
     """Return what v1 returns; pse_type 0 adds pse after the scaling, 1 before it as v1 does."""
-    return _forward(Call(Arguments.of(given), causal_needs_keys=True), given)
+    return _forward(FusionAttentionCall(Arguments.of(given), causal_needs_keys=True), given)
 
 
 @kernel("npu_fusion_attention_v3", takes=TAKEN, host=_HOST, host_results=(4, 5), needs_a2=True)
 def fusion_attention_v3(**given: Any) -> tuple[Any, ...]:
     """Return what v1 returns up to seed and offset, which are tensors here."""
-    *tensors, seed, offset, _ = _forward(Call(Arguments.of(given)), given)
+    *tensors, seed, offset, _ = _forward(FusionAttentionCall(Arguments.of(given)), given)
     return (*tensors, torch.tensor([seed]), torch.tensor([offset]))
 
 
@@ -52,7 +52,7 @@ def fusion_attention_grad(**given: Any) -> tuple[torch.Tensor | None, ...]:
 @kernel("npu_fusion_attention_grad_v2", takes=TAKEN, needs_a2=True)
 def fusion_attention_grad_v2(**given: Any) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients of query, key, value, pse, query_rope, key_rope and sink."""
-    gradients = _backward(Call(Arguments.of(given), causal_needs_keys=True), given)
+    gradients = _backward(FusionAttentionCall(Arguments.of(given), causal_needs_keys=True), given)
     return tuple(gradients[name] for name in _RESULTS_V2)
 
 
@@ -63,11 +63,11 @@ def fusion_attention_grad_v3(**given: Any) -> tuple[torch.Tensor | None, ...]:
 
 
 def _grad(given: dict[str, Any]) -> tuple[torch.Tensor | None, ...]:
-    gradients = _backward(Call(Arguments.of(given)), given)
+    gradients = _backward(FusionAttentionCall(Arguments.of(given)), given)
     return tuple(gradients[name] for name in _RESULTS)
 
 
-def _forward(call: Call, given: dict[str, Any]) -> tuple[Any, ...]:
+def _forward(call: FusionAttentionCall, given: dict[str, Any]) -> tuple[Any, ...]:
     arguments, count = call.arguments, call.score_count
     seed, offset = given.get("seed") or 0, given.get("offset") or 0
     keep = None
@@ -90,7 +90,7 @@ def _forward(call: Call, given: dict[str, Any]) -> tuple[Any, ...]:
     return result, largest, total, arguments.query.detach().new_empty(0), seed, offset, count
 
 
-def _backward(call: Call, given: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+def _backward(call: FusionAttentionCall, given: dict[str, Any]) -> dict[str, torch.Tensor | None]:
     """Return the gradient of each differentiable argument that is given, by name."""
     arguments, layout = call.arguments, call.layout
     keep = None

@@ -14,7 +14,7 @@ _RANKS = {"BSH": 3, "SBH": 3, "BSND": 4, "BNSD": 4, "TND": 3}
 
 
 @dataclass(frozen=True)
-class Place:
+class AxisPlace:
     """One sequence of a batch, or one document of packed tokens."""
 
     index: int
@@ -24,7 +24,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """An input layout in capitals, as torch_npu accepts it in any case."""
 
     name: str
@@ -47,7 +47,7 @@ class Layout:
         """Return the length S, or the number of tokens T."""
         return int(tensor.shape[self.name.index("T" if self.packed else "S")])
 
-    def sequence(self, tensor: torch.Tensor, place: Place, heads: int) -> torch.Tensor:
+    def sequence(self, tensor: torch.Tensor, place: AxisPlace, heads: int) -> torch.Tensor:
         """Return one sequence as a view [N, S, D] of a tensor in this layout; writing to it writes to the tensor."""
         if self.packed:
             return tensor[place.start : place.end].transpose(0, 1)
@@ -63,23 +63,23 @@ class Layout:
         return query.new_zeros((*query.shape[:-1], last))
 
 
-def layout_of(name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Layout:
+def layout_of(name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> TensorLayout:
     """Return the layout by its name.
 
     Raises:
         LimitNotKept: there is none of this name, or a tensor has another number of dimensions.
     """
-    layout = Layout(name.upper())
+    layout = TensorLayout(name.upper())
     rank = _RANKS.get(layout.name)
     found = f"input_layout is {name!r}, query is {shape(query)}, key is {shape(key)}, value is {shape(value)}"
     limits.LAYOUT.require(rank is not None and query.dim() == key.dim() == value.dim() == rank, found)
     return layout
 
 
-def packed_places(ends: Sequence[int] | torch.Tensor | None) -> list[Place]:
+def packed_places(ends: Sequence[int] | torch.Tensor | None) -> list[AxisPlace]:
     """Return the documents of cumulative ends ``[2, 4, 9]``; trailing zeros stand for sequences left out."""
     values = [int(end) for end in ends] if ends is not None else []
     while values and values[-1] == 0 and any(values):
         values.pop()
     starts = [0, *values][: len(values)]
-    return [Place(index, start, end) for index, (start, end) in enumerate(zip(starts, values, strict=True))]
+    return [AxisPlace(index, start, end) for index, (start, end) in enumerate(zip(starts, values, strict=True))]

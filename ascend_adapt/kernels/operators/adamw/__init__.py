@@ -17,11 +17,11 @@ from ascend_adapt.kernels.arguments import (
     told,
 )
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, Call
+from ascend_adapt.kernels.operation import Backend, KernelCall
 
 
 @dataclass(eq=False)
-class AdamwCall(Call):
+class AdamwCall(KernelCall):
     """The arguments of adamw, checked; parameters without a gradient are left out."""
 
     params: tuple[Any, ...]

@@ -9,11 +9,11 @@ from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import masks, small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_number, check_together
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, Call
+from ascend_adapt.kernels.operation import Backend, KernelCall
 
 
 @dataclass(eq=False)
-class AttentionCall(Call):
+class AttentionCall(KernelCall):
     """The arguments of attention; a window makes ``causal`` True, and no scale is 1 / sqrt(D)."""
 
     q: Any

@@ -9,13 +9,13 @@ from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors, tracing
 from ascend_adapt.kernels.arguments import check_float, check_number, check_shape, check_together, is_tensor, told
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, Call
+from ascend_adapt.kernels.operation import Backend, KernelCall
 
 REDUCTIONS = ("mean", "sum", "none")
 
 
 @dataclass(eq=False)
-class CrossEntropyCall(Call):
+class CrossEntropyCall(KernelCall):
     """The arguments of cross_entropy, checked, logits [T, V] and labels [T]; computes the loss of each token, [T]."""
 
     logits: Any

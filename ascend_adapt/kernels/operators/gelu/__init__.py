@@ -9,13 +9,13 @@ from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_together
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, Call
+from ascend_adapt.kernels.operation import Backend, KernelCall
 
 APPROXIMATIONS = ("none", "tanh")
 
 
 @dataclass(eq=False)
-class GeluCall(Call):
+class GeluCall(KernelCall):
     """The arguments of gelu."""
 
     x: Any

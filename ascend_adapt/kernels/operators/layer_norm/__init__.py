@@ -9,11 +9,11 @@ from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_number, check_together
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, Call
+from ascend_adapt.kernels.operation import Backend, KernelCall
 
 
 @dataclass(eq=False)
-class LayerNormCall(Call):
+class LayerNormCall(KernelCall):
     """The arguments of layer_norm."""
 
     x: Any

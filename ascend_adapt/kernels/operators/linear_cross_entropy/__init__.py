@@ -9,12 +9,12 @@ from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_together
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, Call
+from ascend_adapt.kernels.operation import Backend, KernelCall
 from ascend_adapt.kernels.operators.cross_entropy import check_labels
 
 
 @dataclass(eq=False)
-class LinearCrossEntropyCall(Call):
+class LinearCrossEntropyCall(KernelCall):
     """The arguments of linear_cross_entropy, checked, hidden [T, H] and labels [T]; computes the reduced loss."""
 
     hidden: Any

@@ -8,7 +8,7 @@ from typing import Any
 from ascend_adapt.kernels import masks, small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_number
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, Call
+from ascend_adapt.kernels.operation import Backend, KernelCall
 
 EXACT, FINITE, FINITE_ZEROED = "exact", "finite", "finite zeroed"
 """What masked-out scores become: minus infinity, zeros where nothing is seen; -10000, a uniform row where nothing is
@@ -17,7 +17,7 @@ FILL = -10000.0
 
 
 @dataclass(eq=False)
-class MaskedSoftmaxCall(Call):
+class MaskedSoftmaxCall(KernelCall):
     """The arguments of masked_softmax."""
 
     x: Any

@@ -8,11 +8,11 @@ from typing import Any
 from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_number, check_together
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, Call
+from ascend_adapt.kernels.operation import Backend, KernelCall
 
 
 @dataclass(eq=False)
-class RmsNormCall(Call):
+class RmsNormCall(KernelCall):
     """The arguments of rms_norm."""
 
     x: Any

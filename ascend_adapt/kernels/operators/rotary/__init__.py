@@ -9,11 +9,11 @@ from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, Call
+from ascend_adapt.kernels.operation import Backend, KernelCall
 
 
 @dataclass(eq=False)
-class RotaryCall(Call):
+class RotaryCall(KernelCall):
     """The arguments of rotary."""
 
     x: Any
