@@ -12,8 +12,7 @@ from types import ModuleType
 import pytest
 
 import ascend_adapt
-from ascend_adapt import findings
-from ascend_adapt.diagnosis import status_report
+from ascend_adapt.diagnosis import findings, status_report
 from ascend_adapt.runtime.plugin_manager import PluginManager
 
 ROOT = Path(__file__).parents[1]

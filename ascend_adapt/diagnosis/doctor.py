@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import findings, probe
-from ascend_adapt.diagnosis import status_report
+from ascend_adapt import probe
+from ascend_adapt.diagnosis import findings, status_report
 from ascend_adapt.diagnosis.findings import Finding, Machine, Ran, cuda, npu
 from ascend_adapt.errors import SettingsError
 from ascend_adapt.runtime import settings

@@ -105,6 +105,7 @@ def test_a_release_is_downloaded_once_and_unpacked(unpacking, index, tmp_path):
         (archive(), None, "is not a tar archive"),
         (archive("some_toy-1.0/x", "another/x"), None, "holds not one folder"),
     ],
+    ids=("sum", "text", "outside", "link", "cut", "damaged", "empty", "two folders"),
 )
 def test_what_is_not_as_promised_is_refused_and_leaves_nothing(unpacking, content, sha256, text, index, tmp_path):
     index("some_toy-1.0.tar.gz", content, sha256)

@@ -13,8 +13,8 @@ from ascend_adapt.native.config.train_config import TrainConfig
 _PARTS = {
     name: getattr(parts, name)
     for name in (
-        *("Batch", "Checkpoint", "Data", "Init", "Logging", "LossScale", "Model", "Optimizer", "Parallel", "Precision"),
-        *("Profile", "Schedule"),
+        *("Batch", "Checkpoint", "Data", "Init", "Logging", "LossScale", "Model", "OptimizerConfig", "Parallel"),
+        *("Precision", "Profile", "Schedule"),
     )
 }
 

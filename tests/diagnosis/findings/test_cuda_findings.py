@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ascend_adapt import findings
+from ascend_adapt.diagnosis import findings
 from ascend_adapt.diagnosis.findings import Ran, cuda
 
 OPEN_MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build\nGCC version: 12\n"

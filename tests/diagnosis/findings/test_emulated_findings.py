@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ascend_adapt import findings
+from ascend_adapt.diagnosis import findings
 
 
 @pytest.fixture

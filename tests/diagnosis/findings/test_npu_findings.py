@@ -9,9 +9,9 @@ from dataclasses import replace
 import ascend_host
 import pytest
 
-from ascend_adapt import findings, probe
+from ascend_adapt import probe
 from ascend_adapt.cli import main
-from ascend_adapt.diagnosis import doctor
+from ascend_adapt.diagnosis import doctor, findings
 from ascend_adapt.diagnosis.findings import Ran, npu
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ascend_adapt import findings
+from ascend_adapt.diagnosis import findings
 
 
 def test_a_machine_with_which_nothing_is_wrong(machine):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ascend_adapt import findings
+from ascend_adapt.diagnosis import findings
 from ascend_adapt.diagnosis.findings import versions
 from ascend_adapt.patches.judge import gate
 from ascend_adapt.patches.judge.installation import Version
