@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"ascend-run: {error}", file=sys.stderr)
         return 2 if isinstance(error, (SettingsError, UsageError)) else 1
     except KeyboardInterrupt:
-        # Before the runner handles signals: nothing has been started.
+        # Ctrl-C before the runner installs its signal handlers: nothing has been started.
         return 130
 
 

@@ -1,4 +1,4 @@
-"""How many ranks a CPU may be asked for without a question: each is a Python process of its own."""
+"""Limit on the number of ranks per CPU core: each rank is a Python process."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ RANKS_A_CORE, ALWAYS_ALLOWED = 4, 8
 
 
 def check(ranks: int, device: str) -> None:
-    """Check that the cores of this machine which this process may use are enough.
+    """Check that this host has enough cores for ``ranks``; only cores in this process's affinity mask count.
 
     Raises:
-        LaunchError: more than 4 ranks a core, and more than 8.
+        LaunchError: more than 8 ranks, and more than 4 ranks per core.
     """
     cores = len(os.sched_getaffinity(0))
     most = max(ALWAYS_ALLOWED, RANKS_A_CORE * cores)
     if device.startswith(("cpu", "npu-emulated")) and ranks > most:
         raise LaunchError(
-            f"{ranks} ranks on a CPU of {cores} cores: expected at most {most} ({RANKS_A_CORE} a core, "
-            f"{ALWAYS_ALLOWED} on any machine) — lower --nproc, or give --oversubscribe"
+            f"{ranks} ranks on {cores} CPU cores: expected at most {most} ({RANKS_A_CORE} per core, "
+            f"{ALWAYS_ALLOWED} on any host) — lower --nproc, or pass --oversubscribe"
         )

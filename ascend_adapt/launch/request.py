@@ -1,4 +1,4 @@
-"""The command line of `ascend-run` as data: what is asked for, before anything is planned."""
+"""The command line of `ascend-run`, parsed into plain data."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ USAGE = """\
 ascend-run [options] script.py [script arguments ...]
        ascend-run [options] -m package.module [arguments ...]
        ascend-run [options] COMMAND [arguments ...]
-       ascend-run [options] --native neox|megatron|oneflow [that dialect's own arguments ...]"""
+       ascend-run [options] --native neox|megatron|oneflow [arguments of that dialect ...]"""
 
 EXIT_SIGNALS = ("SIGUSR1", "SIGUSR2")
 COMPILE_MODES = ("keep", "binary", "jit")
 NUMERICS = ("upstream", "exact")
-# What is said to the launcher outside of a container only; true for those that take a value.
+# Options for the launcher outside the container only; true for those that take a value.
 _OUTSIDE = {
     **dict.fromkeys(("--container", "--image", "--src", "--py", "--wheel", "--cmd", "--export", "--log-dir"), True),
     "--dry-run": False,
@@ -34,10 +34,10 @@ _OUTSIDE = {
 
 @dataclass(frozen=True)
 class Request:
-    """One job as asked for; None is left to the plan.
+    """One requested job; the planner fills in what is None.
 
-    ``form`` says what ``target`` is: a Python script, a module, or a command that is started once, unchanged. With
-    ``native`` the arguments are a dialect's, and the target is this package's own trainer.
+    ``form`` is the kind of ``target``: a Python script, a module, or a command that is started once, unchanged. With
+    ``native`` the arguments are those of a dialect, and the target is the native trainer.
     """
 
     target: str
@@ -89,7 +89,7 @@ class Request:
 
 
 def parse(argv: Sequence[str]) -> Request:
-    """Return what the command line asks for; everything after the script is kept as typed.
+    """Parse a command line; everything after the script is kept as typed.
 
     Raises:
         SystemExit: usage error (2), --help or --version (0).
@@ -98,14 +98,14 @@ def parse(argv: Sequence[str]) -> Request:
     options, command = _split(parser, list(argv))
     known = parser.parse_args(options)
     if known.line is not None and known.container is None:
-        parser.error("--cmd: is for a container — give --container IMAGE too")
+        parser.error("--cmd: needs a container — add --container IMAGE")
     if known.line is not None and not command:
         command = ["bash"]
     inner = (*_inside(options), *command)
     if known.native:
         if known.module or known.once or known.fallback:
-            parser.error("--native: takes neither -m nor --once nor --fallback — leave them out")
-        # The one option of ours that may stand among a dialect's arguments.
+            parser.error("--native: cannot be combined with -m, --once or --fallback — leave them out")
+        # The only option of ours that is accepted among a dialect's arguments.
         words = [word for word in command if word != "--dry-run"]
         inner = (*_inside(options), *words)
         known.dry_run, known.module, command = known.dry_run or words != command, True, [NATIVE, *words]
@@ -114,7 +114,7 @@ def parse(argv: Sequence[str]) -> Request:
     target, arguments = command[0], tuple(command[1:])
     form = "module" if known.module else "script" if target.endswith(".py") else "command"
     if known.once and form != "script":
-        parser.error(f"--once {target}: is for a script.py — leave it out, a command is started once anyway")
+        parser.error(f"--once {target}: expected a script.py — leave it out, a command is started once anyway")
     return Request(
         target=target,
         arguments=arguments,
@@ -166,7 +166,7 @@ def parse(argv: Sequence[str]) -> Request:
 
 
 def without_effect_on_a_command(request: Request) -> list[str]:
-    """Return the options that speak of ranks, which a command starts by itself or not at all."""
+    """Return the options given that have no effect on a command, because it starts its own ranks."""
     stated = {
         "--nproc": None if request.device == "npu-emulated" else request.nproc,  # there it is the number of devices
         "--master-addr": request.master_addr,
@@ -190,7 +190,7 @@ class _Parser(argparse.ArgumentParser):
     def _next_step(self, message: str) -> str:
         if message.startswith("unrecognized arguments: "):
             wrong = message.split()[2].partition("=")[0]
-            # Of an option that switches off, such as DeepSpeed's --no_local_rank, the like may be its opposite.
+            # For a negated option, such as DeepSpeed's --no_local_rank, the closest match may be its opposite.
             alike = [name for name in self._option_string_actions if _negates(name) == _negates(wrong)]
             if close := difflib.get_close_matches(wrong, alike, 1, 0.7):
                 return f"did you mean {close[0]}?"
@@ -204,77 +204,83 @@ def _negates(option: str) -> bool:
 def _parser() -> argparse.ArgumentParser:
     from ascend_adapt import __version__
 
-    parser = _Parser(prog="ascend-run", usage=USAGE, allow_abbrev=False, description="Start a training job, adapted.")
+    parser = _Parser(prog="ascend-run", usage=USAGE, allow_abbrev=False, description=_DESCRIPTION)
     add = parser.add_argument
-    add("-m", dest="module", action="store_true", help="the script is a module, as in python -m")
+    add("-m", dest="module", action="store_true", help="run a module as the script, as python -m does")
     names = ("--nproc", "--nproc-per-node", "--num-gpus", "--num-gpus-per-node")
     add(*names, dest="nproc", type=_at_least_one, metavar="N", help=_NPROC)
-    add("--native", metavar="DIALECT", help="train with this package's own trainer, from a dialect's own arguments")
-    add("--fallback", choices=("native",), help="where the script's imports are missing, train natively instead")
-    add("--once", action="store_true", help="start the script once, without ranks: it is a launcher itself")
+    add("--native", metavar="DIALECT", help="train with the native trainer, using the arguments of this dialect")
+    add("--fallback", choices=("native",), help="use the native trainer if packages that the script imports are missing")
+    add("--once", action="store_true", help="start the script once, not once per rank: for scripts that start ranks")
     add(
         "--device",
         type=_device,
         default="auto",
-        help="what the ranks run on (default: what is found)",
+        help="device that the ranks run on; SOC is for npu-emulated (default: auto, detect it)",
         metavar="|".join(DEVICES) + "[:SOC]",
     )
     add("--master-addr", metavar="HOST", help="address of rank 0 (default: 127.0.0.1)")
     add("--master-port", type=_port, metavar="PORT", help="port of rank 0 (default: a free one)")
-    add("-H", "--hostfile", metavar="FILE", help="DeepSpeed's hostfile: other machines, reached by ssh or pdsh")
+    add("-H", "--hostfile", metavar="FILE", help="hosts of the job, in DeepSpeed's format; reached by ssh or pdsh")
     add("-i", "--include", metavar="HOST:SLOT,..@HOST", help="use only these hosts and slots of the hostfile")
-    add("-e", "--exclude", metavar="HOST:SLOT,..@HOST", help="use all but these")
-    add("--launcher", default="auto", metavar="auto|local|ssh|pdsh", help="how other hosts are reached (default: ssh)")
-    add("--ssh-port", type=_port, metavar="PORT", help="port of the other machines' ssh servers")
-    add("--export", action="append", default=[], metavar="NAME", help="forward this variable to the other machines")
+    add("-e", "--exclude", metavar="HOST:SLOT,..@HOST", help="use all hosts and slots of the hostfile but these")
+    add("--launcher", default="auto", metavar="auto|local|ssh|pdsh", help="transport to other hosts (default: ssh)")
+    add("--ssh-port", type=_port, metavar="PORT", help="port of the ssh servers on the other hosts")
+    add("--export", action="append", default=[], metavar="NAME", help="forward this environment variable to all hosts")
     add("--nnodes", "--num-nodes", dest="nnodes", type=_at_least_one, metavar="N", help=_NNODES)
-    add("--node-rank", type=_at_least_zero, metavar="N", help="which of them this machine is, from 0 on")
-    add("--node-ips", type=_words, default=(), metavar="IP,IP", help="their addresses, this machine's among them")
-    add("--disable", action="append", default=[], metavar="NAME", help="leave out a plugin or patch")
+    add("--node-rank", type=_at_least_zero, metavar="N", help="rank of this host among them, from 0")
+    add("--node-ips", type=_words, default=(), metavar="IP,IP", help="addresses of all hosts, including this one")
+    add("--disable", action="append", default=[], metavar="NAME", help="do not load this plugin or apply this patch")
     add(
-        "--allow-drift", action="append", default=[], metavar="NAME", help="go on although this patch drifted or failed"
+        "--allow-drift", action="append", default=[], metavar="NAME", help="continue if this patch has drifted or failed"
     )
-    add("--strict", action="store_true", help="stop on every patch that drifted, failed or was lost")
-    add("--numerics", choices=NUMERICS, help="masks of Megatron's softmax extensions: upstream's own fill, or exact")
-    add("--deterministic", action="store_true", help="kernels that repeat bit for bit; none is chosen by measuring")
+    add("--strict", action="store_true", help="stop if any patch has drifted, failed or been lost")
+    add(
+        "--numerics",
+        choices=NUMERICS,
+        help="masking in Megatron's softmax kernels: upstream's fill value, or exact",
+    )
+    add("--deterministic", action="store_true", help="use only deterministic kernels, and no autotuning")
     add(
         "--npu-compile-mode",
         choices=COMPILE_MODES,
         default="keep",
-        help="torch_npu's operators",
+        help="torch_npu's operators: prebuilt binaries, or compiled for each shape (default: keep the script's choice)",
     )
-    add("--no-adapt", action="store_true", help="start the job without any patch")
+    add("--no-adapt", action="store_true", help="start the job without patches")
     add("--pass-local-rank", action="store_true", help="add --local_rank=N to the script's arguments")
     add("--oversubscribe", action="store_true", help=_OVERSUBSCRIBE)
     add("--exit-signal", action="append", default=[], choices=EXIT_SIGNALS, help=_EXIT_SIGNAL)
     add("--max-restarts", type=_at_least_zero, default=0, metavar="N", help="restart all ranks up to N times")
     add("--grace", type=_seconds, metavar="SECONDS", help=_GRACE)
-    add("--compile", action="store_true", help="with --native: torch.compile makes code of the model's blocks")
-    add("--profile", metavar="N[-M]", help="with --native: keep a trace of these iterations, in the run directory")
-    add("--profile-ranks", default="0", metavar="R,R-R", help="with it: of these ranks (default: 0)")
-    add("--log-dir", metavar="DIR", help="the run directory (default: runs/<script>-<time>-<pid>)")
-    add("--no-progress", action="store_true", help="no progress bar below the lines of a native run on a terminal")
+    add("--compile", action="store_true", help="with --native: compile the transformer layers with torch.compile")
+    add("--profile", metavar="N[-M]", help="with --native: write a profiler trace of these iterations")
+    add("--profile-ranks", default="0", metavar="R,R-R", help="with --profile: ranks to profile (default: 0)")
+    add("--log-dir", metavar="DIR", help="run directory (default: runs/<script>-<time>-<pid>)")
+    add("--no-progress", action="store_true", help="with --native: no progress bar on a terminal")
     add("--container", "--image", metavar="IMAGE", help="run the job in a container (docker or podman)")
-    add("--src", dest="source", metavar="DIR", help="with it: a source folder for the container's PYTHONPATH")
-    add("--py", dest="python", metavar="PYTHON", help="with it: the container's interpreter (default: python3)")
-    add("--wheel", metavar="FILE", help="with it: a wheel to install there first")
-    add("--cmd", dest="line", metavar="LINE", help="with it: a shell line to run instead of a script")
-    add("--dry-run", action="store_true", help="check everything, print the plan and start nothing")
+    add("--src", dest="source", metavar="DIR", help="with --container: add this folder to PYTHONPATH inside")
+    add("--py", dest="python", metavar="PYTHON", help="with --container: interpreter inside (default: python3)")
+    add("--wheel", metavar="FILE", help="with --container: install this wheel inside first")
+    add("--cmd", dest="line", metavar="LINE", help="with --container: run this shell command instead of a script")
+    add("--dry-run", action="store_true", help="check everything and print the plan, but start nothing")
     add("--json", action="store_true", help="with --dry-run: print the plan as JSON, also on a terminal")
-    add("--debug", action="store_true", help="show tracebacks of ascend-run's own errors")
+    add("--debug", action="store_true", help="show tracebacks of errors in ascend_adapt")
     add("--version", action="version", version=f"ascend_adapt {__version__}")
     return parser
 
 
-_NNODES = "machines of the job, where the same command is started on each; no ssh"
-_GRACE = "from SIGTERM to SIGKILL, where the job is asked to end (default: 10; 600 of a native run that saves)"
-_OVERSUBSCRIBE = f"allow more than {RANKS_A_CORE} ranks a core ({ALWAYS_ALLOWED} on any machine) on a CPU"
-_EXIT_SIGNAL = "with --native: end after the checkpoint that is saved at this signal (default: continue)"
-_NPROC = "ranks on this machine (default: the devices found, 1 on a CPU)"
+_DESCRIPTION = "Start a training job with the patches for Ascend NPUs applied. The first word that is not an option ends \
+the options; everything after it is passed on unchanged."
+_NNODES = "number of hosts; without --hostfile, start the same command on each host"
+_GRACE = "grace period from SIGTERM to SIGKILL (default: 10; 600 for a native run that saves checkpoints)"
+_OVERSUBSCRIBE = f"allow more than {RANKS_A_CORE} ranks per CPU core ({ALWAYS_ALLOWED} are always allowed)"
+_EXIT_SIGNAL = "with --native: save a checkpoint and exit at this signal (default: save and continue)"
+_NPROC = "ranks per host (default: number of devices; 1 on a CPU)"
 
 
 def _split(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str], list[str]]:
-    """Split ``argv`` before the script; argparse's own REMAINDER would swallow a ``--`` of the script's."""
+    """Split ``argv`` into options and command; argparse's REMAINDER would drop a ``--`` meant for the script."""
     takes_value = {
         name: action.nargs is None for action in parser._actions for name in action.option_strings
     }  # nargs is 0 for flags
@@ -298,7 +304,7 @@ def _split(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str],
 
 
 def _inside(options: Sequence[str]) -> list[str]:
-    """Return the options that are for the ascend-run inside of a container."""
+    """Return the options for the ascend-run inside the container."""
     left: list[str] = []
     rest = iter(options)
     for word in rest:
@@ -350,7 +356,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return number
 
 

@@ -1,1 +1,1 @@
-"""The kinds of job that a command line can ask for: checked completely, then pure data."""
+"""The kinds of job that a command line can request: checked completely, then plain data."""

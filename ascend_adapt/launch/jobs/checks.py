@@ -1,4 +1,4 @@
-"""What a command line must keep before anything is planned; all of its problems are reported at once."""
+"""Checks of a command line before a job is planned; all problems are reported at once."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Problems:
             self._found.append(error)
 
     def raise_all(self) -> None:
-        """Raise everything that was found.
+        """Raise all problems as one error.
 
         Raises:
-            UsageError: there are problems, one of them in the command line itself.
-            LaunchError: there are problems, none of them in the command line.
+            UsageError: at least one problem is in the command line itself.
+            LaunchError: there are problems, but none in the command line.
         """
         texts = list(dict.fromkeys(map(str, self._found)))
         if not texts:
@@ -49,7 +49,7 @@ class Problems:
 
 
 def check(request: Request, environ: Mapping[str, str]) -> None:
-    """Check what needs neither devices nor hosts.
+    """Check everything that depends neither on devices nor on hosts.
 
     Raises:
         UsageError: the target or an option cannot be used.
@@ -63,15 +63,15 @@ def check(request: Request, environ: Mapping[str, str]) -> None:
 
 
 def check_bootstrap() -> None:
-    """Check that nobody else can change what every Python process of the job runs.
+    """Check that other users cannot change the code that every Python process of the job runs.
 
     Raises:
-        LaunchError: the folder is writable by everybody.
+        LaunchError: the folder is world-writable.
     """
     if os.stat(environment.BOOTSTRAP).st_mode & stat.S_IWOTH:
         raise LaunchError(
-            f"{environment.BOOTSTRAP}: is writable by everybody, and every Python of the job runs what is in it — "
-            "chmod o-w it"
+            f"{environment.BOOTSTRAP}: is world-writable, and every Python process of the job runs its code — "
+            "run chmod o-w on it"
         )
 
 
@@ -83,7 +83,7 @@ def check_compile_mode(request: Request, device: str, adapts: bool) -> None:
     """
     if request.npu_compile_mode != "keep" and not (adapts and device == "npu"):
         why = f"this job runs on {device}" if adapts else "this job runs without patches"
-        raise UsageError(f"--npu-compile-mode {request.npu_compile_mode}: is for an NPU, {why} — leave it out")
+        raise UsageError(f"--npu-compile-mode {request.npu_compile_mode}: needs an NPU, but {why} — leave it out")
 
 
 def check_target(request: Request) -> None:
@@ -95,7 +95,7 @@ def check_target(request: Request) -> None:
     if request.form == "command":
         if shutil.which(request.target) is None:
             raise UsageError(
-                f"command {request.target!r}: is no program on PATH — give a script.py, -m and a module, or a command"
+                f"command {request.target!r}: not found on PATH — give a script.py, -m and a module, or a command"
             )
     elif request.form == "module":
         _check_module(request.target)
@@ -106,13 +106,13 @@ def check_target(request: Request) -> None:
 def _check_native_options(request: Request) -> None:
     if not request.native and (request.compile or request.profile is not None or request.exit_signals):
         raise UsageError(
-            "--compile, --profile, --exit-signal: need --native — leave them out, or see what the script itself offers"
+            "--compile, --profile, --exit-signal: need --native — leave them out, or use the script's own options"
         )
 
 
 def _check_script(path: Path) -> None:
     if path.exists() and not path.is_file():
-        # A pipe would be opened, and waited for.
+        # Opening a named pipe would block.
         raise UsageError(f"script {str(path)!r}: is not a file — give the path of a readable Python file")
     try:
         path.open("rb").close()
@@ -121,9 +121,9 @@ def _check_script(path: Path) -> None:
 
 
 def _check_module(name: str) -> None:
-    # python -m puts the current folder first; the console script has its own there.
+    # python -m searches the current folder first; a console script has its own folder there instead.
     root = name.partition(".")[0]
-    # A package that is installed to be edited is on no path: a finder of its own has it.
+    # An editable install may be on no path and have an import finder instead.
     if PathFinder.find_spec(root, [os.getcwd(), *sys.path]) is None and find_spec(root) is None:
         raise UsageError(
             f"module {name!r}: no {root!r} in {os.getcwd()} or on sys.path — give a module that can be imported"

@@ -15,16 +15,16 @@ from ascend_adapt.launch.request import without_effect_on_a_command
 
 @dataclass
 class CommandJob(Job):
-    """One process that is no rank."""
+    """One process that is not a rank."""
 
     context: Context
 
     @classmethod
     def of(cls, context: Context) -> CommandJob:
-        """Return the job of a request.
+        """Return the job for a request.
 
         Raises:
-            LaunchError: it cannot be started as asked for.
+            LaunchError: it cannot be started as requested.
         """
         request = context.request
         context.check(context.device, 1)
@@ -42,7 +42,7 @@ class CommandJob(Job):
         return cls(plan, run_dir, context, ports=ports, notes=context.notes)
 
     def run(self) -> int:
-        """Start it, and end whatever it leaves running."""
+        """Start the command, wait for it, and end the processes that it leaves running."""
         from ascend_adapt.launch.one_host import runner
         from ascend_adapt.launch.one_host.guardian import Assignment
 

@@ -1,7 +1,7 @@
-"""The same job inside a container: the command line of docker or podman, with no more of the machine than it needs.
+"""A job inside a container: the docker or podman command line, which exposes no more of the host than the job needs.
 
 Source of the device nodes and driver paths: the Ascend documentation on containers, read through design notes; not
-tried on an NPU.
+tested on an NPU.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _NPU_DRIVER = ("/usr/local/Ascend/driver", "/usr/local/dcmi", "/usr/local/bin/np
 
 @dataclass
 class ContainerJob(Job):
-    """The engine's client, started once; the container has its own `ascend-run`, which does the rest."""
+    """The container engine's client, started once; the `ascend-run` inside the container starts the ranks."""
 
     grace: float = GRACE_S
 
     @classmethod
     def of(cls, request: Request, environ: Mapping[str, str]) -> ContainerJob:
-        """Return the job of a request.
+        """Return the job for a request.
 
         Raises:
-            LaunchError: it cannot be started as asked for.
+            LaunchError: it cannot be started as requested.
         """
         if request.line is None and request.form != "command":
             cluster_environment.refuse_copies(request, environ)
-        # An emulated NPU is built inside, and needs no device of this host.
+        # The emulated NPU is built inside the container and needs no device of this host.
         device = "cpu" if request.device == "npu-emulated" else devices(request, environ)[0]
         shown = request.log_dir or default_run_dir(request.target)
         run_dir = RunDirectory(Path(os.path.abspath(shown)), 0, shown)
@@ -54,12 +54,12 @@ class ContainerJob(Job):
         return cls(plan(request, device, environ, run_dir.path), run_dir, grace)
 
     def prepare(self) -> None:
-        """Make the run directory, and write the variables for the container where nobody else may read them."""
+        """Create the run directory, and write the container's variables to a file that only this user can read."""
         super().prepare()
         write_env_file(self.plan, self.run_dir.path)
 
     def run(self) -> int:
-        """Run the container to its end, and remove it."""
+        """Run the container until it exits, then remove it."""
         from ascend_adapt.launch.one_host import runner
         from ascend_adapt.launch.one_host.guardian import Assignment
 
@@ -70,15 +70,15 @@ class ContainerJob(Job):
 
 
 def engine() -> str:
-    """Return the program that runs containers.
+    """Return the name of the container engine.
 
     Raises:
-        LaunchError: there is none.
+        LaunchError: none is installed.
     """
     for name in ENGINES:
         if shutil.which(name) is not None:
             return name
-    raise LaunchError(f"--container: neither {' nor '.join(ENGINES)} is on PATH — install one, or leave it out")
+    raise LaunchError(f"--container: neither {' nor '.join(ENGINES)} found on PATH — install one, or leave it out")
 
 
 def command(
@@ -96,27 +96,27 @@ def command(
     """Return the command that runs ``inner`` in a container.
 
     Args:
-        request: the image, and what OneFlow's launch_container calls src, py, wheel and cmd.
-        inner: the command inside, such as ascend-run with what it was given.
+        request: the image, and OneFlow's launch_container options src, py, wheel and cmd.
+        inner: the command inside the container, such as ascend-run with its options.
         engine: docker or podman.
-        name: what the container is called, to be removed by.
-        device: the kind of device whose visible ones, and no others, the container gets.
+        name: name of the container, used to remove it.
+        device: the kind of device; the container gets the visible ones and no others.
         environ: the launcher's environment.
-        env_file: a file with the variables that the job gets; none is on the command line.
-        folder: the working folder, which the container gets at the same path.
-        exists: which of the driver's paths this machine has.
+        env_file: file with the job's variables, which keeps them off the command line.
+        folder: the working folder, mounted at the same path.
+        exists: the driver paths that exist on this host.
 
     Raises:
-        LaunchError: the folder of --src is not there.
+        LaunchError: the folder of --src or the file of --wheel does not exist.
     """
     mounts = [(str(folder), "")]
     if request.source is not None:
         if not Path(request.source).is_dir():
-            raise LaunchError(f"--src {request.source}: is no folder, expected the source to mount — correct it")
+            raise LaunchError(f"--src {request.source}: is not a folder, expected the sources to mount — correct it")
         mounts.append((os.path.abspath(request.source), ""))
     if request.wheel is not None:
         if not Path(request.wheel).is_file():
-            raise LaunchError(f"--wheel {request.wheel}: is no file, expected a wheel to install — correct it")
+            raise LaunchError(f"--wheel {request.wheel}: is not a file, expected a wheel to install — correct it")
         mounts.append((os.path.abspath(request.wheel), ":ro"))
     devices: list[str] = []
     if device == "npu":
@@ -136,7 +136,7 @@ def command(
 
 
 def visible(device: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the numbers of the devices that this machine has and lets the job see."""
+    """Return the numbers of this host's devices that are visible to the job."""
     listed = environ.get(probe.VISIBLE_DEVICES[device])
     if listed is not None:
         return [word.strip() for word in listed.split(",")][: probe.count_devices(device, environ)]
@@ -144,7 +144,7 @@ def visible(device: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _inside(request: Request, inner: Sequence[str]) -> tuple[str, ...]:
-    """Return what the container runs: the command itself, unless something is to be installed or chosen before."""
+    """Return the command that the container runs; a shell line if a wheel, PYTHONPATH or --cmd needs one."""
     line = request.line if request.line is not None else shlex.join(inner)
     before = []
     python = request.python if request.python is not None else "python3"
@@ -161,17 +161,17 @@ def plan(request: Request, device: str, environ: Mapping[str, str], run_dir: Pat
     """Return the plan of a job in a container: the engine's client, started once.
 
     Raises:
-        LaunchError: as command(), and if the container would get to see ~/.ssh.
+        LaunchError: as command(); or the container would see ~/.ssh.
     """
     folder = Path.cwd()
     home = Path(environ.get("HOME") or os.path.expanduser("~"))
     if home.is_relative_to(folder):
         raise LaunchError(
-            f"--container: the working folder {folder} holds your home, and ~/.ssh with it, and would be the "
-            "container's too — start it in a folder of your project"
+            f"--container: the working folder {folder} contains your home with ~/.ssh and would be mounted in the "
+            "container — start it in your project's folder"
         )
     if request.hostfile is not None:
-        raise LaunchError("--container with --hostfile: is not built yet — start one container on each host")
+        raise LaunchError("--container with --hostfile: not supported — start one container on each host")
     inner = ["ascend-run", "--log-dir", str(run_dir / "container"), *request.inner]
     argv = command(
         request,
@@ -189,12 +189,12 @@ def plan(request: Request, device: str, environ: Mapping[str, str], run_dir: Pat
 
 
 def env_file(run_dir: Path) -> Path:
-    """Return where the variables of a container are while it starts."""
+    """Return the path of the file with the container's variables."""
     return run_dir / ".container-env"
 
 
 def write_env_file(job: Plan, run_dir: Path) -> None:
-    """Write the variables where nobody else may read them.
+    """Write the container's variables to a file that only this user can read.
 
     Raises:
         LaunchError: they cannot be written.
@@ -213,25 +213,25 @@ def write_env_file(job: Plan, run_dir: Path) -> None:
 
 
 def remove(job: Plan, run_dir: Path) -> None:
-    """Remove what a job in a container leaves: its variables, and the container, if its client was killed."""
+    """Remove the file with the variables, and the container in case its client was killed."""
     env_file(run_dir).unlink(missing_ok=True)
     argv = job.ranks[0].argv
     subprocess.run([argv[0], "rm", "--force", argv[argv.index("--name") + 1]], capture_output=True)
 
 
 def _passed_on(request: Request, environ: Mapping[str, str]) -> list[str]:
-    """Return the variables for the container; where things are installed, and its devices, it knows best itself."""
+    """Return the names of the variables to pass on; those for install paths and devices differ in the container."""
     environment.check_exported(environ, request.export)
     return [name for name in environ if name.startswith(_PREFIXES) or name in request.export]
 
 
 def env_file_text(env: Mapping[str, str]) -> str:
-    """Return variables as docker and podman read them from a file: each line as it is, without quoting.
+    """Return variables in the format of docker's and podman's --env-file: one NAME=value per line, without quoting.
 
     Raises:
-        LaunchError: a value has a line break, which such a file cannot hold.
+        LaunchError: a value contains a line break, which the format cannot represent.
     """
     for name, value in env.items():
         if "\n" in value:
-            raise LaunchError(f"{name}: has a line break, which no --env-file can hold — unset it, or leave it out")
+            raise LaunchError(f"{name}: has a line break, which an --env-file cannot hold — unset it, or leave it out")
     return "".join(f"{name}={value}\n" for name, value in env.items())

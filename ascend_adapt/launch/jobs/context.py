@@ -1,4 +1,4 @@
-"""What the launcher knows on its own host before ranks are placed: device, emulation, plugins, run directory."""
+"""What the launcher detects on its own host before it places ranks: device, emulation, plugins, run directory."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Context:
     """One request on one host.
 
-    ``device`` is the kind of device that patches are for, ``devices`` how many of them the job may use here. ``notes``
-    collects what is to be printed before the start.
+    ``device`` is the kind of device that patches are for, ``devices`` the number that the job may use here. ``notes``
+    are printed before the job starts.
     """
 
     request: Request
@@ -42,10 +42,10 @@ class Context:
 
     @classmethod
     def of(cls, request: Request, environ: Mapping[str, str], native: NativeRun | None, notes: list[str]) -> Context:
-        """Detect what there is to detect.
+        """Detect devices, and prepare the emulated NPU if it is requested.
 
         Raises:
-            LaunchError: the emulation cannot be had here.
+            LaunchError: the emulated NPU is not available here.
         """
         if request.device != "npu-emulated":
             return cls(request, environ, *devices(request, environ), native=native, notes=notes)
@@ -60,7 +60,7 @@ class Context:
 
     @property
     def label(self) -> str:
-        """What the plan calls the device."""
+        """Name of the device in the plan."""
         return self.request.device if self.emulation else self.device
 
     @property
@@ -70,24 +70,24 @@ class Context:
 
     @property
     def asks_for_device(self) -> bool:
-        """Whether the user said which kind of device to run on; otherwise each host is looked at."""
+        """Whether the user chose the kind of device; otherwise each host detects its own."""
         return self.request.device != "auto" or settings.resolve(self.environ).device != "auto"
 
     @property
     def grace(self) -> float:
-        """Seconds from SIGTERM to SIGKILL."""
+        """Grace period from SIGTERM to SIGKILL, in seconds."""
         if self.request.grace is not None:
             return self.request.grace
         return SAVING_GRACE_S if self.request.native else GRACE_S
 
     def run_dir(self, node: int = 0) -> RunDirectory:
-        """Return the run directory: ``--log-dir``, else a native run's save folder, else a new one under runs/."""
+        """Return the run directory: ``--log-dir``, or a native run's save folder, or a new one under runs/."""
         saves_to = self.native.recipe.save if self.native is not None else None
         shown = self.request.log_dir or saves_to or default_run_dir(self.request.native or self.request.target)
         return RunDirectory(Path(os.path.abspath(shown)), node, shown)
 
     def check(self, device: str, nodes: int) -> None:
-        """Check what depends on the device and the number of hosts, and note what is likely to go wrong.
+        """Check what depends on the device and the number of hosts; add a note for each likely problem.
 
         Raises:
             LaunchError: the job would fail.
@@ -102,7 +102,7 @@ class Context:
     def env(self, device: str, run_dir: RunDirectory, hccl_base_port: int | None, nodes: int) -> dict[str, str]:
         """Return the variables that are set for every process of the job.
 
-        ``hccl_base_port`` is None where each host has its own.
+        ``hccl_base_port`` is None if each host chooses its own.
 
         Raises:
             LaunchError: a plugin cannot be used.
@@ -119,7 +119,7 @@ class Context:
     def _patches_env(self, device: str) -> dict[str, str]:
         manager = _plugins(self.request, self.environ)
         roots = {one.patch.target.root for one in manager.patches()} - {"__main__"}
-        # Helper processes import some of the standard library at once and would pay for it.
+        # Helper processes import some of the standard library at startup, which would adapt each of them.
         targets = roots - environment.STANDARD_LIBRARY
         return {
             **manager.launch_env(device, self.environ),
@@ -128,20 +128,24 @@ class Context:
 
 
 def devices(request: Request, environ: Mapping[str, str]) -> tuple[str, int]:
-    """Return the kind of device a job runs on here, and how many of them it may use."""
+    """Return the kind of device that a job runs on here, and the number that it may use."""
     asked = request.device if request.device != "auto" else settings.resolve(environ).device
     device, _ = probe.device_to_use(asked, environ)
     return device, probe.count_devices(device, {**environ, **environment.visible_npus(environ)})
 
 
 def default_run_dir(target: str) -> str:
-    """Return the run directory of a job that names none."""
+    """Return the default run directory."""
     name = Path(target).name.removesuffix(".py")
     return os.path.join("runs", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
 
 
 def _plugins(request: Request, environ: Mapping[str, str]) -> PluginManager:
-    """Return the plugins of the job; it is not started around one that cannot be used."""
+    """Return the plugins of the job.
+
+    Raises:
+        LaunchError: a plugin cannot be used.
+    """
     from ascend_adapt.runtime.plugin_manager import PluginManager
 
     wanted = settings.resolve(environ, disable=request.disable)

@@ -1,7 +1,7 @@
-"""A code base that cannot be imported here: its arguments for this package's own trainer instead.
+"""Fallback to the native trainer for a code base that cannot be imported here.
 
-OneFlow has no release for NPUs, so `oneflow_gpt.training` is always taken over where OneFlow is not installed. Others
-only with `--fallback native`, and only where something that the script imports is missing.
+OneFlow has no release for NPUs, so `oneflow_gpt.training` always falls back if OneFlow is not installed. Other scripts
+fall back only with `--fallback native`, and only if a package that they import is missing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ascend_adapt.launch.request import NATIVE, Request
 
 ONEFLOW = "oneflow_gpt.training"
 DIALECTS = {"pretrain_gpt.py": "megatron", "deepy.py": "neox"}
-"""Scripts that a dialect's arguments are for."""
+"""The dialect of each script's arguments."""
 
 
 def instead(request: Request) -> tuple[Request, str] | None:
-    """Return a native request in place of what was asked for, and why, or None where that can be started.
+    """Return a native request that replaces this one, and the reason; None if the original can be started.
 
     Raises:
-        LaunchError: a fallback is asked for that nothing can take over.
+        LaunchError: --fallback is given for a script that has no dialect.
     """
     module = _oneflow_arguments(request)
     if module is not None:
@@ -40,14 +40,14 @@ def instead(request: Request) -> tuple[Request, str] | None:
     name = Path(request.target).name
     if request.form != "script" or name not in DIALECTS:
         raise LaunchError(
-            f"--fallback native: takes over {', '.join(DIALECTS)} and {ONEFLOW}, not {request.target} — leave it out"
+            f"--fallback native: supports {', '.join(DIALECTS)} and {ONEFLOW}, not {request.target} — leave it out"
         )
     missing = _missing(_imports(Path(request.target)), str(Path(request.target).absolute().parent))
     if not missing:
         return None
     arguments = request.arguments
     if name == "deepy.py" and arguments and arguments[0].endswith(".py"):
-        # deepy.py's first word is the script that it starts.
+        # The first argument of deepy.py is the script that it starts.
         arguments = arguments[1:]
     return _native(request, DIALECTS[name], arguments), _why(request.target, missing)
 
@@ -68,7 +68,7 @@ def _native(request: Request, dialect: str, arguments: Sequence[str]) -> Request
 
 def _why(target: str, missing: Sequence[str]) -> str:
     named = ", ".join(missing)
-    return f"{target}: {named} cannot be imported here; NOT this code but the native trainer takes its arguments"
+    return f"{target}: {named} cannot be imported here; the native trainer runs with its arguments, NOT this code"
 
 
 def _missing(names: Sequence[str], folder: str) -> list[str]:
@@ -78,10 +78,10 @@ def _missing(names: Sequence[str], folder: str) -> list[str]:
 
 
 def _imports(script: Path) -> list[str]:
-    """Return the packages that a script imports at its top level, in order; what it tries to import it can do without.
+    """Return the packages that a script imports at its top level, in order; an import inside try is optional.
 
     Raises:
-        LaunchError: it cannot be read.
+        LaunchError: the script cannot be read.
     """
     try:
         tree = ast.parse(script.read_bytes())

@@ -1,4 +1,4 @@
-"""Ranks on several hosts that this launcher reaches through a transport."""
+"""A job on several hosts, which this launcher reaches through a transport."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from ascend_adapt.launch.transport.transport import Transport
 
 @dataclass
 class HostsJob(Job):
-    """One process a rank on every host.
+    """One process per rank, on every host.
 
-    ``plan_for`` returns the plan for the kind of device that the hosts turn out to have; it is called where the user
-    asked for none.
+    ``plan_for`` returns the plan for the kind of device that the hosts report; it is used if the user chose none.
     """
 
     context: Context
@@ -35,14 +34,14 @@ class HostsJob(Job):
 
     @classmethod
     def of(cls, context: Context, hosts: Sequence[Host]) -> HostsJob:
-        """Return the job of a request.
+        """Return the job for a request.
 
         Raises:
-            LaunchError: it cannot be started as asked for.
+            LaunchError: it cannot be started as requested.
         """
         request = context.request
         if context.emulation:
-            raise LaunchError(f"--device {request.device}: rehearses on one host — leave --hostfile out")
+            raise LaunchError(f"--device {request.device}: runs on one host only — leave --hostfile out")
         environ = {**context.environ, **environment.of_deepspeed_env(context.environ, Path.cwd())}
         context.environ = environ
         context.check(context.device, len(hosts))
@@ -70,14 +69,14 @@ class HostsJob(Job):
 
         if not context.asks_for_device:
             context.notes.append(
-                f"device: {context.device} on this host; the hosts of the job are asked when it starts — give "
-                "--device to decide it here"
+                f"device: {context.device} on this host; each host of the job detects its own at the start — give "
+                "--device to choose it here"
             )
         plan = plan_for(context.device)
         return cls(plan, run_dir, context, forwarded, transport, plan_for, trained, notes=context.notes)
 
     def run(self) -> int:
-        """Have an agent on each host start its ranks, and wait for their end."""
+        """Start the ranks through an agent on each host, and wait for them."""
         from ascend_adapt.launch.many_hosts import launcher
 
         request = self.context.request
@@ -98,7 +97,7 @@ class HostsJob(Job):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan with what is forwarded; of a native run also its configuration, layout and memory."""
+        """Return the plan with the forwarded variables; for a native run also its configuration, layout and memory."""
         plan = self.plan.on_top_of(self.forwarded).to_json()
         trained = self.trained.to_json() if self.trained is not None else {}
         return {**plan, **({"notes": self.notes} if self.notes else {}), **trained}

@@ -1,4 +1,4 @@
-"""A job that is completely checked: its plan is pure data, and all that is left is to print it or to start it."""
+"""A completely checked job: its plan is plain data, ready to be printed or started."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ascend_adapt.launch.placement.ports import Ports
 class Job(ABC):
     """One job.
 
-    ``notes`` are printed before it starts and belong to its plan; ``run_dir`` is made by ``start()``; ``ports`` are
-    reserved until the job is left.
+    ``notes`` are part of the plan and are printed before the job starts; ``start()`` creates ``run_dir``; ``ports``
+    stay reserved until the context manager exits.
     """
 
     plan: Plan
@@ -31,7 +31,7 @@ class Job(ABC):
         """Run the job to its end and return its exit code.
 
         Raises:
-            LaunchError: the run directory cannot be made, or a host cannot be reached.
+            LaunchError: the run directory cannot be created, or a host cannot be reached.
         """
         for note in self.notes:
             say(note)
@@ -41,15 +41,15 @@ class Job(ABC):
         return self.run()
 
     def prepare(self) -> None:
-        """Make what the job needs on disk."""
+        """Create the run directory."""
         self.run_dir.create()
 
     @abstractmethod
     def run(self) -> int:
-        """Start the processes, wait for their end, and return the exit code."""
+        """Start the processes, wait for them, and return the exit code."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as ``--dry-run`` prints it for programs."""
+        """Return the plan in the JSON form of ``--dry-run``."""
         return {**self.plan.to_json(), **({"notes": self.notes} if self.notes else {})}
 
     def __enter__(self) -> Job:

@@ -1,4 +1,4 @@
-"""Ranks on this host; where every host of a cluster has its own launcher, this host's part of them."""
+"""A job's ranks on this host: all of them, or this host's share if each host has its own launcher."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ascend_adapt.launch.placement.ports import Ports
 
 @dataclass
 class LocalJob(Job):
-    """One process a rank, all of them on this host; ``others`` are ranks that launchers on other hosts start."""
+    """One process per rank on this host; ``others`` are the ranks that launchers on other hosts start."""
 
     context: Context
     others: frozenset[int] = frozenset()
@@ -30,15 +30,15 @@ class LocalJob(Job):
 
     @classmethod
     def of(cls, context: Context, host: Host | None) -> LocalJob:
-        """Return the job of a request; ``host`` is this one where a hostfile or a filter chose slots of it.
+        """Return the job for a request; ``host`` is this host's entry if a hostfile or a filter chose its slots.
 
         Raises:
-            LaunchError: it cannot be started as asked for.
+            LaunchError: it cannot be started as requested.
         """
         request, environ = context.request, context.environ
         share = None if host is not None else cluster_environment.of_this_machine(request, environ, network.addresses)
         if share is not None and request.max_restarts:
-            raise UsageError("--max-restarts: the other hosts have launchers of their own — give a --hostfile instead")
+            raise UsageError("--max-restarts: the other hosts have their own launchers — use --hostfile instead")
         if share is None and host is None and (warning := cluster_environment.overlooked(environ)):
             context.notes.append(warning)
         nodes = share.nodes if share is not None else 1
@@ -73,11 +73,11 @@ class LocalJob(Job):
         return cls(plan, run_dir, context, others, trained, ports=ports, notes=context.notes)
 
     def prepare(self) -> None:
-        """Make the run directory, and leave what other launchers have written there."""
+        """Create the run directory; files of launchers on other hosts are kept."""
         self.run_dir.create(self.others)
 
     def run(self) -> int:
-        """Start the ranks and wait for their end."""
+        """Start the ranks and wait for them."""
         from ascend_adapt.launch.one_host import runner
         from ascend_adapt.launch.one_host.guardian import Assignment
 
@@ -97,10 +97,10 @@ class LocalJob(Job):
         return code
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan; of a native run also its configuration, layout and memory."""
+        """Return the plan; for a native run also its configuration, layout and memory."""
         return {**super().to_json(), **(self.trained.to_json() if self.trained is not None else {})}
 
 
 def _is_terminal() -> bool:
-    """Return whether all that is printed goes to a terminal that can erase a line; in `... | tee log` it does not."""
+    """Return whether both streams are a terminal that can erase a line; under `... | tee log` they are not."""
     return os.isatty(1) and os.isatty(2) and os.environ.get("TERM", "dumb") != "dumb"

@@ -1,4 +1,4 @@
-"""From a request to a job: everything that can be refused is refused here, before anything starts."""
+"""Make a job from a request: everything that can be rejected is rejected here, before anything starts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ascend_adapt.launch.request import Request
 
 
 def make_job(request: Request, environ: Mapping[str, str]) -> Job:
-    """Return the job that a command line asks for.
+    """Return the job that a command line requests.
 
     Raises:
-        LaunchError, SettingsError: it cannot be started as asked for.
+        LaunchError, SettingsError: it cannot be started as requested.
     """
     if request.container is not None:
         return ContainerJob.of(request, environ)

@@ -1,4 +1,4 @@
-"""`ascend-run --native DIALECT`: from the dialect's own arguments to a plan of ranks that train natively."""
+"""`ascend-run --native DIALECT`: a native run from the arguments of a dialect."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NativeRun:
-    """A native run before its ranks are counted: the request for them, and the recipe of what they do."""
+    """A native run before its world size is known: the request and the recipe."""
 
     request: Request
     recipe: Recipe
 
     def configured(self, world_size: int) -> Configured:
-        """Return what that many ranks train.
+        """Return the configuration for ``world_size`` ranks.
 
         Raises:
-            ConfigError: what the dialect asks for cannot be meant, or not on as many ranks.
+            ConfigError: the dialect's arguments are invalid, or do not fit the world size.
         """
         from ascend_adapt.native.config.profile_config import Profile, read_profile
 
@@ -42,26 +42,26 @@ class NativeRun:
 
 @dataclass(frozen=True)
 class Configured:
-    """The configuration of a native run, and what is to be said about it."""
+    """The configuration of a native run, and notes about it to print."""
 
     config: TrainConfig
     notes: tuple[str, ...]
 
     @property
     def env(self) -> dict[str, str]:
-        """What tells each rank, on whatever host."""
+        """Environment variables that carry the configuration to each rank, on every host."""
         from ascend_adapt.native.config.yaml_file import to_dict
 
         return {"ASCEND_ADAPT_NATIVE_CONFIG": json.dumps(to_dict(self.config))}
 
     def check_data(self, may_be_elsewhere: bool = False) -> list[str]:
-        """Check that the token files can feed the run, and return what is to be printed.
+        """Check that the token files have enough samples for the run; return notes to print.
 
-        ``may_be_elsewhere``: the plan is for another machine, so that files which are not on this one are no problem.
+        ``may_be_elsewhere``: the plan may be for another host, so missing files are only noted.
 
         Raises:
-            DataError: they cannot.
-            LaunchError: a package is missing that reads them.
+            DataError: the data is missing, invalid or too short.
+            LaunchError: a package that reads the data is not installed.
         """
         missing = [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is None]
         if missing and may_be_elsewhere:
@@ -77,7 +77,7 @@ class Configured:
         return []
 
     def to_json(self) -> dict[str, Any]:
-        """Return what --dry-run adds to the plan: the configuration, where each rank stands, and what it will hold."""
+        """Return what --dry-run adds to the plan: configuration, parallel layout and estimated memory per rank."""
         from ascend_adapt.native.config.memory_estimate import memory_bytes, rank_parameters, total_parameters
         from ascend_adapt.native.config.yaml_file import to_dict
 
@@ -111,10 +111,10 @@ class Configured:
 
 
 def prepare(request: Request) -> NativeRun:
-    """Return the native run that is asked for; the dialect's words about machines and ranks stand where none are given.
+    """Return the requested native run; the dialect's hosts and ranks apply unless ascend-run's own options set them.
 
     Raises:
-        ConfigError: an argument of the dialect that is unknown, or cannot be meant.
+        ConfigError: an argument of the dialect is unknown or invalid.
     """
     from ascend_adapt.recipes import dialects
 
@@ -134,6 +134,6 @@ def prepare(request: Request) -> NativeRun:
 
 
 def _layers(stages: tuple[int, ...], pipeline_rank: int, pipeline: int) -> list[list[int]]:
-    """Return first and last layer of each stage of a pipeline rank."""
+    """Return the first and last layer of each stage of a pipeline rank."""
     firsts = [sum(stages[:stage]) for stage in range(len(stages))]
     return [[firsts[stage], firsts[stage] + stages[stage] - 1] for stage in range(pipeline_rank, len(stages), pipeline)]

@@ -1,4 +1,4 @@
-"""What is printed after a job on an emulated NPU."""
+"""The report after a job on an emulated NPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ascend_adapt.launch.one_host.run_directory import RunDirectory
 
 
 def report_rehearsal(run_dir: RunDirectory) -> None:
-    """Print the report of a run directory."""
+    """Print the rehearsal report of a run directory."""
     from ascend_adapt.emulation import rehearsal
 
     for line in rehearsal.told(run_dir.path):

@@ -17,8 +17,8 @@ _GB = 1e9
 
 
 def show(job: Job, as_json: bool) -> int:
-    """Print the plan and return the exit code: the job would start."""
-    # A reader such as head may close the pipe early: end as other programs do, without a traceback.
+    """Print the plan and return exit code 0."""
+    # A reader such as head may close the pipe early: exit like other programs, without a traceback.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     plan = job.to_json()
     text = json.dumps(plan, indent=1) if as_json else "\n".join(described(plan, job.run_dir.shown, os.environ))
@@ -30,11 +30,11 @@ def show(job: Job, as_json: bool) -> int:
 
 
 def described(plan: Mapping[str, Any], run_dir: str, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines of a plan: what runs where, its layout and memory, and what differs from the environment here."""
+    """Yield the lines of a plan: what runs where, layout, memory, and variables that differ from this environment."""
     ranks, first = plan["ranks"], plan["ranks"][0]
     hosts = list(dict.fromkeys(rank["host"] for rank in ranks))
     if plan["world_size"] is None:
-        yield f"plan: one process on {first['host']}, device {first['device']}; the ranks are its own business"
+        yield f"plan: one process on {first['host']}, device {first['device']}; the command starts its own ranks"
     else:
         count = f"{plan['world_size']} rank{'s' * (plan['world_size'] > 1)}"
         here = f", {len(ranks)} of them started here" if len(ranks) < plan["world_size"] else ""
@@ -71,8 +71,8 @@ def _layout(plan: Mapping[str, Any]) -> Iterator[str]:
         parts = ", ".join(f"{name} {size / _GB:.2f}" for name, size in held.items() if name not in ("rank", "total"))
         layers = ", ".join(f"{first} to {last}" for first, last in rank["layers"])
         yield (
-            f"  stage {stage}: layers {layers}, {parameters['per_rank'][stage] / _GB:.3f} B parameters a rank, "
-            f"about {held['total'] / _GB:.2f} GB a rank ({parts})"
+            f"  stage {stage}: layers {layers}, {parameters['per_rank'][stage] / _GB:.3f} B parameters per rank, "
+            f"about {held['total'] / _GB:.2f} GB per rank ({parts})"
         )
 
 

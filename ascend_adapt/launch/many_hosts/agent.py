@@ -78,7 +78,7 @@ class Agent:
         self._sender = FrameSender(sink, marked=True)
         self._decoder = FrameDecoder(marked=False)
         self._frames: list[tuple[Kind, bytes]] = []
-        self._told: dict[int, int] = {}
+        self._sent: dict[int, int] = {}
         self._is_lost = False
 
     def serve(self) -> int:
@@ -109,7 +109,7 @@ class Agent:
             return 1  # a write would wait for whoever does not read any more
         for thread in copying:
             thread.join(_LAST_WORDS_S)
-        self._tell_status(run_dir, ranks)
+        self._send_status(run_dir, ranks)
         told = os.read(report, _AT_ONCE)
         self._sender.send(json_frame(Kind.ENDED, {"code": code, **(json.loads(told) if told else {})}))
         return 0
@@ -203,19 +203,19 @@ class Agent:
 
     def _beat(self, run_dir: RunDirectory, ranks: list[int]) -> None:
         while True:
-            self._tell_status(run_dir, ranks)
+            self._send_status(run_dir, ranks)
             if not self._sender.send(frame(Kind.ALIVE)):
                 return  # _listen sees the end of the connection too
             time.sleep(BEAT_S)
 
-    def _tell_status(self, run_dir: RunDirectory, ranks: list[int]) -> None:
+    def _send_status(self, run_dir: RunDirectory, ranks: list[int]) -> None:
         """Send the launcher what ranks have written of themselves since the last time."""
         for rank in ranks:
             path = run_dir.rank_status(rank)
             try:
                 written = path.stat().st_mtime_ns
-                if self._told.get(rank) != written:
-                    self._told[rank] = written
+                if self._sent.get(rank) != written:
+                    self._sent[rank] = written
                     self._sender.send(json_frame(Kind.STATUS, {"rank": rank, "text": path.read_text()}))
             except OSError:
                 continue  # not written yet

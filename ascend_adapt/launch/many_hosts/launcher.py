@@ -61,10 +61,10 @@ class HostsAssignment:
 class HostsLauncher:
     """The agents of one job."""
 
-    def __init__(self, mission: HostsAssignment) -> None:
-        self._mission, self._plan = mission, mission.plan
-        self._parts = mission.plan.by_host()
-        self._device = mission.device
+    def __init__(self, assignment: HostsAssignment) -> None:
+        self._assignment, self._plan = assignment, assignment.plan
+        self._parts = assignment.plan.by_host()
+        self._device = assignment.device
         self._job = Job.here(Identity.own(), Identity.own())
         self._name = f"{self._job.boot[:8]}-{self._job.launcher.pid}-{self._job.launcher.start}"
         self._attempts = 0
@@ -86,24 +86,24 @@ class HostsLauncher:
         threading.Thread(target=self._beat, name="beats", daemon=True).start()
         self._write_job()
         code, restarts = self._attempt(0), 0
-        while code and self._stop is None and restarts < self._mission.max_restarts:
+        while code and self._stop is None and restarts < self._assignment.max_restarts:
             restarts += 1
-            say(f"restart {restarts} of {self._mission.max_restarts}")
+            say(f"restart {restarts} of {self._assignment.max_restarts}")
             code = self._attempt(restarts)
         self._is_over.set()
         self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached)
         return code
 
     def _write_job(self, **more: Any) -> None:
-        of_job = {"grace": self._mission.grace, "hosts": list(self._parts)}
-        self._job.write_if_possible(self._mission.run_dir, **of_job, **more)
+        of_job = {"grace": self._assignment.grace, "hosts": list(self._parts)}
+        self._job.write_if_possible(self._assignment.run_dir, **of_job, **more)
 
     def _attempt(self, attempt: int) -> int:
         console = Console(whole_lines=True, signals=self._signals)
         self._ending_since, self._differ, self._facts = None, "", {}
         self._links, self._attempts = [], attempt
         try:
-            self._links = self._mission.transport.links(list(self._parts))
+            self._links = self._assignment.transport.links(list(self._parts))
             for link in self._links:
                 self._selector.register(link.source, selectors.EVENT_READ, link)
             self._meet(console)
@@ -119,7 +119,7 @@ class HostsLauncher:
                 with contextlib.suppress(KeyError, ValueError):
                     self._selector.unregister(link.source)
                 link.close()
-            self._mission.transport.close()
+            self._assignment.transport.close()
 
     def _meet(self, console: Console) -> None:
         """Wait for a word of every host, and compare what they say.
@@ -132,7 +132,7 @@ class HostsLauncher:
             self._wait(console)
             for link in self._links:
                 if link.hello is None and (link.lost or time.monotonic() > deadline):
-                    raise LaunchError(self._mission.transport.why_not(link, _BEGIN_S))
+                    raise LaunchError(self._assignment.transport.why_not(link, _BEGIN_S))
         if self._stop is None:
             self._decide_device()
             compare(self._links, self._parts, self._device)
@@ -143,7 +143,7 @@ class HostsLauncher:
         Raises:
             LaunchError: they differ.
         """
-        if self._mission.plan_for is None:
+        if self._assignment.plan_for is None:
             return
         found = {link.name: str((link.hello or {})["device"]) for link in self._links}
         first, *_ = kinds = sorted(set(found.values()))
@@ -153,7 +153,7 @@ class HostsLauncher:
         if first != self._device:
             say(f"device {first}: found on the hosts; this one has {self._device}")
             self._device = first
-            self._plan = self._mission.plan_for(first)
+            self._plan = self._assignment.plan_for(first)
             self._parts = self._plan.by_host()
 
     def _order(self, attempt: int) -> None:
@@ -163,7 +163,7 @@ class HostsLauncher:
                 link.lost = link.lost or "not started"
             return
         first = self._links[0].hello
-        if self._mission.chooses_port and first is not None:
+        if self._assignment.chooses_port and first is not None:
             # Held there since before it was told.
             self._plan = self._plan.at_port(first["port"])
             self._parts = self._plan.by_host()
@@ -172,16 +172,16 @@ class HostsLauncher:
             link.order(
                 {
                     "folder": os.getcwd(),
-                    "run_dir": str(self._mission.run_dir.path),
+                    "run_dir": str(self._assignment.run_dir.path),
                     "job": {**asdict(self._job), "hosts": list(self._parts)},
                     "name": self._name,
                     "attempt": attempt,
-                    "forwarded": dict(self._mission.forwarded),
+                    "forwarded": dict(self._assignment.forwarded),
                     "device": self._device,
                     "towards": peer,
-                    "strict": self._mission.strict,
-                    "grace": self._mission.grace,
-                    "oversubscribe": self._mission.oversubscribe,
+                    "strict": self._assignment.strict,
+                    "grace": self._assignment.grace,
+                    "oversubscribe": self._assignment.oversubscribe,
                     "world_size": self._plan.world_size,
                     "master_addr": self._plan.master_addr,
                     "master_port": self._plan.master_port,
@@ -260,7 +260,7 @@ class HostsLauncher:
             say(f"host {link.name}: lost, {link.lost} — look at that machine, and at the network to it")
         if failures:
             first = min(failures, key=lambda one: one.time_ns)
-            say(first.told(self._mission.run_dir))
+            say(first.described(self._assignment.run_dir))
             return first.code
         if lost:
             return 1
@@ -278,7 +278,7 @@ class HostsLauncher:
         data = json.loads(told["text"])
         if data["job"] != f"{self._name}.{self._attempts}":
             return  # of an earlier attempt
-        path = self._mission.run_dir.rank_status(told["rank"])
+        path = self._assignment.run_dir.rank_status(told["rank"])
         try:
             if not path.exists() or path.read_text() != told["text"]:
                 write_whole(path, data)
@@ -312,7 +312,7 @@ class HostsLauncher:
 
     @property
     def _grace(self) -> float:
-        return self._mission.grace if self._stop in signals.TIME_TO_SAVE else GRACE_S
+        return self._assignment.grace if self._stop in signals.TIME_TO_SAVE else GRACE_S
 
     def _pause(self) -> None:
         """Stop as Ctrl-Z wants it; the ranks go on."""
@@ -370,7 +370,7 @@ def described(job: Mapping[str, Any]) -> str:
     return f"pids {', '.join(map(str, job['pids']))}, run directory {job['run_dir']}"
 
 
-def run(mission: HostsAssignment) -> int:
+def run(assignment: HostsAssignment) -> int:
     """Run a job on several hosts to its end and return its exit code."""
     sys.stdout.flush()
-    return HostsLauncher(mission).run()
+    return HostsLauncher(assignment).run()

@@ -28,7 +28,7 @@ class Failure:
     error: str = ""
     host: str = ""
 
-    def told(self, run_dir: RunDirectory) -> str:
+    def described(self, run_dir: RunDirectory) -> str:
         """Return what the user is told of it, in one line."""
         if self.rank is None:
             return self.error
@@ -63,7 +63,7 @@ def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
     return min([seen, *(failure for failure in told if failure.time_ns >= since_ns)], key=lambda one: one.time_ns)
 
 
-def first_told(run_dir: RunDirectory, since_ns: int, ranks: Collection[int]) -> Failure | None:
+def first_recorded(run_dir: RunDirectory, since_ns: int, ranks: Collection[int]) -> Failure | None:
     """Return the first failure that one of ``ranks`` has left word of, or None."""
     told = [failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None]
     own = [failure for failure in told if failure.time_ns >= since_ns and failure.rank in ranks]

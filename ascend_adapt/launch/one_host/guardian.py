@@ -125,11 +125,11 @@ class Guardian:
         output.finish(_OUTPUT_WAIT_S if not left_running else 0)
         if failure is None:
             # Another host's failure may have ended this one before it could see its own, earlier one.
-            self._failure = failures.first_told(self._assignment.run_dir, began_ns, ranks)
+            self._failure = failures.first_recorded(self._assignment.run_dir, began_ns, ranks)
             return 0 if self._requests.stop is None else 128 + self._requests.stop
         first = failures.earliest(self._assignment.run_dir, failure, began_ns)
         if self._assignment.part is None:
-            say(first.told(self._assignment.run_dir))
+            say(first.described(self._assignment.run_dir))
         self._failure = first
         return first.code
 
@@ -205,8 +205,8 @@ class Guardian:
             self._wait(_ENDING_LOOK_S)
             for _ in processes.reap():
                 pass
-            if self._requests.hurry:
-                ending.hurry()
+            if self._requests.skips_grace:
+                ending.skip_grace()
             done = ending.look()
         for _ in processes.reap():
             pass

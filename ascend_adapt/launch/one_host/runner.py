@@ -31,7 +31,7 @@ class GuardedRun:
         sys.stdout.flush()
         sys.stderr.flush()
         # A signal that comes between fork and the handlers waits, and is handled by the one it was sent to.
-        before: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, signals.HEEDED))
+        before: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED))
         self._pid = os.fork()
         if self._pid == 0:
             os.close(self._writer)
@@ -39,7 +39,7 @@ class GuardedRun:
                 os.dup2(descriptor, number)
             _guard(Guardian(assignment, reader, launcher), before)
         os.close(reader)
-        for number in signals.HEEDED:
+        for number in signals.HANDLED:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda number, frame: self.send(number, Source.PARENT))
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -16,7 +16,7 @@ END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Ask for the end of the job."""
 PASSED = (signal.SIGUSR1, signal.SIGUSR2)
 """Passed to the processes that handle them; the job continues."""
-HEEDED = (*END, *PASSED)
+HANDLED = (*END, *PASSED)
 TIME_TO_SAVE = (signal.SIGTERM, signal.SIGHUP)
 """Those after which ``--grace`` counts: nobody waits at a terminal for the end."""
 NOT_WAITED_FOR = signal.SIGKILL
@@ -45,7 +45,7 @@ class Requests:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.stop: int | None = None
         """The signal that asked for the end first."""
-        self.hurry = False
+        self.skips_grace = False
         """Whether somebody has asked again, and does not want to wait."""
         self._now = now
         self._first: dict[Source, tuple[int, float]] = {}
@@ -59,7 +59,7 @@ class Requests:
         if self.stop is None:
             self.stop = number
         elif number == NOT_WAITED_FOR or (earlier is not None and not self._repeats(number, source, *earlier)):
-            self.hurry = True
+            self.skips_grace = True
 
     def is_new(self, number: int) -> bool:
         """Return whether a signal of ``PASSED`` is a new request, whoever received it."""
@@ -90,7 +90,7 @@ def listen(others: Iterable[int] = ()) -> int:
     """
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in (*HEEDED, *others):
+    for number in (*HANDLED, *others):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)  # the descriptor says which it was
     return reader

@@ -42,10 +42,10 @@ class Termination:
         self._now, self._needs = now, needs
         self._began = now()
         self._steps = steps(first, grace)
-        self._told: dict[Identity, int] = {}
+        self._sent: dict[Identity, int] = {}
         self.left: list[Identity] = []
 
-    def hurry(self) -> None:
+    def skip_grace(self) -> None:
         """Skip the grace."""
         self._steps = [(0.0, signal.SIGKILL)]
 
@@ -59,12 +59,12 @@ class Termination:
             number = step
             if number == signal.SIGINT and one.ignores(number):
                 number = signal.SIGTERM  # what a shell starts with & ignores SIGINT for life
-            if self._told.get(one) == number:
+            if self._sent.get(one) == number:
                 continue
             needs = number == signal.SIGKILL or self._needs(one, number, elapsed - after)
             if needs is None:
                 continue
-            self._told[one] = number
+            self._sent[one] = number
             if needs:
                 one.send(number)
                 if number != signal.SIGKILL:

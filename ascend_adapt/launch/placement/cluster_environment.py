@@ -27,13 +27,13 @@ _ON_PURPOSE = "if only this copy starts a job, give --nnodes 1"
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """One machine of ``nodes``; ``told_by`` says who said so, ``nproc`` how many ranks each has, if it was said."""
+    """One machine of ``nodes``; ``source`` says who said so, ``nproc`` how many ranks each has, if it was said."""
 
     nodes: int
     node: int
     master_addr: str
     master_port: int
-    told_by: str
+    source: str
     nproc: int | None = None
 
 
@@ -56,7 +56,7 @@ def of_this_machine(request: Request, environ: Mapping[str, str], own: Callable[
                     share.node,
                     request.master_addr or share.master_addr,
                     request.master_port or share.master_port,
-                    share.told_by,
+                    share.source,
                     share.nproc,
                 )
             )
@@ -224,6 +224,6 @@ def _number(text: str) -> int | None:
 def _checked(share: ClusterNode) -> ClusterNode:
     if not 0 <= share.node < share.nodes:
         raise LaunchError(
-            f"machine {share.node} of {share.nodes} ({share.told_by}): expected 0 to {share.nodes - 1} — correct it"
+            f"machine {share.node} of {share.nodes} ({share.source}): expected 0 to {share.nodes - 1} — correct it"
         )
     return share

@@ -50,7 +50,7 @@ class PdshTransport(Transport):
         self._tokens: dict[str, str] = {}
         self._waiting: dict[str, socket.socket] = {}
         self._names: tuple[str, ...] = ()
-        self._told = threading.Condition()
+        self._changed = threading.Condition()
 
     def links(self, addresses: Sequence[str]) -> list[Connection]:
         """Start pdsh, and a local agent; the others connect as they come."""
@@ -125,10 +125,10 @@ class PdshTransport(Transport):
     def _take(self, text: str) -> None:
         label, _, said = text.removeprefix(f"pdsh@{socket.gethostname().partition('.')[0]}: ").partition(": ")
         name = named(label, self._names)
-        with self._told:
-            if said.startswith(tls_callback.TOLD):
-                self._tokens[said.removeprefix(tls_callback.TOLD)] = name
-                self._told.notify_all()
+        with self._changed:
+            if said.startswith(tls_callback.TOKEN_LABEL):
+                self._tokens[said.removeprefix(tls_callback.TOKEN_LABEL)] = name
+                self._changed.notify_all()
                 return
             if name in self._names:
                 self._said.setdefault(name, []).append(said)
@@ -143,7 +143,7 @@ class PdshTransport(Transport):
         """Give up who has not called once pdsh has ended, for example because it could not even begin."""
         for thread in hearing:
             thread.join()
-        with self._told:
+        with self._changed:
             for waiting in never_called.values():
                 waiting.close()
             never_called.clear()
@@ -165,8 +165,8 @@ class PdshTransport(Transport):
         if accepted is None:
             return
         tls, token = accepted
-        with self._told:
-            self._told.wait_for(lambda: token in self._tokens, _TOKEN_WAIT_S)
+        with self._changed:
+            self._changed.wait_for(lambda: token in self._tokens, _TOKEN_WAIT_S)
             waiting = self._waiting.pop(self._tokens.pop(token, ""), None)
             if not self._waiting:
                 _stop_listening(listener)  # all are here

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ascend_adapt.errors import LaunchError
 
-TOLD = "ascend-run token "
+TOKEN_LABEL = "ascend-run token "
 TOKEN_BYTES = 64
 _AT_ONCE = 1 << 16
 _HANDSHAKE_S = 20.0
@@ -61,7 +61,7 @@ def call(
 ) -> None:
     """Connect an agent to its launcher: print the token, call, and ``serve`` the connection."""
     token = secrets.token_hex(TOKEN_BYTES // 2)
-    print(TOLD + token, flush=True)
+    print(TOKEN_LABEL + token, flush=True)
     try:
         tls = _connect(addresses, port, fingerprint)
         tls.sendall(token.encode())

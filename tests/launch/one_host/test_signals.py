@@ -110,10 +110,10 @@ def test_requests_of_one_moment_are_one():
     now[0] = 0.5
     requests.to_end(signal.SIGHUP, Source.PARENT)  # systemd's SendSIGHUP
     requests.to_end(signal.SIGTERM, Source.GUARDIAN)
-    assert (requests.stop, requests.hurry) == (signal.SIGTERM, False)
+    assert (requests.stop, requests.skips_grace) == (signal.SIGTERM, False)
     now[0] = 3.0
     requests.to_end(signal.SIGTERM, Source.PARENT)
-    assert requests.hurry
+    assert requests.skips_grace
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_who_types_again_does_not_wait(first, second, after, hurry):
     requests.to_end(first, Source.PARENT)
     now[0] = after
     requests.to_end(second, Source.PARENT)
-    assert (requests.stop, requests.hurry) == (first, hurry)
+    assert (requests.stop, requests.skips_grace) == (first, hurry)
 
 
 def test_a_warning_is_new_after_two_seconds():
