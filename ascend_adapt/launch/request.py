@@ -210,7 +210,9 @@ def _parser() -> argparse.ArgumentParser:
     names = ("--nproc", "--nproc-per-node", "--num-gpus", "--num-gpus-per-node")
     add(*names, dest="nproc", type=_at_least_one, metavar="N", help=_NPROC)
     add("--native", metavar="DIALECT", help="train with the native trainer, using the arguments of this dialect")
-    add("--fallback", choices=("native",), help="use the native trainer if packages that the script imports are missing")
+    add(
+        "--fallback", choices=("native",), help="use the native trainer if packages that the script imports are missing"
+    )
     add("--once", action="store_true", help="start the script once, not once per rank: for scripts that start ranks")
     add(
         "--device",
@@ -232,7 +234,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--node-ips", type=_words, default=(), metavar="IP,IP", help="addresses of all hosts, including this one")
     add("--disable", action="append", default=[], metavar="NAME", help="do not load this plugin or apply this patch")
     add(
-        "--allow-drift", action="append", default=[], metavar="NAME", help="continue if this patch has drifted or failed"
+        "--allow-drift",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="continue if this patch has drifted or failed",
     )
     add("--strict", action="store_true", help="stop if any patch has drifted, failed or been lost")
     add(
@@ -270,8 +276,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-_DESCRIPTION = "Start a training job with the patches for Ascend NPUs applied. The first word that is not an option ends \
+_DESCRIPTION = (
+    "Start a training job with the patches for Ascend NPUs applied. The first word that is not an option ends \
 the options; everything after it is passed on unchanged."
+)
 _NNODES = "number of hosts; without --hostfile, start the same command on each host"
 _GRACE = "grace period from SIGTERM to SIGKILL (default: 10; 600 for a native run that saves checkpoints)"
 _OVERSUBSCRIBE = f"allow more than {RANKS_A_CORE} ranks per CPU core ({ALWAYS_ALLOWED} are always allowed)"

@@ -1,15 +1,17 @@
 """Signals in a Python process of a job: SIGUSR1 and SIGUSR2 do not end it, and its beacon shows which it received.
 
-Standard library only, and only what is built into the interpreter: every Python process of the job runs this.
+Standard library only, and only its fast C modules: every Python process of the job runs this.
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal itself would import enum
 import faulthandler
+import fcntl
 import os
 
 _PASSED = (_signal.SIGUSR1, _signal.SIGUSR2)
+_LOWEST_BEACON = 256
 
 
 def outlive_passed() -> None:
@@ -20,7 +22,7 @@ def outlive_passed() -> None:
     for number in _PASSED:
         if _signal.getsignal(number) != _signal.SIG_DFL:
             continue
-        # unregister() restores what register() has found, which Python's own record does not learn of.
+        # unregister() restores the handler that register() found, without updating what signal.getsignal() returns.
         _signal.signal(number, _signal.SIG_IGN)
         faulthandler.register(number, file=2)
         _signal.signal(number, _signal.SIG_DFL)
@@ -30,7 +32,15 @@ def outlive_passed() -> None:
 def keep_received(beacon: int) -> None:
     """Append the number of each signal that a Python handler receives to the beacon: the guardian does not repeat it.
 
-    Something else that sets a wakeup descriptor, such as asyncio, takes its place.
+    Takes over the descriptor and moves it to a high number: a program that closes its low descriptors and opens files
+    would otherwise get signal bytes into one of them. Another owner of the wakeup descriptor, such as asyncio,
+    replaces it.
     """
-    os.set_blocking(beacon, False)
-    _signal.set_wakeup_fd(beacon, warn_on_full_buffer=False)
+    try:
+        descriptor = fcntl.fcntl(beacon, fcntl.F_DUPFD_CLOEXEC, _LOWEST_BEACON)
+    except OSError:
+        descriptor = beacon  # RLIMIT_NOFILE allows no descriptor that high
+    else:
+        os.close(beacon)
+    os.set_blocking(descriptor, False)
+    _signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)

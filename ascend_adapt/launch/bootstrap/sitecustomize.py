@@ -1,8 +1,8 @@
-"""Reaches every Python process of a job: this folder is first on PYTHONPATH, and site imports this file at each start.
+"""Bootstrap of every Python process of a job: this folder is first on PYTHONPATH, so site imports this file.
 
-It only installs a finder, which adapts the process when it first imports something that patches are for; a process that
-never does pays for nothing else. Then it runs the sitecustomize that would have run without it. Standard library only,
-and no more of that than an interpreter has loaded by now: any interpreter of the job, from 3.7 on, may get here.
+It only installs an import finder, which adapts the process before the first import of a package that patches are for;
+other processes pay for nothing else. Then it runs the sitecustomize that would have run without it. It imports only
+standard library modules that are loaded already or load fast: any interpreter from 3.7 on may run it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-# Survives that another tool's sitecustomize takes this module out of sys.modules and imports it once more.
+# Another tool's sitecustomize may remove this module from sys.modules and import it again.
 _RUN_ALREADY: set[str | None] = vars(sys).setdefault("_ascend_adapt_bootstrap", set())
 _OFF = ("0", "false", "no", "off")
 
@@ -35,7 +35,7 @@ class TargetFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Adapt the process if it is time, and let all other finders look."""
+        """Adapt the process if this is the first such import, then search the other finders."""
         # No lock: enable() has its own, and calls us while it holds it.
         thread = get_ident()
         if self._done or thread in self._busy or fullname.partition(".")[0] not in self.roots:
@@ -45,7 +45,7 @@ class TargetFinder:
             self._done = _adapt()
         finally:
             self._busy.discard(thread)
-        # The patches' own finders entered sys.meta_path before us, and this very import must not miss them.
+        # The patches' finders were inserted before this one, and this import must not miss them.
         for finder in tuple(sys.meta_path):
             find = getattr(finder, "find_spec", None)
             if find is not None and finder is not self:
@@ -56,7 +56,7 @@ class TargetFinder:
 
 
 def _adapt() -> bool:
-    """Adapt this process; return False if the script's own enable() does so just now."""
+    """Adapt this process; return False while the script's own enable() is running."""
     try:
         from ascend_adapt.launch.in_process import member
     except ImportError as error:
@@ -75,7 +75,7 @@ def _begin() -> None:
     if os.environ.get("ASCEND_ADAPT", "").lower() in _OFF:
         return
     if os.environ.get("ASCEND_ADAPT_DEVICE") == "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES"):
-        # DeepSpeed's launcher gives each rank a device, on a CPU too: GPUs that --device cpu hides would be back.
+        # DeepSpeed's launcher sets this for each rank, on a CPU too: GPUs that --device cpu hides would be visible.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if os.environ.get("RANK"):
         _claim_rank()
@@ -93,7 +93,7 @@ def _begin() -> None:
 
 
 def _emulate() -> None:
-    """Have the kernels of the emulated NPU ready when torch_npu is imported; with or without patches."""
+    """Load the kernels of the emulated NPU when torch_npu is imported, with or without patches."""
     if os.environ.get("RANK"):
         _claim_rank()
     try:
@@ -112,7 +112,7 @@ def _set_compile_mode() -> None:
         from ascend_adapt.launch.in_process import compile_mode
     except ImportError as error:
         print(
-            f"ascend_adapt: {sys.executable}: {error}, --npu-compile-mode is not heeded — install ascend_adapt there",
+            f"ascend_adapt: {sys.executable}: {error}, --npu-compile-mode has no effect — install ascend_adapt there",
             file=sys.stderr,
         )
         return
@@ -120,7 +120,7 @@ def _set_compile_mode() -> None:
 
 
 def _claim_rank() -> None:
-    """Speak for this rank, unless a process above does: whatever a rank starts inherits its RANK."""
+    """Claim this rank, unless a parent process has: the children of a rank inherit its RANK."""
     rank = ":".join(os.environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     # Some clusters set RANK for a whole machine; a launcher's ranks differ from it in the other two at least.
     if os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[2] != rank:
@@ -132,7 +132,7 @@ def _adapt_now() -> None:
     try:
         _adapt()
     except Exception as error:
-        # site would print one line and go on without the patches; what member.join raises must stop the process.
+        # site would print one line and continue without the patches; what member.join raises must stop the process.
         print(f"ascend_adapt: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 
@@ -156,7 +156,7 @@ def _leave_beacon() -> None:
         try:
             descriptor = os.open(beacon, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
         except OSError:
-            return  # the run directory is gone or full: the launcher names this process, it need not stop for that
+            return  # the run directory is gone or full; the launcher reports this process, which may continue
         _ascend_adapt_signals.keep_received(descriptor)
 
 
@@ -167,7 +167,7 @@ def _withdraw_beacon() -> None:
 
 
 def _chain() -> None:
-    """Run the sitecustomize that lies on the entries after ours, as site would have without us."""
+    """Run the sitecustomize found on the later entries of sys.path, as site would have without this one."""
     here = os.path.dirname(os.path.abspath(__file__))
     entries = [os.path.abspath(entry) for entry in sys.path]
     later = sys.path[entries.index(here) + 1 :] if here in entries else sys.path

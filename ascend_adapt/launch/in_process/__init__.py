@@ -1,1 +1,1 @@
-"""What runs inside the processes of a job."""
+"""Code that runs inside the processes of a job."""

@@ -1,4 +1,4 @@
-"""`--npu-compile-mode`: how torch_npu gets its operators, from the shipped binaries or compiled for each new shape."""
+"""`--npu-compile-mode`: whether torch_npu uses prebuilt operator binaries or compiles operators for each new shape."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def watch(mode: str) -> None:
-    """Set the mode right after torch_npu's import, whoever imports it, so before a tensor is on the device."""
+    """Set the mode right after torch_npu is imported, before a tensor is on the device."""
     import wrapt
 
     def set_mode(torch_npu: ModuleType) -> None:

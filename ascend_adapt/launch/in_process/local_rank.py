@@ -1,4 +1,4 @@
-"""``--local-rank`` and ``--local_rank``: a launcher passes one spelling, a script may declare the other."""
+"""Both spellings, ``--local-rank`` and ``--local_rank``: a launcher passes one, a script may declare the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SPELLINGS = ("--local-rank", "--local_rank")
 
 
 def accept_both_spellings() -> None:
-    """Let every parser of this process take the launcher's spelling for the one that it declares.
+    """Make every argparse parser of this process accept the spelling that it did not declare.
 
     torch.distributed.launch passes --local_rank up to torch 1.13 and --local-rank from 2.0; DeepSpeed --local_rank.
     """
@@ -32,12 +32,12 @@ def accept_both_spellings() -> None:
 
 
 def as_declared(words: Sequence[str], declared: Any) -> list[str]:
-    """Return the arguments with the local rank spelt as in ``declared``, if only the other spelling is there."""
-    told: list[str] = []
+    """Return the arguments with the local rank spelt as in ``declared``."""
+    spelt: list[str] = []
     for word in words:
         name, equals, value = word.partition("=")
         if name in _SPELLINGS and name not in declared:
             (other,) = (spelling for spelling in _SPELLINGS if spelling != name)
             name = other if other in declared else name
-        told.append(name + equals + value)
-    return told
+        spelt.append(name + equals + value)
+    return spelt

@@ -1,4 +1,4 @@
-"""This process as a member of a job: adapted, and if it is a rank, reporting and compared with the other ranks."""
+"""Joining a job: adapts this process; a rank also writes its status and compares itself with the other ranks."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _joined = False
 
 
 def join() -> bool:
-    """Adapt this process, once; a rank also writes its status now, at the first apply and at exit.
+    """Adapt this process, once; a rank also writes its status now, at the first applied patch and at exit.
 
-    Return False if the script's own enable() is at work just now, which is to be joined later.
+    Return False while the script's own enable() is running; call again later.
 
     Raises:
-        AdaptError: as enable(); and if this rank has other versions or patches than one that is there already.
+        AdaptError: as enable(); or this rank's versions or patches differ from those of another rank.
     """
     global _joined
     if _joined:
-        return True  # and what the script has done since, such as disable(), stands
+        return True  # what the script has done since, such as disable(), stays in effect
     if enabling.is_beginning():
         return False
     enabling.enable()
@@ -43,23 +43,23 @@ def join() -> bool:
 
 def _take_part(run_dir: RunDirectory, rank: int) -> None:
     pid = os.getpid()
-    # On another host, where a launcher that is not ours has started this rank, nobody has made it yet.
+    # It does not exist yet on another host where a foreign launcher has started this rank.
     with contextlib.suppress(OSError):
         run_dir.path.mkdir(parents=True, exist_ok=True)
 
-    told: dict[str, dict[str, str]] = {}
+    facts: dict[str, dict[str, str]] = {}
 
     def report_and_compare(moment: str) -> None:
-        # A forked child, such as a data loader's worker, inherits this and the exit handlers, and is not the rank.
+        # A forked child, such as a data loader's worker, inherits this hook but is not the rank.
         if os.getpid() == pid:
-            _compare(run_dir, _report(run_dir, rank, moment, told))
+            _compare(run_dir, _report(run_dir, rank, moment, facts))
 
     def report_at_exit() -> None:
         if os.getpid() == pid:
             try:
-                _report(run_dir, rank, agreement.END, told)
+                _report(run_dir, rank, agreement.END, facts)
             except LaunchError as error:
-                # A full disk is no failure of the job.
+                # A full disk must not fail the job.
                 print(f"ascend_adapt: {error}; `ascend-adapt status` shows this rank as it began", file=sys.stderr)
 
     report_and_compare(agreement.START)
@@ -68,16 +68,16 @@ def _take_part(run_dir: RunDirectory, rank: int) -> None:
 
 
 def _own_rank() -> int | None:
-    """Return the rank that this process is; what a rank starts inherits RANK and is none."""
+    """Return this process's rank, or None; the children of a rank inherit RANK but are not ranks."""
     rank, pid = os.environ.get("RANK", ""), os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
     return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
 
 
-def _report(run_dir: RunDirectory, rank: int, moment: str, told: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """Write what this rank is now, add that to the facts told at each moment so far, and return what was written."""
+def _report(run_dir: RunDirectory, rank: int, moment: str, facts: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """Write this rank's status, with the facts of each moment so far, and return it."""
     status = enabling.status()
-    # What was told at a moment stands: one at which ranks differ comes again if the script swallowed that.
-    told.setdefault(moment, agreement.facts(status, enabling.kernel_backends()))
+    # The first facts of a moment are kept: if the script swallowed an error of differing ranks, it is raised again.
+    facts.setdefault(moment, agreement.facts(status, enabling.kernel_backends()))
     data = {
         "rank": rank,
         "host": socket.gethostname(),
@@ -85,8 +85,8 @@ def _report(run_dir: RunDirectory, rank: int, moment: str, told: dict[str, dict[
         "job": os.environ.get("ASCEND_ADAPT_JOB", ""),
         "since": Identity.own().since(),
         "until": time.time() if moment == agreement.END else None,
-        "digest": agreement.digest(told[moment]),
-        "facts": told,
+        "digest": agreement.digest(facts[moment]),
+        "facts": facts,
         **status.to_json(),
     }
     try:
@@ -100,16 +100,16 @@ def _report(run_dir: RunDirectory, rank: int, moment: str, told: dict[str, dict[
 
 
 def _compare(run_dir: RunDirectory, own: dict[str, Any]) -> None:
-    """Raise if a rank differs from another.
+    """Raise if this rank differs from another.
 
-    Each writes before it reads, so of two that differ one at least sees the other, before it runs a line of the script.
+    Each rank writes before it reads, so of two that differ at least one sees the other before its script starts.
     """
-    told: dict[int, dict[str, dict[str, str]]] = {}
+    facts_by_rank: dict[int, dict[str, dict[str, str]]] = {}
     for path in run_dir.path.glob("adapt-status.*.json"):
         data: dict[str, Any] = json.loads(path.read_text())
         if data["job"] == own["job"] and agreement.met(own, data):
-            told[int(data["rank"])] = data["facts"]
-    found = agreement.differences(told)
+            facts_by_rank[int(data["rank"])] = data["facts"]
+    found = agreement.differences(facts_by_rank)
     if found:
         more = f"; {len(found) - 1} more differences" if len(found) > 1 else ""
         raise LaunchError(f"{found[0]}{more} — give all ranks the same packages and settings")

@@ -1,4 +1,4 @@
-"""What each rank runs: it joins the job, then the user's script as ``__main__``, with its arguments as typed."""
+"""Entry point of each rank: join the job, then run the user's script as ``__main__`` with unchanged arguments."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ascend_adapt.runtime import enabling
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run ``[-m] target [arguments ...]``; on an error of this package print it and exit with code 1."""
+    """Run ``[-m] target [arguments ...]``; print an error of this package and exit with code 1."""
     is_module, rest = argv[0] == "-m", list(argv[1:] if argv[0] == "-m" else argv)
     _ascend_adapt_signals.outlive_passed()  # without a bootstrap, under --no-adapt
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)  # as on a terminal: the launcher passes it on line by line
-    # Without a bootstrap, under --no-adapt, nobody has said so yet; what this rank starts must not pass for it.
+    # Under --no-adapt no bootstrap has set it; children of this rank must not be taken for the rank.
     os.environ.setdefault("ASCEND_ADAPT_RANK_PID", str(os.getpid()))
     try:
         member.join()
@@ -68,7 +68,7 @@ def _run_script(argv: list[str]) -> None:
     sys.argv = argv
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.abspath(path))
-    # A module of its own, as python itself makes one: pickles and spawned children look things up in it.
+    # A new module, as Python itself makes one: pickle and spawned children look names up in it.
     module = ModuleType("__main__")
     loader = SourceFileLoader("__main__", path)
     vars(module).update(__file__=path, __loader__=loader, __builtins__=__builtins__, __cached__=None)
@@ -82,7 +82,7 @@ def _in_one_line(error: BaseException) -> str:
 
 
 def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without the frames that lead to the script."""
+    """Return the traceback without this package's frames before the script."""
     ours = (__file__, runpy.__file__, "<frozen runpy>")
     while traceback is not None and traceback.tb_next is not None and traceback.tb_frame.f_code.co_filename in ours:
         traceback = traceback.tb_next

@@ -1,7 +1,7 @@
-"""What runs on each host of a job that has several: it takes an order from the launcher and has a guardian keep it.
+"""Agent on each host of a job on several hosts: receives an order from the launcher and starts a guardian for it.
 
-It speaks to the launcher over two descriptors (under ssh, its standard input and output) and ends its part of the job
-when that connection ends or falls silent. What the ranks print travels over the same connection.
+It talks to the launcher over two descriptors (under ssh, its standard input and output) and ends its part of the job
+when that connection closes or is silent for too long. The output of the ranks travels over the same connection.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from ascend_adapt.launch.placement.plan import Plan, RankCommand
 from ascend_adapt.launch.placement.ports import Ports, is_free
 from ascend_adapt.launch.transport.protocol import BEAT_S, LOST_S, FrameDecoder, FrameSender, Kind, frame, json_frame
 
-# What two hosts of a job must have alike.
+# Packages whose versions must be equal on all hosts of a job.
 COMPARED = ("torch", "torch_npu", "deepspeed", "transformers", "megatron-core")
 _AT_ONCE = 1 << 16
 _LAST_WORDS_S = 5.0
-# A launcher waits for all hosts, and may be held up, before it gives the first order.
+# The launcher waits for all hosts, which may take long, before it sends the first order.
 _ORDER_WAIT_S = 300.0
-# What a guardian may take to end everything below it.
+# Time for a guardian to end all of its processes.
 _END_S = 2 * GRACE_S + 5
 
 
 def main(source: int = 0, sink: int | None = 1, finish: Callable[[], None] | None = None) -> None:
-    """Serve one launcher to the end of one job; never returns.
+    """Serve one launcher until one job ends; never returns.
 
-    ``sink`` is None where ``source`` is a socket; ``finish`` is called when the last word is said.
+    ``sink`` is None if ``source`` is a socket; ``finish`` is called after the last frame.
     """
     signals.outlive_passed()
-    # Nothing but frames may get into the connection, whoever prints.
+    # Only frames may enter the connection, so prints go to standard error.
     source, sink = os.dup(source), os.dup(source if sink is None else sink)
-    # Whoever started it may have left this end non-blocking, and then the last frames would stay here.
+    # An inherited non-blocking descriptor would lose the last frames.
     os.set_blocking(sink, True)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -82,7 +82,7 @@ class Agent:
         self._is_lost = False
 
     def serve(self) -> int:
-        """Keep one order; return this process's own exit code."""
+        """Execute one order; return this process's exit code."""
         self._sender.send(json_frame(Kind.HELLO, hello(self._ports.rendezvous)))
         order = self._order()
         if order is None:
@@ -106,19 +106,19 @@ class Agent:
             thread.start()
         code = run.wait()
         if self._is_lost:
-            return 1  # a write would wait for whoever does not read any more
+            return 1  # nobody reads any more, so a write would block
         for thread in copying:
             thread.join(_LAST_WORDS_S)
         self._send_status(run_dir, ranks)
-        told = os.read(report, _AT_ONCE)
-        self._sender.send(json_frame(Kind.ENDED, {"code": code, **(json.loads(told) if told else {})}))
+        reported = os.read(report, _AT_ONCE)
+        self._sender.send(json_frame(Kind.ENDED, {"code": code, **(json.loads(reported) if reported else {})}))
         return 0
 
     def _order(self) -> dict[str, Any] | None:
-        """Return what the launcher wants; None if it has gone, or wants nothing more."""
+        """Return the launcher's order; None if the launcher is gone or sends none."""
         while not self._frames:
             if not select.select([self._source], [], [], _ORDER_WAIT_S)[0]:
-                return None  # a launcher that is cut off now would never be missed
+                return None  # otherwise an agent whose launcher is cut off would wait forever
             data = os.read(self._source, _AT_ONCE)
             if not data:
                 return None
@@ -130,12 +130,12 @@ class Agent:
         return order
 
     def _begin(self, order: Mapping[str, Any]) -> tuple[GuardedRun, list[tuple[Kind, int]], int]:
-        """Start the guardian; return it, what the ranks print, and what it reports."""
+        """Start the guardian; return it, the output pipes of the ranks, and the descriptor of its report."""
         try:
             os.chdir(order["folder"])
         except OSError as error:
             raise LaunchError(
-                f"{order['folder']}: {error.strerror}, expected the launcher's folder here too — make it, or share it"
+                f"{order['folder']}: {error.strerror}, expected the launcher's folder here too — create or share it"
             ) from error
         os.environ.update(order["forwarded"])
         run_dir = RunDirectory(Path(order["run_dir"]))
@@ -161,13 +161,13 @@ class Agent:
         return run, [(Kind.STDOUT, out), (Kind.STDERR, err)], report
 
     def _check(self, order: Mapping[str, Any], ranks: tuple[RankCommand, ...]) -> None:
-        """Say before the start what a rank would fail with."""
+        """Preflight check of this host: raise what a rank would otherwise fail with."""
         if not order["oversubscribe"]:
             cores.check(len(ranks), order["device"])
         home = os.environ.get("ASCEND_HOME_PATH", "")
         if order["device"] == "npu" and not os.path.isdir(home):
             raise LaunchError(
-                f"ASCEND_HOME_PATH={home!r}: is no folder here, torch_npu loads CANN from it — "
+                f"ASCEND_HOME_PATH={home!r}: is not a folder here, torch_npu loads CANN from it — "
                 "source CANN's set_env.sh where ascend-run is started"
             )
         if "0" in (rank.env["LOCAL_RANK"] for rank in ranks if rank.rank == 0):
@@ -176,12 +176,12 @@ class Agent:
                 raise LaunchError(f"port {port}: is busy, expected it free for rank 0 — choose another --master-port")
 
     def _copy(self, kind: Kind, pipe: int) -> None:
-        """Pass on what the ranks print; where nobody listens it is still read, so that nobody waits."""
+        """Forward the output of the ranks; read it even if the launcher is gone, so that the ranks do not block."""
         while data := os.read(pipe, _AT_ONCE):
             self._sender.send(frame(kind, data))
 
     def _listen(self, run: GuardedRun) -> None:
-        """Pass on the launcher's signals, and the end of the connection as one."""
+        """Forward the launcher's signals; the end of the connection ends the job."""
         patience: float | None = LOST_S
         while select.select([self._source], [], [], patience)[0]:
             try:
@@ -197,7 +197,7 @@ class Agent:
             self._frames.clear()
         self._is_lost = True
         run.send(NOT_WAITED_FOR, Source.LAUNCHER)
-        # The main thread may be in the middle of a last word that nobody takes, and there is no other way out of that.
+        # The main thread may be blocked in a write that nobody reads; only an exit ends that.
         time.sleep(_END_S)
         os._exit(1)
 
@@ -209,7 +209,7 @@ class Agent:
             time.sleep(BEAT_S)
 
     def _send_status(self, run_dir: RunDirectory, ranks: list[int]) -> None:
-        """Send the launcher what ranks have written of themselves since the last time."""
+        """Send the launcher the status files of ranks that have changed since the last call."""
         for rank in ranks:
             path = run_dir.rank_status(rank)
             try:
@@ -222,7 +222,7 @@ class Agent:
 
 
 def hello(port: int) -> dict[str, Any]:
-    """Return what the launcher compares before it gives an order; ``port`` is free here and held."""
+    """Return the facts that the launcher compares before it sends an order; ``port`` is reserved on this host."""
     from ascend_adapt import __version__
 
     device, _ = probe.detect_device(os.environ)
@@ -239,18 +239,18 @@ def hello(port: int) -> dict[str, Any]:
 
 
 def machine() -> list[str]:
-    """Return what two agents have alike if they run on one machine, or in one container of it."""
+    """Return an identity that is equal for two agents on one host, or in one container of it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return [boot, *(os.readlink(f"/proc/self/ns/{space}") for space in ("pid", "net"))]
 
 
 def seen(mark: Path) -> dict[str, Any]:
-    """Return whether this host sees a file of the launcher's folder, or has a folder of that name at all."""
+    """Return whether this host sees the launcher's marker file, and whether it has a folder of that path."""
     return {"sees_mark": mark.exists(), "has_folder": mark.parent.is_dir(), "time_s": time.time()}
 
 
 def running_jobs() -> list[dict[str, Any]]:
-    """Return the run directory of each job of ours that runs on this machine now, and the pids of its ranks."""
+    """Return the run directory and the pids of the ranks of each of our jobs that runs on this host."""
     found: dict[str, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():

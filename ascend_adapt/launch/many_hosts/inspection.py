@@ -1,4 +1,4 @@
-"""What is on the hosts of a hostfile, before a job is started there: for `ascend-adapt doctor --hostfile`."""
+"""Inspection of the hosts of a hostfile before a job is started: `ascend-adapt doctor --hostfile`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CLOCK_S = 1.0
 
 @dataclass(frozen=True)
 class HostReport:
-    """One host: ``problems`` must be fixed before a job can run there, ``notes`` are worth knowing."""
+    """Report of one host: ``problems`` must be fixed before a job can run there, ``notes`` are for information."""
 
     host: str
     versions: Mapping[str, str]
@@ -40,23 +40,23 @@ class HostReport:
 
 
 def examine(path: Path, launcher: str, ssh_port: int | None, device: str) -> tuple[HostReport, ...]:
-    """Return what agents on all hosts of a hostfile say.
+    """Return a report of each host of a hostfile, from an agent there.
 
     Raises:
-        LaunchError: the hostfile cannot be read, or the launcher is not there.
+        LaunchError: the hostfile cannot be read, or the transport cannot be used.
     """
     warnings: list[str] = []
     hosts = hostfile.read(path, warnings.append)
     for warning in warnings:
         print(f"ascend-adapt doctor: {warning}", file=sys.stderr)
     transport = choice.choose(launcher, ssh_port, [host.address for host in hosts])
-    # A file that only the hosts see which share this folder.
+    # Only hosts that share this folder see this file.
     with tempfile.NamedTemporaryFile(prefix=".ascend-adapt-doctor-", dir=os.getcwd()) as mark:
         return look(hosts, transport, mark.name, device)
 
 
 def look(hosts: Sequence[Host], transport: Transport, mark: str, device: str) -> tuple[HostReport, ...]:
-    """Return what an agent on each host says; ``mark`` is a file here that it looks for."""
+    """Return a report of each host from an agent there; ``mark`` is a local file that it looks for."""
     links = transport.links([host.address for host in hosts])
     selector, console = selectors.DefaultSelector(), Console(whole_lines=True)
     ahead_s: dict[str, float] = {}
@@ -80,7 +80,7 @@ def look(hosts: Sequence[Host], transport: Transport, mark: str, device: str) ->
         wait_for(lambda link: link.ended is not None)
         for link in links:
             if link.ended is not None:
-                # Between the two moments here, so it is off by less than they are apart.
+                # Its time lies between the two times here, which bounds the error.
                 there, now = float(link.ended["time_s"]), time.time()
                 ahead_s[link.address] = there - now if there > now else min(there - asked, 0.0)
         first = next((link for link in links if link.hello is not None), None)
@@ -126,7 +126,7 @@ def _report(
 
 
 def show(reports: Sequence[HostReport]) -> None:
-    """Print them."""
+    """Print the reports."""
     for one in reports:
         if not one.versions:
             print(f"{one.host}: must be fixed: {one.problems[0]}")

@@ -1,4 +1,4 @@
-"""A job on several hosts, seen from the launcher: an agent on each, one order for all, and one end."""
+"""The launcher's side of a job on several hosts: starts an agent on each, sends the orders, and ends all together."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from ascend_adapt.runtime import agreement
 
 _LOOK_S = 0.2
 _BEGIN_S = 60.0
-# What a guardian may take beyond the grace to end everything below it, and a little for the way.
+# Time beyond the grace period for a guardian to end all of its processes, with some for the network.
 _END_S = GRACE_S + 5
 _REST_S = 2.0
-# By pdsh: two ends of a pair, a copy of one, the connection; ssh takes three. Many systems begin with a limit of 1024.
+# pdsh needs a socket pair, a copy and the connection; ssh needs three. Many systems have a soft limit of 1024.
 _DESCRIPTORS, _DESCRIPTORS_A_HOST = 256, 5
 
 
 @dataclass(frozen=True)
 class HostsAssignment:
-    """What all hosts are to do, and how they are reached.
+    """The work of all hosts, and the transport to them.
 
-    ``plan_for`` is given where the hosts decide on which kind of device the job runs: all of them must have the same.
+    ``plan_for`` is given if the hosts decide the kind of device; all of them must have the same kind.
     """
 
     plan: Plan
@@ -122,7 +122,7 @@ class HostsLauncher:
             self._assignment.transport.close()
 
     def _meet(self, console: Console) -> None:
-        """Wait for a word of every host, and compare what they say.
+        """Wait for the hello of every host, and compare them.
 
         Raises:
             LaunchError: a host cannot be reached, or hosts differ.
@@ -138,7 +138,7 @@ class HostsLauncher:
             compare(self._links, self._parts, self._device)
 
     def _decide_device(self) -> None:
-        """Plan for the kind of device that the hosts have, where the user asked for none.
+        """Plan for the kind of device that the hosts have, if the user chose none.
 
         Raises:
             LaunchError: they differ.
@@ -148,8 +148,8 @@ class HostsLauncher:
         found = {link.name: str((link.hello or {})["device"]) for link in self._links}
         first, *_ = kinds = sorted(set(found.values()))
         if len(kinds) > 1:
-            told = ", ".join(f"{kind} on {' '.join(n for n, k in found.items() if k == kind)}" for kind in kinds)
-            raise LaunchError(f"device: {told}, expected one kind on all hosts — give --device")
+            by_kind = ", ".join(f"{kind} on {' '.join(n for n, k in found.items() if k == kind)}" for kind in kinds)
+            raise LaunchError(f"device: {by_kind}, expected one kind on all hosts — give --device")
         if first != self._device:
             say(f"device {first}: found on the hosts; this one has {self._device}")
             self._device = first
@@ -157,14 +157,14 @@ class HostsLauncher:
             self._parts = self._plan.by_host()
 
     def _order(self, attempt: int) -> None:
-        """Give every host its part."""
+        """Send every host its order."""
         if self._stop is not None:
             for link in self._links:
                 link.lost = link.lost or "not started"
             return
         first = self._links[0].hello
         if self._assignment.chooses_port and first is not None:
-            # Held there since before it was told.
+            # The agent reserved it before it reported it.
             self._plan = self._plan.at_port(first["port"])
             self._parts = self._plan.by_host()
         for index, link in enumerate(self._links):
@@ -190,7 +190,7 @@ class HostsLauncher:
             )
 
     def _wait(self, console: Console) -> None:
-        """Take what has come; give up hosts that have been silent for too long."""
+        """Read from all hosts; give up hosts that have been silent for too long."""
         before = time.monotonic()
         for key, _ in self._selector.select(_LOOK_S):
             if key.data is None:
@@ -198,18 +198,18 @@ class HostsLauncher:
                     self._asked(number)
                 continue
             link: Connection = key.data
-            for told in link.read(console):
-                self._keep_status(told)
+            for status in link.read(console):
+                self._keep_status(status)
             if link.is_closed:
                 self._selector.unregister(link.source)
         now = time.monotonic()
         if now - before > LOST_S / 2:
-            # The console was held up, by a Ctrl-S for example; the hosts have not been silent, nobody listened.
+            # Writing to the console blocked, e.g. after Ctrl-S: the hosts were not silent, the launcher did not read.
             for link in self._links:
                 link.heard = now
         for link in self._links:
             link.flush()
-            # An agent that has its order may have to make folders on a slow disk first.
+            # An agent may have to create folders on a slow disk before it starts the ranks.
             patience_s = LOST_S if link.has_begun else _BEGIN_S
             if link.hello is not None and not link.is_over and now - link.heard > patience_s:
                 self._selector.unregister(link.source)
@@ -217,7 +217,7 @@ class HostsLauncher:
                 link.lost = f"no word from it for {patience_s:.0f} s"
 
     def _read_rest(self, console: Console) -> None:
-        """Pass on what is still on its way; an agent that has ended closes its end."""
+        """Show output that is still in transit; an agent that has ended closes its connection."""
         deadline = time.monotonic() + _REST_S
         while time.monotonic() < deadline and not all(link.is_closed for link in self._links):
             self._wait(console)
@@ -240,7 +240,7 @@ class HostsLauncher:
                 link.signal(number)
 
     def _outcome(self) -> int:
-        """Say what happened first, and return the exit code."""
+        """Print the first failure, and return the exit code."""
         for link in self._links:
             for line in (link.ended or {}).get("unreached", ()):
                 self._unreached.append(f"{link.name}: {line}")
@@ -267,32 +267,32 @@ class HostsLauncher:
         wrong = [link for link in self._links if (link.ended or {})["code"]]
         if not wrong:
             return 0
-        # No rank failed there, so its guardian was killed; what it tells of others came of our own signal.
+        # No rank failed there, so its guardian was killed; later exit codes are the result of our own signal.
         first_ended = min(wrong, key=lambda link: link.ended_at)
         code = int((first_ended.ended or {})["code"])
         say(f"host {first_ended.name}: ended with {code_name(code)}")
         return code
 
-    def _keep_status(self, told: Mapping[str, Any]) -> None:
-        """Keep what a rank said of itself where `ascend-adapt status` looks, and compare it with the others."""
-        data = json.loads(told["text"])
+    def _keep_status(self, status: Mapping[str, Any]) -> None:
+        """Write a rank's status file for `ascend-adapt status`, and compare the rank with the others."""
+        data = json.loads(status["text"])
         if data["job"] != f"{self._name}.{self._attempts}":
             return  # of an earlier attempt
-        path = self._assignment.run_dir.rank_status(told["rank"])
+        path = self._assignment.run_dir.rank_status(status["rank"])
         try:
-            if not path.exists() or path.read_text() != told["text"]:
+            if not path.exists() or path.read_text() != status["text"]:
                 write_whole(path, data)
         except OSError as error:
             if not self._status_failed:
                 say(f"{path}: {error.strerror}; the job continues, `ascend-adapt status` misses ranks — free space")
             self._status_failed = True
-        self._facts[told["rank"]] = data["facts"]
+        self._facts[status["rank"]] = data["facts"]
         differences = agreement.differences(self._facts)
         if differences and not self._differ:
             self._differ = str(differences[0])
 
     def _listen(self) -> int:
-        """Handle signals from now on; return a descriptor that can be read when one has come."""
+        """Handle signals from now on; return a descriptor that is readable when one has arrived."""
         reader = signals.listen([signal.SIGTSTP])
         self._selector.register(reader, selectors.EVENT_READ, None)
         return reader
@@ -315,7 +315,7 @@ class HostsLauncher:
         return self._assignment.grace if self._stop in signals.TIME_TO_SAVE else GRACE_S
 
     def _pause(self) -> None:
-        """Stop as Ctrl-Z wants it; the ranks go on."""
+        """Stop this launcher at Ctrl-Z; the ranks continue."""
         for link in self._links:
             link.say(Kind.PAUSE)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -328,16 +328,16 @@ class HostsLauncher:
 
 
 def compare(links: Sequence[Connection], parts: Mapping[str, Plan], device: str) -> None:
-    """Compare what hosts said of themselves.
+    """Compare the hellos of all hosts.
 
     Raises:
-        LaunchError: a version differs, two are one machine, or one has fewer devices than its part needs.
+        LaunchError: versions differ, two names are one host, or a host has fewer devices than its slots need.
     """
-    told = {link.name: dict((link.hello or {})["versions"]) for link in links}
+    reported = {link.name: dict((link.hello or {})["versions"]) for link in links}
     first = links[0].name
-    for name, versions in told.items():
-        for what in sorted(versions.keys() | told[first].keys()):
-            ours, theirs = told[first].get(what, "none"), versions.get(what, "none")
+    for name, versions in reported.items():
+        for what in sorted(versions.keys() | reported[first].keys()):
+            ours, theirs = reported[first].get(what, "none"), versions.get(what, "none")
             if ours != theirs:
                 raise LaunchError(f"{what}: {ours} on {first}, {theirs} on {name} — install the same on all hosts")
     seen: dict[tuple[str, ...], str] = {}
@@ -357,7 +357,7 @@ def compare(links: Sequence[Connection], parts: Mapping[str, Plan], device: str)
 
 
 def allow_descriptors(hosts: int) -> None:
-    """Let this process open what so many hosts need, as far as its hard limit allows."""
+    """Raise the limit of open descriptors to what this number of hosts needs, up to the hard limit."""
     needed = _DESCRIPTORS + _DESCRIPTORS_A_HOST * hosts
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -366,7 +366,7 @@ def allow_descriptors(hosts: int) -> None:
 
 
 def described(job: Mapping[str, Any]) -> str:
-    """Return what an agent told of a job that runs on its machine."""
+    """Describe another job that an agent found on its host."""
     return f"pids {', '.join(map(str, job['pids']))}, run directory {job['run_dir']}"
 
 

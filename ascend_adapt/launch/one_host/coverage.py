@@ -1,4 +1,4 @@
-"""Which ranks below a command the patches do not reach, told from outside: a rank itself could not say so."""
+"""Finds ranks under a command that the patches do not reach, from outside: such a rank cannot report itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Unreached:
 
 
 class CoverageWatch:
-    """Looks at the processes below this one, each until it is known whether it was reached."""
+    """Watches the descendants of this process until it is known of each whether the bootstrap reached it."""
 
     def __init__(self, run_dir: RunDirectory, bootstrap: str, settled_s: float = _SETTLED_S) -> None:
         self._run_dir, self._bootstrap, self._settled_s = run_dir, bootstrap, settled_s
@@ -70,7 +70,7 @@ class CoverageWatch:
         return found
 
     def _judge(self, one: Identity, settled: bool) -> Unreached | None:
-        """Return why a process is an unreached rank; None as long as it may be none, or become something else."""
+        """Return a process as an unreached rank; None if it is not one, or may still become another program."""
         try:
             program = Path(os.readlink(f"/proc/{one.pid}/exe")).name
             argv = _words(one.pid, "cmdline")

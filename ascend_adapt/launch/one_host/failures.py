@@ -1,4 +1,4 @@
-"""What a rank leaves behind when its script fails, and which rank failed first."""
+"""Failure records of ranks, and which rank failed first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST = 500
 
 @dataclass(frozen=True)
 class Failure:
-    """An end that was no success, of a rank or, with None, of a command; ``error`` is empty if nothing was said."""
+    """Failure of a rank, or of a command if ``rank`` is None; ``error`` is empty if there was no message."""
 
     rank: int | None
     time_ns: int
@@ -29,7 +29,7 @@ class Failure:
     host: str = ""
 
     def described(self, run_dir: RunDirectory) -> str:
-        """Return what the user is told of it, in one line."""
+        """Return the failure as one line for the user."""
         if self.rank is None:
             return self.error
         what = f"{self.error} ({code_name(self.code)})" if self.error else code_name(self.code)
@@ -38,12 +38,12 @@ class Failure:
 
 
 def record(environ: Mapping[str, str], code: int, error: str) -> None:
-    """Leave word of this rank's failure in the run directory, if there is one."""
+    """Write this rank's failure to the run directory, if there is one."""
     folder, rank = environ.get("ASCEND_ADAPT_RUN_DIR"), environ.get("RANK", "")
     if not folder or not rank.isdigit():
         return
-    told = {"rank": int(rank), "time_ns": time.time_ns(), "code": code, "host": socket.gethostname()}
-    data = {**told, "error": error if len(error) <= _LONGEST else f"{error[:_LONGEST]} ..."}
+    failure = {"rank": int(rank), "time_ns": time.time_ns(), "code": code, "host": socket.gethostname()}
+    data = {**failure, "error": error if len(error) <= _LONGEST else f"{error[:_LONGEST]} ..."}
     try:
         write_whole(RunDirectory(Path(folder)).failures / f"{rank}.{os.getpid()}.json", data)
     except OSError as problem:
@@ -52,21 +52,21 @@ def record(environ: Mapping[str, str], code: int, error: str) -> None:
 
 
 def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
-    """Return the first failure of all: another rank may have failed before ``seen``, which ended first."""
+    """Return the earliest failure: another rank may have failed before ``seen``, whose process ended first."""
     if seen.rank is None:
         return seen
-    told = [failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None]
-    own = [failure for failure in told if failure.rank == seen.rank and failure.time_ns >= since_ns]
+    recorded = [failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None]
+    own = [failure for failure in recorded if failure.rank == seen.rank and failure.time_ns >= since_ns]
     if own:
-        # How it ended, from the kernel; what for and when, from the rank.
+        # The exit code is the kernel's; the message and the time are the rank's.
         seen = Failure(seen.rank, own[0].time_ns, seen.code, own[0].error, own[0].host)
-    return min([seen, *(failure for failure in told if failure.time_ns >= since_ns)], key=lambda one: one.time_ns)
+    return min([seen, *(failure for failure in recorded if failure.time_ns >= since_ns)], key=lambda one: one.time_ns)
 
 
 def first_recorded(run_dir: RunDirectory, since_ns: int, ranks: Collection[int]) -> Failure | None:
-    """Return the first failure that one of ``ranks`` has left word of, or None."""
-    told = [failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None]
-    own = [failure for failure in told if failure.time_ns >= since_ns and failure.rank in ranks]
+    """Return the first failure that one of ``ranks`` has recorded, or None."""
+    recorded = [failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None]
+    own = [failure for failure in recorded if failure.time_ns >= since_ns and failure.rank in ranks]
     return min(own, key=lambda one: one.time_ns, default=None)
 
 

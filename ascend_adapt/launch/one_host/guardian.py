@@ -1,8 +1,8 @@
-"""The guardian: starts the processes of a job on this machine, and outlives them all.
+"""The guardian: starts the processes of a job on this host, and outlives them all.
 
-It is a process of its own between the launcher and the ranks. Every orphan below it becomes its child, so nothing gets
-out of sight. It ends the job when a rank fails, when a signal asks for it that it, its launcher or its agent receives,
-and when the pipe from there closes because the launcher is gone.
+It is a separate process between the launcher and the ranks. Every orphaned descendant becomes its child, so none is
+lost. It ends the job when a rank fails, when it, its launcher or its agent receives a signal to end, and when the pipe
+from the launcher closes because the launcher is gone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OUTPUT_WAIT_S = 5.0
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a guardian is to do; ``grace`` is the time to SIGKILL where the end is asked for by SIGTERM or SIGHUP."""
+    """The work of a guardian; ``grace`` is the time from SIGTERM or SIGHUP to SIGKILL, in seconds."""
 
     plan: Plan
     run_dir: RunDirectory
@@ -54,9 +54,9 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Part:
-    """What is said to the guardian of one of several hosts: the job is one of all of them.
+    """One host's part of a job on several hosts.
 
-    ``report`` is where the guardian writes how its part ended, as JSON; the launcher judges all of them.
+    ``report`` is the descriptor to which the guardian writes its outcome as JSON; the launcher decides for all hosts.
     """
 
     job: str
@@ -65,9 +65,9 @@ class Part:
 
 
 class Guardian:
-    """One job on this machine.
+    """One job on this host.
 
-    ``control`` is the pipe from the launcher: two bytes are who received a signal and which, its end is an end.
+    ``control`` is the pipe from the launcher: pairs of bytes (source, signal); its end of file ends the job.
     """
 
     def __init__(self, assignment: Assignment, control: int, launcher: Identity) -> None:
@@ -86,8 +86,8 @@ class Guardian:
         part = self._assignment.part
         if part is not None:
             code = self._attempt(part.attempt)
-            told = asdict(self._failure) if self._failure is not None else None
-            os.write(part.report, json.dumps({"failure": told, "unreached": self._unreached}).encode())
+            failure = asdict(self._failure) if self._failure is not None else None
+            os.write(part.report, json.dumps({"failure": failure, "unreached": self._unreached}).encode())
             return code
         self._write_job()
         code, restarts = self._attempt(0), 0
@@ -107,7 +107,7 @@ class Guardian:
         self._selector.register(self._control, selectors.EVENT_READ, "launcher")
 
     def _attempt(self, restarts: int) -> int:
-        """Start every process, wait for the first failure or the last success, and leave nothing behind."""
+        """Start every process, wait for the first failure or the last success, and end all that is left."""
         began_ns = time.time_ns()
         ranks = [command.rank for command in self._assignment.plan.ranks if command.rank is not None]
         logs = {rank: self._assignment.run_dir.rank_log(rank) for rank in ranks}
@@ -135,7 +135,7 @@ class Guardian:
 
     def _start(self, command: RankCommand, output: Output, restarts: int, bar: ProgressBar | None) -> int:
         env = {**os.environ, **command.env, "ASCEND_ADAPT_JOB": f"{self._job_name()}.{restarts}"}
-        # Of a rank that this very launcher was started by.
+        # Inherited if a rank has started this launcher.
         for name in ("ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_PROGRESS_FD"):
             env.pop(name, None)
         stdout = stderr = None
@@ -162,7 +162,7 @@ class Guardian:
             raise LaunchError(
                 f"{command.argv[0]}: {error.strerror}, expected a program that can be started — see its first line"
             ) from error
-        process.returncode = 0  # the guardian reaps by itself, in the order in which its children end
+        process.returncode = 0  # the guardian reaps its children itself, in the order in which they end
         return int(process.pid)
 
     def _job_name(self) -> str:
@@ -189,10 +189,10 @@ class Guardian:
         return None
 
     def _end_all(self, failure: Failure | None) -> list[Identity]:
-        """End everything below this process; return what nothing could end."""
+        """End all descendants of this process; return those that could not be ended."""
         stop = self._requests.stop
         is_success = failure is None and stop is None
-        # Ranks that save need each other: after a failure there is nothing to wait for.
+        # Ranks save together: after a failure there is no save to wait for.
         grace = self._assignment.grace if stop in signals.TIME_TO_SAVE else GRACE_S
         if stop in signals.END and self._assignment.part is None:
             say(ends_by(stop, grace))
@@ -258,11 +258,11 @@ def _progress_bar() -> ProgressBar:
 
 
 def ends_by(number: int, grace: float) -> str:
-    """Return what a request to end does."""
+    """Describe what a signal to end does."""
     return f"{signal.Signals(number).name}: ends the job, SIGKILL after {grace:g} s; asked again it does not wait"
 
 
 def passed(number: int, handling: int) -> str:
-    """Return what became of a signal that leaves the job running."""
+    """Describe a signal that leaves the job running, and how many processes handle it."""
     known = f"passed to the processes that handle it, {handling}" if handling else "no process handles it"
     return f"{signal.Signals(number).name}: the job continues, {known}"

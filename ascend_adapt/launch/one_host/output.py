@@ -1,4 +1,4 @@
-"""Passes on what ranks print, to the console as it comes and to one log for each rank."""
+"""Copies the output of ranks to the console and to one log per rank."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Output:
         self._thread = threading.Thread(target=self._copy, name="output of ranks", daemon=True)
 
     def pipe(self, rank: int, console: int) -> int:
-        """Return what a rank may write to instead of the console's STDOUT or STDERR."""
+        """Return the write end of a pipe that replaces a rank's STDOUT or STDERR."""
         reader, writer = os.pipe()
         self._selector.register(reader, selectors.EVENT_READ, (rank, console))
         self._writers.append(writer)
         return writer
 
     def pipe_of_bar(self, bar: ProgressBar) -> int:
-        """Return what rank 0 may tell a bar through; a write never waits."""
+        """Return the write end of a pipe from rank 0 to the progress bar; a write never blocks."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         self._selector.register(reader, selectors.EVENT_READ, bar)
@@ -59,9 +59,9 @@ class Output:
         self._thread.start()
 
     def finish(self, timeout: float) -> None:
-        """Wait until all has been passed on, as long as something moves within ``timeout`` seconds; a minute at most.
+        """Wait until all output is copied, while there is progress within ``timeout`` seconds; a minute at most.
 
-        After that the logs get what is left and the console does not; where somebody keeps a pipe open, it is left.
+        After that only the logs get the rest; a pipe that a process keeps open is abandoned.
         """
         began = time.monotonic()
         while self._thread.is_alive():

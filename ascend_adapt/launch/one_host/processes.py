@@ -1,4 +1,4 @@
-"""Linux processes: who they are (pid and start time), who descends from whom, and how to signal no other one."""
+"""Linux processes: identity (pid and start time), descendants, and signals that cannot hit another process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PF_FORKNOEXEC = 0x40
 
 @dataclass(frozen=True)
 class Identity:
-    """A process that no later one is mistaken for, although the kernel gives its pid again."""
+    """A process, identified by pid and start time because the kernel reuses pids."""
 
     pid: int
     start: int
@@ -29,7 +29,7 @@ class Identity:
         """Return the identity of this process.
 
         Raises:
-            LaunchError: there is no /proc to tell it.
+            LaunchError: /proc is not mounted.
         """
         own = cls.of(os.getpid())
         if own is None:
@@ -44,7 +44,7 @@ class Identity:
 
     def since(self) -> float:
         """Return when it was started, in seconds since the epoch."""
-        # Told in whole ticks since the machine was started: not before it was.
+        # The kernel rounds down to ticks since boot; one tick later is never before the real start.
         after_s = (self.start + 1) / os.sysconf("SC_CLK_TCK") - time.clock_gettime(time.CLOCK_BOOTTIME)
         return time.time() + after_s
 
@@ -104,7 +104,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def descendants(of: int) -> list[Identity]:
-    """Return the running processes below a process, whatever their session or group; zombies are left out."""
+    """Return the running descendants of a process in every session and group; zombies are left out."""
     children: dict[int, list[tuple[int, _Stat]]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (stat := _Stat.read(int(entry))) is not None:
@@ -150,7 +150,7 @@ def reap() -> Iterable[tuple[int, int]]:
 
 
 def exit_code(status: int) -> int:
-    """Return a wait status as a shell tells it: the code, or 128 + n for signal n."""
+    """Return a wait status as a shell reports it: the exit code, or 128 + n for signal n."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 

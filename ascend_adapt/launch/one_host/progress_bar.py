@@ -1,4 +1,4 @@
-"""How far a native run is, in the last line of the terminal: rank 0 tells it through a pipe, a line of JSON a step."""
+"""Progress bar of a native run on the last line of the terminal; rank 0 sends one JSON line per step through a pipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProgressBar:
         self._bar = Progress(
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[speed]}"),
             TimeRemainingColumn(elapsed_when_finished=True),
             expand=True,
         )
@@ -28,17 +28,17 @@ class ProgressBar:
         self._read = b""
 
     def read(self, data: bytes) -> None:
-        """Take what rank 0 tells: iteration, iterations, lm_loss, samples_per_s."""
+        """Read JSON lines from rank 0: iteration, iterations, lm_loss, samples_per_s."""
         *lines, self._read = (self._read + data).split(b"\n")
         if not lines:
             return
         step = json.loads(lines[-1])
-        told = f"loss {step['lm_loss']:.4g}, {step['samples_per_s']:.3g} samples/s"
+        speed = f"loss {step['lm_loss']:.4g}, {step['samples_per_s']:.3g} samples/s"
         done, of = step["iteration"], step["iterations"]
         if self._task is None:
             # A resumed run begins where it was, and its speed counts from there.
-            self._task = self._bar.add_task("", total=of, completed=done, told=told)
-        self._bar.update(self._task, completed=done, total=of, told=told)
+            self._task = self._bar.add_task("", total=of, completed=done, speed=speed)
+        self._bar.update(self._task, completed=done, total=of, speed=speed)
 
     def drawn(self, width: int) -> bytes:
         """Return what draws the bar on a terminal of ``width`` columns; nothing before the first step."""
@@ -51,5 +51,5 @@ class ProgressBar:
         return _ERASE + painted.getvalue().split("\n")[0].encode() + b"\r"
 
     def erased(self) -> bytes:
-        """Return what takes the bar away."""
+        """Return the bytes that erase the bar."""
         return b"" if self._task is None else b"\r" + _ERASE

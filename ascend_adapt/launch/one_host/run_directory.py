@@ -1,4 +1,4 @@
-"""The run directory: where each process of a job puts what is worth keeping, and who the job is."""
+"""The run directory: logs, status files and failure records of a job, and the identity of its processes."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ class RunDirectory:
         return self.path / f"rank-{rank}.log"
 
     def rank_status(self, rank: int) -> Path:
-        """Return where a rank tells what became of each patch."""
+        """Return the path of a rank's status file, which records the outcome of each patch."""
         return self.path / f"adapt-status.{rank}.json"
 
 
 @dataclass(frozen=True)
 class Job:
-    """Who runs a job; ``boot`` tells this start of the machine from others, where pids begin anew."""
+    """The processes that run a job; ``boot`` is the boot id, because pids are reused after a reboot."""
 
     host: str
     boot: str
@@ -167,7 +167,7 @@ def _rank_of(file: Path) -> int | None:
 
 
 def boot_id() -> str:
-    """Return what tells this start of the machine from every other."""
+    """Return the kernel's boot id, which is different after every reboot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

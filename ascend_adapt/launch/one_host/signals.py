@@ -1,4 +1,4 @@
-"""Which signals a job responds to, and when one is a new request rather than the same one once more.
+"""Which signals a job handles, and when a signal is a new request rather than a repetition.
 
 A scheduler signals every process of a job at once, so one request reaches a guardian several times: directly, through
 the launcher or agent that it is a child of, and through the launcher on another host.
@@ -46,7 +46,7 @@ class Requests:
         self.stop: int | None = None
         """The signal that asked for the end first."""
         self.skips_grace = False
-        """Whether somebody has asked again, and does not want to wait."""
+        """Whether a second request asks to skip the grace period."""
         self._now = now
         self._first: dict[Source, tuple[int, float]] = {}
         self._passed: dict[int, float] = {}
@@ -77,7 +77,7 @@ class Requests:
 
 
 def outlive_passed() -> None:
-    """Until the job has begun there is nobody to pass a signal to; it must not end the launcher."""
+    """Ignore SIGUSR1 and SIGUSR2 until the job has begun: there is no process to pass them to."""
     for number in PASSED:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, lambda *_: None)

@@ -27,20 +27,20 @@ def stop(folder: Path) -> str:
     run_dir = RunDirectory(folder)
     here = [found for one in run_dir.of_all_nodes() if one.job.exists() and (found := Job.read(one))[0].is_alive()]
     if len(here) > 1:
-        return ", ".join(sorted({_stopped(folder, job, told) for job, told in here}))
+        return ", ".join(sorted({_stopped(folder, job, written) for job, written in here}))
     return _stopped(folder, *(here[0] if here else Job.read(run_dir)))
 
 
-def _stopped(folder: Path, job: Job, told: Mapping[str, Any]) -> str:
+def _stopped(folder: Path, job: Job, written: Mapping[str, Any]) -> str:
     if job.host != socket.gethostname():
         raise LaunchError(f"{folder}: its job runs on {job.host}, this is {socket.gethostname()} — stop it there")
     if job.boot != boot_id():
         return "had ended with an earlier start of this machine"
     alive = [one for one in (job.launcher, job.guardian) if one.is_alive()]
     if not alive:
-        return f"had ended already, with exit code {told.get('exit_code', 'unknown')}"
+        return f"had ended already, with exit code {written.get('exit_code', 'unknown')}"
     alive[0].send(signal.SIGTERM)
-    patience_s = 2 * GRACE_S + told.get("grace", GRACE_S)
+    patience_s = 2 * GRACE_S + written.get("grace", GRACE_S)
     deadline = time.monotonic() + patience_s
     while any(one.is_alive() for one in alive):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Ends every descendant of this process: asked first, killed after a grace, whatever session it hides in."""
+"""Ends every descendant of this process, in every session: SIGTERM first, SIGKILL after the grace period."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_adapt.launch.one_host.processes import Identity
 
 GRACE_S = 10.0
 SAVING_GRACE_S = 600.0
-"""That of a native run which saves: asked to end by SIGTERM it ends a step and writes a checkpoint."""
+"""Grace period of a native run that saves: at SIGTERM it finishes a step and writes a checkpoint."""
 _KILL_WAIT_S = 10.0
 _LOOK_EVERY_S = 0.02
 
@@ -46,11 +46,11 @@ class Termination:
         self.left: list[Identity] = []
 
     def skip_grace(self) -> None:
-        """Skip the grace."""
+        """Skip the grace period: send SIGKILL at the next look()."""
         self._steps = [(0.0, signal.SIGKILL)]
 
     def look(self) -> bool:
-        """Signal whom a signal is due; return whether nobody is left, or nothing more can be done."""
+        """Send the signals that are due; return whether no process is left, or nothing more can be done."""
         elapsed = self._now() - self._began
         due = [step for step, (after, _) in enumerate(self._steps) if after <= elapsed][-1]
         after, step = self._steps[due]

@@ -1,1 +1,1 @@
-"""Which ranks run on which host and device, and with which environment: pure data."""
+"""Placement: which ranks run on which host and device, with which environment; plain data."""

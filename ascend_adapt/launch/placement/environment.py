@@ -1,4 +1,4 @@
-"""The variables that processes of a job get: what reaches them with patches, and defaults that a user's value beats."""
+"""Environment variables of a job's processes: those for the patches, and defaults that the user's values override."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def of_patches(request: Request, device: str, targets: Iterable[str], environ: M
 
 
 def _repeatable(environ: Mapping[str, str]) -> dict[str, str]:
-    """What makes kernels repeat; without a fixed workspace cuBLAS may not, whatever torch is told."""
+    """Return the variables for deterministic kernels; cuBLAS also needs a fixed workspace."""
     return {
         "ASCEND_ADAPT_DETERMINISTIC": "1",
         "CUBLAS_WORKSPACE_CONFIG": environ.get("CUBLAS_WORKSPACE_CONFIG") or ":4096:8",
@@ -76,7 +76,7 @@ def of_emulation(emulation: Emulation, environ: Mapping[str, str]) -> dict[str, 
 
 
 def visible_npus(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the NPUs that a user means who has said so for GPUs only."""
+    """Return the visible NPUs, taken from CUDA_VISIBLE_DEVICES if the user has set only that."""
     if "ASCEND_RT_VISIBLE_DEVICES" in environ or "CUDA_VISIBLE_DEVICES" not in environ:
         return {}
     return {"ASCEND_RT_VISIBLE_DEVICES": environ["CUDA_VISIBLE_DEVICES"]}
@@ -149,10 +149,10 @@ def of_deepspeed_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]
     """Return what ``.deepspeed_env`` sets, in the home and then in ``folder``, as DeepSpeed's launcher reads it.
 
     Raises:
-        LaunchError: a line of it is no NAME=value.
+        LaunchError: a line is not of the form NAME=value.
     """
     name = environ.get("DS_ENV_FILE", ".deepspeed_env")
-    told: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for path in dict.fromkeys((Path(environ.get("HOME", "~")).expanduser() / name, folder / name)):
         if not path.is_file():
             continue
@@ -162,8 +162,8 @@ def of_deepspeed_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]
             key, equals, value = line.partition("=")
             if not equals or not key.strip():
                 raise LaunchError(f"{path}: line {number} is {key!r}, expected NAME=value — correct it")
-            told[key.strip()] = value
-    return told
+            variables[key.strip()] = value
+    return variables
 
 
 def of_host(device: str, towards: str, hccl_base_port: int, nproc: int, environ: Mapping[str, str]) -> dict[str, str]:
@@ -193,13 +193,13 @@ def warnings(device: str, environ: Mapping[str, str], nodes: int) -> list[str]:
     """
     if device == "npu" and all(environ.get(name) for name in ALLOCATOR_SETTINGS):
         raise LaunchError(f"{' and '.join(ALLOCATOR_SETTINGS)}: both are set, torch_npu aborts on both — unset one")
-    told = []
+    found = []
     wait, minutes = environ.get("HCCL_EXEC_TIMEOUT", ""), environ.get("DEEPSPEED_TIMEOUT", "30")
     if device == "npu" and wait.isdecimal() and minutes.isdecimal() and int(wait) != 60 * int(minutes):
-        told.append(
+        found.append(
             f"HCCL_EXEC_TIMEOUT={wait} s, but the process group waits {60 * int(minutes)} s unless the script says "
             "otherwise: the shorter one ends the job — make them equal"
         )
     if nodes > 1 and environ.get("HCCL_IF_IP"):
-        told.append(f"HCCL_IF_IP={environ['HCCL_IF_IP']} goes to {nodes} hosts, each has its own — unset it")
-    return told
+        found.append(f"HCCL_IF_IP={environ['HCCL_IF_IP']} goes to {nodes} hosts, each has its own — unset it")
+    return found

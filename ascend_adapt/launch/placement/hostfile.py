@@ -51,7 +51,7 @@ def read(path: Path, warn: Callable[[str], None]) -> tuple[Host, ...]:
 def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]:
     """Return the hosts of a hostfile's text; ``name`` is what errors call it."""
     hosts: dict[str, Host] = {}
-    told = False
+    warned = False
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].strip()
         if not words:
@@ -61,9 +61,9 @@ def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]
         # Digits are counted first: int() refuses very many of them.
         if found is None or len(found["slots"]) > 9 or not 1 <= int(found["slots"]) <= _MOST_SLOTS:
             raise LaunchError(f"{where}, {_EXPECTED} — correct it")
-        if found["word"] == "slot" and not told:
+        if found["word"] == "slot" and not warned:
             warn(f"{where}, read as slots={found['slots']}")
-            told = True
+            warned = True
         host = Host(found["address"], tuple(range(int(found["slots"]))))
         if host.name in hosts:
             raise LaunchError(f"{where}, but {host.name} has a line already — leave one of them")

@@ -18,9 +18,9 @@ _END_S = 5.0
 
 
 class Connection:
-    """One host: what it said, and what can be said to it.
+    """Connection to the agent on one host.
 
-    ``hello``, ``began`` and ``ended`` are what its agent told; ``lost`` is why nothing more can be heard of it.
+    ``hello`` and ``ended`` are the agent's messages; ``lost`` is the reason if the connection is lost.
     """
 
     def __init__(self, address: str, source: int, sink: int, process: subprocess.Popen[bytes] | None) -> None:
@@ -39,7 +39,7 @@ class Connection:
 
     @property
     def name(self) -> str:
-        """What the user knows the host by."""
+        """Host name without the user."""
         return self.address.rpartition("@")[2]
 
     @property
@@ -50,16 +50,16 @@ class Connection:
     @property
     def has_failed(self) -> bool:
         """Whether its part of the job has not succeeded, or never will."""
-        told = self.ended or {}
-        return bool(self.lost and self.ended is None) or bool(told.get("code") or told.get("error"))
+        result = self.ended or {}
+        return bool(self.lost and self.ended is None) or bool(result.get("code") or result.get("error"))
 
     def order(self, data: Mapping[str, Any]) -> None:
-        """Tell it what to run."""
+        """Send the order: what to run there."""
         self._ordered_ns = time.time_ns()
         self._sender.send(json_frame(Kind.ORDER, data))
 
     def signal(self, number: int) -> None:
-        """Have its guardian heed a signal."""
+        """Send a signal to its guardian."""
         self._sender.send(frame(Kind.SIGNAL, bytes([number])))
 
     def say(self, kind: Kind) -> None:
@@ -71,7 +71,7 @@ class Connection:
         self._sender.send()
 
     def read(self, console: Console) -> list[Mapping[str, Any]]:
-        """Take what has come, show what its ranks printed, and return what they said of themselves."""
+        """Read all frames that have arrived, show the output of its ranks, and return their status files."""
         try:
             data = os.read(self.source, _AT_ONCE)
         except OSError:
@@ -84,7 +84,7 @@ class Connection:
             if self.ended is None and not self.lost:
                 self.lost = "connection closed"
             return []
-        told = []
+        statuses = []
         for kind, payload in self._decoder.feed(data):
             if kind is Kind.STDOUT or kind is Kind.STDERR:
                 console.show(self.address, int(kind.value), payload)
@@ -96,10 +96,10 @@ class Connection:
                 # Its clock at the middle of the way there and back, but for half of that way.
                 self.ahead_ns = json.loads(payload)["time_ns"] - (self._ordered_ns + now) // 2
             elif kind is Kind.STATUS:
-                told.append(json.loads(payload))
+                statuses.append(json.loads(payload))
             elif kind is Kind.ENDED:
                 self.ended, self.ended_at = json.loads(payload), time.monotonic()
-        return told
+        return statuses
 
     @property
     def noise(self) -> str:
@@ -108,10 +108,10 @@ class Connection:
 
     def failure(self) -> Failure | None:
         """Return the failure it reported, at the launcher's time."""
-        told = (self.ended or {}).get("failure")
-        if told is None:
+        failure = (self.ended or {}).get("failure")
+        if failure is None:
             return None
-        return Failure(**{**told, "time_ns": told["time_ns"] - self.ahead_ns, "host": self.name})
+        return Failure(**{**failure, "time_ns": failure["time_ns"] - self.ahead_ns, "host": self.name})
 
     def close(self) -> None:
         """End the connection; an agent that is still there ends its part of the job."""

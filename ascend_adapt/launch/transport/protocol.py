@@ -1,4 +1,4 @@
-"""What launcher and agent say to each other over one byte stream each way: frames of a kind, a length and a payload.
+"""Protocol between launcher and agent: one byte stream each way, in frames of a kind, a length and a payload.
 
 A login shell may print before the agent does, so an agent begins with a mark; what comes before it is no frame.
 """
@@ -32,7 +32,7 @@ class Kind(Enum):
     ENDED = b"E"  # agent: how it went
     SIGNAL = b"K"  # launcher: one byte, the number of a signal
     ALIVE = b"A"  # both: empty
-    PAUSE = b"P"  # launcher: empty; it is being stopped by a Ctrl-Z, and silent until it goes on
+    PAUSE = b"P"  # launcher: empty; Ctrl-Z stops it, and it is silent until it continues
 
 
 def frame(kind: Kind, payload: bytes = b"") -> bytes:
