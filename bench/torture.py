@@ -27,7 +27,7 @@ VICTIMS = ("rank", "agent", "guardian", "launcher", "grandchild")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
 MARK = "TORTURE_RUN"
-# The interpreter itself needs this long before it can tell a SIGINT from a failed start.
+# The interpreter itself needs this long before it can distinguish a SIGINT from a failed start.
 STARTED_S = 0.05
 LATEST_S = 1.0
 PATIENCE_S = 40.0
@@ -64,8 +64,8 @@ def one_run(number: int, chance: random.Random, folder: Path, agents_own: Mappin
     moment = chance.uniform(STARTED_S, LATEST_S)
     # Rank 0 of a stubborn job, and its child, ignore SIGTERM; then that cannot be what they are killed with. torchrun's
     # own patience with such a rank, 30 s, is not what is measured here.
-    heeds = victim == "agent" or (victim in ("rank", "grandchild") and what == signal.SIGTERM)
-    stubborn = chance.random() < 0.05 and not heeds
+    ends_at_first = victim == "agent" or (victim in ("rank", "grandchild") and what == signal.SIGTERM)
+    stubborn = chance.random() < 0.05 and not ends_at_first
     target = [*TORCHRUN, "train.py"] if victim == "agent" else ["--nproc", "2", "train.py"]
     log_dir = ["--log-dir", f"run-{number}"]
     job = start([sys.executable, "-m", "ascend_adapt.launch.cli", *log_dir, *target], number, folder, stubborn)
@@ -89,7 +89,7 @@ def one_run(number: int, chance: random.Random, folder: Path, agents_own: Mappin
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     wanted = {"grandchild": 0, "agent": agents_own[what]}.get(victim, 128 + what)
-    return Run(victim, what, moment, wanted, as_a_shell_tells(code), len(left), seconds)
+    return Run(victim, what, moment, wanted, shell_exit_code(code), len(left), seconds)
 
 
 def start(command: Sequence[str], number: int, folder: Path, stubborn: bool = False) -> subprocess.Popen[str]:
@@ -118,13 +118,13 @@ def codes_of_an_agent_alone(folder: Path) -> dict[int, int]:
         agent = start([*TORCHRUN, "train.py"], -what, folder)
         victims(agent, "agent")
         agent.send_signal(what)
-        codes[int(what)] = as_a_shell_tells(agent.wait(PATIENCE_S))
+        codes[int(what)] = shell_exit_code(agent.wait(PATIENCE_S))
         for pid in marked(-what):
             os.kill(pid, signal.SIGKILL)
     return codes
 
 
-def as_a_shell_tells(code: int) -> int:
+def shell_exit_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
@@ -176,7 +176,7 @@ def report(runs: list[Run], touched: int, foreign: int, command: str) -> str:
         f"{STARTED_S * 1000:.0f} ms to {LATEST_S:.0f} s after its start, the others that long after they are there. "
         "In one run of 20, rank 0 ignores SIGTERM; such an end takes the grace of 10 s. The agent is torchrun's, in "
         "jobs `ascend-run torchrun ...`; the code wanted is the one torchrun gives when it is killed so without us. "
-        "A grandchild that is killed is its script's own matter: here the script goes on and succeeds.",
+        "A grandchild that is killed is its script's own matter: here the script continues and succeeds.",
         "",
         "Not shown, and not held: if launcher and guardian are killed with SIGKILL at the same instant, ranks die with "
         "the guardian, but what they started in other sessions stays.",

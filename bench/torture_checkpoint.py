@@ -1,7 +1,7 @@
 """Kills a run with SIGKILL at random moments of saving and counts what is lost.
 
 Two ranks save all the time, keeping the last two checkpoints; every number of checkpoint N is N. After each kill both
-start again in the same folder, whatever was left there, and say from which checkpoint they go on.
+start again in the same folder, whatever was left there, and say from which checkpoint they resume.
 
     python bench/torture_checkpoint.py --runs 100 --seed 1 --write docs/reliability.md
 """
@@ -42,7 +42,7 @@ HEADING = "## Checkpoints: a run that is killed while it saves"
 
 @dataclass(frozen=True)
 class Life:
-    """What one run told before it was killed, and what it left."""
+    """What one run printed before it was killed, and what it left."""
 
     loaded: int
     fell_back: bool
@@ -53,16 +53,16 @@ class Life:
 
 
 def is_right(life: Life, next_life: Life) -> bool:
-    """Return whether all that was done is there, and so at most the save that was going on is lost."""
+    """Return whether all that was done is there, and so at most the save in progress is lost."""
     return life.done <= next_life.loaded <= life.begun <= life.done + 1
 
 
-def rank(number: int, store: Path, folder: Path, told: int) -> None:
-    """Go on from what is in the folder, and save until killed; rank 0 tells of it."""
+def rank(number: int, store: Path, folder: Path, printed: int) -> None:
+    """Resume from the folder, and save until killed; rank 0 reports each save."""
 
-    def tell(*words: object) -> None:
+    def report(*words: object) -> None:
         if number == 0:
-            os.write(told, (" ".join(map(str, words)) + "\n").encode())
+            os.write(printed, (" ".join(map(str, words)) + "\n").encode())
 
     dist.init_process_group("gloo", store=dist.FileStore(str(store), RANKS), rank=number, world_size=RANKS)
     checkpoint = Checkpoint(save=str(folder), load=str(folder), keep_last=2)
@@ -72,21 +72,21 @@ def rank(number: int, store: Path, folder: Path, told: int) -> None:
     numbers = [tensor.to_local() for tensor in model_state(trainer).values()]  # type: ignore[attr-defined]
     numbers += [state for states in trainer.optimizer.states for state in states.values()]
     if progress.iteration and not all(bool((one == progress.iteration).all()) for one in numbers):
-        tell("mixed", progress.iteration)
+        report("mixed", progress.iteration)
         os._exit(1)
-    tell("loaded", progress.iteration, "damaged" if any("damaged" in line for line in said) else "whole")
+    report("loaded", progress.iteration, "damaged" if any("damaged" in line for line in said) else "whole")
     saver = Saver(trainer, folder)
     for iteration in range(progress.iteration + 1, sys.maxsize):
         for one in (*numbers, *(step for name, step in optimizer_state(trainer).items() if name.endswith(".step"))):
             one.fill_(iteration)
-        tell("begun", iteration)
+        report("begun", iteration)
         saver.save(TrainState(iteration, iteration, iteration))
         saver.wait()
-        tell("done", iteration)
+        report("done", iteration)
 
 
 def start(folder: Path, scratch: Path) -> tuple[list[int], int]:
-    """Fork the ranks, which begin with torch imported; return them and what rank 0 tells."""
+    """Fork the ranks, which begin with torch imported; return them and the output of rank 0."""
     store = scratch / f"store-{time.monotonic_ns()}"
     read, write = os.pipe()
     ranks = []
@@ -104,7 +104,7 @@ def start(folder: Path, scratch: Path) -> tuple[list[int], int]:
 
 
 def lines(stream: int, until: str | None) -> list[list[str]]:
-    """Return what was told until a line begins with that word, or to the end."""
+    """Return the lines until a line begins with that word, or to the end."""
     found: list[list[str]] = []
     text = b""
     while piece := os.read(stream, 1 if until else 65536):
@@ -138,7 +138,7 @@ def state_of(folder: Path) -> str:
 def live(chance: random.Random, folder: Path, scratch: Path) -> Life:
     """Start a run, and kill it after it has begun to save: both ranks at once, or one after the other."""
     ranks, stream = start(folder, scratch)
-    told = lines(stream, "begun")
+    printed = lines(stream, "begun")
     time.sleep(chance.uniform(0, LATEST_S))
     together = chance.random() < 0.5
     for pid in chance.sample(ranks, len(ranks)):
@@ -147,12 +147,12 @@ def live(chance: random.Random, folder: Path, scratch: Path) -> Life:
             time.sleep(chance.uniform(0, 0.2))
     for pid in ranks:
         os.waitpid(pid, 0)
-    told += lines(stream, None)
+    printed += lines(stream, None)
     os.close(stream)
-    loaded = next((words for words in told if words[0] == "loaded"), None)
+    loaded = next((words for words in printed if words[0] == "loaded"), None)
     if loaded is None:
-        raise SystemExit(f"a run could not go on: {told}, left by the kill before it: {sorted(folder.iterdir())}")
-    of = {word: [int(words[1]) for words in told if words[0] == word] for word in ("done", "begun")}
+        raise SystemExit(f"a run could not resume: {printed}, left by the kill before it: {sorted(folder.iterdir())}")
+    of = {word: [int(words[1]) for words in printed if words[0] == word] for word in ("done", "begun")}
     at = int(loaded[1])
     return Life(at, loaded[2] == "damaged", max([at, *of["done"]]), max(of["begun"]), together, state_of(folder))
 
@@ -168,7 +168,7 @@ def report(lives: list[Life], seconds: float, command: str) -> str:
         f"Linux, {os.cpu_count()} cores, {seconds:.0f} s.",
         "",
         f"- kills with SIGKILL: {len(pairs)}; a checkpoint could be loaded, whole and unmixed: {len(pairs)}",
-        f"- nothing lost but the save that was going on: {right}/{len(pairs)}; saves lost: {sum(lost)}, at most "
+        f"- nothing lost but the save in progress: {right}/{len(pairs)}; saves lost: {sum(lost)}, at most "
         f"{max(lost)} by a kill",
         f"- fell back on an older one than the tracker names: {sum(life.fell_back for life in lives[1:])}",
         f"- saves that were done: {sum(life.done - life.loaded for life in lives)}",
@@ -204,7 +204,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "saved")
         folder.mkdir()
-        # The last of these lives only tells what the last kill left.
+        # The last of these lives only reports what the last kill left.
         lives = [live(chance, folder, Path(scratch)) for _ in range(known.runs + 1)]
     for life, after in zip(lives, lives[1:], strict=False):
         if not is_right(life, after):

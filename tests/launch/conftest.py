@@ -62,7 +62,7 @@ class Background:
         return sorted(self.process.stdout.readline().rstrip("\n") for _ in range(count))
 
     def code(self):
-        """Wait for the launcher and return its exit code as a shell tells it."""
+        """Wait for the launcher and return its exit code as a shell reports it."""
         code = self.process.wait(60)
         return code if code >= 0 else 128 - code
 

@@ -59,7 +59,7 @@ class Outcome:
     saved: int
     calls: int
     left: int
-    told: str
+    reported: str
 
     def described(self) -> str:
         """Return a cell of the table."""
@@ -133,13 +133,13 @@ class Job:
         self.send(signal.Signals[name], receiver)
         ended = self._ends(name)
         saved, calls = self.saved(), self.calls()
-        told = (self.folder / "stderr").read_text()
+        reported = (self.folder / "stderr").read_text()
         if not ended:
             self.process.send_signal(signal.SIGTERM)
             assert self._wait(30), "does not end at SIGTERM"
         code = self.process.returncode if self.process.returncode >= 0 else 128 - self.process.returncode
         left = [one for one in known if one.is_alive()]
-        return Outcome(ended, code, saved, calls, len(left), told)
+        return Outcome(ended, code, saved, calls, len(left), reported)
 
     def _ends(self, name: str) -> bool:
         """Wait for the end, for a save without an end, or until neither comes."""
@@ -243,7 +243,7 @@ def faults(kind: str, receiver: str, name: str, outcome: Outcome) -> list[str]:
     number = signal.Signals[name]
     of_all = receiver in ("launcher", "guardian", "agent", "process group", "all processes")
     if name in PASSED:
-        if outcome.ended and not (ends and name in outcome.told):
+        if outcome.ended and not (ends and name in outcome.reported):
             found.append(f"{name} ended the job")
         if not ends and kind != "script without" and not outcome.saved:
             found.append("not saved")
@@ -253,6 +253,6 @@ def faults(kind: str, receiver: str, name: str, outcome: Outcome) -> list[str]:
         if kind != "script without" and not outcome.saved and not (kind == "native" and name == "SIGINT"):
             found.append("not saved")
     words = (name, "KeyboardInterrupt") if name == "SIGINT" else (name,)
-    if outcome.ended and outcome.code and not any(word in outcome.told for word in words):
+    if outcome.ended and outcome.code and not any(word in outcome.reported for word in words):
         found.append(f"ended without a word about {name}")
     return found

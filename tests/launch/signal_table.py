@@ -85,8 +85,8 @@ def on_hosts(hosts: Cluster, name: str, receiver: str) -> Outcome:
         for path in (*hosts.folder(host).glob("saved-*"), *hosts.folder(host).glob("called-*")):
             path.unlink()
     job = hosts.start("train.py", launcher="ssh")
-    told = [job.stdout.readline() for _ in hosts.names]
-    assert all(line.startswith("up ") for line in told), job.communicate()[1]
+    reported = [job.stdout.readline() for _ in hosts.names]
+    assert all(line.startswith("up ") for line in reported), job.communicate()[1]
     ranks = [pid_of(hosts, "rank", host) for host in hosts.names]
     launcher = pid_of(hosts, "launcher", "w-1")
     pids = {

@@ -16,10 +16,10 @@ from ascend_adapt.launch.placement.plan import of_command, of_ranks
 
 SCRIPT = """
 import os, sys
-with open(os.environ["TOLD"], "wb") as told:
-    told.write(b"".join(os.fsencode(word) + b"\\0" for word in sys.argv[1:]))
+with open(os.environ["REPORT"], "wb") as reported:
+    reported.write(b"".join(os.fsencode(word) + b"\\0" for word in sys.argv[1:]))
 """
-FORMS = {"script": ["told.py"], "module": ["-m", "told"], "command": [sys.executable, "told.py"]}
+FORMS = {"script": ["reported.py"], "module": ["-m", "reported"], "command": [sys.executable, "reported.py"]}
 
 
 def is_argument(text):
@@ -41,7 +41,7 @@ ARGUMENTS = st.lists(WORDS, max_size=40)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("arguments")
-    (folder / "told.py").write_text(SCRIPT)
+    (folder / "reported.py").write_text(SCRIPT)
     return folder
 
 
@@ -49,15 +49,15 @@ def folder(tmp_path_factory):
 @given(arguments=ARGUMENTS)
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_process_gets_them(form, arguments, folder):
-    told = folder / form
+    reported = folder / form
     subprocess.run(
         [sys.executable, "-m", "ascend_adapt.launch.cli", "--log-dir", f"run-{form}", *FORMS[form], *arguments],
         cwd=folder,
-        env={**os.environ, "TOLD": str(told)},
+        env={**os.environ, "REPORT": str(reported)},
         check=True,
         stderr=subprocess.DEVNULL,
     )
-    assert told.read_bytes().split(b"\0")[:-1] == [os.fsencode(word) for word in arguments]
+    assert reported.read_bytes().split(b"\0")[:-1] == [os.fsencode(word) for word in arguments]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -28,9 +28,9 @@ def through(method):
     queue = context.Queue()
     child = context.Process(target=answer, args=(queue,))
     child.start()
-    told = queue.get()
+    reported = queue.get()
     child.join()
-    return told
+    return reported
 
 def run(*flags, env=None):
     child = subprocess.run([sys.executable, *flags, "-c", ANSWER], env=env, capture_output=True, text=True)
@@ -146,7 +146,7 @@ def test_the_sitecustomize_of_others_runs_once_and_so_does_ours(order, others, t
     assert run.stderr == ""
 
 
-def test_an_error_in_the_sitecustomize_of_others_is_told_as_without_us(others, toy):
+def test_an_error_in_the_sitecustomize_of_others_is_reported_as_without_us(others, toy):
     with_us = interpreter(ANSWER, BOOTSTRAP, others["broken"], toy)
     without = interpreter(ANSWER, others["broken"], toy)
     assert with_us.stdout == "patched\n"
@@ -183,6 +183,6 @@ def test_the_interpreters_own_sitecustomize_and_usercustomize_run(toy, tmp_path)
 def test_gpus_that_a_launcher_in_the_job_hands_out_stay_hidden_from_a_cpu_job(device, seen):
     """DeepSpeed's launcher sets the variable for each of its ranks."""
     environ = {**os.environ, "PYTHONPATH": BOOTSTRAP, "ASCEND_ADAPT_DEVICE": device, "CUDA_VISIBLE_DEVICES": "0"}
-    tell = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    told = subprocess.run([sys.executable, "-c", tell], env=environ, capture_output=True, text=True)
-    assert told.stdout.strip() == seen
+    command = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    reported = subprocess.run([sys.executable, "-c", command], env=environ, capture_output=True, text=True)
+    assert reported.stdout.strip() == seen

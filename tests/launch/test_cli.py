@@ -78,7 +78,7 @@ def test_a_script_that_enables_itself_joins_the_launcher(ascend_run, tmp_path):
     assert "armed" in job.stdout
 
 
-def test_a_script_that_contradicts_the_launcher_is_told_in_one_paragraph(ascend_run, tmp_path):
+def test_a_script_that_contradicts_the_launcher_is_reported_in_one_paragraph(ascend_run, tmp_path):
     (tmp_path / "train.py").write_text("import ascend_adapt\nascend_adapt.enable(device='npu')")
     job = ascend_run("--device", "cpu", "train.py")
     assert job.returncode == 1
@@ -99,8 +99,8 @@ def test_dry_run_starts_nothing(ascend_run, tmp_path):
     [
         (["missing.py"], 2, "script 'missing.py': No such file or directory"),
         (["-m", "no_such.module"], 2, "module 'no_such.module': no 'no_such' in "),
-        (["no_such_command", "x"], 2, "command 'no_such_command': is no program on PATH"),
-        (["."], 2, "command '.': is no program on PATH"),
+        (["no_such_command", "x"], 2, "command 'no_such_command': not found on PATH"),
+        (["."], 2, "command '.': not found on PATH"),
         (
             ["--device", "npu-emulated:911", "train.py"],
             2,
@@ -204,7 +204,7 @@ def test_a_bootstrap_that_everybody_may_write_is_refused(tmp_path, monkeypatch, 
     (tmp_path / "bootstrap").chmod(0o777)
     monkeypatch.setattr(environment, "BOOTSTRAP", str(tmp_path / "bootstrap"))
     assert cli.main(["--dry-run", str(tmp_path / "train.py")]) == 1
-    assert f"{tmp_path}/bootstrap: is writable by everybody" in capsys.readouterr().err
+    assert f"{tmp_path}/bootstrap: is world-writable" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -218,4 +218,4 @@ def test_torch_npus_compile_mode_is_for_an_npu(ascend_run, tmp_path, options, wh
     (tmp_path / "train.py").touch()
     job = ascend_run(*options, "--npu-compile-mode", "jit", "train.py")
     assert job.returncode == 2
-    assert job.stderr == f"ascend-run: --npu-compile-mode jit: is for an NPU, {why} — leave it out\n"
+    assert job.stderr == f"ascend-run: --npu-compile-mode jit: needs an NPU, but {why} — leave it out\n"

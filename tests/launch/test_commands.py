@@ -18,8 +18,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", -1)))
 known, rest = parser.parse_known_args()
 import toytarget
-with open(f"told.{known.local_rank}", "w") as told:
-    json.dump([os.environ.get("RANK"), rest, toytarget.answer()], told)
+with open(f"reported.{known.local_rank}", "w") as reported:
+    json.dump([os.environ.get("RANK"), rest, toytarget.answer()], reported)
 """
 
 LAUNCHERS = {
@@ -50,8 +50,8 @@ def test_ranks_below_another_launcher(launcher, ascend_run, environ, tmp_path):
     job = ascend_run("--log-dir", "run", *LAUNCHERS[launcher], *ARGUMENTS, **environ)
     assert job.returncode == 0, job.stderr
     assert ("starts ranks itself, so it is started once" in job.stderr) == (launcher == "deepy.py")
-    told = [json.loads((tmp_path / f"told.{rank}").read_text()) for rank in (0, 1)]
-    assert told == [[str(rank), ARGUMENTS, "patched"] for rank in (0, 1)]
+    reported = [json.loads((tmp_path / f"reported.{rank}").read_text()) for rank in (0, 1)]
+    assert reported == [[str(rank), ARGUMENTS, "patched"] for rank in (0, 1)]
     for rank in (0, 1):
         assert json.loads((tmp_path / "run" / f"adapt-status.{rank}.json").read_text())["rank"] == rank
 
@@ -62,7 +62,7 @@ def test_accelerate(ascend_run, environ, tmp_path):
     command += ["--mixed_precision", "no", "--dynamo_backend", "no", "train.py", *ARGUMENTS]
     job = ascend_run(*command, **environ)
     assert job.returncode == 0, job.stderr
-    assert json.loads((tmp_path / "told.-1").read_text()) == [None, ARGUMENTS, "patched"]
+    assert json.loads((tmp_path / "reported.-1").read_text()) == [None, ARGUMENTS, "patched"]
 
 
 def test_workers_of_pytest_xdist(ascend_run, environ, tmp_path):
@@ -85,7 +85,7 @@ def test_a_shell_script_its_stdin_and_its_code(ascend_run, environ, tmp_path):
     assert "ascend-run: bash ended with exit code 9\n" in job.stderr
 
 
-def test_the_users_own_rank_variables_stay_below_a_command(ascend_run, environ):
+def test_the_users_own_rank_variables_stay_under_a_command(ascend_run, environ):
     job = ascend_run("bash", "-c", "echo $RANK $MASTER_PORT $WORLD_SIZE", **environ, RANK="5", MASTER_PORT="77")
     assert job.stdout == "5 77\n"
 

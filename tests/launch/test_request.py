@@ -43,7 +43,7 @@ def test_repeatable_options():
     ("argv", "text"),
     [
         ([], "no script: expected script.py, -m package.module or a command"),
-        (["--once", "bash"], "--once bash: is for a script.py"),
+        (["--once", "bash"], "--once bash: expected a script.py"),
         (["--nproc", "2"], "no script"),
         (["--nproc", "0", "train.py"], "'0' is less than 1"),
         (["--nproc", "two", "train.py"], "--nproc"),
@@ -54,19 +54,19 @@ def test_repeatable_options():
         (["--device", "tpu", "train.py"], "invalid choice: 'tpu'"),
         (["--master-port", "70000", "train.py"], "is not a port"),
         (["--strict=yes", "train.py"], "--strict"),
-        (["--grace", "-1", "train.py"], "'-1' is no number of seconds"),
+        (["--grace", "-1", "train.py"], "'-1' is not a number of seconds"),
         (["--npu-compile-mode", "fast", "train.py"], "invalid choice: 'fast' (choose from"),
-        (["--grace", "inf", "train.py"], "'inf' is no number of seconds"),
+        (["--grace", "inf", "train.py"], "'inf' is not a number of seconds"),
     ],
 )
 def test_a_usage_error_is_one_line_and_exit_code_2(argv, text, capsys):
     with pytest.raises(SystemExit) as exit_:
         parse(argv)
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
     assert exit_.value.code == 2
-    assert text in told
-    assert told.startswith("ascend-run: ")
-    assert told.count("\n") == 1
+    assert text in reported
+    assert reported.startswith("ascend-run: ")
+    assert reported.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_native_run_in_a_container_is_asked_for_again_inside():
 def test_native_is_no_module(capsys):
     with pytest.raises(SystemExit):
         parse(["-m", "--native", "neox", "a.yml"])
-    assert "--native: takes neither -m nor --once" in capsys.readouterr().err
+    assert "--native: cannot be combined with -m, --once" in capsys.readouterr().err
 
 
 def test_the_grace_and_what_a_native_run_is_asked_for_beside_its_dialect():

@@ -32,12 +32,12 @@ from ascend_adapt.launch.placement.plan import of_ranks
 from ascend_adapt.launch.request import parse
 from ascend_adapt.launch.transport.protocol import FrameDecoder, FrameSender, Kind, frame, json_frame
 
-TOLD = """
+REPORT = """
 import json, os, sys
 names = [name for name in os.environ if name.startswith(("HCCL_", "OTHER_"))]
-told = [sys.argv[1:], {name: os.environ[name] for name in names}]
-with open(f"told.{os.environ['RANK']}", "w") as out:
-    json.dump(told, out)
+reported = [sys.argv[1:], {name: os.environ[name] for name in names}]
+with open(f"reported.{os.environ['RANK']}", "w") as out:
+    json.dump(reported, out)
 """
 
 
@@ -51,22 +51,22 @@ def stub(tmp_path):
     )
     (folder / "ssh").chmod(0o755)
     (tmp_path / "hosts").write_text("w-1 slots=1\nu@10.255.0.2 slots=1\n")
-    (tmp_path / "told.py").write_text(TOLD)
+    (tmp_path / "reported.py").write_text(REPORT)
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
 JOB = ("--launcher", "ssh", "--device", "cpu", "--log-dir", "run", "-H", "hosts")
 
 
-def told(tmp_path):
-    return [json.loads((tmp_path / f"told.{rank}").read_text()) for rank in (0, 1)]
+def reported(tmp_path):
+    return [json.loads((tmp_path / f"reported.{rank}").read_text()) for rank in (0, 1)]
 
 
 def test_env_1(ascend_run, stub, tmp_path):
     values = {"HCCL_A": "64(x2)", "HCCL_B": "a b\"c'd", "OTHER_C": "/x:/y z"}
-    job = ascend_run(*JOB, "--export", "OTHER_C", "told.py", "$HOME", **stub, **values)
+    job = ascend_run(*JOB, "--export", "OTHER_C", "reported.py", "$HOME", **stub, **values)
     assert job.returncode == 0, job.stderr
-    assert told(tmp_path) == [[["$HOME"], values]] * 2
+    assert reported(tmp_path) == [[["$HOME"], values]] * 2
     called = (tmp_path / "called").read_text()
     assert "64(x2)" not in called
     assert "$HOME" not in called
@@ -87,12 +87,12 @@ WORDS = st.text(st.sampled_from("ab$ '\"\\{}*?;&|<>~`#!\n\r\t=%-\udcff\udc80é")
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 def test_arguments_and_variables_byte_for_byte(ascend_run, stub, tmp_path, arguments, values):
     variables = {f"HCCL_{number}": value for number, value in enumerate(values)}
-    job = ascend_run(*JOB, "told.py", *arguments, **stub, **variables)
+    job = ascend_run(*JOB, "reported.py", *arguments, **stub, **variables)
     assert job.returncode == 0, job.stderr
-    assert told(tmp_path) == [[arguments, variables]] * 2
+    assert reported(tmp_path) == [[arguments, variables]] * 2
 
 
-@pytest.mark.parametrize("argv", [["told.py"], ["--dry-run", "told.py"]])
+@pytest.mark.parametrize("argv", [["reported.py"], ["--dry-run", "reported.py"]])
 def test_host_2_a_hostfile_that_cannot_be_read(argv, ascend_run, stub, tmp_path):
     job = ascend_run(*JOB[:-1], "missing", *argv, **stub)
     assert job.returncode == 1
@@ -156,16 +156,16 @@ def test_a_restart_begins_anew_everywhere(ascend_run, stub, tmp_path):
 
 def test_a_host_that_cannot_be_reached(ascend_run, stub, tmp_path):
     (tmp_path / "bin/ssh").write_text("#!/bin/sh\necho 'Permission denied (publickey).' >&2\nexit 255\n")
-    job = ascend_run(*JOB, "told.py", **stub)
+    job = ascend_run(*JOB, "reported.py", **stub)
     assert job.returncode == 1
     assert "host w-1: cannot be reached or has no agent (Permission denied (publickey).)" in job.stderr
-    assert not (tmp_path / "told.0").exists()
+    assert not (tmp_path / "reported.0").exists()
 
 
 def test_a_login_shell_that_prints(ascend_run, stub, tmp_path):
     path = tmp_path / "bin/ssh"
     path.write_text(path.read_text().replace("for last", "echo Welcome to this machine\nfor last"))
-    assert ascend_run(*JOB, "told.py", **stub).returncode == 0
+    assert ascend_run(*JOB, "reported.py", **stub).returncode == 0
 
 
 def test_hosts_that_differ(ascend_run, stub, tmp_path):
@@ -176,7 +176,7 @@ def test_hosts_that_differ(ascend_run, stub, tmp_path):
     path.write_text(
         path.read_text().replace("for last", f'case "$*" in *w-1*) export PYTHONPATH={site};; esac\nfor last')
     )
-    job = ascend_run(*JOB, "told.py", **stub)
+    job = ascend_run(*JOB, "reported.py", **stub)
     assert job.returncode == 1
     assert "ascend-run: deepspeed: 0.0.1 on w-1, " in job.stderr
     assert "install the same on all hosts" in job.stderr
@@ -266,7 +266,7 @@ def test_an_agent_whose_last_word_nobody_takes_ends(tmp_path):
 def test_a_busy_port(ascend_run, stub):
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        job = ascend_run(*JOB, "--master-port", str(port), "told.py", **stub)
+        job = ascend_run(*JOB, "--master-port", str(port), "reported.py", **stub)
     assert job.returncode == 1
     assert f"host w-1: port {port}: is busy" in job.stderr
 
@@ -279,7 +279,7 @@ def test_a_folder_that_is_not_there(ascend_run, stub, tmp_path):
 for last; do :; done
 exec sh -c "$(printf %s "$last" | sed 's#import sys;#{lines}import sys;#')"
 """)
-    job = ascend_run(*JOB, "told.py", **stub)
+    job = ascend_run(*JOB, "reported.py", **stub)
     assert job.returncode == 1
     assert "host w-1: " in job.stderr
     assert "expected the launcher's folder here too" in job.stderr
@@ -287,7 +287,7 @@ exec sh -c "$(printf %s "$last" | sed 's#import sys;#{lines}import sys;#')"
 
 def test_the_dry_run(ascend_run, stub, tmp_path):
     (tmp_path / "hosts").write_text("w-1 slots=1\nw-2 slots=3\nw-3 slots=8\n")
-    argv = ("--dry-run", "-i", "w-1@w-2:0,2", "--device", "npu", "--export", "MY_TOKEN", "told.py")
+    argv = ("--dry-run", "-i", "w-1@w-2:0,2", "--device", "npu", "--export", "MY_TOKEN", "reported.py")
     job = ascend_run(*JOB, *argv, MY_TOKEN="t0ken", HCCL_ALGO="ring", **stub)
     plan = json.loads(job.stdout)
     assert (plan["world_size"], plan["master_addr"]) == (3, "w-1")
@@ -311,7 +311,7 @@ def test_slots_are_counted_among_the_visible_devices():
 
 def test_localhost_beside_others():
     hosts = [Host("localhost", (0,)), Host("b", (0,))]
-    with pytest.raises(LaunchError, match="localhost beside 1 other hosts"):
+    with pytest.raises(LaunchError, match="localhost together with 1 other hosts"):
         of_ranks(parse(["train.py"]), device="cpu", hosts=hosts, env={}, environ={}, free_port=1)
 
 
@@ -319,7 +319,7 @@ def test_ten_thousand_hosts_are_planned_in_less_than_a_second():
     text = "".join(f"worker-{number} slots=8\n" for number in range(10_000))
     request, env = parse(["train.py", "--lr", "1"]), {f"HCCL_{number}": "x" for number in range(20)}
     took = []
-    for _ in range(5):  # the least of them, of this process alone: other work may be going on
+    for _ in range(5):  # the least of them, of this process alone: other processes may be running
         began = time.process_time()
         hosts = hostfile.select(hostfile.parse(text, "hosts", print), None, "worker-7:0")
         plan = of_ranks(request, device="npu", hosts=hosts, env=env, environ={}, free_port=1)
@@ -443,7 +443,7 @@ def test_frames_come_whole_whatever_the_pieces():
     data = b"Welcome\n" + os.read(reader, 4096)
     decoder = FrameDecoder(marked=True)
     assert decoder.noise == b""
-    found = [told for index in range(len(data)) for told in decoder.feed(data[index : index + 1])]
+    found = [reported for index in range(len(data)) for reported in decoder.feed(data[index : index + 1])]
     assert [kind for kind, _ in found] == [Kind.HELLO, Kind.STDOUT]
     assert (json.loads(found[0][1]), found[1][1]) == ({"name": "\udcff"}, b"\0\1")
     os.close(reader)
@@ -465,6 +465,6 @@ def test_what_an_agent_is_started_with_has_one_level_of_quoting():
 
     (*_, last) = ssh_command.command("w-1", 2222)
     assert shlex.split(last) == ssh_command.program()
-    told = subprocess.run(["sh", "-c", last], input=b"", capture_output=True)
-    assert b"ascend-run agent 1\n" in told.stdout
+    reported = subprocess.run(["sh", "-c", last], input=b"", capture_output=True)
+    assert b"ascend-run agent 1\n" in reported.stdout
     assert sys.executable in last

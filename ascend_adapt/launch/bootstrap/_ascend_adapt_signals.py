@@ -1,4 +1,4 @@
-"""Signals in a Python process of a job: SIGUSR1 and SIGUSR2 do not end it, and its beacon shows which it received.
+"""Signals in a Python process of a job: SIGUSR1 and SIGUSR2 do not end it, and its beacon lists those received.
 
 Standard library only, and only its fast C modules: every Python process of the job runs this.
 """

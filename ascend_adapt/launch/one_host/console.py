@@ -1,5 +1,5 @@
-"""The launcher's standard output and error, which may be slow, non-blocking, on a full disk or closed: the job outlives
-them all.
+"""The launcher's standard output and error: they may be slow, non-blocking, closed or on a full disk, and the job
+continues in all cases.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def say(text: str) -> None:
 
 
 class Console:
-    """Writes what several sources print, none of whose lines is to be cut in two by another's, nor by a ``bar``.
+    """Writes the output of several sources without mixing their lines with each other or with a progress ``bar``.
 
-    After ``patience_s`` seconds without a byte accepted, output is dropped until the console accepts bytes again, where
-    one line says how many are missing. It does not wait either once the descriptor ``signals`` can be read.
+    If no byte is accepted for ``patience_s`` seconds, output is dropped until the console accepts bytes again; one line
+    then reports how many are missing. It also stops waiting when the descriptor ``signals`` is readable.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Console:
             stream.patience_s = 0.0
 
     def close(self) -> None:
-        """Say what it has not shown."""
+        """Print how many bytes each stream misses."""
         for number, stream in self._streams.items():
             if stream.missing_in_all:
                 self._other(number).write(_line(f"{_NAMES[number]} misses {stream.missing_in_all} bytes, {_KEPT}"))

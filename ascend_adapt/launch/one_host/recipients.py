@@ -10,24 +10,24 @@ from ascend_adapt.launch.one_host.processes import Identity
 from ascend_adapt.launch.one_host.signals import END
 
 SETTLE_S = 0.3
-"""Whoever signals every process of a job is done after that."""
+"""Seconds after which a scheduler has signalled every process of a job."""
 _RECENT_S = 2.0
 
 
 class Recipients:
-    """The processes below a guardian, which its job is named after, seen from there.
+    """The descendants of a guardian; ``job`` is the name of its job.
 
-    ``beacons`` is the folder in which each Python process keeps the signals that its handlers have received.
+    ``beacons`` is the folder in which each Python process records the signals that its handlers have received.
     """
 
     def __init__(self, job: str, beacons: Path) -> None:
         self._job, self._beacons = job, beacons
 
     def needs(self, one: Identity, number: int, waited_s: float) -> bool | None:
-        """Return whether to send a signal, ``waited_s`` after it was asked for; None: it is too early to know.
+        """Return whether to send a signal, ``waited_s`` after it was requested; None: too early to know.
 
-        A second delivery matters only to a handler, which it would interrupt in the middle of a save. A process that
-        belongs to a launcher of its own below this one is sent it by that one.
+        A second delivery matters only to a signal handler, which it would interrupt during a save. A nested launcher
+        signals its own processes.
         """
         if self._has_own_launcher(one):
             return False

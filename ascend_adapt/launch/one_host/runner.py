@@ -1,4 +1,4 @@
-"""The launcher's part of a running job: it puts a guardian between itself and the ranks, and passes signals on."""
+"""The launcher's side of a running job: it starts a guardian between itself and the ranks, and forwards signals."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ascend_adapt.launch.one_host.signals import Source
 
 
 class GuardedRun:
-    """A guardian at work below this process, which passes signals on to it.
+    """A running guardian; this process forwards signals to it.
 
-    If the guardian is killed, its ranks die with it and what they left becomes a child of this process, which ends it.
+    If the guardian is killed, its ranks die with it; this process adopts and ends the processes that they leave.
     """
 
     def __init__(self, assignment: Assignment, descriptors: Mapping[int, int] | None = None) -> None:
@@ -30,7 +30,7 @@ class GuardedRun:
         reader, self._writer = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        # A signal that comes between fork and the handlers waits, and is handled by the one it was sent to.
+        # Signals are blocked between fork and the installation of handlers, so none is lost or misdirected.
         before: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED))
         self._pid = os.fork()
         if self._pid == 0:

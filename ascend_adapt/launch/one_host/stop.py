@@ -1,4 +1,4 @@
-"""Ends a job that runs somewhere on this machine, and only that one."""
+"""`ascend-adapt stop`: ends one job on this host, and no other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def stop(folder: Path) -> str:
     Where each host has its own launcher, those of this host are ended; the others end when their collectives fail.
 
     Raises:
-        LaunchError: the folder is no run directory, the job runs on another machine, or it does not end.
+        LaunchError: the folder is not a run directory, the job runs on another host, or it does not end.
     """
     run_dir = RunDirectory(folder)
     here = [found for one in run_dir.of_all_nodes() if one.job.exists() and (found := Job.read(one))[0].is_alive()]

@@ -1,10 +1,9 @@
-"""Which machine of a job this one is, where the same command is started on each: said by hand, or by the cluster.
+"""This host's node rank if the same command is started on each host: from the command line, or from the cluster.
 
 Sources of the names: SchedMD/slurm@3bf22c447ad1 doc/man/man1/srun.1 (output environment variables) and @00623bab4353
-src/common/env.c (what a batch script has of them); Volcano's guides
-to its env and pytorch plugins (volcano-sh/volcano docs/user-guide); torch.distributed.run, which reads each of its
-options from PET_<OPTION>.
-Of ModelArts no document could be read, only scripts that run there: the names are theirs.
+src/common/env.c (the variables of a batch script); Volcano's guides to its env and pytorch plugins
+(volcano-sh/volcano docs/user-guide); torch.distributed.run, which reads each of its options from PET_<OPTION>.
+For ModelArts no documentation was available; the names are from scripts that run there.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ class ClusterNode:
 
 
 def of_this_machine(request: Request, environ: Mapping[str, str], own: Callable[[], set[str]]) -> ClusterNode | None:
-    """Return this machine's share, or None if it is the only machine.
+    """Return this host's share of the job, or None if it is the only host.
 
-    ``own`` returns the names and addresses of this machine; it is called for ``--node-ips`` only.
+    ``own`` returns the names and addresses of this host; it is called for ``--node-ips`` only.
 
     Raises:
-        LaunchError: something is missing, or does not fit.
+        LaunchError: options or variables are missing or contradict each other.
     """
     if request.nodes is not None or request.node is not None or request.node_ips:
         return _checked(_by_hand(request, environ, own))
@@ -64,12 +63,12 @@ def of_this_machine(request: Request, environ: Mapping[str, str], own: Callable[
 
 
 def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
-    """Refuse to start ranks where another launcher has started this command several times, once for each rank.
+    """Refuse to start ranks if another launcher has started this command several times, once for each rank.
 
     Each copy would start a whole job on the same devices.
 
     Raises:
-        LaunchError: it has, and the command line says nothing of it.
+        LaunchError: it has, and the command line does not state that this is intended.
     """
     says_so_itself = request.nodes is not None or request.node is not None or request.node_ips
     if says_so_itself and request.hostfile is None:
@@ -106,7 +105,7 @@ def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
 
 
 def overlooked(environ: Mapping[str, str]) -> str:
-    """Return a warning where variables speak of several machines or ranks and nothing says which of the two."""
+    """Return a warning if RANK and WORLD_SIZE are set but may count hosts or ranks; an empty string if not."""
     ranks = _number(environ.get("WORLD_SIZE", "")) or 1
     if ranks < 2 or "RANK" not in environ or "LOCAL_RANK" in environ:
         return ""
@@ -117,7 +116,7 @@ def overlooked(environ: Mapping[str, str]) -> str:
 
 
 def _is_below_a_rank(environ: Mapping[str, str]) -> bool:
-    """Return whether a rank of ours has started this process, and not its launcher."""
+    """Return whether one of our ranks, and not its launcher, has started this process."""
     rank_pid = environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
     return bool(rank_pid) and rank_pid != str(os.getpid())
 
@@ -125,7 +124,7 @@ def _is_below_a_rank(environ: Mapping[str, str]) -> bool:
 def _step(environ: Mapping[str, str]) -> tuple[int, int] | None:
     """Return nodes and tasks of the srun step that this process is in, or None.
 
-    A batch script itself has no SLURM_STEP_*, whatever its SLURM_NTASKS; a shell of salloc is a step of Slurm's own.
+    A batch script itself has no SLURM_STEP_*, only SLURM_NTASKS; a shell of salloc is one of Slurm's own steps.
     """
     number = _number(environ.get("SLURM_STEP_ID", ""))
     nodes = _number(environ.get("SLURM_STEP_NUM_NODES", ""))
@@ -158,13 +157,13 @@ def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set
 
 
 def _slurm(environ: Mapping[str, str]) -> ClusterNode | None:
-    """Under srun, which starts one on each node; in a batch script itself nobody runs on the other nodes."""
+    """Under srun, which starts one copy on each node; a batch script itself runs on one node only."""
     step, listed = _step(environ), environ.get("SLURM_STEP_NODELIST", "")
     if step is None or step[0] < 2 or not listed:
         return None
     nodes = step[0]
     job = _number(environ.get("SLURM_JOB_ID", "")) or 0
-    # Two jobs may share a node. Below what Linux gives away by itself, which begins at 32768.
+    # Two jobs may share a node. Linux's ephemeral ports begin at 32768.
     port = 16000 + job % 16000
     return ClusterNode(nodes, _needed(environ, "SLURM_NODEID"), first_of_nodelist(listed), port, "Slurm")
 
@@ -187,7 +186,7 @@ def _modelarts(environ: Mapping[str, str]) -> ClusterNode | None:
 
 
 def _volcano(environ: Mapping[str, str]) -> ClusterNode | None:
-    """Its pytorch plugin's RANK and WORLD_SIZE count pods; without its env plugin's index they may be anybody's."""
+    """RANK and WORLD_SIZE of its pytorch plugin count pods; without the env plugin's index their meaning is unknown."""
     if "VC_TASK_INDEX" not in environ or "LOCAL_RANK" in environ or not environ.get("MASTER_ADDR"):
         return None
     nodes = _number(environ.get("WORLD_SIZE", ""))

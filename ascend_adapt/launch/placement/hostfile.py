@@ -18,9 +18,9 @@ _EXPECTED = f"expected `name slots=N` with N from 1 to {_MOST_SLOTS}"
 
 @dataclass(frozen=True)
 class Host:
-    """One machine: ``address`` as ssh is given it (``name`` or ``user@name``), and the numbers of its slots.
+    """One host: its ``address`` for ssh (``name`` or ``user@name``), and the numbers of its slots.
 
-    ``narrowed`` says that a filter chose some of its slots.
+    ``narrowed`` is true if a filter chose some of its slots.
     """
 
     address: str
@@ -29,7 +29,7 @@ class Host:
 
     @property
     def name(self) -> str:
-        """What other hosts reach it by."""
+        """The name by which other hosts reach it."""
         return self.address.rpartition("@")[2]
 
 
@@ -49,7 +49,7 @@ def read(path: Path, warn: Callable[[str], None]) -> tuple[Host, ...]:
 
 
 def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]:
-    """Return the hosts of a hostfile's text; ``name`` is what errors call it."""
+    """Return the hosts in a hostfile's text; ``name`` is its name in errors."""
     hosts: dict[str, Host] = {}
     warned = False
     for number, line in enumerate(text.splitlines(), 1):
@@ -77,10 +77,10 @@ def select(hosts: Sequence[Host], include: str | None, exclude: str | None) -> t
     """Return what DeepSpeed's filters (``host:0,2@host2``) leave of ``hosts``, in their order.
 
     Raises:
-        LaunchError: both are given, a filter cannot be read or names what is not there, or nothing is left.
+        LaunchError: both are given, a filter is malformed or names unknown hosts or slots, or no slot is left.
     """
     if include and exclude:
-        raise LaunchError("--include and --exclude: both are given, expected one — say all of it with one of them")
+        raise LaunchError("--include and --exclude: both are given, expected one — leave one of them out")
     if include:
         chosen = _read_filter("--include", include, hosts)
         left = [_keep(host, chosen[host.name]) for host in hosts if host.name in chosen]

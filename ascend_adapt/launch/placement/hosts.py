@@ -1,4 +1,4 @@
-"""The machines a job runs on: those of a hostfile, or this one."""
+"""The hosts that a job runs on: those of a hostfile, or this one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ascend_adapt.launch.request import Request
 
 
 def chosen(request: Request, devices_found: int, warn: Callable[[str], None]) -> tuple[Host, ...] | None:
-    """Return the hosts and slots that the request chooses, or None if it speaks of this machine as a whole.
+    """Return the requested hosts and slots, or None for all of this host.
 
-    Without a hostfile the filters choose among this machine's devices, which they call localhost.
+    Without a hostfile the filters choose among this host's devices, under the name localhost.
 
     Raises:
-        LaunchError: the hostfile or a filter cannot be meant.
+        LaunchError: the hostfile or a filter is invalid.
     """
     if request.hostfile is not None:
         if request.node is not None or request.node_ips:
@@ -48,7 +48,7 @@ def _first_slots(host: Host, count: int) -> Host:
 
 
 def as_local(host: Host, device: str, devices_found: int) -> Host:
-    """Return the only host of a job, which is this machine.
+    """Return the only host of a job, which is this one.
 
     Raises:
         LaunchError: it has fewer devices than the host has slots.
@@ -62,5 +62,5 @@ def as_local(host: Host, device: str, devices_found: int) -> Host:
 
 
 def are_several(hosts: Sequence[Host]) -> bool:
-    """Return whether a job on these hosts needs agents: there is more than one, or the one is another machine."""
+    """Return whether a job on these hosts needs agents: there is more than one, or the only one is not this host."""
     return len(hosts) > 1 or any(not network.is_here(host.address) for host in hosts)

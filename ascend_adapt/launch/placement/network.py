@@ -1,4 +1,4 @@
-"""Which names are this machine's own, and by which of its interfaces it reaches another one."""
+"""Names and addresses of this host, and the interface by which it reaches another host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_own_name(address: str) -> bool:
 
 
 def is_here(address: str) -> bool:
-    """Return whether ``name`` or ``user@name`` is this user on this machine; a name nobody knows is not."""
+    """Return whether ``name`` or ``user@name`` is this user on this host; an unknown name is not."""
     user, _, name = address.rpartition("@")
     if user and user != getpass.getuser():
         return False

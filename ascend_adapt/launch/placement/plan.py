@@ -1,4 +1,4 @@
-"""From a request to the processes of a job, as pure data: what --dry-run prints, and what the runner starts."""
+"""The plan of a job: its processes as plain data, printed by --dry-run and started by the runner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECRET = re.compile(
 
 
 class RankCommand(NamedTuple):  # a frozen dataclass takes four times as long to make, and there may be 80,000
-    """One process: where it runs, and what is set for it; a command that is started once is no rank."""
+    """One process: its host, environment and arguments; ``rank`` is None for a command that is started once."""
 
     host: str
     rank: int | None
@@ -35,7 +35,7 @@ class RankCommand(NamedTuple):  # a frozen dataclass takes four times as long to
 
 @dataclass(frozen=True)
 class Plan:
-    """All processes of a job; what a command starts by itself is not known, so it has no size and no address."""
+    """All processes of a job; the ranks that a command starts are unknown, so it has no world size and no address."""
 
     world_size: int | None
     master_addr: str | None
@@ -48,14 +48,14 @@ class Plan:
         return {**vars(self), "ranks": ranks}
 
     def by_host(self) -> dict[str, Plan]:
-        """Return the part of each host."""
+        """Return each host's part of the plan."""
         parts: dict[str, list[RankCommand]] = {}
         for rank in self.ranks:
             parts.setdefault(rank.host, []).append(rank)
         return {host: replace(self, ranks=tuple(ranks)) for host, ranks in parts.items()}
 
     def on_top_of(self, forwarded: Mapping[str, str]) -> Plan:
-        """Return the plan with what else its ranks get from the launcher, as their hosts put it together."""
+        """Return the plan with the variables that the launcher forwards, as the hosts combine them."""
         ranks = (rank._replace(env={**forwarded, **rank.env}) for rank in self.ranks)
         return replace(self, ranks=tuple(ranks))
 
@@ -70,7 +70,7 @@ class Plan:
 
 
 def without_secrets(env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables with the values of those hidden whose name looks secret."""
+    """Return the variables; values are hidden if the name looks secret."""
     return {name: "***" if _SECRET.search(name) else value for name, value in env.items()}
 
 
@@ -131,7 +131,7 @@ def of_ranks(
     several = len(hosts) > 1
     if several and any(host.name in (LOCALHOST, "127.0.0.1", "::1") for host in hosts):
         raise LaunchError(
-            f"{LOCALHOST} beside {len(hosts) - 1} other hosts: they cannot reach it by that name — write its own"
+            f"{LOCALHOST} together with {len(hosts) - 1} other hosts: they cannot reach it by that name — use its own"
         )
     nproc = len(hosts[0].slots)
     if share is not None:

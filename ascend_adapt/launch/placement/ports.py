@@ -1,4 +1,4 @@
-"""Ports that two jobs on one machine never share: reserved as long as the job runs, released by the kernel."""
+"""Ports reserved for one job on this host while it runs; the kernel releases them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ports:
 
 
 def is_free(port: int) -> bool:
-    """Return whether rank 0 could listen on a port of this machine now."""
+    """Return whether rank 0 could listen on this port of this host now."""
     try:
         _bound(port).close()
     except OSError:

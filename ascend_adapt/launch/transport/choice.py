@@ -41,7 +41,7 @@ def check_name(launcher: str) -> None:
 def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: bool = True) -> Transport:
     """Return the transport to the hosts of a job.
 
-    ``look_up``: ask the resolver which of them are this host; without, only its own names are.
+    ``look_up``: resolve names to find this host among them; otherwise only its own names are compared.
 
     Raises:
         SettingsError: no transport has this name.

@@ -1,4 +1,4 @@
-"""Agents on other machines by one pdsh, whatever it reaches them with; they call back, as pdsh passes no input on."""
+"""pdsh transport: one pdsh starts the agents on all other hosts; they connect back, as pdsh forwards no input."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from ascend_adapt.launch.transport.ssh import SshTransport
 from ascend_adapt.launch.transport.transport import Transport
 
 _TOKEN_WAIT_S = 20.0
-# Strangers may connect too, as many as they like: no reason to stop listening.
+# Any number of foreign clients may connect: no reason to stop listening.
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}
 _PAUSE_S = 0.1
 
 
 class PdshTransport(Transport):
-    """One pdsh for all other machines; the agent on this machine is a child."""
+    """One pdsh for all other hosts; the agent on this host is a child."""
 
     programs = ("pdsh", "openssl")
 
     @classmethod
     def why_unusable(cls, addresses: Sequence[str]) -> str:
-        """Return why pdsh cannot reach these hosts: it would read what stands before a colon as a module's name."""
+        """Return why pdsh cannot reach these hosts: it reads the text before a colon as a module's name."""
         if colon := [address for address in addresses if ":" in address]:
             return f"{colon[0]} has a colon, pdsh takes names and IPv4 — use --launcher ssh"
         return super().why_unusable(addresses)
@@ -140,7 +140,7 @@ class PdshTransport(Transport):
             waiting.close()
 
     def _give_up(self, hearing: Sequence[threading.Thread], never_called: dict[str, socket.socket]) -> None:
-        """Give up who has not called once pdsh has ended, for example because it could not even begin."""
+        """Give up the hosts that have not called back when pdsh ends, for example because it could not start."""
         for thread in hearing:
             thread.join()
         with self._changed:
@@ -176,13 +176,13 @@ class PdshTransport(Transport):
             tls_callback.relay(tls, waiting)
 
     def why_not(self, link: Connection, waited_s: float) -> str:
-        """Return what pdsh said of a host."""
+        """Return pdsh's messages about a host."""
         if link.process is not None:
             return self._here.why_not(link, waited_s)
         return self.described(link, self._said.get(link.name) or self._own_words, waited_s)
 
     def close(self) -> None:
-        """Let pdsh end by itself, or end it with whatever it has started."""
+        """Wait for pdsh to end; then kill it and its descendants."""
         if self._listener is not None:
             _stop_listening(self._listener)
         if self._pdsh is None:

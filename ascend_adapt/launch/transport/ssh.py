@@ -1,4 +1,4 @@
-"""One ssh a host; the agent on this host is a child."""
+"""ssh transport: one ssh per host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LAST_WORDS_S = 5.0
 
 
 class SshTransport(Transport):
-    """One ssh a host; the agent on this machine is a child."""
+    """One ssh per host; the agent on this host is a child."""
 
     programs = ("ssh",)
 
@@ -31,9 +31,9 @@ class SshTransport(Transport):
         return [self._start(address) for address in addresses]
 
     def why_not(self, link: Connection, waited_s: float) -> str:
-        """Return what ssh said of a host."""
+        """Return ssh's messages about a host."""
         if link.process is not None and link.lost:
-            # It has closed its output; what it says on the other one may come a little later.
+            # Its output is closed; its error messages may arrive a little later.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 link.process.wait(_LAST_WORDS_S)
         return self.described(link, self._said.get(link.address, ()), waited_s)
@@ -63,7 +63,7 @@ class SshTransport(Transport):
 
 
 def pass_on(stream: object, name: str, said: list[str]) -> None:
-    """Show what ssh, or an agent itself, says on standard error, with the host's name."""
+    """Print the standard error of ssh, or of an agent, with the host's name."""
     for line in stream:  # type: ignore[attr-defined]
         text = line.decode(errors="replace").rstrip()
         if text:

@@ -1,4 +1,4 @@
-"""How another machine is asked for an agent: one ssh a host, or one pdsh for all; nothing of the job is in the command.
+"""The command that starts an agent on another host: it is fixed and contains nothing of the job.
 
 Environment and arguments follow over the connection. Why not ClusterShell: docs/launcher.md.
 """
@@ -24,7 +24,7 @@ AGENT = "from ascend_adapt.launch.many_hosts.agent import main"
 def program(start: str = f"{AGENT}; main()") -> list[str]:
     """Return the command of an agent: the interpreter of this process, at the same path there.
 
-    The folder it starts in is no place to import from; the one this package lies in is tried last.
+    The current folder is removed from sys.path; the folder of this package is searched last.
     """
     return [sys.executable, "-c", f"import sys; sys.path[:1] = []; sys.path.append({ascii(_PACKAGES)}); {start}"]
 

@@ -1,4 +1,4 @@
-"""What every transport does: it gives the launcher a connection to an agent on each host."""
+"""The interface of a transport: it gives the launcher a connection to an agent on each host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Transport(ABC):
 
     @classmethod
     def why_unusable(cls, addresses: Sequence[str]) -> str:
-        """Return why these hosts cannot be reached from here, with what to do, or "" if nothing is known against it."""
+        """Return why these hosts cannot be reached from here, with the next step; "" if no reason is known."""
         missing = [name for name in cls.programs if shutil.which(name) is None]
         if missing:
             return f"{' and '.join(missing)} not on PATH — install, or choose another launcher"
@@ -31,18 +31,18 @@ class Transport(ABC):
 
     @abstractmethod
     def links(self, addresses: Sequence[str]) -> list[Connection]:
-        """Return a connection to an agent on each host, in their order; the agents may not be there yet."""
+        """Return a connection to an agent on each host, in their order; the agents may not have started yet."""
 
     @abstractmethod
     def why_not(self, link: Connection, waited_s: float) -> str:
-        """Return why a host is not there, in one paragraph."""
+        """Return why a host cannot be reached, in one paragraph."""
 
     @abstractmethod
     def close(self) -> None:
-        """End what is not ended by the connections themselves."""
+        """End what the connections do not end themselves."""
 
     def described(self, link: Connection, said: Sequence[str], waited_s: float) -> str:
-        """Return why a host is not there, given what was said of it."""
+        """Return why a host cannot be reached, given the messages about it."""
         why = " ".join(said[-3:]) or link.noise or link.lost or f"no word from it for {waited_s:.0f} s"
         hint = shlex.join(["ssh", *(["-p", str(self._port)] if self._port else []), link.address, "true"])
         return f"host {link.name}: cannot be reached or has no agent ({why}) — try `{hint}`"

@@ -123,7 +123,7 @@ class Hosts:
             time.sleep(0.1)
 
     def link(self, name: str, state: str) -> None:
-        """Take the link of a host ``up`` or ``down``: packets vanish, nobody is told."""
+        """Take the link of a host ``up`` or ``down``: packets vanish, nobody is reported."""
         subprocess.run(["ip", "link", "set", self._outer(name), state], check=True)
 
     def _outer(self, name: str) -> str:

@@ -19,9 +19,9 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--local_rank", type=int)
 known, rest = parser.parse_known_args()
 applied = [one.patch for one in status().outcomes if one.state == "applied"]
-told = [socket.gethostname(), os.environ["WORLD_SIZE"], os.environ.get("HCCL_A"), rest, bool(applied)]
+reported = [socket.gethostname(), os.environ["WORLD_SIZE"], os.environ.get("HCCL_A"), rest, bool(applied)]
 with open(f"ds.{os.environ['RANK']}", "w") as out:
-    json.dump(told, out)
+    json.dump(reported, out)
 """
 # What GPT-NeoX's file of that name does: hand its arguments to DeepSpeed's runner.
 DEEPY = "import sys\nfrom deepspeed.launcher.runner import main\nmain(sys.argv[1:])\n"
@@ -58,6 +58,6 @@ def test_deepy_under_a_hostfile_of_the_guides(slow, cluster, release, python):
     job = cluster.run("w-1", *run, timeout=250, PATH=path, HCCL_A="64(x2) $HOME", DS_ACCELERATOR="cpu")
     assert job.returncode == 0, job.stdout[-1000:] + job.stderr[-3000:]
     for rank, name in enumerate(("w-1", "w-2")):
-        told = json.loads((cluster.folder(name) / f"ds.{rank}").read_text())
-        assert told == [name, "2", "64(x2) $HOME", ARGUMENTS, True]
+        reported = json.loads((cluster.folder(name) / f"ds.{rank}").read_text())
+        assert reported == [name, "2", "64(x2) $HOME", ARGUMENTS, True]
     assert "starts ranks itself, so it is started once" in job.stderr

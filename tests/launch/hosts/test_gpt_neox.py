@@ -61,8 +61,8 @@ def train(cluster, python, neox, tmp_path):
         place = Place(tmp_path / name, tmp_path / "shared", neox, "cpu", "float32")
         place.folder.mkdir()
         place.shared.mkdir(exist_ok=True)
-        told = {"global_num_gpus": 2, "pipe-parallel-size": 2, "master_port": 29544, **changes}
-        (place.folder / "tiny.yml").write_text(settings(place, 1, told), newline="\r\n")
+        reported = {"global_num_gpus": 2, "pipe-parallel-size": 2, "master_port": 29544, **changes}
+        (place.folder / "tiny.yml").write_text(settings(place, 1, reported), newline="\r\n")
         command = [str(python), "-m", "ascend_adapt.launch.cli", "--device", "cpu", "--log-dir", "run"]
         command += [str(neox / "deepy.py"), str(neox / "train.py"), "-d", str(place.folder), "tiny.yml"]
         variables = {"PATH": f"{python.parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
@@ -82,7 +82,7 @@ def test_two_stages_on_two_hosts(slow, cluster, train, tmp_path):
     hostfile.write_text(HOSTFILE, newline="")
     ended = train("two", hostfile=str(hostfile))
     assert "deepy.py starts ranks itself, so it is started once" in ended.output
-    assert "slot=" in ended.output, "the guides' spelling was not told"
+    assert "slot=" in ended.output, "the guides' spelling was not reported"
     ranks = [json.loads((ended.run_dir / f"adapt-status.{rank}.json").read_text()) for rank in (0, 1)]
     assert [rank["host"] for rank in ranks] == ["w-1", "w-2"]
     for rank in ranks:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-TOLD = """
+REPORT = """
 import json, os, socket, sys
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "GLOO_SOCKET_IFNAME")
-with open(f"told.{os.environ['RANK']}", "w") as told:
-    json.dump([socket.gethostname(), [os.environ[name] for name in names], sys.argv[1:]], told)
+with open(f"reported.{os.environ['RANK']}", "w") as reported:
+    json.dump([socket.gethostname(), [os.environ[name] for name in names], sys.argv[1:]], reported)
 print("rank", os.environ["RANK"], "of", os.environ["TORCHELASTIC_RUN_ID"])
 """
 ARGUMENTS = ["a b", "", "$HOME", '{"k": "v"}', "a;b", "--x=y z", "'"]
@@ -27,17 +27,17 @@ def last_lines(job):
 
 
 def test_ranks_on_their_hosts_each_with_its_own_storage(cluster, launcher):
-    cluster.write("told.py", TOLD)
-    job = cluster.ascend_run("told.py", *ARGUMENTS, launcher=launcher)
+    cluster.write("reported.py", REPORT)
+    job = cluster.ascend_run("reported.py", *ARGUMENTS, launcher=launcher)
     assert job.returncode == 0, last_lines(job)
     for node, name in enumerate(cluster.names):
-        written = sorted(path.name for path in cluster.folder(name).glob("told.[0-9]*"))
-        assert written == [f"told.{2 * node}", f"told.{2 * node + 1}"]
+        written = sorted(path.name for path in cluster.folder(name).glob("reported.[0-9]*"))
+        assert written == [f"reported.{2 * node}", f"reported.{2 * node + 1}"]
         for local in (0, 1):
             rank = 2 * node + local
-            told = json.loads((cluster.folder(name) / f"told.{rank}").read_text())
+            reported = json.loads((cluster.folder(name) / f"reported.{rank}").read_text())
             wanted = [str(rank), str(local), "8", "2", str(node), "w-1", "eth0"]
-            assert told == [name, wanted, ARGUMENTS]
+            assert reported == [name, wanted, ARGUMENTS]
             assert f"rank {rank} of " in (cluster.folder(name) / f"run/rank-{rank}.log").read_text()
     assert len(job.stdout.splitlines()) == 8
     assert len({line.split()[-1] for line in job.stdout.splitlines()}) == 1  # one name of the job everywhere
@@ -57,8 +57,8 @@ def encodable(text):
 WORDS = st.text(st.sampled_from("ab$ '\"\\{}*?;&|<>~`#!\n\r\t=%hnu-\udcff\udc80é")).filter(encodable)
 EXACT = """
 import json, os, sys
-with open("exact", "w") as told:
-    json.dump([sys.argv[1:], {name: os.environ[name] for name in os.environ if name.startswith("HCCL_")}], told)
+with open("exact", "w") as reported:
+    json.dump([sys.argv[1:], {name: os.environ[name] for name in os.environ if name.startswith("HCCL_")}], reported)
 """
 
 
@@ -70,17 +70,17 @@ def test_arguments_and_variables_byte_for_byte(cluster, launcher, arguments, val
     variables = {f"HCCL_{number}": value for number, value in enumerate(values)}
     job = cluster.ascend_run("-H", "one", "exact.py", *arguments, launcher=launcher, **variables)
     assert job.returncode == 0, last_lines(job)
-    told, found = json.loads((cluster.folder("w-2") / "exact").read_text())
-    assert (told, found) == (arguments, variables)
+    reported, found = json.loads((cluster.folder("w-2") / "exact").read_text())
+    assert (reported, found) == (arguments, variables)
 
 
 def test_addresses_and_another_port(cluster, launcher):
-    cluster.write("told.py", TOLD)
+    cluster.write("reported.py", REPORT)
     cluster.write("two", "10.213.77.4 slots=1\nroot@10.213.77.3 slots=1\n")
-    job = cluster.ascend_run("-H", "two", "--ssh-port", "2222", "told.py", launcher=launcher)
+    job = cluster.ascend_run("-H", "two", "--ssh-port", "2222", "reported.py", launcher=launcher)
     assert job.returncode == 0, last_lines(job)
-    assert json.loads((cluster.folder("w-4") / "told.0").read_text())[0] == "w-4"
-    assert json.loads((cluster.folder("w-3") / "told.1").read_text())[0] == "w-3"
+    assert json.loads((cluster.folder("w-4") / "reported.0").read_text())[0] == "w-4"
+    assert json.loads((cluster.folder("w-3") / "reported.1").read_text())[0] == "w-3"
 
 
 def test_doctor_looks_at_all_of_them(cluster, launcher):

@@ -74,8 +74,8 @@ def one_run(hosts: Cluster, victim: str, way: str, chance: random.Random) -> tup
     number = chance.choice(SIGNALS)
     name = chance.choice(hosts.names[1:])
     job = hosts.start("--export", "STUBBORN", "up.py", launcher=way)
-    told = [job.stdout.readline() for _ in range(8)]
-    if told != ["up\n"] * 8:
+    reported = [job.stdout.readline() for _ in range(8)]
+    if reported != ["up\n"] * 8:
         return number.name, 0, -1, {"": [job.communicate()[1]]}, 0.0
     time.sleep(chance.uniform(0, 1))
     began = time.monotonic()
@@ -97,8 +97,8 @@ def one_run(hosts: Cluster, victim: str, way: str, chance: random.Random) -> tup
     seconds = time.monotonic() - began
     code = job.returncode if job.returncode >= 0 else 128 - job.returncode
     # Of an agent that is killed outright nobody hears how its ranks ended; of a host that is cut off neither.
-    nobody_tells = victim == "cut" or (victim == "agent" and number == signal.SIGKILL)
-    wanted = 1 if nobody_tells else 128 + number
+    is_silent = victim == "cut" or (victim == "agent" and number == signal.SIGKILL)
+    wanted = 1 if is_silent else 128 + number
     return ("link down" if victim == "cut" else number.name), wanted, code, left, seconds
 
 

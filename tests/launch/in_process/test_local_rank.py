@@ -10,7 +10,7 @@ from ascend_adapt.launch.in_process.local_rank import as_declared
 
 
 @pytest.mark.parametrize(
-    ("words", "declared", "told"),
+    ("words", "declared", "reported"),
     [
         (["--local-rank=1", "x"], ["--local_rank"], ["--local_rank=1", "x"]),
         (["--local_rank", "1"], ["--local-rank"], ["--local-rank", "1"]),
@@ -20,8 +20,8 @@ from ascend_adapt.launch.in_process.local_rank import as_declared
         (["--x=--local-rank=1"], ["--local_rank"], ["--x=--local-rank=1"]),
     ],
 )
-def test_the_spelling_is_the_declared_one(words, declared, told):
-    assert as_declared(words, declared) == told
+def test_the_spelling_is_the_declared_one(words, declared, reported):
+    assert as_declared(words, declared) == reported
 
 
 def test_a_parser_of_the_script_takes_either(tmp_path):

@@ -17,7 +17,7 @@ DIFFERENT = {
         "m.version = lambda name: '0.0.1' if name == 'torch' else real(name)"
     ),
 }
-TOLD = {
+REPORT = {
     "a patch that is off": "patch toy.toy_answer is ",
     "another version": "torch is ",
 }
@@ -44,13 +44,13 @@ def test_ranks_that_differ_stop_before_the_script(how, ascend_run, different, to
     path = f"{different(DIFFERENT[how])}:{toy}"
     job = ascend_run("--nproc", "2", "--log-dir", "run", "train.py", PYTHONPATH=path)
     assert job.returncode == 1, job.stderr
-    assert f"ascend_adapt: rank 1 differs from rank 0: {TOLD[how]}" in job.stderr
+    assert f"ascend_adapt: rank 1 differs from rank 0: {REPORT[how]}" in job.stderr
     assert "Traceback" not in job.stderr
     status = subprocess.run(
         [sys.executable, "-m", "ascend_adapt.cli", "status", "run"], cwd=tmp_path, capture_output=True, text=True
     )
     assert status.returncode == 1
-    assert f"ascend-adapt status: rank 1 differs from rank 0: {TOLD[how]}" in status.stderr
+    assert f"ascend-adapt status: rank 1 differs from rank 0: {REPORT[how]}" in status.stderr
 
 
 def test_of_two_ranks_at_least_the_last_to_come_sees_it(ascend_run, different, toy, tmp_path):
@@ -117,7 +117,7 @@ def test_what_ranks_were_before_a_restart_does_not_count(ascend_run, different, 
     assert job.stdout.split()[-2:] == ["1", "1"]
 
 
-def test_one_program_after_another_below_a_command_is_not_compared_with_it(ascend_run, toy, tmp_path):
+def test_one_program_after_another_under_a_command_is_not_compared_with_it(ascend_run, toy, tmp_path):
     (tmp_path / "run.sh").write_text(
         f"export WORLD_SIZE=2\nfor rank in 0 1; do RANK=$rank {sys.executable} -c 'import toytarget' & done; wait\n"
         f"export WORLD_SIZE=1 ASCEND_ADAPT_DISABLE=toy_answer\nRANK=0 {sys.executable} -c 'import toytarget'\n"
@@ -146,7 +146,7 @@ def test_ranks_that_differ_below_another_launcher(ascend_run, different, toy, tm
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
     job = ascend_run(*torchrun, PYTHONPATH=path)
     assert job.returncode == 1
-    # Below torchrun, which starts Python with -u, the tracebacks of two ranks mix, piece by piece.
+    # Under torchrun, which starts Python with -u, the tracebacks of two ranks mix, piece by piece.
     assert "LaunchError" in job.stderr, job.stderr
     assert "rank 1 differs from rank 0: patch toy.toy_answer is " in job.stderr, job.stderr
 
@@ -179,8 +179,8 @@ def test_the_status_of_each_rank(ascend_run, toy, tmp_path):
     (tmp_path / "train.py").write_text(
         "import json, os\n"
         "def states():\n"
-        "    told = json.load(open(f'run/adapt-status.{os.environ[\"RANK\"]}.json'))\n"
-        "    return {outcome['state'] for outcome in told['outcomes'] if outcome['plugin'] == 'toy'}\n"
+        "    reported = json.load(open(f'run/adapt-status.{os.environ[\"RANK\"]}.json'))\n"
+        "    return {outcome['state'] for outcome in reported['outcomes'] if outcome['plugin'] == 'toy'}\n"
         "before = states()\nimport toytarget\nprint(before, states())\n"
         # What a rank starts is not the rank, and must not write for it.
         "import subprocess, sys\n"
@@ -191,11 +191,11 @@ def test_the_status_of_each_rank(ascend_run, toy, tmp_path):
     job = ascend_run("--nproc", "2", "--log-dir", "run", "train.py", PYTHONPATH=toy)
     assert job.returncode == 0, job.stderr
     assert job.stdout == "{'armed'} {'applied'}\n" * 2
-    told = [json.loads((tmp_path / "run" / f"adapt-status.{rank}.json").read_text()) for rank in (0, 1)]
-    assert told[0]["digest"] == told[1]["digest"]
+    reported = [json.loads((tmp_path / "run" / f"adapt-status.{rank}.json").read_text()) for rank in (0, 1)]
+    assert reported[0]["digest"] == reported[1]["digest"]
     for rank in (0, 1):
-        states = {outcome["state"] for outcome in told[rank]["outcomes"] if outcome["plugin"] == "toy"}
-        assert (told[rank]["rank"], states) == (rank, {"applied"})
+        states = {outcome["state"] for outcome in reported[rank]["outcomes"] if outcome["plugin"] == "toy"}
+        assert (reported[rank]["rank"], states) == (rank, {"applied"})
 
 
 DRIFTING = """
@@ -208,13 +208,15 @@ def register_patches(): return [toy_question]
 
 
 @pytest.mark.parametrize("allowed", ["", "toy_answer"])
-def test_what_another_patcher_took_the_place_of_is_told_in_the_jobs_own_output(allowed, ascend_run, toy, tmp_path):
+def test_a_patch_replaced_by_another_tool_is_reported_in_the_jobs_output(allowed, ascend_run, toy, tmp_path):
     """As MindSpeed does with what was patched before it was imported."""
     (tmp_path / "train.py").write_text("import toytarget\ndef mine(): return 3\ntoytarget.answer = mine")
     job = ascend_run("--nproc", "2", "train.py", PYTHONPATH=toy, ASCEND_ADAPT_ALLOW_DRIFT=allowed)
     assert job.returncode == 0
-    told = "toytarget:answer was reloaded or replaced after apply: it is __main__.mine now — leave that out, or disable"
-    assert job.stderr.count(told) == (0 if allowed else 1), job.stderr
+    reported = (
+        "toytarget:answer was reloaded or replaced after apply: it is __main__.mine now — leave that out, or disable"
+    )
+    assert job.stderr.count(reported) == (0 if allowed else 1), job.stderr
 
 
 @pytest.mark.parametrize("script", ["import toytarget", SWALLOWED, f"{SWALLOWED}\nraise SystemExit(0)"])

@@ -76,8 +76,8 @@ def test_what_oneflows_launch_container_takes(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--src", "/nowhere"], "--src /nowhere: is no folder"),
-        (["--wheel", "/nowhere"], "--wheel /nowhere: is no file"),
+        (["--src", "/nowhere"], "--src /nowhere: is not a folder"),
+        (["--wheel", "/nowhere"], "--wheel /nowhere: is not a file"),
     ],
 )
 def test_what_is_not_there(argv, says):
@@ -88,7 +88,7 @@ def test_what_is_not_there(argv, says):
 def test_cmd_needs_a_container(capsys):
     with pytest.raises(SystemExit):
         parse(["--cmd", "bash train.sh"])
-    assert "--cmd: is for a container" in capsys.readouterr().err
+    assert "--cmd: needs a container" in capsys.readouterr().err
 
 
 def test_a_line_break_cannot_be_passed_on():
@@ -124,9 +124,9 @@ def test_a_job_in_one(ascend_run, docker, tmp_path):
     given = ["--device", "cpu", "--container", "image", "--export", "MY_TOKEN", "--log-dir", "run"]
     job = ascend_run(*given, "train.py", "a b", **docker)
     assert job.returncode == 7, job.stderr
-    told, arguments = job.stdout.splitlines()
-    assert told.startswith("0o600 ")
-    assert {"HCCL_A": "a b", "MY_TOKEN": "secret"}.items() <= json.loads(told[6:]).items()
+    reported, arguments = job.stdout.splitlines()
+    assert reported.startswith("0o600 ")
+    assert {"HCCL_A": "a b", "MY_TOKEN": "secret"}.items() <= json.loads(reported[6:]).items()
     assert arguments == "['a b']"
     assert "secret" not in (tmp_path / "called").read_text()
     last = json.loads((tmp_path / "called").read_text().splitlines()[-1])
@@ -147,4 +147,4 @@ def test_the_dry_run_of_one(ascend_run, docker, tmp_path):
 def test_the_home_is_not_given_away(ascend_run, docker, tmp_path):
     job = ascend_run("--container", "image", "train.py", **{**docker, "HOME": str(tmp_path / "me")})
     assert job.returncode == 1
-    assert "holds your home, and ~/.ssh with it" in job.stderr
+    assert "contains your home with ~/.ssh" in job.stderr

@@ -66,15 +66,13 @@ def test_others_are_taken_over_only_when_asked_and_missing(tmp_path):
 
 
 def test_what_nothing_takes_over(tmp_path):
-    with pytest.raises(
-        LaunchError, match=r"takes over pretrain_gpt.py, deepy.py and oneflow_gpt.training, not train.py"
-    ):
+    with pytest.raises(LaunchError, match=r"supports pretrain_gpt.py, deepy.py and oneflow_gpt.training, not train.py"):
         instead(parse(["--fallback", "native", "train.py"]))
     with pytest.raises(LaunchError, match=r"pretrain_gpt.py: cannot be read"):
         instead(parse(["--fallback", "native", str(tmp_path / "pretrain_gpt.py")]))
 
 
-def test_the_guides_command_trains_is_saved_and_goes_on(ascend_run, tmp_path):
+def test_the_guides_command_trains_saves_and_resumes(ascend_run, tmp_path):
     """On real text; the vocabulary is the guide's, so the table is large and ids are few."""
     from ascend_adapt import cli
 
@@ -88,7 +86,7 @@ def test_the_guides_command_trains_is_saved_and_goes_on(ascend_run, tmp_path):
     assert cli.main(["preprocess", *words]) == 0
     done = ascend_run("--device", "cpu", *ONEFLOW, "--exit-interval", "6", OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
-    assert "NOT this code but the native trainer takes its arguments" in done.stderr
+    assert "the native trainer runs with its arguments, NOT this code" in done.stderr
     rows = [json.loads(line) for line in (tmp_path / "checkpoint" / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == [2, 4, 6]
     assert sum(row["skipped"] for row in rows) > 0  # 2**32 is too large a scale to begin with

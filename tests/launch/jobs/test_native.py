@@ -61,16 +61,16 @@ def test_a_dry_run_adds_configuration_layout_and_memory(ascend_run):
     assert plan["layout"]["ranks"][0]["layers"] == [[0, 1]]
     assert [one["rank"] for one in plan["memory_bytes"]] == [0, 1, 2, 3]
     assert all(one["total"] > 0 for one in plan["memory_bytes"])
-    told = json.loads(plan["ranks"][0]["env"]["ASCEND_ADAPT_NATIVE_CONFIG"])
-    assert told == plan["config"]
+    reported = json.loads(plan["ranks"][0]["env"]["ASCEND_ADAPT_NATIVE_CONFIG"])
+    assert reported == plan["config"]
 
 
 def test_what_is_asked_for_beside_the_dialect_is_in_the_configuration(ascend_run):
     words = ["--device", "cpu", "--native", "megatron", *SIZES.split(), "--data-path", "d", "--vocab-size", "257"]
     own = ["--compile", "--profile", "3-5", "--profile-ranks", "0-1"]
     done = ascend_run("--nproc", "2", *own, *words, "--dry-run")
-    told = json.loads(done.stdout)["config"]
-    assert (told["compile"], told["profile"]) == (True, {"first": 3, "last": 5, "ranks": [0, 1]})
+    reported = json.loads(done.stdout)["config"]
+    assert (reported["compile"], reported["profile"]) == (True, {"first": 3, "last": 5, "ranks": [0, 1]})
     done = ascend_run("--nproc", "1", *own, *words, "--dry-run")
     assert (done.returncode, done.stderr) == (
         2,
@@ -120,7 +120,7 @@ def test_the_dialects_own_hosts(ascend_run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "told", "code"),
+    ("more", "reported", "code"),
     [
         ("--num-layrs 3", "--num-layrs: unknown to megatron", 2),
         ("--min-lr 1.0", "min_lr: 1.0, expected at most lr = 0.003", 2),
@@ -131,11 +131,11 @@ def test_the_dialects_own_hosts(ascend_run, tmp_path):
         ("--data-path nowhere", "nowhere", 1),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_starts(ascend_run, corpus, tmp_path, more, told, code):
+def test_what_cannot_be_meant_is_refused_before_anything_starts(ascend_run, corpus, tmp_path, more, reported, code):
     argv = ["--nproc", "2", "--device", "cpu", "--log-dir", "run", "--native", "megatron", *SIZES.split()]
     done = ascend_run(*argv, *words_of(corpus), *more.split())
     assert done.returncode == code
-    assert told in done.stderr
+    assert reported in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()
@@ -181,7 +181,7 @@ def test_a_run_on_a_terminal_has_a_bar_below_its_lines(corpus, tmp_path):
     assert {line.rstrip() for line in log.splitlines()} <= set(lines)
 
 
-def test_a_run_that_is_killed_goes_on_bit_for_bit(ascend_run, corpus, tmp_path):
+def test_a_killed_run_resumes_bit_for_bit(ascend_run, corpus, tmp_path):
     words = [*SIZES.split(), *words_of(corpus), "--log-interval", "1", "--train-iters", "12", "--lr-decay-iters", "12"]
     words += ["--save-interval", "3", "--hidden-dropout", "0.1", "--attention-dropout", "0.1"]
 

@@ -111,8 +111,8 @@ def test_a_rank_is_killed(lasting):
     os.kill(ranks[1][0].pid, signal.SIGKILL)
     assert job.code() == 137
     assert not any(one.is_alive() for rank in ranks for one in rank)
-    assert "rank 1 on " in (told := job.process.stderr.read())
-    assert "failed first: exit code 137 (SIGKILL)" in told
+    assert "rank 1 on " in (reported := job.process.stderr.read())
+    assert "failed first: exit code 137 (SIGKILL)" in reported
 
 
 def test_a_grandchild_that_is_killed_is_the_scripts_own_matter(lasting):
@@ -211,10 +211,10 @@ def test_the_earliest_error_is_shown_even_if_its_rank_ends_later(ascend_run, tmp
     )
     job = ascend_run("--nproc", "2", "--log-dir", "run", "train.py")
     assert job.returncode == 1
-    (told,) = [line for line in job.stderr.splitlines() if "failed first" in line]
-    assert told.startswith("ascend-run: rank 1 on ")
-    assert "failed first: ValueError: the cause in two lines (exit code 1); its log: " in told
-    assert told.endswith("/run/rank-1.log")
+    (reported,) = [line for line in job.stderr.splitlines() if "failed first" in line]
+    assert reported.startswith("ascend-run: rank 1 on ")
+    assert "failed first: ValueError: the cause in two lines (exit code 1); its log: " in reported
+    assert reported.endswith("/run/rank-1.log")
 
 
 def test_a_traceback_begins_with_the_script(ascend_run, tmp_path):
@@ -326,7 +326,7 @@ def test_a_stop_after_a_failure_does_not_change_the_code(background, tmp_path):
     assert time.monotonic() - began < GRACE_S
 
 
-def test_a_program_that_cannot_be_started_is_told_in_one_line(ascend_run, tmp_path):
+def test_a_program_that_cannot_be_started_is_reported_in_one_line(ascend_run, tmp_path):
     (tmp_path / "broken").write_bytes(b"\x7fnot a program")
     (tmp_path / "broken").chmod(0o755)
     job = ascend_run("./broken")
@@ -353,7 +353,7 @@ DEAF = (
 
 @pytest.mark.parametrize("more", [(), ("--launcher", "ssh", "-H", "hosts")], ids=["one host", "two"])
 def test_the_grace_that_was_asked_for(background, tmp_path, more):
-    """Two ranks that do not heed SIGTERM: of one second is kept what the default of ten would not."""
+    """Two ranks that ignore SIGTERM: of one second is kept what the default of ten would not."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "ssh").write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
     (tmp_path / "bin" / "ssh").chmod(0o755)

@@ -16,7 +16,7 @@ from ascend_adapt.native.metrics.step_metrics import StepMetrics
 COLUMNS = 100
 
 
-def told(iteration, of=40, loss=3.25):
+def reported(iteration, of=40, loss=3.25):
     return (
         json.dumps({"iteration": iteration, "iterations": of, "lm_loss": loss, "samples_per_s": 12.5}) + "\n"
     ).encode()
@@ -26,9 +26,9 @@ def test_a_bar_of_every_width():
     bar = ProgressBar()
     assert bar.drawn(80) == b""
     assert bar.erased() == b""
-    bar.read(told(10)[:-5])
+    bar.read(reported(10)[:-5])
     assert bar.drawn(80) == b"", "half a line says nothing"
-    bar.read(told(10)[-5:] + told(11) + told(12, loss=float("nan")))
+    bar.read(reported(10)[-5:] + reported(11) + reported(12, loss=float("nan")))
     for width in (20, 40, 80, 200):
         (line,) = (line for line in screen(bar.drawn(width), width) if line)
         assert len(line) < width
@@ -48,7 +48,7 @@ def on_terminal(monkeypatch):
             os.dup2(theirs, STDOUT)
             os.dup2(theirs, STDERR)
             bar = ProgressBar()
-            bar.read(told(10))
+            bar.read(reported(10))
             show(Console(whole_lines=False, bar=bar))
         finally:
             for number, before in zip((STDOUT, STDERR), kept, strict=True):
@@ -108,5 +108,5 @@ def test_a_rank_waits_for_nobody():
     os.close(writer)
 
 
-def test_a_rank_without_a_bar_tells_nothing():
+def test_a_rank_without_a_bar_prints_nothing():
     ProgressPipe.of({}, 10).step(metrics(1))

@@ -117,7 +117,7 @@ def test_requests_of_one_moment_are_one():
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "after", "hurry"),
+    ("first", "second", "after", "skips_grace"),
     [
         (signal.SIGINT, signal.SIGINT, 0.01, False),  # timeout(1)
         (signal.SIGINT, signal.SIGINT, 0.3, True),
@@ -125,13 +125,13 @@ def test_requests_of_one_moment_are_one():
         (signal.SIGTERM, NOT_WAITED_FOR, 0.01, True),
     ],
 )
-def test_who_types_again_does_not_wait(first, second, after, hurry):
+def test_a_second_request_skips_the_grace_period(first, second, after, skips_grace):
     now = [0.0]
     requests = Requests(lambda: now[0])
     requests.to_end(first, Source.PARENT)
     now[0] = after
     requests.to_end(second, Source.PARENT)
-    assert (requests.stop, requests.skips_grace) == (first, hurry)
+    assert (requests.stop, requests.skips_grace) == (first, skips_grace)
 
 
 def test_a_warning_is_new_after_two_seconds():

@@ -26,9 +26,9 @@ def stop(folder, cwd):
 def test_stopping_one_of_two_jobs_leaves_the_other(background, tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     jobs = [background("--nproc", "2", "--log-dir", f"run{n}", "train.py") for n in (1, 2)]
-    told = [[line.split() for line in job.lines(2)] for job in jobs]
-    ranks = [[Identity.of(int(pid)) for pid, *_ in lines] for lines in told]
-    assert len({port for lines in told for _, port, _ in lines}) == 2
+    reported = [[line.split() for line in job.lines(2)] for job in jobs]
+    ranks = [[Identity.of(int(pid)) for pid, *_ in lines] for lines in reported]
+    assert len({port for lines in reported for _, port, _ in lines}) == 2
 
     stopped = stop("run1", tmp_path)
     assert (stopped.returncode, stopped.stdout) == (0, "ascend-adapt stop: the job of run1 ended\n")
@@ -48,13 +48,13 @@ def test_a_job_whose_launcher_was_killed_and_whose_pid_somebody_else_has(backgro
     (tmp_path / "train.py").write_text(SCRIPT)
     job = background("--log-dir", "run", "train.py")
     job.lines(1)
-    told = json.loads((tmp_path / "run" / "job.json").read_text())
+    reported = json.loads((tmp_path / "run" / "job.json").read_text())
     with subprocess.Popen(["sleep", "1000"]) as foreign:
         # As if both pids had been given away since.
         for role in ("launcher", "guardian"):
-            told[role]["pid"] = foreign.pid
+            reported[role]["pid"] = foreign.pid
         (tmp_path / "other").mkdir()
-        (tmp_path / "other" / "job.json").write_text(json.dumps(told))
+        (tmp_path / "other" / "job.json").write_text(json.dumps(reported))
         stopped = stop("other", tmp_path)
         assert (stopped.returncode, foreign.poll()) == (0, None)
         assert "had ended already, with exit code unknown" in stopped.stdout
@@ -62,7 +62,7 @@ def test_a_job_whose_launcher_was_killed_and_whose_pid_somebody_else_has(backgro
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (None, "holds no job.json — give the run directory that ascend-run printed"),
         ("{", "is not a job file"),
@@ -71,12 +71,12 @@ def test_a_job_whose_launcher_was_killed_and_whose_pid_somebody_else_has(backgro
          "its job runs on elsewhere, this is "),
     ],
 )  # fmt: skip
-def test_what_cannot_be_stopped_is_told_in_one_line(text, told, tmp_path):
+def test_what_cannot_be_stopped_is_reported_in_one_line(text, reported, tmp_path):
     if text is not None:
         (tmp_path / "job.json").write_text(text)
     stopped = stop(str(tmp_path), tmp_path)
     assert stopped.returncode == 1
-    assert told in stopped.stderr
+    assert reported in stopped.stderr
     assert stopped.stderr.count("\n") == 1
 
 

@@ -31,7 +31,7 @@ def job(monkeypatch):
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_who_heeds_the_first_signal_gets_no_other(first, job):
+def test_a_process_that_ends_at_the_first_signal_gets_no_other(first, job):
     clock, there = job
     asked = signal.SIGINT if first == signal.SIGINT else signal.SIGTERM
     there.append(one := StandIn(asked))
@@ -56,12 +56,12 @@ def test_each_step_is_taken_once_and_late_comers_get_the_one_that_is_due(job):
     assert young.got == [signal.SIGTERM, signal.SIGKILL]
 
 
-def test_in_a_hurry_there_is_no_grace(job):
+def test_the_grace_period_can_be_skipped(job):
     clock, there = job
     there.append(one := StandIn(signal.SIGKILL))
     work = Termination(signal.SIGTERM, now=lambda: clock[0])
     work.look()
-    work.hurry()
+    work.skip_grace()
     assert not work.look()
     assert work.look()
     assert one.got == [signal.SIGTERM, signal.SIGKILL]

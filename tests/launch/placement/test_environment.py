@@ -42,15 +42,17 @@ def test_the_bootstrap_is_first_and_no_element_is_empty(users):
 
 
 def test_npu_defaults_give_way_to_the_user():
-    told = environment.of_device("npu", "/run", 61016, {"CUDA_VISIBLE_DEVICES": "2,3", "HCCL_CONNECT_TIMEOUT": "60"})
-    assert told == {
+    reported = environment.of_device(
+        "npu", "/run", 61016, {"CUDA_VISIBLE_DEVICES": "2,3", "HCCL_CONNECT_TIMEOUT": "60"}
+    )
+    assert reported == {
         "HCCL_WHITELIST_DISABLE": "1",
         "HCCL_IF_BASE_PORT": "61016",
         "ASCEND_PROCESS_LOG_PATH": "/run/npu-logs",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
         "ASCEND_RT_VISIBLE_DEVICES": "2,3",
     }
-    everything = dict.fromkeys(told, "mine") | {"HCCL_CONNECT_TIMEOUT": "mine"}
+    everything = dict.fromkeys(reported, "mine") | {"HCCL_CONNECT_TIMEOUT": "mine"}
     assert environment.of_device("npu", "/run", 61016, everything) == {}
 
 

@@ -22,10 +22,10 @@ def test_host_1(tmp_path):
 
 
 def test_host_1_the_guides_slot_is_read_with_one_warning():
-    told = []
-    hosts = hostfile.parse("w-2 slot=8\nw-3 slot=8\n", "hosts", told.append)
+    reported = []
+    hosts = hostfile.parse("w-2 slot=8\nw-3 slot=8\n", "hosts", reported.append)
     assert [len(host.slots) for host in hosts] == [8, 8]
-    assert told == ["hostfile hosts: line 1 is 'w-2 slot=8', read as slots=8"]
+    assert reported == ["hostfile hosts: line 1 is 'w-2 slot=8', read as slots=8"]
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ def test_more_ranks_than_devices_is_an_error():
 
 def test_which_names_look_secret():
     secret = ("AWS_SECRET_ACCESS_KEY", "DB_PASS", "SSH_KEY", "MYSQL_PWD", "GIT_AUTH", "GPG_PASSPHRASE")
-    told = {*secret, "PWD", "OLDPWD", "KEYBOARD", "HCCL_BYPASS", "HCCL_BUFFSIZE"}
-    hidden = {name for name, value in without_secrets(dict.fromkeys(told, "v")).items() if value == "***"}
+    reported = {*secret, "PWD", "OLDPWD", "KEYBOARD", "HCCL_BYPASS", "HCCL_BUFFSIZE"}
+    hidden = {name for name, value in without_secrets(dict.fromkeys(reported, "v")).items() if value == "***"}
     assert hidden == set(secret)
 
 
