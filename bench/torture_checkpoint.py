@@ -167,7 +167,7 @@ def report(lives: list[Life], seconds: float, command: str) -> str:
         f"`{command}`, {time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, torch {torch.__version__}, "
         f"Linux, {os.cpu_count()} cores, {seconds:.0f} s.",
         "",
-        f"- kills with SIGKILL: {len(pairs)}; a checkpoint could be loaded, whole and unmixed: {len(pairs)}",
+        f"- kills with SIGKILL: {len(pairs)}; a complete and consistent checkpoint could be loaded: {len(pairs)}",
         f"- nothing lost but the save in progress: {right}/{len(pairs)}; saves lost: {sum(lost)}, at most "
         f"{max(lost)} by a kill",
         f"- fell back on an older one than the tracker names: {sum(life.fell_back for life in lives[1:])}",

@@ -26,7 +26,7 @@ _ON_PURPOSE = "if only this copy starts a job, give --nnodes 1"
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """One machine of ``nodes``; ``source`` says who said so, ``nproc`` how many ranks each has, if it was said."""
+    """One host of ``nodes``; ``source`` is where this is from, ``nproc`` the ranks per host, if known."""
 
     nodes: int
     node: int
