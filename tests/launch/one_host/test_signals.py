@@ -155,6 +155,18 @@ def test_a_script_sees_sigusr1_as_it_would_without_a_launcher(ascend_run, tmp_pa
     assert ascend_run("--device", "cpu", "train.py").stdout.split() == ["True", "lives"]
 
 
+def test_a_program_that_closes_its_descriptors_gets_no_signal_bytes_into_its_files(ascend_run, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import os, signal\nsignal.signal(signal.SIGUSR1, lambda *_: print('handled'))\nos.closerange(3, 200)\n"
+        "data = open('data', 'wb')\nos.kill(os.getpid(), signal.SIGUSR1)\n"
+    )
+    done = ascend_run("--device", "cpu", "--log-dir", "run", "train.py")
+    assert (done.returncode, done.stdout) == (0, "handled\n")
+    assert (tmp_path / "data").read_bytes() == b""
+    (beacon,) = (tmp_path / "run" / "beacons").iterdir()
+    assert beacon.read_bytes() == bytes([signal.SIGUSR1])
+
+
 def _children(pid):
     try:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
