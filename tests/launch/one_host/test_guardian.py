@@ -396,7 +396,7 @@ def test_only_who_asks_by_sigterm_or_sighup_waits_for_a_save(monkeypatch, tmp_pa
         def look(self):
             return True
 
-    monkeypatch.setattr(guardian, "Ending", Over)
+    monkeypatch.setattr(guardian, "Termination", Over)
     reader, writer = os.pipe()
     work = Guardian(Assignment(SimpleNamespace(ranks=()), RunDirectory(tmp_path), grace=60.0), reader, Identity.own())
     work._requests.stop = stop
