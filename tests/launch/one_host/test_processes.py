@@ -66,7 +66,7 @@ def test_descendants_whatever_their_session_and_name():
 def test_a_child_dies_with_its_parent():
     """Even one whose parent was gone before the child could ask for it."""
     code = (
-        "import os, subprocess, sys\nfrom ascend_adapt.launch import processes\n"
+        "import os, subprocess, sys\nfrom ascend_adapt.launch.one_host import processes\n"
         "child = subprocess.Popen(['sleep', '1000'], preexec_fn=processes.dies_with_parent())\n"
         "print(child.pid, flush=True)\nsys.stdin.read()\nos._exit(0)"
     )
