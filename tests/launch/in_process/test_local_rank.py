@@ -26,7 +26,7 @@ def test_the_spelling_is_the_declared_one(words, declared, reported):
 
 def test_a_parser_of_the_script_takes_either(tmp_path):
     code = (
-        "from ascend_adapt.launch import local_rank\n"
+        "from ascend_adapt.launch.in_process import local_rank\n"
         "local_rank.accept_both_spellings(); local_rank.accept_both_spellings()\n"
         "import argparse\np = argparse.ArgumentParser()\np.add_argument('--local_rank', type=int)\n"
         "print(p.parse_args().local_rank, p.parse_args(['--local-rank', '5']).local_rank)\n"
