@@ -4,9 +4,10 @@ import ascend_adapt
 ascend_adapt.enable()
 """
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
-from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.discovery import patches_in
 from ascend_adapt.patches.declare.outcome import Outcome, Status
 from ascend_adapt.patches.declare.spec import Patch, add, entry, provide, replace, rewrite, wrap
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Host",
+    "CodeBase",
     "Outcome",
     "Patch",
     "Status",
@@ -42,10 +43,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # pluggy is needed by plugins only, and a script that merely imports this package should not pay for it.
+    # Only plugins need pluggy; a script that just imports this package should not pay for it.
     if name == "hookimpl":
         import pluggy
 
         marker = globals()["hookimpl"] = pluggy.HookimplMarker("ascend_adapt")
         return marker
+    if name == "Host":
+        warnings.warn("ascend_adapt.Host is now ascend_adapt.CodeBase", DeprecationWarning, stacklevel=2)
+        return CodeBase
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

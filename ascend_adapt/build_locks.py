@@ -1,6 +1,7 @@
-"""Lock files of torch's extension builder, and whether the process that made one still lives.
+"""Lock files of torch's extension builder: detect and remove those whose process is gone.
 
-torch leaves them empty. Written into them: the host's boot, the PID namespace, process and start time of the builder.
+torch leaves them empty. We write into them the host's boot id and the builder's PID namespace, process id and start
+time.
 """
 
 from __future__ import annotations
@@ -16,29 +17,32 @@ SILENT_AFTER_S = 600
 
 
 def sign(lock: Path) -> None:
-    """Write into a lock that this process has just made, who made it."""
+    """Record this process as the owner of a lock that it has just created."""
     lock.write_text(" ".join((*_place(), str(os.getpid()), _start_of(os.getpid()))))
 
 
 def is_left_behind(lock: Path) -> bool:
-    """Return whether the process that made ``lock`` is gone; a lock without a record is judged by its silence."""
+    """Return whether the process that made ``lock`` is gone.
+
+    A lock without a record counts as left behind when nothing in its folder has changed for ``SILENT_AFTER_S``.
+    """
     try:
         record = lock.read_text(errors="replace").split()
         if len(record) == 4 and tuple(record[:2]) == _place():
             return _start_of(int(record[2])) != record[3]
         return not probe.processes_that_hold(lock) and silent_s(lock) > SILENT_AFTER_S
     except (OSError, ValueError):
-        return False  # it is released, or a record that is being written
+        return False  # released meanwhile, or its record is still being written
 
 
 def silent_s(lock: Path) -> float:
-    """Return for how many seconds nothing has changed in the build's folder."""
+    """Return the seconds since the last change in the build folder."""
     newest = max(path.stat().st_mtime for path in (lock, *lock.parent.iterdir()))
     return time.time() - newest
 
 
 def remove(lock: Path) -> None:
-    """Remove a lock that was left behind; one that another process has made meanwhile is put back."""
+    """Remove a stale lock; put it back if another process has created it again meanwhile."""
     aside = lock.with_name(f".{lock.name}.{os.getpid()}")
     try:
         lock.rename(aside)
@@ -56,7 +60,7 @@ def _place() -> tuple[str, str]:
 
 
 def _start_of(pid: int) -> str:
-    """Return when a process started, in clock ticks since the boot, or "" if there is none; a zombie is none."""
+    """Return the start time of a process in clock ticks since boot, or "" if there is no such process (or a zombie)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

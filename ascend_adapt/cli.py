@@ -1,4 +1,4 @@
-"""`ascend-adapt`: everything that is not starting a job."""
+"""`ascend-adapt`: the command line for everything except starting a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_BUILT = ("convert", "eval", "generate", "report")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `ascend-adapt` and return its exit code: 0 done, 1 it could not be done, 2 usage."""
+    """Run `ascend-adapt` and return its exit code: 0 success, 1 failure, 2 wrong usage."""
     try:
         try:
             return _run(sys.argv[1:] if argv is None else list(argv))
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except BrokenPipeError:
-        # The reader, such as head, has seen enough.
+        # The reader, such as head, has closed the pipe.
         _drop_output()
         return 0
     except OSError as error:
@@ -32,13 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         _drop_output()
         print(
-            f"ascend-adapt: standard output: {error.strerror}, expected to print there — redirect it", file=sys.stderr
+            f"ascend-adapt: standard output: {error.strerror}, expected to write the output there — redirect it",
+            file=sys.stderr,
         )
         return 1
 
 
 def _drop_output() -> None:
-    """What is left to print must not fail in the interpreter's own last flush."""
+    """Discard buffered output, so that the interpreter's last flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -71,29 +72,29 @@ def _parser() -> argparse.ArgumentParser:
     from ascend_adapt import __version__
     from ascend_adapt.data.commands import add_commands
 
-    parser = _Parser(prog="ascend-adapt", description="See what is adapted here, and what stands in its way.")
+    parser = _Parser(prog="ascend-adapt", description="Show what is adapted on this host, and what prevents the rest.")
     parser.add_argument("--version", action="version", version=f"ascend_adapt {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    status = commands.add_parser("status", help="every patch, and what became or would become of it")
+    status = commands.add_parser("status", help="every patch and its state, or the state it would have")
     status.add_argument(
-        "run_dir", nargs="?", metavar="RUN_DIR", help="the run directory of a job: what really happened"
+        "run_dir", nargs="?", metavar="RUN_DIR", help="the run directory of a job: report what happened there"
     )
-    status.add_argument("--upstream", metavar="DIR", help="judge a source tree instead of what is installed")
+    status.add_argument("--upstream", metavar="DIR", help="check a source tree instead of what is installed")
     amount = status.add_mutually_exclusive_group()
-    amount.add_argument("--short", action="store_true", help="only the counts, and patches that need attention")
-    amount.add_argument("--all", action="store_true", help="every patch, with its versions and evidence")
-    doctor = commands.add_parser("doctor", help="versions, devices, and what must be fixed")
+    amount.add_argument("--short", action="store_true", help="only the counts and the patches that need attention")
+    amount.add_argument("--all", action="store_true", help="every patch with its versions and evidence")
+    doctor = commands.add_parser("doctor", help="versions, devices and what must be fixed")
     doctor.add_argument(
         "--device",
         choices=("auto", "npu", "cuda", "cpu", "npu-emulated"),
-        help="what a job is to run on (default: ASCEND_ADAPT_DEVICE, else what is found)",
+        help="the device that a job runs on (default: ASCEND_ADAPT_DEVICE, else detected)",
     )
-    doctor.add_argument("-H", "--hostfile", metavar="FILE", help="look at these machines instead")
-    doctor.add_argument("--launcher", choices=("auto", "ssh", "pdsh"), default="auto", help="how they are reached")
-    doctor.add_argument("--ssh-port", type=int, metavar="PORT", help="port of their ssh servers")
-    stop = commands.add_parser("stop", help="end a detached job, and only that one")
+    doctor.add_argument("-H", "--hostfile", metavar="FILE", help="check these hosts instead")
+    doctor.add_argument("--launcher", choices=("auto", "ssh", "pdsh"), default="auto", help="transport to these hosts")
+    doctor.add_argument("--ssh-port", type=int, metavar="PORT", help="port of the ssh servers there")
+    stop = commands.add_parser("stop", help="stop one detached job")
     stop.add_argument("run_dir", metavar="RUN_DIR", help="the run directory that ascend-run printed")
-    kernels = commands.add_parser("kernels", help="which backend each kernel takes here, and why")
+    kernels = commands.add_parser("kernels", help="the backend of each kernel on this host, and why")
     kernels.add_argument("--check", action="store_true", help="compare each backend with the reference on this device")
     for command in (status, doctor, kernels):
         command.add_argument("--json", action="store_true", help="print JSON")
@@ -110,7 +111,10 @@ def _status(known: argparse.Namespace) -> int:
     from ascend_adapt.diagnosis import status_report
 
     if known.run_dir is not None and known.upstream is not None:
-        raise SettingsError("RUN_DIR and --upstream: one is what happened, the other what would — give one of them")
+        raise SettingsError(
+            "RUN_DIR and --upstream: both given, expected one: the first reports a past run, the second predicts — drop
+            one"
+        )
     if known.run_dir is not None:
         report = status_report.of_run(Path(known.run_dir))
     else:

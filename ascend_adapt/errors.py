@@ -1,34 +1,34 @@
-"""Every error this package raises on purpose.
+"""Exceptions of this package.
 
     AdaptError
-    ├── SettingsError            an option or ASCEND_ADAPT_* value that cannot be meant
-    │   ├── EnableConflict       two callers of enable() want different things
-    │   └── ConfigError          a training configuration that cannot be meant
-    ├── PluginError              a plugin that cannot be loaded, or registers something else than it may
+    ├── SettingsError            an invalid option or ASCEND_ADAPT_* value
+    │   ├── EnableConflict       two calls of enable() contradict each other
+    │   └── ConfigError          an invalid training configuration
+    ├── PluginError              a plugin that cannot be loaded or registers something invalid
     ├── PatchError
-    │   ├── PatchSpecError       a patch declared wrongly
-    │   ├── PatchConflict        two patches that exclude each other
+    │   ├── PatchSpecError       an invalid declaration of a patch
+    │   ├── PatchConflict        two patches that change the same place
     │   ├── PatchDrift           the target is missing or has changed
     │   ├── PatchFailed          applying raised
     │   └── PatchLost            the target was reloaded or replaced after apply
-    ├── KernelError              a kernel that cannot compute what it is asked for
-    │   ├── KernelArgumentError  arguments that do not fit each other, or the contract
-    │   └── BackendUnavailable   a backend was asked for that is not there, or cannot serve the call
+    ├── KernelError              a kernel that cannot compute a call
+    │   ├── KernelArgumentError  arguments that contradict each other or the contract
+    │   └── BackendUnavailable   a requested backend is missing or cannot compute the call
     ├── LaunchError              a job that cannot be planned or started
-    │   └── EmulationError       an emulated NPU that cannot be had on this machine
-    ├── TrainingError            a run that cannot go on
-    └── DataError                text or token files that are not what the format, or the request, asks for
-        └── BadLine              one line of input that is not a document
+    │   └── EmulationError       an emulated NPU that cannot be built or run on this host
+    ├── TrainingError            a run that cannot continue
+    └── DataError                invalid text or token files
+        └── BadLine              an input line that is not a valid document
 
-Raised where torch_npu itself would raise, so they are what it raises, and a script may catch them as such:
+Raised where torch_npu would raise, with its exception types, so that scripts can catch them:
 
     RuntimeError
-    ├── OperatorLimit            a call that does not keep a documented limit of an NPU operator
+    ├── OperatorLimit            a call that exceeds a documented limit of an NPU operator
     └── NotImplementedError
-        └── OperatorMissing      an operator that the emulated NPU has not
+        └── OperatorMissing      an operator that the emulated NPU lacks
 
-None is an ImportError: upstream code wraps imports in ``except ImportError`` and would swallow it.
-Texts read *subject: observed, expected — next step*.
+None is an ImportError, because upstream code wraps imports in ``except ImportError`` and would swallow it.
+Messages read *subject: observed, expected — next step*.
 """
 
 import errno
@@ -36,32 +36,32 @@ import resource
 
 
 def one_line(error: BaseException) -> str:
-    """Return the text of another library's error as part of a paragraph."""
+    """Return the message of an exception on one line."""
     return " ".join(str(error).split())
 
 
 def system_error(error: OSError) -> str:
-    """Return what the operating system reports, and for an exhausted limit which one it is and how to raise it."""
+    """Return the operating system's message; for an exhausted limit, also which one and how to raise it."""
     text = error.strerror or one_line(error)
     if error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return f"{text} (this process may have {limit}: raise it, such as by `ulimit -n 65536`)"
+        return f"{text} (limit of this process: {limit}; raise it, for example with `ulimit -n 65536`)"
     if error.errno == errno.ENFILE:
-        return f"{text} (of the whole machine: `sysctl fs.file-max`)"
+        return f"{text} (limit of this host: `sysctl fs.file-max`)"
     return text
 
 
 def ran_out(error: OSError) -> bool:
-    """Return whether this process or machine lacks a resource, so that the file in question may be valid."""
+    """Return whether a resource of this process or host is exhausted; the file itself may be valid."""
     return error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 
 class AdaptError(Exception):
-    """Root of the tree above."""
+    """Base class of all errors above."""
 
 
 class SettingsError(AdaptError):
-    """A setting cannot be meant as given."""
+    """Invalid setting."""
 
 
 class EnableConflict(SettingsError):
@@ -69,23 +69,23 @@ class EnableConflict(SettingsError):
 
 
 class ConfigError(SettingsError):
-    """A training configuration cannot be meant as given."""
+    """Invalid training configuration."""
 
 
 class PluginError(AdaptError):
-    """A plugin cannot be loaded, or registers something else than it may."""
+    """A plugin cannot be loaded or registers something invalid."""
 
 
 class PatchError(AdaptError):
-    """Something about one patch."""
+    """Base class of errors about one patch."""
 
 
 class PatchSpecError(PatchError):
-    """A patch is declared wrongly."""
+    """Invalid declaration of a patch."""
 
 
 class PatchConflict(PatchError):
-    """Two patches exclude each other."""
+    """Two patches change the same place."""
 
 
 class PatchDrift(PatchError):
@@ -101,15 +101,15 @@ class PatchLost(PatchError):
 
 
 class KernelError(AdaptError):
-    """A kernel cannot compute what it is asked for."""
+    """A kernel cannot compute a call."""
 
 
 class KernelArgumentError(KernelError):
-    """Arguments do not fit each other, or the contract."""
+    """Arguments contradict each other or the contract."""
 
 
 class BackendUnavailable(KernelError):
-    """A backend was asked for that is not there, or cannot serve the call."""
+    """A requested backend is missing or cannot compute the call."""
 
 
 class LaunchError(AdaptError):
@@ -117,24 +117,24 @@ class LaunchError(AdaptError):
 
 
 class EmulationError(LaunchError):
-    """An emulated NPU cannot be had on this machine."""
+    """An emulated NPU cannot be built or run on this host."""
 
 
 class TrainingError(AdaptError):
-    """A run of the native trainer cannot go on."""
+    """A run of the native trainer cannot continue."""
 
 
 class DataError(AdaptError):
-    """Text or token files are not what the format, or the request, asks for."""
+    """Invalid text or token files."""
 
 
 class BadLine(DataError):
-    """One line of input is not a document."""
+    """An input line is not a valid document."""
 
 
 class OperatorLimit(RuntimeError):
-    """A call does not keep a documented limit of an NPU operator."""
+    """A call exceeds a documented limit of an NPU operator."""
 
 
 class OperatorMissing(NotImplementedError):
-    """The emulated NPU has not got an operator."""
+    """The emulated NPU lacks an operator."""

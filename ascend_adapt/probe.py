@@ -1,4 +1,4 @@
-"""Read-only facts about this process and machine; nothing here imports torch or a target."""
+"""Read-only facts about this process and host; imports neither torch nor a target."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEV
 
 
 def device_nodes(kind: str, dev: Path = Path("/dev")) -> list[str]:
-    """Return the names of this machine's device nodes of one kind (``npu`` or ``cuda``), in order of their number."""
+    """Return the names of this host's device nodes of one kind (``npu`` or ``cuda``), in numerical order."""
     nodes = (path.name for path in dev.glob(DEVICE_NODES[kind]))
     return sorted(nodes, key=lambda name: int(re.sub(r"\D", "", name) or 0))
 
 
 def detect_device(environ: Mapping[str, str], dev: Path = Path("/dev")) -> tuple[str, str]:
-    """Return the device kind this process would run on (``npu``, ``cuda`` or ``cpu``) and how that was told.
+    """Return the device kind this process would run on (``npu``, ``cuda`` or ``cpu``) and the reason.
 
-    Told from device nodes, installed distributions and the visible-device variables, because asking torch would import
+    Reads device nodes, installed distributions and the visible-device variables, because querying torch would import
     it. On WSL, NVIDIA GPUs are reached through /dev/dxg.
     """
     npus = device_nodes("npu", dev)
@@ -47,7 +47,7 @@ def detect_device(environ: Mapping[str, str], dev: Path = Path("/dev")) -> tuple
 
 
 def device_to_use(asked: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the device kind asked for, else (None, "" or ``auto``) what detect_device returns; and how it was told."""
+    """Return the requested device kind, or the detected one for None, "" and ``auto``; and the reason."""
     return detect_device(environ) if asked in (None, "", "auto") else (str(asked), "as asked")
 
 
@@ -64,26 +64,26 @@ def count_devices(kind: str, environ: Mapping[str, str], dev: Path = Path("/dev"
 
 
 def torch_cuda() -> str:
-    """Return the CUDA version that the installed torch is built with, read off its version.py, or ""."""
+    """Return the CUDA version that the installed torch is built with, read from its version.py, or ""."""
     folder = root_folder("torch")
     file = folder / "torch" / "version.py" if folder is not None else None
-    told = (
+    match = (
         re.search(r"(?m)^cuda\b[^=\n]*=\s*'([\d.]+)'", file.read_text())
         if file is not None and file.is_file()
         else None
     )
-    return told[1] if told else ""
+    return match[1] if match else ""
 
 
 def processes_that_hold(file: Path) -> list[int]:
-    """Return the ids of this host's processes that have ``file`` open; those of other users are seen by root only."""
+    """Return the ids of this host's processes that have ``file`` open; only root sees those of other users."""
     wanted, found = str(file.resolve()), []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if any(os.readlink(descriptor) == wanted for descriptor in (folder / "fd").iterdir()):
                 found.append(int(folder.name))
         except OSError:
-            continue  # another user's, or it has ended meanwhile
+            continue  # another user's process, or it has ended meanwhile
     return sorted(found)
 
 
@@ -112,9 +112,9 @@ def find_root(root: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def root_folder(module: str) -> Path | None:
-    """Return the folder that holds the top-level package of a module, or None if it is not a file on disk.
+    """Return the folder that holds the top-level package of a module, or None if it is not on disk.
 
-    A namespace package lies in several: any folder of its name on the path is part of it. That with the module counts.
+    A namespace package is spread over several folders; the one that contains the module counts.
     """
     root, _, below = module.partition(".")
     spec = find_root(root)

@@ -6,14 +6,14 @@ import logging
 import subprocess
 from typing import Any
 
-from ascend_adapt import Host, Patch, Symptom, wrap
+from ascend_adapt import CodeBase, Patch, Symptom, wrap
 
 # No ninja, a compiler that refuses a GPU that the code base names, a folder that may not be written to.
 _FAILED = (RuntimeError, OSError, subprocess.SubprocessError)
 
 
 def compiling_where_there_is_nvcc(
-    name: str, *, host: Host | str, symptom: Symptom, devices: str | tuple[str, ...] = ()
+    name: str, *, host: CodeBase | str, symptom: Symptom, devices: str | tuple[str, ...] = ()
 ) -> Patch:
     """Return the patch of a code base's ``megatron.fused_kernels.load``, for the devices on which it compiles."""
 

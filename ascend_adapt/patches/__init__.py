@@ -1,1 +1,1 @@
-"""How to change a Python object and undo it; names and imports no framework."""
+"""Patches: declare, judge, apply and revert changes to Python objects; independent of any framework."""

@@ -1,4 +1,4 @@
-"""The session: arms patches, applies them as their targets are imported, and can take all of them back."""
+"""Session: arms patches, applies them when their targets are imported, and can revert all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ascend_adapt.patches.apply.rebinding import follow
 from ascend_adapt.patches.apply.record import PatchRecord
 from ascend_adapt.patches.apply.script import rewrite_script
 from ascend_adapt.patches.apply.third_party import ThirdPartyPatcher
-from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.patches.declare.spec import Patch, Registered
 
@@ -25,16 +25,15 @@ from ascend_adapt.patches.declare.spec import Patch, Registered
 class Session:
     """All patches of this process.
 
-    ``hosts`` resolves the names that patches give as ``host=``; ``allow_drift`` names patches whose drift or failure
-    never raises; ``lock`` (reentrant) guards the session where its owner has one already; ``others`` are packages that
-    change the same code.
+    ``hosts`` maps the names in ``host=`` to code bases; ``allow_drift`` names patches whose drift or failure never
+    raises; ``lock`` is a reentrant lock to share with the owner; ``others`` are third-party patchers.
     """
 
     def __init__(
         self,
         *,
         device: str,
-        hosts: Mapping[str, Host],
+        hosts: Mapping[str, CodeBase],
         strict: bool = False,
         allow_drift: Iterable[str] = (),
         lock: AbstractContextManager[Any] | None = None,
@@ -50,22 +49,22 @@ class Session:
         self._lock = lock or threading.RLock()
 
     @property
-    def hosts(self) -> Mapping[str, Host]:
-        """What resolves the names of hosts; a joining plugin may bring more."""
+    def hosts(self) -> Mapping[str, CodeBase]:
+        """Code bases by name; further plugins may add some."""
         return self._arming.hosts
 
     @hosts.setter
-    def hosts(self, hosts: Mapping[str, Host]) -> None:
+    def hosts(self, hosts: Mapping[str, CodeBase]) -> None:
         self._arming.hosts = hosts
 
     def add(self, registered: Iterable[Registered], disabled: Iterable[str] = ()) -> list[Registered]:
-        """Take in patches: judge them, apply those whose target is imported already, arm the others.
+        """Add patches: judge them, apply those whose target is already imported, and arm the others.
 
-        Those whose names are among ``disabled`` are never tried. Returns the patches that were not taken in before.
+        Patches named in ``disabled`` are skipped. Returns the patches that are new.
 
         Raises:
-            PatchConflict: two patches that both are right for what is installed exclude each other.
-            PatchDrift, PatchFailed: as in ``refresh``; none of the new patches is in force then.
+            PatchConflict: two admitted patches change the same place.
+            PatchDrift, PatchFailed: as in ``refresh``; then none of the new patches is applied.
         """
         with self._lock:
             known = {record.registered for record in self._records}
@@ -87,12 +86,12 @@ class Session:
             return [record.registered for record in new]
 
     def forget(self, registered: Iterable[Registered]) -> None:
-        """Revert or disarm patches as if they had never been taken in."""
+        """Revert or disarm patches and remove them from the session."""
         with self._lock:
             self._forget(self._records_of(registered))
 
     def disable(self, names: Iterable[str]) -> dict[Registered, Outcome]:
-        """Revert or disarm the patches and plugins with these names; return what those not yet disabled were before."""
+        """Revert or disarm the patches and plugins with these names; return the outcomes before."""
         with self._lock:
             named = [record for record in self._records if record.registered.is_named(names)]
             chosen = [record for record in named if record.state != "disabled"]
@@ -101,7 +100,7 @@ class Session:
             return before
 
     def enable_again(self, before: Mapping[Registered, Outcome]) -> None:
-        """Put what ``disable`` returned in force again, below the wraps that were laid on the same target after it."""
+        """Restore the outcomes that ``disable`` returned, inside wraps that were added to the same target later."""
         with self._lock:
             chosen = self._records_of(before)
             targets = {record.patch.target for record in chosen}
@@ -118,11 +117,12 @@ class Session:
                     record.reason = before[record.registered].reason
 
     def refresh(self) -> None:
-        """Judge every patch again, and apply again what was lost.
+        """Judge every patch again, and reapply lost ones.
 
         Raises:
-            PatchDrift, PatchFailed, PatchLost: a patch drifted, failed or was lost, and it is one whose absence gives
-                wrong numbers, or the session is strict.
+            PatchDrift, PatchFailed, PatchLost: a patch drifted, failed or was lost, and without it numbers are wrong,
+            or
+                the session is strict.
         """
         with self._lock:
             for record in self._records:
@@ -132,19 +132,19 @@ class Session:
             self._consider(self._records)
 
     def check(self) -> None:
-        """Raise what ``refresh`` would, without judging again: an import may have swallowed it.
+        """Raise what ``refresh`` would, without judging again: an import may have swallowed the error.
 
         Raises:
             PatchDrift, PatchFailed, PatchLost, PatchConflict: as in ``refresh``.
-            AdaptError: what a callback of ``at_first_apply`` raised, and raises again.
+            AdaptError: a callback of ``at_first_apply`` raises again.
         """
         with self._lock:
             if any(record.state == "applied" for record in self._records):
-                self._tell_applied()
+                self._notify_applied()
             self._raise_grave(self._records)
 
     def revert(self) -> None:
-        """Undo every patch, newest first, and disarm the rest; the session is over."""
+        """Revert every patch, newest first, disarm the rest, and end the session."""
         with self._lock:
             self._watch.stop()
             self._arming.undo(self._records)
@@ -177,11 +177,11 @@ class Session:
                 self._on_apply.append(callback)
 
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Return the state of every patch now; what is seen to be lost is logged, as what drifted has been."""
+        """Return the current outcome of every patch, and log lost ones."""
         with self._lock:
             outcomes = tuple(record.outcome() for record in self._records)
             for record in self._records:
-                record.tell_loss(self.allow_drift)
+                record.log_loss(self.allow_drift)
             return outcomes
 
     # Import events
@@ -194,16 +194,16 @@ class Session:
         with self._lock:
             record.set(state, reason)
             if record.state == "applied":
-                self._tell_applied()
+                self._notify_applied()
             self._raise_grave([record])
 
     def _consider(self, records: Iterable[PatchRecord], imported: ModuleType | None = None) -> None:
-        """Bring records up to date, because the import of a module has just ended or for another reason."""
+        """Bring records up to date, for example after the import of a module."""
         touched = [record for record in records if record.state not in ("disabled", "reverted")]
         changed = [record for record in touched if self._arming.bring_up_to_date(record)]
         follow(self._arming.applier, changed, imported)
         if any(record.state == "applied" for record in touched):
-            self._tell_applied()
+            self._notify_applied()
         self._raise_grave(touched)
 
     # Undoing
@@ -225,15 +225,15 @@ class Session:
         wanted = set(registered)
         return [record for record in self._records if record.registered in wanted]
 
-    # Telling
+    # Notifications
 
-    def _tell_applied(self) -> None:
+    def _notify_applied(self) -> None:
         while self._on_apply:
             callback = self._on_apply.pop()
             try:
                 callback()
             except BaseException:
-                self._on_apply.append(callback)  # who imports may swallow it: it is called again
+                self._on_apply.append(callback)  # the importing code may swallow the error: call it again later
                 raise
 
     def _raise_grave(self, records: Iterable[PatchRecord]) -> None:
@@ -241,10 +241,10 @@ class Session:
             record.raise_grave(self.strict, self.allow_drift)
 
 
-def _watched_names(patch: Patch, hosts: Iterable[Host]) -> tuple[str, ...]:
+def _watched_names(patch: Patch, hosts: Iterable[CodeBase]) -> tuple[str, ...]:
     if patch.kind == "provide" or patch.target.module == "__main__":
         return ()
-    # The packages above the target tell versions once their own import is complete.
-    # A host of a target elsewhere may be found only later, by way of a path that its script adds.
+    # Parent packages reveal their version once their own import is complete.
+    # The code base of a shared target may become importable only later, when its script adds a path.
     of_hosts = [name for host in hosts for name in (*host.roots, host.module) if name]
     return tuple(dict.fromkeys([*patch.target.packages, *of_hosts]))

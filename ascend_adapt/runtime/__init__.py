@@ -1,1 +1,1 @@
-"""enable() and disable(): settings, plugins and the patches they declare, brought together in one process."""
+"""Runtime: enable() and disable() combine settings, plugins and patches in one process."""

@@ -1,4 +1,4 @@
-"""What the ranks of a job must have alike: a rank that runs other versions or patches diverges without a word."""
+"""Rank agreement: all ranks of a job must run the same versions and patches, else they diverge silently."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from ascend_adapt import probe
 from ascend_adapt.patches.declare.outcome import Outcome, Status
 
-# When a rank tells its facts. Between them the script runs, which adds plugins, paths and modules: alike on each rank,
-# but not at the same time, so only what was told at the same moment is compared.
+# When a rank reports its facts. The script may add plugins, paths and modules between these moments, on each rank at a
+# different time, so only facts of the same moment are compared.
 START, FIRST_APPLY, END = "start", "first apply", "end"
 _ALWAYS = ("ascend_adapt", "torch", "torch_npu", "numpy")
-# What an armed patch may yet become, once its target is imported.
+# Possible states of an armed patch after the import of its target.
 _LATER = ("applied", "not_needed", "drifted", "failed", "lost")
-# An armed patch of which even the gate cannot tell more before the import.
+# An armed patch that the gate cannot decide before the import.
 _UNDECIDED = "undecided"
 _KERNEL = "kernel "
 _MISSING, _NOT_INSTALLED, _DISABLED = "missing", "not installed", "disabled"
@@ -26,7 +26,7 @@ _MISSING, _NOT_INSTALLED, _DISABLED = "missing", "not installed", "disabled"
 
 @dataclass(frozen=True)
 class Difference:
-    """One fact in which a rank differs from the first one."""
+    """Difference between a rank and the lowest rank in one fact."""
 
     fact: str
     rank: int
@@ -35,22 +35,22 @@ class Difference:
     there: str
 
     def may_be_to_come(self) -> bool:
-        """Return whether one rank has no such patch or package, or has left it out: what its script still has to do.
+        """Return whether one rank lacks the patch or package so far, or disabled it: its script may still add it.
 
-        Rank 0, which downloads for all, applies earlier.
+        Rank 0, which downloads for all ranks, applies patches earlier.
         """
         return bool({self.value, self.there} & {_MISSING, _NOT_INSTALLED, _DISABLED})
 
     def __str__(self) -> str:
-        return f"rank {self.rank} differs from rank {self.first}: {self.fact} is {self.value}, there {self.there}"
+        return f"rank {self.rank} differs from rank {self.first}: {self.fact} is {self.value}, on rank {self.first} {self.there}"
 
 
 def facts(status: Status, backends: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return versions, device and patch states of this process, by name; and which backend computes each kind of call.
+    """Return versions, device, patch states and kernel backends of this process, by name.
 
     Args:
-        status: of this process.
-        backends: kind of call of a kernel -> the backend chosen for it so far.
+        status: status of this process.
+        backends: kind of kernel call -> the backend chosen so far.
     """
     roots = {outcome.target.partition(":")[0].partition(".")[0] for outcome in status.outcomes}
     versions = {name: probe.distribution_version(name) or _NOT_INSTALLED for name in {*_ALWAYS, *roots}}
@@ -65,27 +65,27 @@ def facts(status: Status, backends: Mapping[str, str] | None = None) -> dict[str
 
 
 def states(outcomes: Iterable[Outcome]) -> dict[str, str]:
-    """Return the patch states among the facts."""
+    """Return the patch states, by name of the fact."""
     return {
         f"patch {one.plugin}.{one.patch}": _UNDECIDED if one.state == "armed" and one.reason else one.state
         for one in outcomes
     }
 
 
-def digest(told: Mapping[str, str]) -> str:
-    """Return a short digest of facts; an armed patch counts as what it may yet become."""
+def digest(facts: Mapping[str, str]) -> str:
+    """Return a short digest of facts; an armed patch counts the same as its possible later states."""
     settled = {
         name: "armed" if value in (*_LATER, _UNDECIDED) else value
-        for name, value in told.items()
+        for name, value in facts.items()
         if not name.startswith(_KERNEL)
     }
     return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def met(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two ranks, by their status files, lived at the same time.
+    """Return whether two ranks ran at the same time, according to their status files.
 
-    A shell script may start one program after another, each with ranks, packages and settings of its own.
+    A shell script may start several programs in turn, each with its own ranks, packages and settings.
     """
     return all(
         first.get("until") is None or later.get("since", 0.0) <= first["until"]
@@ -93,33 +93,33 @@ def met(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     )
 
 
-def differences(told: Mapping[int, Mapping[str, Mapping[str, str]]]) -> list[Difference]:
-    """Return every fact in which a rank differs from the lowest one, by rank, as it was last told.
+def differences(ranks: Mapping[int, Mapping[str, Mapping[str, str]]]) -> list[Difference]:
+    """Return the last reported differences of each rank from the lowest one.
 
     Args:
-        told: rank -> moment -> facts; a rank that has not come to a moment, or was killed before, has none of it.
+        ranks: rank -> moment -> facts; a rank that has not reached a moment has no entry for it.
     """
     found: dict[tuple[int, str], Difference] = {}
     for moment in (START, FIRST_APPLY, END):
-        at_once = {rank: moments[moment] for rank, moments in told.items() if moment in moments}
+        at_once = {rank: moments[moment] for rank, moments in ranks.items() if moment in moments}
         differing = (one for one in _differences(at_once) if moment != FIRST_APPLY or not one.may_be_to_come())
         found.update({(one.rank, one.fact): one for one in differing})
     return list(found.values())
 
 
-def _differences(told: Mapping[int, Mapping[str, str]]) -> list[Difference]:
-    if not told:
+def _differences(ranks: Mapping[int, Mapping[str, str]]) -> list[Difference]:
+    if not ranks:
         return []
-    first = min(told)
+    first = min(ranks)
     return [
         Difference(fact, rank, value, first, there)
-        for rank in sorted(told)
-        for fact in sorted({*told[rank], *told[first]})
-        # A pipeline stage meets other calls than the next: only the same call must have the same backend.
-        if not (fact.startswith(_KERNEL) and (fact not in told[rank] or fact not in told[first]))
+        for rank in sorted(ranks)
+        for fact in sorted({*ranks[rank], *ranks[first]})
+        # Pipeline stages make different calls: only the same call must have the same backend.
+        if not (fact.startswith(_KERNEL) and (fact not in ranks[rank] or fact not in ranks[first]))
         and not _agree(
-            value := told[rank].get(fact, _MISSING),
-            there := told[first].get(fact, _MISSING),
+            value := ranks[rank].get(fact, _MISSING),
+            there := ranks[first].get(fact, _MISSING),
         )
     ]
 

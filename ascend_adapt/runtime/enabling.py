@@ -1,4 +1,4 @@
-"""enable(), disable() and status(): the only place where probe, plugins and patches meet."""
+"""enable(), disable() and status(): the only module that combines device probe, plugins and patches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger("ascend_adapt")
 
 @dataclass
 class _InForce:
-    """What the callers of enable() have agreed on so far."""
+    """State of the active enable() calls."""
 
     session: Session
     manager: PluginManager
@@ -37,7 +37,7 @@ class _InForce:
 
 
 _lock = threading.RLock()
-# A child must not inherit a lock that some other thread holds, nor what that thread has half done.
+# A forked child must not inherit a lock held by another thread, nor its unfinished work.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _in_force: _InForce | None = None
 _is_beginning = False
@@ -52,29 +52,29 @@ def enable(
     kernels: Mapping[str, str] | str | None = None,
     strict: bool | None = None,
 ) -> Status:
-    """Put every patch that is right here in force, and return the status.
+    """Enable all patches that apply here, and return the status.
 
-    No target is imported: a patch is applied when its target is. Joins what an earlier call, or a launcher, has put in
-    force. With ASCEND_ADAPT=0, nothing is done and every patch is ``disabled``.
+    Imports no target: a patch is applied when its target is imported. A further call adds to earlier ones and to those
+    of a launcher. With ASCEND_ADAPT=0, does nothing and every patch is ``disabled``.
 
     Args:
         plugins: plugin modules or objects to add to the installed ones.
-        disable: names of plugins or patches to leave out.
-        device: ``npu``, ``cuda`` or ``cpu`` instead of what is found.
+        disable: names of plugins or patches to disable.
+        device: ``npu``, ``cuda`` or ``cpu`` instead of the detected device.
         kernels: kernel backends to use, such as ``{"attention": "npu"}``.
         strict: raise on every patch that drifted, failed or was lost, and on every unusable plugin.
 
     Raises:
-        SettingsError: a value cannot be meant, or conflicts with an earlier call (EnableConflict, naming both callers).
+        SettingsError: a value is invalid, or conflicts with an earlier call (EnableConflict, naming both callers).
         PluginError: a plugin given as ``plugins`` cannot be used; with ``strict``, any plugin.
-        PatchError: two patches exclude each other; a patch drifted or failed whose absence gives wrong numbers; with
+        PatchError: two patches change the same place; a patch drifted or failed without which numbers are wrong; with
             ``strict``, any patch drifted, failed or was lost.
     """
     return _enable(plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict)[0]
 
 
 def disable() -> Status:
-    """Revert every patch, newest first, and return the status; originals and aliases are the same objects as before."""
+    """Revert every patch, newest first, and return the status; originals and aliases are restored to the same objects."""
     global _in_force, _last
     with _lock:
         if _in_force is not None:
@@ -88,33 +88,33 @@ def disable() -> Status:
 
 
 def status() -> Status:
-    """Return what has become of each patch; after disable(), what it left."""
+    """Return the status of all patches; after disable(), the last one."""
     with _lock:
         return _status_of(_in_force) if _in_force is not None else _last
 
 
 def check() -> None:
-    """Raise for a patch whose state must not be passed over, as enable() would; an import may have swallowed it."""
+    """Raise the errors that enable() would raise for a patch; an import may have swallowed them."""
     with _lock:
         if _in_force is not None:
             _in_force.session.check()
 
 
 def kernel_backends() -> dict[str, str]:
-    """Return the backend chosen for each kind of call of a kernel so far; kernels are not imported for that."""
+    """Return the backend chosen so far for each kind of kernel call, without importing kernels."""
     dispatch = sys.modules.get("ascend_adapt.kernels.dispatch")
     choices = dispatch.choices() if dispatch is not None else ()
     return {f"{choice.kernel} of {choice.call}": choice.backend for choice in choices}
 
 
 def is_beginning() -> bool:
-    """Return whether the first enable() is at work in this thread; looking for targets, it asks every import finder."""
+    """Return whether the first enable() is running in this thread; its search for targets calls every import finder."""
     with _lock:
         return _is_beginning
 
 
 def at_first_apply(callback: Callable[[], None]) -> None:
-    """Call ``callback`` once, as soon as a patch in force has been applied."""
+    """Call ``callback`` once, as soon as a patch has been applied."""
     with _lock:
         if _in_force is not None:
             _in_force.session.at_first_apply(callback)
@@ -137,7 +137,7 @@ def enabled(
     kernels: Mapping[str, str] | str | None = None,
     strict: bool | None = None,
 ) -> Iterator[Status]:
-    """Enable within a ``with`` block; at its end just what this call has put in force or disabled is taken back."""
+    """Context manager for enable(); its end undoes only what this call has enabled or disabled."""
     current, undo = _enable(plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict)
     try:
         yield current
@@ -146,7 +146,7 @@ def enabled(
 
 
 def _enable(**stated: Any) -> tuple[Status, Callable[[], object]]:
-    """Do what enable() does, and return the status and what takes just this call back."""
+    """Do what enable() does; return the status and a function that undoes only this call."""
     from ascend_adapt.runtime import settings as settings_module
 
     global _in_force, _is_beginning, _last
@@ -169,7 +169,7 @@ def _enable(**stated: Any) -> tuple[Status, Callable[[], object]]:
             undo = _join(_in_force, wanted, _caller())
         current = status()
         if environ.get("RANK", "0") == "0":
-            logger.info("ascend_adapt: %s (ascend-adapt status tells why)", current.summary())
+            logger.info("ascend_adapt: %s (see ascend-adapt status)", current.summary())
         return current, undo
 
 
@@ -196,7 +196,7 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
     )
     try:
         _extend_kernels(manager)
-        _tell_problems(manager.problems, wanted)
+        _report_problems(manager.problems, wanted)
         if wanted.kernels is not None:
             _ask_for(wanted.kernels)
         session.add(usable, wanted.disable)
@@ -210,7 +210,7 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
 
 
 def _join(in_force: _InForce, wanted: Settings, caller: str) -> Callable[[], None]:
-    """Add what a further call asks for, or nothing if that raises; return what takes just that back."""
+    """Add the request of a further call, or nothing if it raises; return the function that undoes it."""
     stated = in_force.settings
     if wanted.device not in (None, in_force.device):
         _refuse(in_force, caller, f"device={wanted.device!r}", f"device {in_force.device!r} ({in_force.device_reason})")
@@ -220,7 +220,7 @@ def _join(in_force: _InForce, wanted: Settings, caller: str) -> Callable[[], Non
         _refuse(in_force, caller, f"kernels={wanted.kernels}", f"kernels={stated.kernels}")
     joined = _Joined(in_force, len(in_force.manager.problems))
     try:
-        joined.take_in(wanted)
+        joined.apply(wanted)
     except BaseException:
         joined.undo()
         raise
@@ -229,18 +229,18 @@ def _join(in_force: _InForce, wanted: Settings, caller: str) -> Callable[[], Non
 
 @dataclass
 class _Joined:
-    """What one further call of enable() has added, so that just that can be taken back."""
+    """Changes of one further enable() call, so that they can be undone alone."""
 
     in_force: _InForce
     known_problems: int
     stated: Settings | None = None
-    """The settings before, if this call has changed them."""
+    """The settings before this call, if it has changed them."""
     plugins: list[Any] = field(default_factory=list)
     silenced: set[str] = field(default_factory=set)
     disabled: dict[Registered, Outcome] = field(default_factory=dict)
     patches: list[Registered] = field(default_factory=list)
 
-    def take_in(self, wanted: Settings) -> None:
+    def apply(self, wanted: Settings) -> None:
         manager, session = self.in_force.manager, self.in_force.session
         self.plugins = [plugin for plugin in wanted.plugins if not manager.has(plugin)]
         manager.add(self.plugins)
@@ -249,7 +249,7 @@ class _Joined:
         self.silenced = set(wanted.disable) - manager.without_kernels
         manager.without_kernels |= self.silenced
         _extend_kernels(manager)
-        _tell_problems(manager.problems[self.known_problems :], wanted)
+        _report_problems(manager.problems[self.known_problems :], wanted)
         now = self.in_force.settings
         joint = replace(
             now,
@@ -291,7 +291,7 @@ class _Joined:
 
 
 def _extend_kernels(manager: PluginManager | None) -> None:
-    """Put the kernel backends of plugins in force, None: of no plugin; only for such a plugin are kernels imported."""
+    """Register the kernel backends of plugins, or none; imports kernels only if a plugin has backends."""
     if (manager is not None and manager.extends_kernels) or "ascend_adapt.kernels.dispatch" in sys.modules:
         from ascend_adapt.kernels import dispatch
 
@@ -299,7 +299,7 @@ def _extend_kernels(manager: PluginManager | None) -> None:
 
 
 def _ask_for(kernels: Mapping[str, str] | None) -> None:
-    """Put the kernel backends that enable() was given in force, or take them back; only then are kernels imported."""
+    """Select the requested kernel backends, or with None undo the selection; imports kernels."""
     from ascend_adapt.kernels import dispatch
 
     dispatch.ask_for(kernels)
@@ -308,11 +308,11 @@ def _ask_for(kernels: Mapping[str, str] | None) -> None:
 def _refuse(in_force: _InForce, caller: str, wish: str, fact: str) -> None:
     raise EnableConflict(
         f"enable({wish}) at {caller}: {fact} is in force since enable() at {in_force.caller} — "
-        "state it in the first call, or call disable() between them"
+        "pass it in the first call, or call disable() in between"
     )
 
 
-def _tell_problems(problems: Iterable[str], wanted: Settings) -> None:
+def _report_problems(problems: Iterable[str], wanted: Settings) -> None:
     own = {getattr(plugin, "__name__", type(plugin).__name__) for plugin in wanted.plugins}
     for problem in problems:
         if wanted.strict or any(problem.startswith(f"plugin {name!r}:") for name in own):
@@ -340,7 +340,7 @@ def _status_of(in_force: _InForce) -> Status:
 
 
 def _caller() -> str:
-    """Where enable() was called, as ``file:line``."""
+    """Return the caller of enable() as ``file:line``."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__") in (__name__, "contextlib"):
         frame = frame.f_back

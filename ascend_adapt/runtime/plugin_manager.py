@@ -1,4 +1,4 @@
-"""Plugins: found by entry point, registered with pluggy, checked, and asked for their patches."""
+"""Plugin manager: finds plugins by entry point, registers them with pluggy, and collects their patches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from ascend_adapt.errors import AdaptError, PluginError, SettingsError
-from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.discovery import patches_in
 from ascend_adapt.patches.declare.spec import Patch, Registered
 from ascend_adapt.runtime import hookspecs
@@ -34,13 +34,13 @@ class _Origin:
 
 
 class PluginManager:
-    """The plugins of this process; ``problems`` tells those that could not be used, one paragraph each.
+    """Plugins of this process; ``problems`` has one message for each unusable plugin.
 
-    ``without_kernels`` names those whose kernel backends are left out.
+    ``without_kernels`` names plugins whose kernel backends are ignored.
 
     Args:
         extra: plugin modules or objects to register after the installed ones.
-        disabled: plugins, by entry-point name, that are not even loaded.
+        disabled: entry-point names of plugins that are not loaded.
         allowed: if not None, the only plugins to load.
     """
 
@@ -62,7 +62,7 @@ class PluginManager:
             origin = _Origin(point.name, point.dist.name if point.dist is not None else "")
             try:
                 plugin = point.load()
-            except (Exception, SystemExit) as error:  # somebody else's module: what it raises is told as its problem
+            except (Exception, SystemExit) as error:  # a plugin may raise anything; it is reported as its problem
                 self._refuse(origin, f"importing {point.value} raised {_one_line(error)}")
                 continue
             self._register(plugin, origin)
@@ -70,11 +70,11 @@ class PluginManager:
 
     @classmethod
     def of(cls, wanted: Settings) -> PluginManager:
-        """Return the plugins that these settings ask for."""
+        """Return the plugins that these settings request."""
         return cls(wanted.plugins, wanted.disable, wanted.allowed_plugins)
 
     def add(self, plugins: Iterable[Any]) -> None:
-        """Register plugin modules or objects that no entry point names."""
+        """Register plugin modules or objects without an entry point."""
         for plugin in plugins:
             name = _name_of(plugin)
             self.known.append(name)
@@ -92,7 +92,7 @@ class PluginManager:
                 self._kernels.pop(name, None)
 
     def has(self, plugin: Any) -> bool:
-        """Return whether this very plugin is registered."""
+        """Return whether this plugin object is registered."""
         return self._manager.is_registered(plugin)
 
     def _register(self, plugin: Any, origin: _Origin) -> None:
@@ -115,9 +115,9 @@ class PluginManager:
         self._origins[origin.plugin] = origin
 
     def _refuse(self, origin: _Origin, text: str) -> None:
-        self._tell(f"{origin}: {text} — correct it, uninstall it, or leave it out with --disable {origin.plugin}")
+        self._add_problem(f"{origin}: {text} — correct it, uninstall it, or disable it with --disable {origin.plugin}")
 
-    def _tell(self, problem: str) -> None:
+    def _add_problem(self, problem: str) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -129,14 +129,14 @@ class PluginManager:
         return tuple(one for name in sorted(self._patches) for one in self._patches[name])
 
     def left_out(self) -> list[str]:
-        """Return one sentence for each patch that a plugin's modules declare and its register_patches does not return.
+        """Return one message for each patch that a plugin declares but register_patches does not return.
 
-        Modules of the plugin that were not imported yet are imported.
+        Imports all modules of the plugin.
         """
         returned = {id(one.patch) for one in self.patches()}
         plugins = [(origin, self._manager.get_plugin(origin.plugin)) for origin in self._origins.values()]
         return [
-            f"{origin}: {patch} is declared, and register_patches does not return it — return patches_in(__name__)"
+            f"{origin}: {patch} is declared, but register_patches does not return it — return patches_in(__name__)"
             for origin, plugin in plugins
             if isinstance(plugin, ModuleType)
             for patch in patches_in(plugin)
@@ -154,13 +154,14 @@ class PluginManager:
 
     @property
     def extends_kernels(self) -> bool:
-        """Whether a plugin has backends of its own; only then need kernels be imported."""
+        """Whether a plugin has kernel backends; otherwise kernels need not be imported."""
         return bool(self._manager.hook.register_kernels.get_hookimpls())
 
     def kernels(self, unusable: Callable[[str, Any], str]) -> list[tuple[str, Any]]:
-        """Return the backends that plugins add, each with its kernel's name, by plugin name and then as declared.
+        """Return pairs (kernel name, backend) of all plugins, by plugin name and then as declared.
 
-        ``unusable`` tells why a kernel cannot take a backend, or ""; a plugin that has such a one adds none.
+        ``unusable(kernel, backend)`` returns why a backend is invalid, or ""; a plugin with an invalid backend adds
+        none.
         """
         for hook in self._manager.hook.register_kernels.get_hookimpls():
             if hook.plugin_name not in self._kernels:
@@ -181,16 +182,18 @@ class PluginManager:
                     result.append((kernel, backend))
                 else:
                     first = self._origins[taken[kernel, backend.name]]
-                    self._refuse(self._origins[plugin], f"backend {backend.name!r} of {kernel}: is one of {first} too")
+                    self._refuse(
+                        self._origins[plugin], f"backend {backend.name!r} of {kernel}: is already one of {first}"
+                    )
         return result
 
     def check_names(
         self, disabled: Iterable[str], allowed: Iterable[str] | None, may_drift: Iterable[str] = ()
     ) -> None:
-        """Refuse names that no plugin or patch has: a misspelt ``disable`` would leave the patch in force.
+        """Refuse unknown names: a misspelt ``disable`` would leave the patch enabled.
 
         Raises:
-            SettingsError: such a name, with the nearest one there is.
+            SettingsError: an unknown name; the message suggests the closest one.
         """
         patches = [name for one in self.patches() for name in (one.name, f"{one.plugin}.{one.name}")]
         names = [*self.known, *patches]
@@ -202,37 +205,37 @@ class PluginManager:
                 raise SettingsError(f"{name!r}: no plugin or patch has this name — {hint}")
 
     def hosts(
-        self, patches: Sequence[Registered], known: Mapping[str, Host]
-    ) -> tuple[dict[str, Host], list[Registered]]:
-        """Return the hosts that patches name, and the patches whose host is declared and not contested."""
+        self, patches: Sequence[Registered], known: Mapping[str, CodeBase]
+    ) -> tuple[dict[str, CodeBase], list[Registered]]:
+        """Return the code bases that patches name, and the patches whose code base has one declaration."""
         hosts, owners = dict(known), dict.fromkeys(known, "ascend_adapt")
-        order = list(self._origins)  # whoever was here first, not whose name sorts first, has declared it
+        order = list(self._origins)  # the first plugin loaded wins, not the first by name
         for one in sorted(patches, key=lambda one: order.index(one.plugin)):
             for host in one.patch.hosts:
-                if not isinstance(host, Host):
+                if not isinstance(host, CodeBase):
                     continue
                 if hosts.setdefault(host.name, host) != host:
-                    self._tell(
-                        f"host {host.name!r}: {one} declares it otherwise than {owners[host.name]} — use another name"
+                    self._add_problem(
+                        f"code base {host.name!r}: {one} and {owners[host.name]} declare it differently — use another name"
                     )
                 owners.setdefault(host.name, str(one))
         kept = []
         for one in patches:
             unknown = [host for host in one.patch.hosts if isinstance(host, str) and host not in hosts]
             for host in unknown:
-                self._tell(
-                    f"{one}: host {host!r} is declared by nobody — give Host(...) or one of {', '.join(sorted(hosts))}"
+                self._add_problem(
+                    f"{one}: code base {host!r} is not declared — give CodeBase(...) or one of {', '.join(sorted(hosts))}"
                 )
-            own = [host for host in one.patch.hosts if isinstance(host, Host)]
+            own = [host for host in one.patch.hosts if isinstance(host, CodeBase)]
             if not unknown and all(hosts[host.name] == host for host in own):
                 kept.append(one)
         return hosts, kept
 
     def launch_env(self, device: str, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that plugins want for every rank, without those that ``environ`` has already.
+        """Return the environment variables of all plugins, without those already in ``environ``.
 
         Raises:
-            PluginError: a plugin that raises, or wants something else than texts for names.
+            PluginError: a plugin raises, or returns something other than a mapping of strings.
         """
         wanted: dict[str, str] = {}
         for origin in self._origins.values():
@@ -243,12 +246,12 @@ class PluginManager:
                 answers = hook(device=device, environ=environ)
             except Exception as error:
                 raise PluginError(
-                    f"{origin}: launch_env raised {_one_line(error)} — leave it out or correct it"
+                    f"{origin}: launch_env raised {_one_line(error)} — disable it or correct it"
                 ) from error
             for variables in answers:
                 if not isinstance(variables, Mapping) or not all(map(_is_variable, variables.items())):
                     raise PluginError(
-                        f"{origin}: launch_env returned {variables!r}, expected texts by name — correct it"
+                        f"{origin}: launch_env returned {variables!r}, expected a mapping of strings — correct it"
                     )
                 wanted.update(variables)
         return {name: value for name, value in wanted.items() if name not in environ}
@@ -265,7 +268,7 @@ def _name_of(plugin: Any) -> str:
 
 
 def _declared(plugin: Any) -> Any:
-    """What the plugin's register_patches returns, if that is marked as ours."""
+    """Return the result of the plugin's register_patches, if it is a hookimpl of ascend_adapt."""
     hook = getattr(plugin, "register_patches", None)
     return hook() if hook is not None and hasattr(hook, "ascend_adapt_impl") else ()
 
@@ -275,12 +278,12 @@ def _backends(returned: Any, unusable: Callable[[str, Any], str]) -> list[tuple[
     named: set[tuple[str, str]] = set()
     for pair in pairs:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise PluginError(f"register_kernels returned {pair!r}, expected pairs of a kernel's name and a backend")
+            raise PluginError(f"register_kernels returned {pair!r}, expected pairs (kernel name, backend)")
         kernel, backend = pair
         if why := unusable(kernel, backend):
             raise PluginError(f"register_kernels: {why}")
         if (kernel, backend.name) in named:
-            raise PluginError(f"{kernel}: two backends are named {backend.name!r} — give one of them another name")
+            raise PluginError(f"{kernel}: two backends are named {backend.name!r} — rename one of them")
         named.add((kernel, backend.name))
     return pairs
 

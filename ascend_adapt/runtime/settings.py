@@ -1,4 +1,4 @@
-"""What enable() is to do: explicit argument, else ASCEND_ADAPT_*, else the default."""
+"""Settings of enable(): explicit argument, else ASCEND_ADAPT_*, else the default."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings as stated by one caller or the environment; None is not stated."""
+    """Settings of one caller or the environment; None means not given."""
 
     plugins: tuple[Any, ...] = ()
     disable: tuple[str, ...] = ()
@@ -42,10 +42,10 @@ def resolve(
     kernels: Mapping[str, str] | str | None = None,
     strict: bool | None = None,
 ) -> Settings:
-    """Return the settings that the arguments state, with the environment's where they state none.
+    """Return the settings from the arguments, else from the environment.
 
     Raises:
-        SettingsError: a value cannot be meant.
+        SettingsError: a value is invalid.
     """
 
     def variable(name: str) -> str | None:
@@ -73,10 +73,10 @@ def resolve(
         chosen = requests.parse(wanted)
     for argument, value in (("plugins", plugins), ("disable", disable)):
         if isinstance(value, str) or not isinstance(value, Iterable):
-            raise SettingsError(f"{argument}={value!r}: expected a list — put the one value in a list")
+            raise SettingsError(f"{argument}={value!r}: expected a list — put the value in a list")
     plugins, disable = tuple(plugins), tuple(disable)
     if not all(isinstance(name, str) for name in disable):
-        raise SettingsError(f"disable={list(disable)!r}: expected names of plugins or patches — give texts")
+        raise SettingsError(f"disable={list(disable)!r}: expected names of plugins or patches — give strings")
     if any(isinstance(plugin, (str, bytes)) for plugin in plugins):
         raise SettingsError(f"plugins={list(plugins)!r}: expected modules or objects — import them first")
     if strict is not None and not isinstance(strict, bool):

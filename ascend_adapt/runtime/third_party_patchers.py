@@ -1,6 +1,6 @@
-"""Other packages that change training code at run time, beside which ours must be right.
+"""Known third-party patchers: packages that change training code at run time and may be used together with ours.
 
-Read off MindSpeed 028de58, Ascend/DeepSpeed c134c39, torch_npu 2.13.0 and Liger-Kernel 0.8.5.
+Source: MindSpeed 028de58, Ascend/DeepSpeed c134c39, torch_npu 2.13.0 and Liger-Kernel 0.8.5.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from ascend_adapt.patches.apply.third_party import ThirdPartyPatcher
 
 KNOWN = (
     ThirdPartyPatcher(
-        "MindSpeed", ("mindspeed", "mindspeed_llm", "mindspeed_mm"), "leave out MindSpeed's feature for it"
+        "MindSpeed", ("mindspeed", "mindspeed_llm", "mindspeed_mm"), "disable MindSpeed's feature for it"
     ),
-    ThirdPartyPatcher("deepspeed_npu", ("deepspeed_npu",), "leave out `import deepspeed_npu`"),
+    ThirdPartyPatcher("deepspeed_npu", ("deepspeed_npu",), "remove `import deepspeed_npu`"),
     ThirdPartyPatcher(
         "transfer_to_npu",
         ("torch_npu.contrib.transfer_to_npu",),
-        "leave out `from torch_npu.contrib import transfer_to_npu` and TORCH_TRANSFER_TO_NPU",
+        "remove `from torch_npu.contrib import transfer_to_npu` and TORCH_TRANSFER_TO_NPU",
     ),
     ThirdPartyPatcher(
-        "Liger", ("liger_kernel",), "leave out apply_liger_kernel_to_...(), or use_liger_kernel of the Trainer"
+        "Liger", ("liger_kernel",), "remove apply_liger_kernel_to_...(), or use_liger_kernel of the Trainer"
     ),
 )
 

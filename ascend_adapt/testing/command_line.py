@@ -17,7 +17,7 @@ import pytest
 
 from ascend_adapt.diagnosis import evidence
 from ascend_adapt.errors import AdaptError, one_line
-from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.patches.declare.spec import Registered
 from ascend_adapt.patches.judge import static
@@ -167,7 +167,7 @@ class Selection:
     patches: tuple[Registered, ...]
     modules: tuple[str, ...]
     upstream: SourceTree | None
-    known_hosts: dict[str, Host]
+    known_hosts: dict[str, CodeBase]
     tier: str
     pythonpath: tuple[str, ...] = ()
     """Where the project around says that its modules are, in pytest's configuration."""

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ascend_adapt.errors import PatchSpecError
-from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.patches.declare.spec import Patch, Registered
 from ascend_adapt.patches.judge import static
@@ -120,9 +120,9 @@ def judge_source(one: Registered, distribution: str, tree: SourceTree) -> Outcom
     return outcome
 
 
-def hosts_for(patch: Patch) -> dict[str, Host]:
+def hosts_for(patch: Patch) -> dict[str, CodeBase]:
     """Return the hosts that a patch may name: those that are known, and those it declares."""
-    return {**code_bases.KNOWN, **{host.name: host for host in patch.hosts if isinstance(host, Host)}}
+    return {**code_bases.KNOWN, **{host.name: host for host in patch.hosts if isinstance(host, CodeBase)}}
 
 
 def summary(rows: Iterable[ReleaseRow]) -> str:

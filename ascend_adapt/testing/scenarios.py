@@ -15,7 +15,7 @@ from typing import Any
 
 import ascend_adapt
 from ascend_adapt.errors import PatchConflict, PatchDrift
-from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.spec import Patch
 from ascend_adapt.testing import stand_in, versions
 from ascend_adapt.testing.scene import Scene, check
@@ -150,7 +150,7 @@ def in_another_host(scene: Scene) -> None:
     """In a code base without the host's marker files, the patch leaves the target alone."""
     scene.write()
     host = scene.patch.hosts[0]
-    assert isinstance(host, Host)
+    assert isinstance(host, CodeBase)
     for marker in host.present:
         if (scene.folder / marker).stat().st_size:
             raise NotShown(f"{marker} marks the host and is the target itself, or tells its version")

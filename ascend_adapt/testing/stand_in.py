@@ -16,7 +16,7 @@ from typing import Any
 
 from ascend_adapt.errors import AdaptError, PatchDrift
 from ascend_adapt.patches.declare import syntax
-from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.spec import Patch
 from ascend_adapt.patches.judge import static
 from ascend_adapt.patches.judge.installation import SourceTree, packages_named
@@ -178,7 +178,7 @@ def write_around(patch: Patch, folder: Path, versions: Mapping[str, str]) -> Non
     """Write the markers of the patch's first host and the distributions with their ``versions`` into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     for host in patch.hosts[:1]:
-        for marker in host.present if isinstance(host, Host) else ():
+        for marker in host.present if isinstance(host, CodeBase) else ():
             file = folder / marker
             file.parent.mkdir(parents=True, exist_ok=True)
             if not file.exists():
@@ -195,7 +195,7 @@ def write_around(patch: Patch, folder: Path, versions: Mapping[str, str]) -> Non
 
 def telling_of_versions(patch: Patch) -> list[str]:
     """Return modules of the patch's first host whose version it requires, while its target is of another library."""
-    modules = [host.module for host in patch.hosts[:1] if isinstance(host, Host)]
+    modules = [host.module for host in patch.hosts[:1] if isinstance(host, CodeBase)]
     required = {name for one in patch.requires for name in packages_named(one.name, modules)}
     return sorted(required - set(patch.target.packages))
 
@@ -280,7 +280,7 @@ def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
 def _marks_its_host(patch: Patch) -> bool:
     """Whether the host is told by the very file of the target: without it the code base is another one."""
     file = f"{patch.target.module.replace('.', '/')}.py"
-    return any(file in host.present for host in patch.hosts if isinstance(host, Host))
+    return any(file in host.present for host in patch.hosts if isinstance(host, CodeBase))
 
 
 def _with_one_more(signature: str) -> str:

@@ -6,9 +6,11 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-from ascend_adapt import Host, Symptom, provide, wrap
+from ascend_adapt import CodeBase, Symptom, provide, wrap
 
-IMPORTING = Host("gpt-neox v2.0", present=("megatron/neox_arguments/__init__.py", "megatron/model/flash_attention.py"))
+IMPORTING = CodeBase(
+    "gpt-neox v2.0", present=("megatron/neox_arguments/__init__.py", "megatron/model/flash_attention.py")
+)
 HARNESS = "eval_tasks"
 
 

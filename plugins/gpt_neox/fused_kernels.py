@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from ascend_adapt import Host, Symptom, provide
+from ascend_adapt import CodeBase, Symptom, provide
 
 from ..compiled_kernels import compiling_where_there_is_nvcc
 
 # v2.0 looks for its extensions, and compiles nothing.
-COMPILING = Host(
+COMPILING = CodeBase(
     "gpt-neox that compiles",
     present=("megatron/neox_arguments/__init__.py", "megatron/model/fused_rope.py"),
 )

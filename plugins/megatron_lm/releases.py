@@ -3,11 +3,11 @@
 ``megatron-core`` of the package index holds megatron.core alone; a checkout of Megatron-LM has more beside it.
 """
 
-from ascend_adapt import Host
+from ascend_adapt import CodeBase
 
 REQUIRES = "megatron-core>=0.12"
 HOST = "megatron-lm"
 _CORE, _FORK = "megatron/core/__init__.py", "megatron/arguments.py"
 # A version cannot be asked for there: these packages belong to no distribution. pretrain_ict.py went with the legacy.
-TRAINING = Host("megatron-lm-training", present=(_CORE, "megatron/training/__init__.py"), absent=(_FORK,))
-LEGACY = Host("megatron-lm-legacy", present=(_CORE, "pretrain_ict.py"), absent=(_FORK,))
+TRAINING = CodeBase("megatron-lm-training", present=(_CORE, "megatron/training/__init__.py"), absent=(_FORK,))
+LEGACY = CodeBase("megatron-lm-legacy", present=(_CORE, "pretrain_ict.py"), absent=(_FORK,))

@@ -27,9 +27,9 @@ CODE_BASE = {
     """,
     "stranger": "import torch",
     "plugin_of_codebase": """
-        from ascend_adapt import Host, hookimpl
+        from ascend_adapt import CodeBase, hookimpl
         from ascend_adapt_plugins.without_cuda import without_cuda
-        HOST = Host("codebase", present=("codebase/early.py",))
+        HOST = CodeBase("codebase", present=("codebase/early.py",))
         @hookimpl
         def register_patches():
             return without_cuda("codebase.start:begin", host=HOST)

@@ -315,8 +315,8 @@ def test_a_joining_plugin_cannot_redefine_a_host(site: Site, enable: Enable) -> 
     site.write(upstream="def f(): return 1\n", marker="")
     import upstream  # noqa: F401
 
-    ours = ascend_adapt.Host("project", present=("marker.py",))
-    theirs = ascend_adapt.Host("project", present=("elsewhere.py",))
+    ours = ascend_adapt.CodeBase("project", present=("marker.py",))
+    theirs = ascend_adapt.CodeBase("project", present=("elsewhere.py",))
     before = enable(counting("upstream:f", [], host=ours), name="first")
     assert before["counting"].state == "applied"
     after = enable(counting("upstream:f", [], name="other", host=theirs), name="a_newer_one")

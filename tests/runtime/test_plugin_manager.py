@@ -13,7 +13,7 @@ import pytest
 from stand_ins import TERMS, Site, counting, plugin
 
 import ascend_adapt
-from ascend_adapt import Host, add, hookimpl
+from ascend_adapt import CodeBase, add, hookimpl
 from ascend_adapt.errors import PluginError, SettingsError
 from ascend_adapt.runtime import hookspecs
 from ascend_adapt.runtime.code_bases import KNOWN
@@ -41,7 +41,7 @@ BROKEN = {
     "no_module": (None, "importing {module} raised ModuleNotFoundError"),
     "misspelt": (
         "from ascend_adapt import hookimpl\n@hookimpl\ndef register_patchs(): return []",
-        "register_patches, register_kernels, launch_env, read_recipe",
+        "register_patches, register_kernels, launch_env",
     ),
     "wrong_argument": (
         "from ascend_adapt import hookimpl\n@hookimpl\ndef launch_env(gadget): return {}",
@@ -227,7 +227,7 @@ def test_what_is_disabled_by_name_is_never_applied(site: Site, name: str) -> Non
 
 
 def test_hosts_declared_twice_alike_are_one_and_otherwise_contested(site: Site) -> None:
-    host, other = Host("mine", present=("a",)), Host("mine", present=("b",))
+    host, other = CodeBase("mine", present=("a",)), CodeBase("mine", present=("b",))
     one = plugin(counting("m:f", [], host=host, name="a"), counting("m:f", [], host="mine", name="b"), name="one")
     two = plugin(counting("m:f", [], host=host, name="c"), name="three")
     contested = plugin(counting("m:f", [], host=other, name="d"), name="two")
@@ -256,7 +256,7 @@ def test_an_unknown_host_is_told_and_the_others_go_on(site: Site) -> None:
     )
     status = ascend_adapt.enable()
     (problem,) = status.problems
-    assert "host 'nowhere' is declared by nobody — give Host(...) or one of " in problem
+    assert "host 'nowhere' is declared by nobody — give CodeBase(...) or one of " in problem
     assert "gpt-neox" in problem
     assert [one.patch for one in status.outcomes if one.plugin == "lost"] == ["b"]
 

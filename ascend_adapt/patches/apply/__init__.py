@@ -1,1 +1,1 @@
-"""Patches applied to a running interpreter, and reverted."""
+"""Applying and reverting patches in a running interpreter."""

@@ -1,4 +1,4 @@
-"""Copies that others took with ``from module import function``: found by identity, rebound on apply and on revert."""
+"""Aliases made by ``from module import function``: found by identity, rebound on apply and on revert."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import CellType, FrameType, ModuleType
 from typing import Any
 
 Swaps = dict[int, tuple[Any, Any]]
-"""``id(old) -> (old, new)``; old is held so that its id stays its own."""
+"""``id(old) -> (old, new)``; the reference to old keeps its id valid."""
 
 
 def chain(swaps: Swaps, later: Swaps) -> None:
@@ -20,14 +20,14 @@ def chain(swaps: Swaps, later: Swaps) -> None:
 
 
 def swapped(value: Any, swaps: Swaps) -> Any:
-    """Return what has taken the place of ``value``, or ``value`` itself."""
+    """Return the replacement of ``value``, or ``value`` itself."""
     return swaps[id(value)][1] if id(value) in swaps else value
 
 
 def modules_after(name: str) -> list[ModuleType]:
     """Return the loaded modules that entered sys.modules after ``name`` did.
 
-    When a target has just been imported, only these can have copied from it.
+    After the import of a target, only these can contain aliases of it.
     """
     modules = list(sys.modules.items())
     names = [key for key, _ in modules]
@@ -41,11 +41,10 @@ def all_modules() -> list[ModuleType]:
 
 
 def rebind(swaps: Swaps, modules: Iterable[ModuleType], homes: Iterable[ModuleType] = ()) -> int:
-    """Replace every module-level name that is one of ``swaps``, and return how many were.
+    """Rebind every module-level name that refers to an old object of ``swaps``; return the number of names.
 
-    In ``homes``, the modules of the targets, more follows: the names in their own classes, and function tables, dicts
-    and lists one level down in the module and those classes. Namespaces are read with ``vars()``, so lazy modules stay
-    lazy.
+    In ``homes``, the modules of the targets, also rebinds names in classes, and dicts and lists (function tables) at
+    the top level of the module and its classes. Namespaces are read with ``vars()``, so lazy modules stay lazy.
     """
     count = sum(_rebind_mapping(vars(module), swaps) for module in modules)
     return count + sum(_rebind_home(home, swaps) for home in {id(home): home for home in homes}.values())
@@ -90,21 +89,21 @@ def _hits(items: Iterable[tuple[Any, Any]], swaps: Swaps) -> list[tuple[Any, Any
 
 
 def out_of_reach(swaps: Swaps, ours: list[Any]) -> dict[int, list[str]]:
-    """Return, by the id of each original, what still holds it and could not be rebound, as ``a closure cell``.
+    """Return, by id of the original, descriptions of references that could not be rebound (``a closure cell``).
 
-    ``ours`` are the containers of this package that hold it on purpose. Walks every object that the garbage collector
-    knows, once: for targets that were imported before enable() only.
+    ``ours`` are containers of this package that keep the original on purpose. Scans all objects of the garbage
+    collector, so call it only for targets that were imported before enable().
     """
     wanted = tuple(old for old, _ in swaps.values())
     known = {id(ours), id(wanted), *map(id, ours), *map(id, swaps.values())}
-    told: dict[int, list[str]] = {}
+    found: dict[int, list[str]] = {}
     for holder in gc.get_referrers(*wanted):
         if id(holder) in known or isinstance(holder, (FrameType, ModuleType)):
             continue
         for held in gc.get_referents(holder):
             if id(held) in swaps:
-                told.setdefault(id(held), []).append(_describe(holder))
-    return told
+                found.setdefault(id(held), []).append(_describe(holder))
+    return found
 
 
 def _describe(holder: Any) -> str:

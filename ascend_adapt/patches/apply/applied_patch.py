@@ -1,4 +1,4 @@
-"""A patch in force at one place: how each kind is applied there, told from what others did, and undone."""
+"""Applied patches: how each kind is applied at one place, recognised later, and undone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ascend_adapt.patches.declare.target import MISSING, Place, Target, locate, 
 
 @dataclass(eq=False)
 class AppliedPatch(ABC):
-    """A patch in force at one place; ``swaps`` is what aliases must follow after apply."""
+    """Patch applied at one place; ``swaps`` lists the objects whose aliases must be rebound."""
 
     patch: Patch
     module: ModuleType
@@ -28,24 +28,24 @@ class AppliedPatch(ABC):
     swaps: Swaps = field(default_factory=dict, init=False)
     is_borrowed: bool = field(default=False, init=False)
     note: str = field(default="", init=False)
-    """What a user should know of how it was applied."""
+    """Details for the user on how the patch was applied."""
     values: list[Any] = field(default_factory=list, init=False)
-    """What the patch put there, and what that was swapped for when it became the target of another patch."""
+    """The object that the patch set, and its replacement once another patch has the same target."""
 
     @abstractmethod
     def holds(self) -> bool:
-        """Return whether the place still is what the patch made of it."""
+        """Return whether the patch is still in place."""
 
     @abstractmethod
     def undo(self) -> Swaps:
-        """Restore the place exactly and return what aliases must follow."""
+        """Restore the original object and return the swaps for its aliases."""
 
     def is_below(self) -> bool:
-        """Return whether others have laid a wrapper on top since, without which it cannot be taken back."""
+        """Return whether another wrapper was put on top later, which prevents a revert."""
         return False
 
     def replaced_by(self) -> str:
-        """Return whose function stands where the patch put its own, or "" if nothing tells."""
+        """Return the name of the function that replaced the patch, or "" if unknown."""
         try:
             value = self._standing(self._located())
         except PatchDrift:
@@ -56,14 +56,14 @@ class AppliedPatch(ABC):
         return place.value
 
     def follow(self, swaps: Swaps) -> None:
-        """Follow other patches whose targets this one holds copies of."""
+        """Update references to targets of other patches."""
         self.values = [*self.values[:1], *(swapped(value, swaps) for value in self.values[-1:])]
 
     def _is_mine(self, value: Any) -> bool:
         return any(value is mine for mine in self.values)
 
     def is_current(self) -> bool:
-        """Return whether the patch holds, and its target still is that place: a reload makes new classes."""
+        """Return whether the patch is in place and its target is still that place: a reload creates new classes."""
         try:
             return self.holds() and self._is_at(self._located())
         except PatchDrift:
@@ -76,13 +76,13 @@ class AppliedPatch(ABC):
         owner, ours = place.owner, self.place.owner
         if owner is ours or not (isinstance(owner, type) and isinstance(ours, type) and issubclass(owner, ours)):
             return owner is ours
-        # A subclass has been put where the class was, as deepspeed_npu does, and inherits what the patch made of it.
+        # The class was replaced by a subclass, as deepspeed_npu does, which inherits the patched attribute.
         return look_up(owner, place.name)[0] is look_up(ours, self.place.name)[0]
 
 
 @dataclass(eq=False)
 class Layer(AppliedPatch):
-    """A wrap or a replacement on a slot."""
+    """Wrap or replace: one layer of a slot."""
 
     slot: Slot
 
@@ -94,7 +94,7 @@ class Layer(AppliedPatch):
             return False
         if not self.slot.is_ours():
             return self.is_below()
-        # A module that shares the slot of another may still have to follow its latest head.
+        # A module that shares the slot of another may not have its latest head yet.
         return self._is_mine(standing(self.place.owner, self.place.name))
 
     def _is_mine(self, value: Any) -> bool:
@@ -110,7 +110,7 @@ class Layer(AppliedPatch):
 
 @dataclass(eq=False)
 class Rewritten(AppliedPatch):
-    """Another code object in the same function."""
+    """Rewrite: a new code object in the same function."""
 
     function: FunctionType
     code: CodeType
@@ -128,7 +128,7 @@ class Rewritten(AppliedPatch):
 
     def _run(self, code: CodeType) -> None:
         self.function.__code__ = code
-        # What a cache in front of the function has kept, the other code has computed.
+        # A cache around the function still has results of the other code.
         forget = getattr(self.place.value, "cache_clear", None)
         if callable(forget):
             forget()
@@ -139,13 +139,13 @@ class Rewritten(AppliedPatch):
 
 @dataclass(eq=False)
 class Added(AppliedPatch):
-    """A new attribute."""
+    """Add: a new attribute."""
 
     def __post_init__(self) -> None:
         owner, name = self.place.owner, self.place.name
-        # What a module offers lazily, by its __getattr__, is only listed.
+        # A lazy attribute of a module (__getattr__) appears only in dir().
         if self.place.value is not MISSING or (isinstance(owner, ModuleType) and name in dir(owner)):
-            raise NotNeeded(f"{self.patch.target} is there already")
+            raise NotNeeded(f"{self.patch.target} already exists")
         function = self.patch.function
         self.values = [self.patch.value if function is None else _at_home(function, self.patch.target)]
         setattr(owner, name, self.values[0])
@@ -160,7 +160,7 @@ class Added(AppliedPatch):
 
 @dataclass(eq=False)
 class Entry(AppliedPatch):
-    """One key of a mapping."""
+    """Entry: one key of a mapping."""
 
     def __post_init__(self) -> None:
         mapping, key, target = self.place.value, self.patch.key, self.patch.target
@@ -171,10 +171,10 @@ class Entry(AppliedPatch):
         if self.patch.present and self.original is MISSING:
             raise PatchDrift(f"{target} has no key {key!r}")
         if not self.patch.present and self.original is not MISSING:
-            raise NotNeeded(f"{target} has the key {key!r} already")
+            raise NotNeeded(f"{target} already has the key {key!r}")
         if self.patch.bodies:
             bodies.check(self.patch, self.original)
-        self.is_layer = self.original is not MISSING and _lies_below(mapping, key)
+        self.is_layer = self.original is not MISSING and _is_shadowed(mapping, key)
         mapping[key] = self.patch.value
 
     def holds(self) -> bool:
@@ -198,8 +198,8 @@ class Entry(AppliedPatch):
         return place.value is self.mapping
 
 
-def _lies_below(mapping: MutableMapping[Any, Any], key: Any) -> bool:
-    """Return whether a value would lie over the present one, as in a ChainMap, and not in its place."""
+def _is_shadowed(mapping: MutableMapping[Any, Any], key: Any) -> bool:
+    """Return whether a new value would shadow the present one, as in a ChainMap, instead of replacing it."""
     if isinstance(mapping, dict):
         return False
     value = mapping[key]
@@ -212,7 +212,7 @@ def _lies_below(mapping: MutableMapping[Any, Any], key: Any) -> bool:
 
 
 def _at_home(function: Any, target: Target) -> Any:
-    """A copy of ``function`` that says it belongs to ``target``, so that it pickles by its new name."""
+    """Copy ``function`` under the name of ``target``, so that it can be pickled by that name."""
     if isinstance(function, (classmethod, staticmethod)):
         return type(function)(_at_home(function.__func__, target))
     copy = FunctionType(

@@ -1,4 +1,4 @@
-"""Applying patches of every kind to loaded modules, and taking them back."""
+"""Applier: applies and reverts patches of every kind in loaded modules."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ascend_adapt.patches.declare.target import Place, locate, locate_present
 
 
 class Applier:
-    """Applies patches; keeps one slot an attribute, so that several patches can share it.
+    """Applies patches; keeps one slot per attribute, so that several patches can share it.
 
-    ``others`` are packages that change the same code, and may have been there first.
+    ``others`` are third-party patchers that may have changed the same code before.
     """
 
     def __init__(self, others: Sequence[ThirdPartyPatcher] = ()) -> None:
@@ -33,7 +33,7 @@ class Applier:
         """Apply ``patch`` (any kind but provide) to ``module``.
 
         Raises:
-            NotNeeded: the target already behaves.
+            NotNeeded: the target has no fault.
             PatchDrift: the target is missing or has changed.
             PatchConflict: another patch excludes this one.
         """
@@ -42,21 +42,21 @@ class Applier:
         return application
 
     def undo(self, application: AppliedPatch) -> Swaps:
-        """Take an application that holds back, and return what aliases must follow."""
+        """Revert a patch that is in place, and return the swaps for its aliases."""
         swaps = application.undo()
         self.applied.remove(application)
         self.follow(swaps)
         return swaps
 
     def follow(self, swaps: Swaps) -> None:
-        """Let patches that hold what others have just swapped follow, and add to ``swaps`` what they swap in turn."""
+        """Update patches that refer to swapped objects, and add the resulting swaps to ``swaps``."""
         for slot in self.slots:
             chain(swaps, slot.follow(swaps))
         for application in self.applied:
             application.follow(swaps)
 
     def holders(self) -> list[Any]:
-        """Return the containers through which this package holds originals."""
+        """Return the containers in which this package keeps originals."""
         places = [one.place for one in self.applied] + [slot.place for slot in self.slots]
         pairs = [pair for one in self.applied for pair in one.swaps.values()]
         mine = [holder for slot in self.slots for holder in slot.holders()]
@@ -67,16 +67,16 @@ class Applier:
             return Added(patch, module, locate(patch.target, module, lazily=False))
         place = locate_present(patch.target, module)
         slot = self._slot_at(place)
-        # A constant where a function was is drift, which the kind itself tells.
+        # A constant instead of a function is drift, which the kind itself reports.
         if patch.unless is not None and (patch.function is None or is_function_like(slot.original)):
             reason = patch.unless(slot.original)
             if reason:
                 raise NotNeeded(reason)
-        stranger = third_party.find(_changed(patch, slot.original), self._others, patch.target.root)
-        if stranger is not None:
-            _give_way(patch, stranger)
+        other = third_party.find(_changed(patch, slot.original), self._others, patch.target.root)
+        if other is not None:
+            _give_way(patch, other)
         application = self._put(patch, module, place, slot)
-        application.note = f"on top of {stranger}" if stranger is not None else ""
+        application.note = f"on top of {other}" if other is not None else ""
         return application
 
     def _put(self, patch: Patch, module: ModuleType, place: Place, slot: Slot) -> AppliedPatch:
@@ -85,7 +85,7 @@ class Applier:
         if patch.kind == "rewrite":
             return self._rewritten(patch, module, place, slot.original)
         if patch.kind == "replace" and any(layer.kind == "replace" for layer in slot.layers):
-            raise PatchConflict(f"{patch.target} is replaced already")
+            raise PatchConflict(f"{patch.target} is already replaced")
         if patch.bodies:
             bodies.check(patch, slot.original)
         return Layer(patch, module, place, slot)
@@ -93,14 +93,14 @@ class Applier:
     def _rewritten(self, patch: Patch, module: ModuleType, place: Place, original: Any) -> Rewritten:
         if place.inherited:
             base = next(cls for cls in place.owner.__mro__ if place.name in vars(cls))
-            raise PatchDrift(f"{patch.target} is inherited from {base.__qualname__}, whose code all would share")
+            raise PatchDrift(f"{patch.target} is inherited from {base.__qualname__}, whose code all subclasses share")
         function, code = rewritten_code(patch, original)
         if any(isinstance(one, Rewritten) and one.function is function and one.holds() for one in self.applied):
-            raise PatchConflict(f"{patch.target} is rewritten already")
+            raise PatchConflict(f"{patch.target} is already rewritten")
         return Rewritten(patch, module, place, function, code)
 
     def _slot_at(self, place: Place) -> Slot:
-        """Return the slot of a place: a module that re-exports a function shares that of its home."""
+        """Return the slot of a place; a module that re-exports a function shares the slot of its home module."""
         self.slots = [slot for slot in self.slots if slot.layers]
         for slot in self.slots:
             is_same = slot.place.owner is place.owner and slot.place.name == place.name
@@ -116,21 +116,21 @@ class Applier:
 
 
 def _changed(patch: Patch, original: Any) -> Any:
-    """Return what a patch changes: the attribute, or the value of its key there."""
+    """Return the object that a patch changes: the attribute, or the value under its key."""
     if patch.kind == "entry":
         return original.get(patch.key) if isinstance(original, Mapping) else None
     return original
 
 
-def _give_way(patch: Patch, stranger: ThirdPartyChange) -> None:
-    """Refuse what would only take another patcher's place; a wrap lies on top of it.
+def _give_way(patch: Patch, other: ThirdPartyChange) -> None:
+    """Refuse a patch that would replace the function of a third-party patcher; a wrap is put on top of it.
 
     Raises:
-        NotNeeded: the patch is for speed, and so is what is there.
-        PatchDrift: the patch replaces what is there.
+        NotNeeded: the patch is for speed only.
+        PatchDrift: the patch replaces the function.
     """
-    either = f"{stranger.patcher.leave_out} to have this one"
+    either = f"{other.patcher.leave_out} to use this patch"
     if patch.without == "slower":
-        raise NotNeeded(f"{patch.target} is {stranger}, and nothing is patched twice — {either}")
+        raise NotNeeded(f"{patch.target} is {other}, and a function is never patched twice — {either}")
     if patch.kind in ("replace", "entry"):
-        raise PatchDrift(f"{patch.target} is {stranger}, expected upstream's own — {either}, or disable it")
+        raise PatchDrift(f"{patch.target} is {other}, expected upstream's function — {either}, or disable it")

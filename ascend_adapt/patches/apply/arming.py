@@ -1,4 +1,4 @@
-"""Arming: a patch is judged, and applied or provided as soon as that can be; until then it is armed."""
+"""Arming: judges patches, and applies them as soon as their target is imported; until then they are armed."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ascend_adapt.patches.apply.imports import ImportWatch
 from ascend_adapt.patches.apply.providing import Provided, ProvidingFinder
 from ascend_adapt.patches.apply.record import PatchRecord, as_reason
 from ascend_adapt.patches.apply.third_party import ThirdPartyPatcher
-from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.spec import NotNeeded, Patch
 from ascend_adapt.patches.judge import gate
 from ascend_adapt.patches.judge.installation import ThisProcess, missing_module
 
 
 class Arming:
-    """What decides about each record, and holds what is in force.
+    """Judges and applies each record.
 
-    ``watch`` knows which modules are imported; ``on_filled`` is called with a record, its new state and the reason when
-    the module it provides was imported.
+    ``watch`` knows which modules are imported. ``on_filled(record, state, reason)`` is called when a provided module
+    was imported.
     """
 
     def __init__(
         self,
         device: str,
-        hosts: Mapping[str, Host],
+        hosts: Mapping[str, CodeBase],
         watch: ImportWatch,
         on_filled: Callable[[PatchRecord, str, str], None],
         others: Sequence[ThirdPartyPatcher] = (),
@@ -46,27 +46,27 @@ class Arming:
         self._installation = ThisProcess(watch.is_complete, watch.has_begun)
 
     def claim(self, record: PatchRecord) -> None:
-        """Take in a record.
+        """Register a record.
 
         Raises:
-            PatchConflict: it is right for what is installed, and so is another one that excludes it.
+            PatchConflict: this and another admitted patch change the same place.
         """
         self._claims.claim(record, self._is_admitted)
 
     def forget(self, records: Collection[PatchRecord]) -> None:
-        """Let go of records that have been undone."""
+        """Forget records that have been reverted."""
         self._claims.forget(records)
 
     def undo(self, records: Sequence[PatchRecord]) -> None:
-        """Take back whatever of ``records`` is in force."""
+        """Revert all applied patches of ``records``."""
         undo(records, self.applier, self._finder)
 
-    def hosts_of(self, patch: Patch) -> tuple[Host, ...]:
-        """Return the hosts that a patch is limited to; none: it is for all."""
+    def hosts_of(self, patch: Patch) -> tuple[CodeBase, ...]:
+        """Return the code bases that a patch is limited to; empty if it is for all."""
         return tuple(self.hosts[str(host)] for host in patch.hosts)
 
     def bring_up_to_date(self, record: PatchRecord) -> bool:
-        """Bring one record up to date; return whether it was applied just now."""
+        """Judge one record again and apply it if possible; return whether it was applied now."""
         patch = record.patch
         verdict = self._judge(patch)
         record.found = verdict.found or record.found
@@ -105,7 +105,7 @@ class Arming:
         except PatchConflict as conflict:
             record.set("failed", str(conflict))
             record.conflicts = True
-        except Exception as error:  # whatever it is, it must not break the target's import by itself
+        except Exception as error:  # an error of a patch must not break the import of its target
             record.set("failed", as_reason(error))
         else:
             record.applications.append(application)
@@ -119,7 +119,7 @@ class Arming:
             return
         found = not record.patch.instead and "." not in name and probe.find_root(name) is not None
         if name in sys.modules or found:
-            record.set("not_needed", f"a real {name} is there")
+            record.set("not_needed", f"a real {name} exists")
             return
         fill = functools.partial(self._fill, record, reason)
         self._finder.offer(name, Provided(record.registered, self.hosts_of(record.patch), fill))
@@ -131,7 +131,7 @@ class Arming:
             record.patch.function(module)
         except Exception as error:
             self._on_filled(record, "failed", as_reason(error))
-            # Missing, as it is without the patch: upstream may know what to do then.
+            # Report the module as missing, as without the patch: upstream may have a fallback.
             raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__) from error
         self._on_filled(record, "applied", reason)
 
@@ -143,7 +143,7 @@ class Arming:
 
 
 def undo(records: Sequence[PatchRecord], applier: Applier, finder: ProvidingFinder) -> None:
-    """Take back whatever of ``records`` is in force, and rebind the copies others took of it."""
+    """Revert all applied patches of ``records``, and rebind aliases of their targets."""
     swaps: Swaps = {}
     homes: list[ModuleType] = []
     for record in reversed(records):
@@ -153,11 +153,12 @@ def undo(records: Sequence[PatchRecord], applier: Applier, finder: ProvidingFind
             record.set("reverted", "")
         for application in reversed(record.applications):
             if not application.holds():
-                record.set("lost", f"{patch.target} was changed by somebody else after apply; left alone")
+                record.set("lost", f"{patch.target} was changed by other code after apply; left alone")
                 continue
             if application.is_below():
                 record.set(
-                    "lost", f"left alone: it stays in force below {application.replaced_by()}, which came after it"
+                    "lost",
+                    f"left alone: it stays applied inside {application.replaced_by()}, which was put on top later",
                 )
                 continue
             chain(swaps, applier.undo(application))

@@ -1,4 +1,4 @@
-"""Bodies: whether a function is upstream's own, alone, and one of those that a patch was read off."""
+"""Bodies: checks that a function is upstream's own, unwrapped, and one that the patch was written for."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ascend_adapt.patches.declare import syntax
 from ascend_adapt.patches.declare.spec import Patch
 from ascend_adapt.patches.judge.preconditions import body_drift
 
-# What Python itself puts around a function of a class.
+# Descriptors of Python itself.
 _DESCRIPTORS = ("classmethod", "property", "staticmethod")
 
 
 def check(patch: Patch, standing: Any) -> None:
-    """Refuse all but a function of one of the patch's bodies, in no other decorators than those written above it.
+    """Check that a function has one of the patch's bodies and no decorators except those in its source.
 
-    What somebody has put around it since, the patch would leave out. Our own wraps below it are as they are.
+    The patch would drop a wrapper that was added at run time. Wraps of this package are allowed.
 
     Raises:
-        PatchDrift: ``standing``, a function or a descriptor of one, is another, or its source cannot be read.
+        PatchDrift: ``standing``, a function or descriptor, differs, or its source cannot be read.
     """
     function = standing.fget if isinstance(standing, property) else getattr(standing, "__func__", standing)
     outermost, around = function, []
@@ -30,8 +30,8 @@ def check(patch: Patch, standing: Any) -> None:
             around.append(function)
         function = inner
     if patch.original is not None and third_party.describe(function) != patch.original.dotted:
-        told = third_party.describe(outermost)
-        raise PatchDrift(f"{patch.place} is {told}, expected upstream's own {patch.original.dotted}")
+        observed = third_party.describe(outermost)
+        raise PatchDrift(f"{patch.place} is {observed}, expected upstream's own {patch.original.dotted}")
     if not isinstance(function, FunctionType):
         raise PatchDrift(f"{patch.place} is a {type(function).__name__}, expected a function with a source")
     node = rewriting.definition(patch, function).node
@@ -40,6 +40,6 @@ def check(patch: Patch, standing: Any) -> None:
     written = [one for one in getattr(node, "decorator_list", ()) if getattr(one, "id", "") not in _DESCRIPTORS]
     if len(around) > len(written):
         raise PatchDrift(
-            f"{patch.place} is wrapped by {third_party.describe(around[0])}, expected upstream's own alone — the patch "
-            "would leave the wrapper out; put it in place after enable() to have both"
+            f"{patch.place} is wrapped by {third_party.describe(around[0])}, expected upstream's own function — the "
+            "patch would drop the wrapper; add it after enable() to have both"
         )

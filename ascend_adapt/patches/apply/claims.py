@@ -1,4 +1,4 @@
-"""Claims: which patches want to change what only one of them may."""
+"""Claims: patches that want to change a place where only one is allowed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ascend_adapt.patches.judge.conflicts import conflict_text, exclusive_place
 
 
 class Claims:
-    """Who claims each exclusive place: all patches that would replace or rewrite it, or set the same key."""
+    """Claims on each exclusive place: all patches that replace or rewrite it, or set the same key."""
 
     def __init__(self) -> None:
         self._claims: dict[str, list[PatchRecord]] = {}
 
     def claim(self, record: PatchRecord, is_admitted: Callable[[PatchRecord], bool]) -> None:
-        """Take in a patch that has an exclusive place.
+        """Register the claim of a patch.
 
         Raises:
-            PatchConflict: it is right for what is installed, and so is another one that claims the place.
+            PatchConflict: this and another admitted patch claim the same place.
         """
         others = self._others(record)
         if others and is_admitted(record):
@@ -29,17 +29,17 @@ class Claims:
             self._claims.setdefault(place, []).append(record)
 
     def refuse_second(self, record: PatchRecord) -> None:
-        """Refuse what only now, with the versions known, excludes a patch that is applied.
+        """Refuse a patch that conflicts with an applied one; versions may become known only at import.
 
         Raises:
-            PatchConflict: there is such a patch.
+            PatchConflict: another patch is applied at the same place.
         """
         for other in self._others(record):
             if any(application.is_current() for application in other.applications):
                 raise _conflict(other, record)
 
     def forget(self, records: Collection[PatchRecord]) -> None:
-        """Let go of what ``records`` claim."""
+        """Forget the claims of ``records``."""
         for claims in self._claims.values():
             claims[:] = [record for record in claims if record not in records]
 

@@ -1,4 +1,4 @@
-"""Calls when a module has been imported, every time it is; wrapt's post-import hooks do the work."""
+"""Import watch: a callback after every import of a module, based on wrapt's post-import hooks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from ascend_adapt.patches.judge.installation import is_complete
 
 _waiting: dict[str, list[ImportWatch]] = {}
-"""By module, who is called when it has been imported: wrapt's hooks cannot be withdrawn, so there is one for all."""
+"""Watches by module name; wrapt's hooks cannot be removed, so all watches share one hook per module."""
 
 
 class ImportWatch:
     """Calls ``on_import(name)`` after each import of a watched module.
 
-    wrapt's hooks know neither a second import nor one that is running when the watch begins, nor a namespace package. A
-    finder of our own, which finds nothing, renews the hook of a module that left sys.modules, and tells of a namespace
-    package when something in it is looked for; the end of a running import is seen in its spec.
+    wrapt's hooks miss a second import, an import that is already running, and namespace packages. A finder that never
+    finds anything renews the hook of a module that left sys.modules, and reports a namespace package when a module in
+    it is searched for. The end of a running import is read from its spec.
     """
 
     def __init__(self, on_import: Callable[[str], None]) -> None:
@@ -32,10 +32,10 @@ class ImportWatch:
         self._begun: set[str] = set()
 
     def watch(self, names: Iterable[str], code_bases: Iterable[str] = ()) -> None:
-        """Begin to watch modules; the ones already imported are watched for their next import only.
+        """Watch modules; those already imported are watched for their next import only.
 
-        ``code_bases`` are top-level packages: ``on_import`` is called of one as soon as a module of it imports another,
-        too, and ``has_begun`` answers for it.
+        ``code_bases`` are top-level packages: ``on_import`` is also called for one as soon as one of its modules
+        imports another module, and ``has_begun`` covers it.
         """
         self.active = True
         for root in code_bases:
@@ -58,7 +58,7 @@ class ImportWatch:
             sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
-        """Call nobody any more."""
+        """Stop all callbacks."""
         self.active = False
         for watches in _waiting.values():
             watches[:] = [watch for watch in watches if watch is not self]
@@ -80,11 +80,11 @@ class ImportWatch:
             self._hook(fullname)
 
     def has_begun(self, root: str) -> bool:
-        """Return whether code of a code base has begun to run; to be looked for does not count."""
+        """Return whether any code of a code base has run; a search for its modules does not count."""
         return root in self._begun
 
     def is_complete(self, name: str) -> bool:
-        """Return whether all code of a loaded module has run; wrapt calls a moment before importlib says so."""
+        """Return whether all code of a loaded module has run; wrapt calls back just before importlib marks it."""
         return name in self._executed or is_complete(sys.modules[name])
 
     def _hook(self, name: str) -> None:
@@ -94,7 +94,7 @@ class ImportWatch:
             _waiting[name].append(self)
             return
         _waiting[name] = [self]
-        # What importing left in sys.modules counts, not the module that wrapt passes: some modules replace themselves.
+        # Read sys.modules instead of the module that wrapt passes: some modules replace themselves.
         wrapt.register_post_import_hook(lambda module: _imported(name), name)
 
     def _imported(self, name: str) -> None:
@@ -112,7 +112,7 @@ def _imported(name: str) -> None:
 
 
 def _has_code(name: str) -> bool:
-    """Return whether a module is loaded, or being loaded, and is no namespace package."""
+    """Return whether a module is loaded or being loaded, and is not a namespace package."""
     return sys.modules.get(name) is not None and not _is_namespace(sys.modules[name])
 
 
@@ -123,7 +123,7 @@ def _is_namespace(module: ModuleType | None) -> bool:
 
 
 def at_end_of_import(module: ModuleType, callback: Callable[[], None], *, also_if_failed: bool = False) -> None:
-    """Call ``callback`` when importlib marks the module, which is being imported, as complete."""
+    """Call ``callback`` when importlib marks a module that is being imported as complete."""
     spec: Any = module.__spec__
     kind = type(spec)
 
@@ -146,4 +146,4 @@ def at_end_of_import(module: ModuleType, callback: Callable[[], None], *, also_i
 
     spec.__class__ = EndingSpec
     if not vars(spec)["_initializing"]:
-        spec._initializing = False  # another thread ended the import meanwhile
+        spec._initializing = False  # another thread finished the import meanwhile

@@ -1,4 +1,4 @@
-"""The provide kind: modules that exist only because a patch makes them, found by their host, last or instead."""
+"""Provide: modules created by a patch, visible to their code base, after or instead of real modules."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from typing import Any
 
 from ascend_adapt import probe
 from ascend_adapt.patches.apply.imports import at_end_of_import
-from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.spec import Patch, Registered
 from ascend_adapt.patches.judge.installation import is_complete
 
 
 @dataclass(frozen=True)
 class Provided:
-    """One module to provide: the patch that provides it, its hosts, and what fills it."""
+    """Provided module: its patch, the code bases that see it, and the function that fills it."""
 
     registered: Registered
-    hosts: tuple[Host, ...]
+    hosts: tuple[CodeBase, ...]
     fill: Callable[[ModuleType], None]
 
 
 class ProvidingFinder:
-    """Stands at the end of sys.meta_path, so that a real module always wins; at its front for what stands instead."""
+    """Finder at the end of sys.meta_path, so that real modules win, and at its front for ``instead``."""
 
     def __init__(self) -> None:
         self.provided: dict[str, list[Provided]] = {}
         self._at = (_End(self, instead=True), _End(self, instead=False))
 
     def offer(self, name: str, provided: Provided) -> None:
-        """Make module ``name`` importable; of several offers to the same code the first counts."""
+        """Make module ``name`` importable; the first of several offers to the same code wins."""
         self.provided.setdefault(name, []).append(provided)
         front, back = self._at
         if back not in sys.meta_path:
@@ -45,11 +45,11 @@ class ProvidingFinder:
             sys.meta_path.insert(0, front)
 
     def offers(self, registered: Registered) -> bool:
-        """Return whether the patch's module is on offer."""
+        """Return whether the module of the patch is offered."""
         return any(one.registered is registered for one in self.provided.get(registered.patch.target.module, ()))
 
     def withdraw(self, registered: Registered) -> None:
-        """Make the patch's module what it was: missing."""
+        """Stop providing the module of the patch."""
         name = registered.patch.target.module
         left = [one for one in self.provided.pop(name, []) if one.registered is not registered]
         if left:
@@ -66,7 +66,7 @@ class ProvidingFinder:
             sys.meta_path[:] = [one for one in sys.meta_path if one not in self._at]
 
     def spec_for(self, fullname: str, *, instead: bool) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a provided module, or None if there is none for the code that asks."""
+        """Return the spec of a provided module, or None if the importing code has none."""
         offers = [one for one in self.provided.get(fullname, ()) if one.registered.patch.instead is instead]
         provided = next((one for one in offers if not one.hosts or _asked_by(one.hosts)), None)
         if provided is None or not _is_lent(provided.registered.patch):
@@ -78,7 +78,7 @@ class ProvidingFinder:
 
 @dataclass(frozen=True, eq=False)
 class _End:
-    """One end of sys.meta_path, where the modules are found that stand ``instead`` of real ones, or the others."""
+    """One end of sys.meta_path: the front for ``instead`` modules, the back for the others."""
 
     finder: ProvidingFinder
     instead: bool
@@ -101,8 +101,8 @@ class _Loader(importlib.abc.Loader):
         self.provided.fill(module)
 
 
-def _asked_by(hosts: tuple[Host, ...]) -> bool:
-    """Whether the import comes from code of one of ``hosts``, and not from another library's availability check."""
+def _asked_by(hosts: tuple[CodeBase, ...]) -> bool:
+    """Return whether the importing code belongs to one of ``hosts``; another library's availability check does not."""
     asking = _asking()
     name, file = asking.get("__name__", ""), asking.get("__file__")
     if name == "__main__":
@@ -114,14 +114,14 @@ def _asked_by(hosts: tuple[Host, ...]) -> bool:
 
 
 def _folders_around(script: Path) -> list[Path]:
-    """Return the folders a script lies in: a code base has its tools in folders of its own, a library is nobody's."""
+    """Return the folders around a script, up to site-packages: tools of a code base are in its subfolders."""
     folders = list(script.parents)
     libraries = ("site-packages", "dist-packages")
     return folders[: next((depth for depth, folder in enumerate(folders) if folder.name in libraries), len(folders))]
 
 
 def _is_lent(patch: Patch) -> bool:
-    """Whether anybody may see the module, or else the one who asks, until its own import is over."""
+    """Return whether the importing code may see the module; with ``importers``, only during its own import."""
     if not patch.importers:
         return True
     importer = sys.modules.get(_asking().get("__name__", ""))
@@ -138,7 +138,7 @@ def _forget(name: str) -> None:
 
 
 def _asking() -> dict[str, Any]:
-    """Return the globals of the code that imports."""
+    """Return the globals of the importing code."""
     frame: Any = sys._getframe(1)
     while frame is not None and _is_import_machinery(frame.f_globals.get("__name__", "")):
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Following: who took a copy of a target before it was patched gets what the patch put there."""
+"""Rebinding: aliases of a target that were made before the patch get the patched object."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ascend_adapt.patches.apply.record import PatchRecord
 
 
 def follow(applier: Applier, changed: Sequence[PatchRecord], imported: ModuleType | None) -> None:
-    """Rebind the copies of what the ``changed`` records have just been applied to.
+    """Rebind aliases of the targets of the ``changed`` records.
 
-    ``imported`` is the module whose import has just ended and led to this; with None, what keeps an original out of
-    reach is told in the records.
+    ``imported`` is the module whose import triggered this. If None, references that cannot be rebound are noted in the
+    records.
     """
     applications = [record.applications[-1] for record in changed]
     swaps: Swaps = {}
@@ -30,29 +30,29 @@ def follow(applier: Applier, changed: Sequence[PatchRecord], imported: ModuleTyp
     if swaps:
         aliases.rebind(swaps, _possible_holders(swaps, imported), [one.module for one in applications])
         if imported is None:
-            _tell_out_of_reach(applier, changed, swaps)
+            _note_out_of_reach(applier, changed, swaps)
 
 
 def _possible_holders(swaps: Swaps, imported: ModuleType | None) -> list[ModuleType]:
     if imported is not None and all(getattr(old, "__module__", None) == imported.__name__ for old, _ in swaps.values()):
-        # Only modules that entered sys.modules after it can hold a copy of what it defines.
+        # Only modules that entered sys.modules later can contain aliases of its functions.
         return aliases.modules_after(imported.__name__)
     return aliases.all_modules()
 
 
 def _follow_in_borrower(application: AppliedPatch) -> None:
-    """What a module took over from another package is patched for its own package only."""
+    """A function borrowed from another package is patched for the borrowing package only."""
     if isinstance(application.place.owner, ModuleType):
         root = f"{application.patch.target.root}."
         own = [module for module in aliases.all_modules() if f"{module.__name__}.".startswith(root)]
         aliases.rebind(application.swaps, own, [application.module])
 
 
-def _tell_out_of_reach(applier: Applier, changed: Iterable[PatchRecord], swaps: Swaps) -> None:
+def _note_out_of_reach(applier: Applier, changed: Iterable[PatchRecord], swaps: Swaps) -> None:
     held = aliases.out_of_reach(swaps, applier.holders())
     for record in changed:
         holders = [text for key in record.applications[-1].swaps for text in held.get(key, ())]
         if holders:
             kinds = ", ".join(f"{kind} ({n} times)" if n > 1 else kind for kind, n in Counter(holders).items())
-            told = f"applied after its import; {len(holders)} places keep the original: {kinds}"
-            record.reason = f"{record.reason}; {told}" if record.reason else told
+            note = f"applied after its import; {len(holders)} places keep the original: {kinds}"
+            record.reason = f"{record.reason}; {note}" if record.reason else note

@@ -1,4 +1,4 @@
-"""Plain functions that stand for an original: same module, qualname and signature, so pickle and partial keep working.
+"""Stand-ins for an original: plain functions with its module, qualname and signature, so that they can be pickled.
 
 wrapt.FunctionWrapper is not used here: pickle, copy.deepcopy and functools.partial of a patched function would raise.
 """
@@ -18,12 +18,12 @@ from ascend_adapt.patches.judge.preconditions import refused_call
 
 
 def stand_in(patch: Patch, original: Any, place: Place) -> Any:
-    """Return what ``patch`` (a wrap or replace) puts at ``place`` instead of the descriptor ``original``.
+    """Return the stand-in that ``patch`` (a wrap or replace) sets at ``place`` for the descriptor ``original``.
 
-    A classmethod, staticmethod or property stays one, a coroutine or generator function too.
+    A classmethod, staticmethod, property, coroutine or generator function stays one.
 
     Raises:
-        PatchDrift: the original is not what the patch can stand for.
+        PatchDrift: the original is not a function, method or property.
     """
     if isinstance(original, type):
         raise PatchDrift(f"{patch.target} is a class: classes are never replaced — patch its __init__ or a method")
@@ -51,14 +51,14 @@ def stand_in(patch: Patch, original: Any, place: Place) -> Any:
 
 
 def inherited(place: Place) -> Any:
-    """Return what calls the method that ``place.owner`` inherits, whichever that is at the time of the call.
+    """Return a function that calls the method that ``place.owner`` inherits at the time of the call.
 
     Raises:
-        PatchDrift: it is one of those of object that count their arguments by what a class defines itself.
+        PatchDrift: it is object.__new__ or object.__init__, whose argument checks depend on what the class defines.
     """
     owner, name, value = place.owner, place.name, place.value
     if name in ("__new__", "__init__") and value is vars(object)[name]:
-        raise PatchDrift(f"class {owner.__qualname__} has no {name} of its own or of its bases, object's takes no wrap")
+        raise PatchDrift(f"class {owner.__qualname__} and its bases define no {name}, and object's cannot be wrapped")
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not args:
@@ -81,17 +81,17 @@ def inherited(place: Place) -> Any:
 
 
 def underlying(descriptor: Any) -> Any:
-    """Return the function that other modules hold after ``f = Class.method``: that of a staticmethod, else itself."""
+    """Return the object that ``f = Class.method`` yields: the function of a staticmethod, else the descriptor."""
     return descriptor.__func__ if isinstance(descriptor, staticmethod) else descriptor
 
 
 def is_ours(function: Any) -> bool:
-    """Return whether ``function`` was made here, for a patch."""
+    """Return whether ``function`` is a stand-in of this module."""
     return isinstance(function, FunctionType) and function.__globals__.get("__name__") == __name__
 
 
 def is_borrowed(function: Any, place: Place) -> bool:
-    """Return whether ``place`` only took ``function`` over: a class from elsewhere, a module from another package."""
+    """Return whether ``function`` was defined elsewhere: in another class, or for a module in another package."""
     home, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(home, str) or not isinstance(qualname, str) or "<locals>" in qualname:
         return False
@@ -101,7 +101,7 @@ def is_borrowed(function: Any, place: Place) -> bool:
 
 
 def is_function_like(original: Any) -> bool:
-    """Return whether ``original`` can be called, or is a descriptor of what can."""
+    """Return whether ``original`` is callable or a descriptor."""
     return callable(original) or hasattr(original, "__get__")
 
 
@@ -123,7 +123,7 @@ def _function(patch: Patch, original: Callable[..., Any], place: Place, bound: b
         _copy_attributes(original, call)
     call = _of_the_same_kind(original, call)
     if place.inherited or is_borrowed(original, place) or not is_plain:
-        # Under the original's name pickle would find the original, or nothing.
+        # Under the original's name, pickle would find the original or nothing.
         owner = place.owner
         in_class = isinstance(owner, type)
         call.__module__ = owner.__module__ if in_class else owner.__name__
@@ -133,10 +133,10 @@ def _function(patch: Patch, original: Callable[..., Any], place: Place, bound: b
 
 
 def _as(original: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator for a function that is to look like ``original``, its defaults included.
+    """Return a decorator that gives a function the metadata and defaults of ``original``.
 
-    The function must take ``*args``: with a parameter of its own Python would fill that from the defaults, and with
-    more defaults than parameters from memory that is not its own.
+    The function must take only ``*args, **kwargs``: Python would fill named parameters from these defaults, and with
+    more defaults than parameters it reads out of bounds.
     """
 
     def mark(call: Any) -> Any:
@@ -179,7 +179,7 @@ def _wrapping_method(original: Any, wrapper: Callable[..., Any]) -> Callable[...
 
 
 def _replacing(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    # A function of its own: one patch object may be applied, reverted and applied to a reloaded module.
+    # A new function for each application: one patch may be applied again, for example to a reloaded module.
     @_as(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -188,14 +188,14 @@ def _replacing(original: Callable[..., Any], function: Callable[..., Any]) -> Ca
 
 
 def _copy_attributes(original: Any, call: Callable[..., Any]) -> None:
-    """Copy what functools.wraps does not see: an lru_cache has cache_clear() in its type."""
+    """Copy attributes that functools.wraps misses, such as cache_clear() of an lru_cache."""
     for name in dir(original):
         if not name.startswith("__") and not hasattr(call, name):
             setattr(call, name, getattr(original, name))
 
 
 def _of_the_same_kind(original: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``call`` as a coroutine or generator function if the original is one: others ask ``inspect``."""
+    """Return ``call`` as a coroutine or generator function if the original is one: callers may use ``inspect``."""
     if inspect.iscoroutinefunction(original):
 
         @_as(call)

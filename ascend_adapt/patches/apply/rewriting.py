@@ -1,4 +1,4 @@
-"""The rewrite kind: another ``__code__`` for the same function object, so that aliases and function tables follow."""
+"""Rewrite: a new ``__code__`` for the same function object, so that aliases and function tables need no rebinding."""
 
 from __future__ import annotations
 import __future__
@@ -22,11 +22,11 @@ _FUTURES = functools.reduce(
 
 
 def rewritten_code(patch: Patch, descriptor: Any) -> tuple[FunctionType, CodeType]:
-    """Return the function behind ``descriptor`` and the code it is to run instead.
+    """Return the function behind ``descriptor`` and its new code object.
 
     Raises:
-        PatchDrift: source or expression are not as declared, or the new code needs other closure variables.
-        NotNeeded: ``old`` is nowhere and ``new`` is there once.
+        PatchDrift: the source is not as declared, or the new code needs other closure variables.
+        NotNeeded: ``old`` does not occur and ``new`` occurs once.
     """
     function = function_behind(patch, descriptor)
     found = definition(patch, function)
@@ -47,13 +47,13 @@ def _compiled(found: syntax.Found, function: FunctionType) -> CodeType | None:
 
 
 def _shape(code: CodeType) -> tuple[Any, ...]:
-    """What two compilations of one source share; the instructions also depend on the module around it."""
+    """Properties that two compilations of one source share; instructions also depend on the enclosing module."""
     constants = [_shape(one) if isinstance(one, CodeType) else one for one in code.co_consts]
     return code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_argcount, constants
 
 
 def function_behind(patch: Patch, descriptor: Any) -> FunctionType:
-    """Return the function that was written under the target's name, also behind decorators and our own wraps.
+    """Return the function defined under the target's name, behind decorators and wraps of this package.
 
     Raises:
         PatchDrift: there is none.
@@ -82,10 +82,10 @@ def _path(function: FunctionType) -> tuple[str, ...]:
 
 
 def definition(patch: Patch, function: FunctionType) -> syntax.Found:
-    """Return where the source of a function defines it, having seen that this is what runs.
+    """Return the definition of a function in its source, checked against the code that runs.
 
     Raises:
-        PatchDrift: there is no source, or it has changed since the import.
+        PatchDrift: the source cannot be read, or has changed since the import.
     """
     filename = function.__code__.co_filename
     linecache.checkcache(filename)

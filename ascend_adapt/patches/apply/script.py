@@ -1,4 +1,4 @@
-"""The launched script itself, which no import hook reaches: rewritten before it runs as ``__main__``."""
+"""Rewriting the launched script, which no import hook covers, before it runs as ``__main__``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from ascend_adapt.errors import AdaptError, PatchDrift
 from ascend_adapt.patches.apply.record import PatchRecord
 from ascend_adapt.patches.declare import syntax
-from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.spec import NotNeeded
 from ascend_adapt.patches.judge.preconditions import rewrite_definition
 
 
-def rewrite_script(record: PatchRecord, hosts: Sequence[Host], path: str, tree: ast.Module) -> None:
-    """Apply a patch to the syntax tree of the script at ``path``, and note in its record what became of it."""
+def rewrite_script(record: PatchRecord, hosts: Sequence[CodeBase], path: str, tree: ast.Module) -> None:
+    """Apply a patch to the syntax tree of the script at ``path``, and set the outcome in its record."""
     patch = record.patch
     foreign = [f"is for {host}: {reason}" for host in hosts if (reason := host.owns(Path(path).resolve().parent))]
     if hosts and len(foreign) == len(hosts):

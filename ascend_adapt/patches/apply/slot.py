@@ -1,4 +1,4 @@
-"""One attribute and the wraps and replacement that lie on it, in any order of coming and going."""
+"""Slot: one attribute with its wraps and replacement, added and removed in any order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ascend_adapt.patches.declare.target import MISSING, Place, standing
 
 @dataclass(eq=False)
 class Slot:
-    """The original at one place, the patches on it from the innermost out, and what was put there for them.
+    """Slot: the original at one place, its patches from the innermost out, and the resulting head.
 
-    Of earlier heads only functions that somebody still holds are kept: they may be rebound.
+    Weak references keep earlier heads, whose aliases may have to be rebound.
     """
 
     place: Place
@@ -27,40 +27,40 @@ class Slot:
 
     @property
     def original(self) -> Any:
-        """What stood there before any patch."""
+        """The object before any patch."""
         return self.place.value
 
     @property
     def head(self) -> Any:
-        """What stands there if nobody else touched it."""
+        """The object that the patches set last."""
         return self.original if self._head is MISSING else self._head
 
     @property
     def heads(self) -> list[Any]:
-        """What was put there and is still held by somebody, the latest last."""
+        """All heads that are still alive, the latest last."""
         alive = [head for ref in self._earlier if (head := ref()) is not None]
         return alive if self._head is MISSING else [*alive, self._head]
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether copies of the original elsewhere are not copies of what stands here."""
+        """Whether aliases of the original elsewhere are independent of this place."""
         return self.place.inherited or is_borrowed(underlying(self.original), self.place)
 
     def is_ours(self) -> bool:
-        """Return whether the place still holds what was put there last."""
+        """Return whether the place still has the head."""
         return standing(self.place.owner, self.place.name) is self.head
 
     def put(self, patch: Patch) -> Swaps:
-        """Lay ``patch`` on top (a replacement goes to the bottom) and return what aliases must follow."""
+        """Add ``patch`` on top (a replacement at the bottom) and return the swaps for aliases."""
         layers = [patch, *self.layers] if patch.kind == "replace" else [*self.layers, patch]
         return self._stack(layers)
 
     def take(self, patch: Patch) -> Swaps:
-        """Take ``patch`` away and return what aliases must follow; the last one leaves the very original."""
+        """Remove ``patch`` and return the swaps for aliases; without patches the original object is restored."""
         return self._stack([layer for layer in self.layers if layer is not patch])
 
     def follow(self, swaps: Swaps) -> Swaps:
-        """Follow another slot, whose head is the original of this one, and return what aliases must follow in turn."""
+        """Adopt the new head of another slot as the original of this one, and return the swaps for aliases."""
         new = swapped(self.original, swaps)
         if not self.layers or self.place.inherited or new is None or new is self.original:
             return {}
@@ -74,7 +74,7 @@ class Slot:
         head = inherited(self.place) if layers and self.place.inherited else self.original
         for layer in layers:
             head = stand_in(layer, head, self.place)
-        # Copies of an inherited method are copies of the base class's own: they stay.
+        # Aliases of an inherited method belong to the base class: they stay.
         earlier = self.heads or ([] if self.place.inherited else [self.original])
         swaps = {
             id(underlying(old)): (underlying(old), underlying(head))
@@ -95,7 +95,7 @@ class Slot:
         return swaps
 
     def holders(self) -> list[Any]:
-        """Return the containers through which this package itself holds the original."""
+        """Return the containers in which this package keeps the original."""
         functions = [function for head in self.heads for function in _inner_functions(head)]
         namespaces = [vars(function) for function in functions]
         cells = [cell for function in functions for cell in function.__closure__ or ()]
@@ -103,7 +103,7 @@ class Slot:
 
 
 def _inner_functions(head: Any) -> list[FunctionType]:
-    """The stand-in behind a descriptor, those it goes through, and the original."""
+    """The stand-in behind a descriptor, the stand-ins inside it, and the original."""
     inner = getattr(head, "fget", None) or getattr(head, "__func__", head)
     functions = []
     while isinstance(inner, FunctionType):
@@ -113,5 +113,5 @@ def _inner_functions(head: Any) -> list[FunctionType]:
 
 
 def _is_one_of_a_kind(value: Any) -> bool:
-    """Whether names that hold this very object are copies of each other: two names that are True are strangers."""
+    """Return whether two names with this object are aliases; two names that are True are unrelated."""
     return not isinstance(value, (int, float, complex, str, bytes, tuple, frozenset, type(None)))

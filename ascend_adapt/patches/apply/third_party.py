@@ -1,4 +1,4 @@
-"""Other packages that change the same code: whose function stands at a place, and whether it still calls another."""
+"""Third-party patchers: identify their functions in place of upstream's, and functions inside wrappers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ _DEPTH = 8
 
 @dataclass(frozen=True)
 class ThirdPartyPatcher:
-    """A package that changes code of others at run time.
+    """Package that changes the code of other packages at run time.
 
-    ``modules`` are what the functions that it puts in place are defined in; ``leave_out`` tells a user what to leave
-    out so that it does not.
+    ``modules`` define the functions that it sets; ``leave_out`` is an instruction for users that avoids it.
     """
 
     name: str
@@ -25,7 +24,7 @@ class ThirdPartyPatcher:
 
 @dataclass(frozen=True)
 class ThirdPartyChange:
-    """A function of another patcher where upstream's own would be."""
+    """Function of a third-party patcher in place of upstream's."""
 
     patcher: ThirdPartyPatcher
     function: str
@@ -35,9 +34,9 @@ class ThirdPartyChange:
 
 
 def find(value: Any, others: Sequence[ThirdPartyPatcher], root: str) -> ThirdPartyChange | None:
-    """Return which of ``others`` has put ``value``, or what ``value`` wraps, in its place; None if nobody has.
+    """Return which of ``others`` defined ``value`` or a function that it wraps, or None.
 
-    What a function of upstream's own top-level package ``root`` holds is upstream's.
+    Functions of upstream's top-level package ``root`` are not searched.
     """
     for function in _wrapped(value, root):
         homes = _homes(function)
@@ -48,21 +47,21 @@ def find(value: Any, others: Sequence[ThirdPartyPatcher], root: str) -> ThirdPar
 
 
 def describe(value: Any) -> str:
-    """Return how a user finds a function or class: the module that its code is in, and its name."""
+    """Return the module and name of a function or class."""
     function = _function(value)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{next(iter(_homes(function)), '?')}.{name}"
 
 
 def calls(value: Any, function: Any) -> bool:
-    """Return whether ``value`` is a wrapper that holds ``function``, which others put below their own."""
+    """Return whether ``value`` wraps ``function``."""
     return any(one is function for one in _wrapped(value))
 
 
 def _wrapped(value: Any, but_not_in: str = "") -> Iterator[Any]:
-    """Yield the function behind ``value`` and those that it holds as wrappers do, from the outermost in.
+    """Yield the function behind ``value`` and those that it wraps, from the outermost in.
 
-    Functions whose code is in the top-level package ``but_not_in`` are not looked into.
+    Functions of the top-level package ``but_not_in`` are not searched.
     """
     waiting, seen = [(_function(value), 0)], set()
     while waiting:
@@ -93,9 +92,9 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _homes(function: Any) -> list[str]:
-    """Return the modules that a function says it is from; a wrapper often says what it wraps, its code does not."""
-    told = (_code_home(function), getattr(function, "__module__", None))
-    return [home for home in told if home and isinstance(home, str)]
+    """Return the modules of a function's code and of its ``__module__``; a wrapper often copies the latter."""
+    homes = (_code_home(function), getattr(function, "__module__", None))
+    return [home for home in homes if home and isinstance(home, str)]
 
 
 def _code_home(function: Any) -> str:

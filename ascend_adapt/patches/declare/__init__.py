@@ -1,1 +1,1 @@
-"""Patches as they are declared: data."""
+"""Declarations of patches, as plain data."""

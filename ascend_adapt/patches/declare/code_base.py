@@ -1,4 +1,4 @@
-"""Hosts: code bases that share package names (``megatron``, ``mpu``), told apart by the files beside them."""
+"""Code bases: those that share package names (``megatron``, ``mpu``) are identified by marker files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Host:
-    """A code base, known by marker files relative to the folder that holds its packages.
+class CodeBase:
+    """Code base, identified by marker files relative to the folder that contains its packages.
 
     ``present`` files must exist there, ``absent`` ones must not.
 
     Raises:
-        PatchSpecError: either is one text.
+        PatchSpecError: either is a single string.
     """
 
     name: str
@@ -29,11 +29,13 @@ class Host:
         given: dict[str, Any] = {"present": self.present, "absent": self.absent}
         for what, markers in given.items():
             if isinstance(markers, str):
-                # Each of its letters would be a marker.
-                raise PatchSpecError(f"host {self.name}: {what}={markers!r} is one text — write ({markers!r},)")
+                # Each of its characters would be a marker.
+                raise PatchSpecError(
+                    f"code base {self.name}: {what}={markers!r} is one string, expected a tuple — write ({markers!r},)"
+                )
 
     def owns(self, folder: Path) -> str:
-        """Return ``""`` if ``folder`` holds this host's packages, else what is missing or too much."""
+        """Return ``""`` if ``folder`` contains this code base, else which marker is missing or unexpected."""
         for marker in self.present:
             if not (folder / marker).exists():
                 return f"{marker} is not in {folder}"
@@ -44,17 +46,17 @@ class Host:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The top-level packages or modules that the markers of this host lie in."""
+        """The top-level packages or modules of the ``present`` markers."""
         return tuple(dict.fromkeys(marker.partition("/")[0].removesuffix(".py") for marker in self.present))
 
     @property
     def root(self) -> str:
-        """The first of ``roots``, which tells where this host is; empty if it has none."""
+        """The first of ``roots``, by which the code base is located; empty if it has none."""
         return next(iter(self.roots), "")
 
     @property
     def module(self) -> str:
-        """The module that the first marker is: it tells of an import where ``root`` has no code of its own."""
+        """The module of the first marker: its import is watched, because ``root`` may have no code of its own."""
         parts = next(iter(self.present), "").removesuffix(".py").split("/")
         return ".".join(part for part in parts if part != "__init__")
 

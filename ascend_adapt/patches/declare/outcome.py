@@ -1,4 +1,4 @@
-"""What became of each patch, as values."""
+"""Outcomes of patches, and the status of a process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 STATES = (
     "armed",  # the target is not imported yet
     "applied",
-    "not_needed",  # version in range, but the target already behaves
-    "skipped",  # version, host or device says no
+    "not_needed",  # the version is in range, but the target has no fault
+    "skipped",  # for another version, code base or device
     "disabled",  # by the user
-    "drifted",  # the target is missing or changed: never created, never guessed
+    "drifted",  # the target is missing or has changed; it is neither created nor guessed
     "failed",  # applying raised
     "lost",  # the target was reloaded or replaced after apply
     "reverted",
@@ -23,12 +23,11 @@ BAD_STATES = ("drifted", "failed", "lost")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one patch.
+    """Outcome of one patch: its state and the reason.
 
-    ``requires`` and ``found`` are texts such as ``deepspeed>=0.19`` and ``deepspeed 0.19.8``; ``evidence`` holds the
-    evidence records for the versions at hand, and is empty when there are none for these versions. ``why``, ``until``
-    and ``without`` are what the patch declares: what breaks without it, when it can be deleted, and ``crash``, ``wrong
-    numbers`` or ``slower``.
+    ``requires`` and ``found`` are strings such as ``deepspeed>=0.19`` and ``deepspeed 0.19.8``. ``evidence`` lists the
+    evidence records for the installed versions. ``why``, ``until`` and ``without`` are copied from the declaration:
+    what breaks without the patch, when it can be deleted, and ``crash``, ``wrong numbers`` or ``slower``.
     """
 
     patch: str
@@ -47,11 +46,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Status:
-    """The outcomes of all patches, in the order in which they apply.
+    """Status of this process: the outcomes of all patches, in the order in which they apply.
 
-    ``device`` is what this process is judged to run on and ``device_reason`` how that was told; ``problems`` are
-    plugins that could not be used, one paragraph each; ``beside`` names the other patchers that
-    this process has loaded.
+    ``device`` is the detected or requested device kind and ``device_reason`` the reason; ``problems`` has one message
+    for each unusable plugin; ``beside`` names third-party patchers that this process has loaded.
     """
 
     outcomes: tuple[Outcome, ...] = ()

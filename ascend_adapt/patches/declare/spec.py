@@ -1,12 +1,12 @@
-"""A patch as plain data, and the six words that declare one.
+"""Patch: plain data, and the six functions that declare one.
 
 Declaring changes nothing: a plugin returns its patches from ``register_patches()``, and only the session applies them.
 
-All six words share these keyword arguments. Always: ``why`` (what breaks without it), ``until`` (when to delete it),
-``without`` (``"crash"``, ``"wrong numbers"`` or ``"slower"``: what happens if it is absent). If needed: ``requires``
-(``"deepspeed>=0.6,<0.11.2"``, all must hold), ``devices`` (of npu, cuda, cpu), ``host`` (a Host or its name, or
-several), ``name`` (else the function's or the variable's), ``symptom`` (what in upstream's source shows the fault; only
-tests ask).
+All six functions take these keyword arguments. Required: ``why`` (what breaks without the patch), ``until`` (when to
+delete it), ``without`` (the effect of its absence: ``"crash"``, ``"wrong numbers"`` or ``"slower"``). Optional:
+``requires`` (``"deepspeed>=0.6,<0.11.2"``; all must hold), ``devices`` (of npu, cuda, cpu), ``host`` (a CodeBase, its
+name, or several), ``name`` (default: that of the function or variable), ``symptom`` (upstream code that shows the
+fault; read by the conformance suite only).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from ascend_adapt.errors import PatchSpecError
-from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.patches.declare.symptom import Symptom
 from ascend_adapt.patches.declare.target import MISSING, Target
@@ -33,24 +33,24 @@ DEVICES = ("npu", "cuda", "cpu")
 
 
 class Terms(TypedDict, total=False):
-    """The keyword arguments that every kind takes."""
+    """Keyword arguments of every kind of patch."""
 
     why: Required[str]
     until: Required[str]
     without: Required[str]
     requires: Iterable[str]
     devices: Iterable[str]
-    host: Host | str | Iterable[Host | str] | None
+    host: CodeBase | str | Iterable[CodeBase | str] | None
     name: str
     symptom: Symptom
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Patch:
-    """One declared change to one target.
+    """Patch: one declared change to one target.
 
-    ``name`` may be empty: the plugin's own name for the object is taken then. ``function`` is the wrapper, the
-    replacement, or what fills a provided module; ``value`` the object that replace, add or entry puts in place.
+    An empty ``name`` stands for the name of the variable in the plugin. ``function`` is the wrapper, the replacement,
+    or the function that fills a provided module; ``value`` is the object that replace, add or entry sets.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Patch:
     name: str
     requires: tuple[Requirement, ...]
     devices: tuple[str, ...]
-    hosts: tuple[Host | str, ...]
+    hosts: tuple[CodeBase | str, ...]
     symptom: Symptom | None = None
     host_script: str | None = None
     unless: Callable[[Any], str] | None = None
@@ -79,7 +79,7 @@ class Patch:
 
     @functools.cached_property
     def conditions(self) -> str:
-        """All that must hold for it to apply, as one text."""
+        """All conditions of the patch, as one string."""
         parts = [str(requirement) for requirement in self.requires]
         if self.devices:
             parts.append("device " + " or ".join(self.devices))
@@ -89,7 +89,7 @@ class Patch:
 
     @property
     def place(self) -> str:
-        """What it changes: the target, or one key there."""
+        """The place that is changed: the target, or one of its keys."""
         return f"{self.target}[{self.key!r}]" if self.kind == "entry" else str(self.target)
 
     def __str__(self) -> str:
@@ -97,12 +97,12 @@ class Patch:
 
 
 class NotNeeded(Exception):
-    """The target already behaves; the text says how that was seen. Never leaves this package."""
+    """The target has no fault; the message says how that was detected. Never leaves this package."""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A patch together with who brought it: what the session works on."""
+    """Patch with its name, plugin and distribution."""
 
     patch: Patch
     name: str
@@ -114,12 +114,12 @@ class Registered:
         return f"patch {self.name!r} (plugin {self.plugin!r}{origin})"
 
     def is_named(self, names: Iterable[str]) -> bool:
-        """Return whether one of ``names`` is that of the patch, of its plugin, or ``plugin.patch``."""
+        """Return whether ``names`` contains the patch, its plugin, or ``plugin.patch``."""
         own = (self.name, self.plugin, f"{self.plugin}.{self.name}")
         return any(name in own for name in names)
 
     def outcome(self, state: str, reason: str, found: str = "") -> Outcome:
-        """Return what became of the patch, as a value."""
+        """Return the outcome of the patch."""
         return Outcome(
             patch=self.name,
             plugin=self.plugin,
@@ -145,10 +145,10 @@ def wrap(
 ) -> Callable[[Callable[..., Any]], Patch]:
     """Return a decorator that turns ``def f(wrapped, instance, args, kwargs)`` into a patch that is called instead.
 
-    ``wrapped`` is the original, bound if the target is a method; ``instance`` the object or class, else None. Of a
-    property, the getter is wrapped. ``unless`` gets the original and returns why it already behaves, or ``""``.
-    ``reversible=False`` is for a wrapper whose effects stay. ``bodies`` are for one that computes what the original
-    would: the digests of the originals it was read off, as in ``replace``; another body is drift.
+    ``wrapped`` is the original, bound if the target is a method; ``instance`` is the object or class, else None. For
+    a property, the getter is wrapped. ``unless`` receives the original and returns why no patch is needed, or ``""``.
+    ``reversible=False`` marks a wrapper whose effects cannot be undone. ``bodies`` is for a wrapper that reimplements
+    the original: digests of the known originals, as in ``replace``; another body is drift.
     """
     known = _words(bodies, f"wrap {target} bodies=")
 
@@ -183,10 +183,10 @@ def replace(
     bodies: Iterable[str] = (),
     **terms: Unpack[Terms],
 ) -> Any:
-    """Return a decorator whose function stands for the target; with ``value=``, the patch itself.
+    """Return a decorator whose function replaces the target; with ``value=``, the patch itself.
 
-    The function must accept every call that the original accepts. ``bodies`` are the digests of the originals it is
-    known to stand for (``ascend_adapt.patches.declare.syntax.digest``); another body is drift.
+    The function must accept every call that the original accepts. ``bodies`` are the digests of the originals that it
+    is known to replace correctly (``ascend_adapt.patches.declare.syntax.digest``); another body is drift.
     """
     return _function_or_value(
         "replace", target, value, terms, unless=unless, bodies=_words(bodies, f"replace {target} bodies=")
@@ -204,33 +204,33 @@ def add(target: str, *, value: Any, **terms: Unpack[Terms]) -> Patch: ...
 def add(target: str, *, value: Any = MISSING, **terms: Unpack[Terms]) -> Any:
     """Return a decorator whose function becomes a new attribute; with ``value=``, the patch itself.
 
-    An attribute that is already there is left alone (``not_needed``).
+    An existing attribute is left alone (``not_needed``).
     """
     return _function_or_value("add", target, value, terms)
 
 
 def rewrite(target: str, *, old: str, new: str, host_script: str | None = None, **terms: Unpack[Terms]) -> Patch:
-    """Return a patch that swaps one expression or statement of a function for another.
+    """Return a patch that replaces one expression or statement of a function by another.
 
-    ``old`` is matched as a syntax tree (spelling and line breaks do not matter) and must occur exactly once. With
+    ``old`` is matched as a syntax tree (formatting does not matter) and must occur exactly once. With
     ``host_script`` (a file name) the target is ``__main__:function`` of the launched script.
     """
-    reversible = host_script is None  # what a script has run cannot be run again
+    reversible = host_script is None  # code that a script has run cannot be undone
     return _patch("rewrite", target, terms, old=old, new=new, host_script=host_script, reversible=reversible)
 
 
 def provide(
     target: str, *, importers: Iterable[str] = (), instead: bool = False, **terms: Unpack[Terms]
 ) -> Callable[[Callable[..., Any]], Patch]:
-    """Return a decorator whose function ``def f(module)`` fills a module that cannot be imported otherwise.
+    """Return a decorator whose function ``def f(module)`` fills a module that does not exist otherwise.
 
-    A real module always wins. With ``host``, only code of such a host sees the provided one. With ``importers``, names
-    of modules, only these see it, and only while they are imported: nobody else can take it for the real one. With
-    ``instead`` as well, they see it also where there is a real one, which everybody imports later.
+    A real module always wins. With ``host``, only this code base sees the provided module. With ``importers`` (module
+    names), only these modules see it, and only during their own import, so that nothing else mistakes it for the real
+    one. With ``instead`` as well, they see it even where a real module exists; later imports get the real one.
     """
     lent_to = _words(importers, f"provide {target} importers=")
     if instead and not lent_to:
-        raise PatchSpecError(f"provide {target}: instead= would hide a real module — say from which importers=")
+        raise PatchSpecError(f"provide {target}: instead= would hide a real module from all code — add importers=")
 
     def declare(function: Callable[..., Any]) -> Patch:
         return _patch("provide", target, terms, function=function, importers=lent_to, instead=instead)
@@ -250,13 +250,15 @@ def entry(
 ) -> Patch:
     """Return a patch that sets one key of the mapping at ``target``.
 
-    ``present`` says whether the key must be there already (it is replaced) or must be missing (it is added).
-    ``original`` names the function that upstream has there (``"module:name"``), and ``bodies`` its digests, as in
-    ``replace``: another function, such as one that a script has put there, or another body, is drift.
+    With ``present``, the key must exist and is replaced; without it, the key must be missing and is added. ``original``
+    names upstream's function under this key (``"module:name"``) and ``bodies`` its digests, as in ``replace``: another
+    function, such as one that a script has set, or another body, is drift.
     """
     known = _words(bodies, f"entry {target} bodies=")
     if bool(original) is not bool(known) or (original and not present):
-        raise PatchSpecError(f"entry {target}: original= and bodies= are of what is present — give both, or neither")
+        raise PatchSpecError(
+            f"entry {target}: original= and bodies= describe a present key — give both with present=True, or neither"
+        )
     own = Target.parse(original) if original else None
     return _patch("entry", target, terms, key=key, value=value, present=present, original=own, bodies=known)
 
@@ -295,7 +297,7 @@ def _patch(kind: str, target: str, terms: Terms, **fields: Any) -> Patch:
     )
 
 
-# The ground that everybody stands on: a patch there would reach code that has nothing to do with its plugin.
+# Shared by everything: a patch there would affect code that has nothing to do with its plugin.
 _UNTOUCHABLE = re.compile(r"(builtins|importlib|sys)(\..*)?:.*|torch(\._tensor)?:Tensor(\..*)?")
 
 
@@ -315,19 +317,23 @@ def _check_terms(terms: Terms, kind: str, subject: str) -> None:
     for term in ("why", "until"):
         text = terms.get(term)
         if not isinstance(text, str) or not text.strip():
-            raise PatchSpecError(f"{subject}: {term}= is {text!r}, expected a sentence — every patch says it")
+            raise PatchSpecError(f"{subject}: {term}= is {text!r}, expected a sentence — every patch needs it")
     if terms.get("without") not in CONSEQUENCES:
         expected = ", ".join(repr(word) for word in CONSEQUENCES)
-        raise PatchSpecError(f"{subject}: without= is {terms.get('without')!r} — say one of {expected}")
+        raise PatchSpecError(
+            f"{subject}: without= is {terms.get('without')!r}, expected one of {expected} — correct it"
+        )
     if not set(_words(terms.get("devices", ()), subject)) <= set(DEVICES):
-        raise PatchSpecError(f"{subject}: devices= is {terms.get('devices')!r} — name some of {', '.join(DEVICES)}")
-    if not all(isinstance(host, (str, Host)) for host in _hosts(terms)):
-        raise PatchSpecError(f"{subject}: host= is {terms.get('host')!r} — give a Host or the name of one, or several")
+        raise PatchSpecError(
+            f"{subject}: devices= is {terms.get('devices')!r}, expected some of {', '.join(DEVICES)} — correct it"
+        )
+    if not all(isinstance(host, (str, CodeBase)) for host in _hosts(terms)):
+        raise PatchSpecError(f"{subject}: host= is {terms.get('host')!r} — give a CodeBase, its name, or several")
     if not isinstance(terms.get("symptom"), (Symptom, type(None))):
         raise PatchSpecError(f"{subject}: symptom= is {terms.get('symptom')!r} — give a Symptom(...)")
     name = terms.get("name", "")
     if not isinstance(name, str) or name != name.strip() or "," in name:
-        raise PatchSpecError(f"{subject}: name= is {name!r} — give one that fits a list with commas")
+        raise PatchSpecError(f"{subject}: name= is {name!r} — give a name without commas or surrounding blanks")
 
 
 def _check_fields(kind: str, fields: dict[str, Any], place: Target, subject: str) -> None:
@@ -344,15 +350,17 @@ def _check_fields(kind: str, fields: dict[str, Any], place: Target, subject: str
 
 
 def _check_fragments(old_text: str, new_text: str, subject: str) -> None:
-    import ast  # scripts that only call enable() need not pay for it
+    import ast  # not needed by scripts that only call enable()
 
     from ascend_adapt.patches.declare import syntax
 
     old, new = syntax.parse_fragment(old_text, f"{subject} old="), syntax.parse_fragment(new_text, f"{subject} new=")
     if isinstance(old, ast.expr) is not isinstance(new, ast.expr):
-        raise PatchSpecError(f"{subject}: old= and new= are an expression and a statement — give two of one sort")
+        raise PatchSpecError(
+            f"{subject}: old= and new= are an expression and a statement — give two expressions or two statements"
+        )
     if ast.dump(old) == ast.dump(new):
-        raise PatchSpecError(f"{subject}: old= and new= are the same — say what is to change")
+        raise PatchSpecError(f"{subject}: old= and new= are the same, expected a change — correct new=")
 
 
 def _check_arguments(kind: str, function: Any, subject: str) -> None:
@@ -364,7 +372,7 @@ def _check_arguments(kind: str, function: Any, subject: str) -> None:
         raise PatchSpecError(f"{subject}: decorates a function without ({', '.join(arguments)}): {error}") from error
 
 
-def _hosts(terms: Terms) -> tuple[Host | str, ...]:
+def _hosts(terms: Terms) -> tuple[CodeBase | str, ...]:
     given = terms.get("host")
     if given is None:
         return ()
@@ -374,7 +382,7 @@ def _hosts(terms: Terms) -> tuple[Host | str, ...]:
 def _words(value: Iterable[str], subject: str) -> tuple[str, ...]:
     words = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(word, str) for word in words):
-        raise PatchSpecError(f"{subject}: got {value!r} — give a text or a list of texts")
+        raise PatchSpecError(f"{subject}: got {value!r} — give a string or a list of strings")
     return words
 
 
@@ -385,8 +393,8 @@ def _parse_requirement(text: str, subject: str) -> Requirement:
         requirement = Requirement(text)
     except InvalidRequirement as error:
         raise PatchSpecError(
-            f"{subject}: requires={text!r}, {str(error).splitlines()[0]} — say 'name>=1,<2'"
+            f"{subject}: requires={text!r}, {str(error).splitlines()[0]} — write 'name>=1,<2'"
         ) from error
     if requirement.marker or requirement.url or requirement.extras:
-        raise PatchSpecError(f"{subject}: requires={text!r} has a marker, address or extra — say only 'name>=1,<2'")
+        raise PatchSpecError(f"{subject}: requires={text!r} has a marker, URL or extra — write only 'name>=1,<2'")
     return requirement

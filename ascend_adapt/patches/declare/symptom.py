@@ -1,4 +1,4 @@
-"""What in upstream's source shows that the fault a patch is for is there: asked by the conformance suite only."""
+"""Symptom: upstream code that shows the fault of a patch; read by the conformance suite only."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ascend_adapt.patches.declare.target import Target
 
 @dataclass(frozen=True, init=False)
 class Symptom:
-    """Expressions or statements, any of which shows the fault where it stands in the source of ``at``.
+    """Symptom of a fault: expressions or statements, any of which shows the fault in the source of ``at``.
 
-    ``at`` is a module, class, function or assignment, by default the patch's own target. Without fragments, ``reason``
-    says why no syntax shows the fault; the suite then counts it as not judged.
+    ``at`` is a module, class, function or assignment, by default the target of the patch. Without fragments, ``reason``
+    says why no syntax shows the fault; the suite then reports it as not judged.
     """
 
     fragments: tuple[str, ...]
@@ -24,7 +24,9 @@ class Symptom:
         from ascend_adapt.patches.declare import syntax
 
         if bool(fragments) is bool(reason.strip()):
-            raise PatchSpecError("symptom: give what shows the fault, or reason= why nothing in the source does")
+            raise PatchSpecError(
+                "symptom: expected either code that shows the fault or reason= why none does — give one of them"
+            )
         for fragment in fragments:
             syntax.parse_fragment(fragment, "symptom")
         if at:
@@ -34,5 +36,5 @@ class Symptom:
 
     @property
     def place(self) -> Target | None:
-        """Where to look, or None for the patch's own target."""
+        """Where to search, or None for the target of the patch."""
         return Target.parse(self.at) if self.at else None

@@ -1,4 +1,4 @@
-"""Functions as syntax trees: find one in a source, find one expression in it, compile it alone again."""
+"""Syntax trees: find a definition in a source file, find and replace an expression in it, compile it alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Found:
-    """A definition in a module's tree, and the classes or functions around it, outermost first."""
+    """Definition in a module's tree, with the enclosing classes or functions, outermost first."""
 
     tree: ast.Module
     around: tuple[ast.ClassDef | Definition, ...]
@@ -30,20 +30,20 @@ def parse_file(path: Path) -> ast.Module:
     """Return the syntax tree of a source file.
 
     Raises:
-        PatchDrift: it does not parse here, for instance because it is Python 2.
+        PatchDrift: it is not valid for this Python, for instance because it is Python 2.
     """
     return parse(path.read_bytes(), str(path))
 
 
 def parse(source: str | bytes, name: str) -> ast.Module:
-    """Return the syntax tree of a source that is called ``name``.
+    """Return the syntax tree of a source; ``name`` is used in messages.
 
     Raises:
         PatchDrift: as parse_file.
     """
     try:
         with warnings.catch_warnings():
-            # An invalid escape in somebody else's text is theirs; under -W error it would be a SyntaxError.
+            # Under -W error, an invalid escape in upstream's source would be a SyntaxError.
             warnings.simplefilter("ignore")
             return ast.parse(source, name)
     except SyntaxError as error:
@@ -51,9 +51,9 @@ def parse(source: str | bytes, name: str) -> ast.Module:
 
 
 def find(tree: ast.Module, path: tuple[str, ...], line: int | None = None) -> list[Found]:
-    """Return what the module binds at ``path``: definitions, assignments and imports, also those under if and try.
+    """Return what the module binds at ``path``: definitions, assignments and imports, also inside if and try.
 
-    ``line`` keeps only definitions whose ``def`` or first decorator stands there.
+    ``line`` keeps only definitions whose ``def`` or first decorator is on that line.
     """
     return [found for found in _bound(tree, tree, path, ()) if line is None or line in _first_lines(found.node)]
 
@@ -73,7 +73,7 @@ def _bound(
 
 
 def statements(scope: ast.AST) -> list[ast.stmt]:
-    """Return the statements of one scope in order, those inside if, try, with and loops too, but not in definitions."""
+    """Return the statements of one scope in order, including those in if, try, with and loops, not in definitions."""
     found: list[ast.stmt] = []
     for field in ("body", "orelse", "handlers", "finalbody"):
         for child in getattr(scope, field, ()):
@@ -104,41 +104,41 @@ def _first_lines(node: ast.AST) -> set[int]:
 
 
 def digest(node: ast.AST) -> str:
-    """Return 16 hex digits that change when the syntax tree changes, and are the same on every Python.
+    """Return a digest of a syntax tree: 16 hex digits, the same on every Python version.
 
-    Docstrings and layout do not count.
+    Docstrings and formatting do not change it.
     """
-    return hashlib.sha256(_told(node).encode()).hexdigest()[:16]
+    return hashlib.sha256(_text(node).encode()).hexdigest()[:16]
 
 
-# What a tree says beyond the program, or else on one Python than on another.
-_UNTOLD = ("ctx", "kind", "type_comment", "type_ignores")
+# Fields that are not part of the program or differ between Python versions.
+_IGNORED = ("ctx", "kind", "type_comment", "type_ignores")
 
 
-def _told(value: Any) -> str:
-    """A tree as text. ast.unparse and ast.dump differ from one Python to the next."""
+def _text(value: Any) -> str:
+    """Return a tree as text; the output of ast.unparse and ast.dump depends on the Python version."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_told, value))}]"
+        return f"[{', '.join(map(_text, value))}]"
     if not isinstance(value, ast.AST):
-        return ascii(value)  # which characters repr() escapes is a matter of Python's version
-    fields = {name: getattr(value, name, None) for name in value._fields if name not in _UNTOLD}
+        return ascii(value)  # which characters repr() escapes depends on Python's version
+    fields = {name: getattr(value, name, None) for name in value._fields if name not in _IGNORED}
     if isinstance(value, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         fields["body"] = value.body[ast.get_docstring(value, clean=False) is not None :]
-    if isinstance(value, ast.JoinedStr):  # Python 3.12 ends some with an empty text
+    if isinstance(value, ast.JoinedStr):  # Python 3.12 ends some with an empty string
         fields["values"] = [one for one in value.values if getattr(one, "value", None) != ""]
-    # A field that a later Python has added is empty where an earlier one could parse the source.
-    told = [f"{name}={_told(field)}" for name, field in fields.items() if field is not None and field != []]
-    return f"{type(value).__name__}({', '.join(told)})"
+    # Fields that later Pythons added are empty wherever an earlier one can parse the source.
+    fields_text = [f"{name}={_text(field)}" for name, field in fields.items() if field is not None and field != []]
+    return f"{type(value).__name__}({', '.join(fields_text)})"
 
 
 def parse_fragment(text: str, subject: str) -> ast.expr | ast.stmt:
-    """Return the one expression or statement that ``text`` is.
+    """Parse one expression or statement.
 
     Raises:
-        PatchSpecError: it is neither.
+        PatchSpecError: ``text`` is neither.
     """
     if not isinstance(text, str) or not text.strip():
-        raise PatchSpecError(f"{subject}: {text!r} — give one expression or statement")
+        raise PatchSpecError(f"{subject}: {text!r}, expected code — give one expression or statement")
     try:
         body = ast.parse(text.strip()).body
     except SyntaxError as error:
@@ -150,7 +150,7 @@ def parse_fragment(text: str, subject: str) -> ast.expr | ast.stmt:
 
 
 def occurrences(node: ast.AST, fragment: ast.AST) -> list[ast.AST]:
-    """Return the nodes below ``node`` that are the same tree as ``fragment``, outermost first."""
+    """Return the descendants of ``node`` that equal ``fragment``, outermost first."""
     wanted, kind = ast.dump(fragment), type(fragment)
     return [
         child for child in ast.walk(node) if type(child) is kind and child is not node and ast.dump(child) == wanted
@@ -158,7 +158,7 @@ def occurrences(node: ast.AST, fragment: ast.AST) -> list[ast.AST]:
 
 
 def substitute(found: Found, old: ast.expr | ast.stmt, new: ast.expr | ast.stmt) -> None:
-    """Replace ``old`` by ``new`` in the found definition, in its tree.
+    """Replace ``old`` by ``new`` in the tree of a definition.
 
     Raises:
         PatchDrift: ``old`` does not occur exactly once.
@@ -172,9 +172,9 @@ def substitute(found: Found, old: ast.expr | ast.stmt, new: ast.expr | ast.stmt)
 
 
 def alone(found: Found) -> ast.Module:
-    """Return a module that holds only the found definition, in its own nesting.
+    """Return a module with only this definition, nested as before.
 
-    The classes around it stay, because they give ``super()`` its cell and private names their mangling.
+    Enclosing classes are kept: ``super()`` needs their cell, and private names their mangling.
     """
     node = found.node
     for scope in reversed(found.around):

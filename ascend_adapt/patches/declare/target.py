@@ -1,4 +1,4 @@
-"""Targets: ``"package.module:Class.attribute"`` as data, and what stands there in a loaded module."""
+"""Targets: ``"package.module:Class.attribute"`` as data, and the object there in a loaded module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TARGET = re.compile(rf"({_NAME}(?:\.{_NAME})*)(?::({_NAME}(?:\.{_NAME})*))?")
 
 @dataclass(frozen=True)
 class Target:
-    """One place in somebody else's code: a module, and the path of an attribute in it."""
+    """Target of a patch: a module and the path of an attribute in it."""
 
     module: str
     path: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Target:
 
     @property
     def source_path(self) -> tuple[str, ...]:
-        """The path as the source spells it: ``__f`` for the private method that a class holds as ``_Class__f``."""
+        """The path as written in the source: ``__f`` for a private method stored as ``_Class__f``."""
         *around, name = self.path
         for prefix in (f"_{cls.lstrip('_')}" for cls in around[-1:]):
             if name.startswith(f"{prefix}__") and not name.endswith("__"):
@@ -66,7 +66,7 @@ class Target:
 
 
 class _Missing:
-    """The type of MISSING, so that it prints as a word."""
+    """Type of MISSING, with a readable repr."""
 
     def __repr__(self) -> str:
         return "MISSING"
@@ -77,9 +77,9 @@ MISSING: Any = _Missing()
 
 @dataclass(frozen=True)
 class Place:
-    """Where a target stands: ``vars(owner)[name]``, or, if ``inherited``, that of a base class.
+    """Location of a target: ``vars(owner)[name]``, or that of a base class if ``inherited``.
 
-    If ``lazy``, the module lacks it and its ``__getattr__`` gives ``value``.
+    If ``lazy``, ``value`` comes from the module's ``__getattr__``.
     """
 
     owner: Any
@@ -90,9 +90,9 @@ class Place:
 
 
 def look_up(owner: Any, name: str) -> tuple[Any, bool]:
-    """Return what stands at ``owner.name`` and whether it is inherited, or ``(MISSING, False)``.
+    """Return the object at ``owner.name`` and whether it is inherited, or ``(MISSING, False)``.
 
-    Reads namespaces only: descriptors survive, and neither a module's ``__getattr__`` nor a property runs.
+    Reads namespaces only: descriptors are returned as such, and neither a module's ``__getattr__`` nor a property runs.
     """
     namespaces = owner.__mro__ if isinstance(owner, type) else (owner,)
     for depth, holder in enumerate(namespaces):
@@ -103,26 +103,26 @@ def look_up(owner: Any, name: str) -> tuple[Any, bool]:
 
 
 def standing(owner: Any, name: str) -> Any:
-    """Return what stands at ``owner.name``, asking a module's ``__getattr__`` (PEP 562) for what it lacks, or MISSING.
+    """Return the object at ``owner.name``, if needed from a module's ``__getattr__`` (PEP 562), or MISSING.
 
     Raises:
-        PatchDrift: that ``__getattr__`` raises anything but AttributeError.
+        PatchDrift: ``__getattr__`` raises anything but AttributeError.
     """
     value, _ = look_up(owner, name)
     if value is not MISSING or not isinstance(owner, ModuleType):
         return value
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a name is deprecated concerns those who use it
+            warnings.simplefilter("ignore")  # a deprecation of the name concerns its callers
             return getattr(owner, name, MISSING)
-    except Exception as error:  # a lazy import may raise whatever it likes
-        raise PatchDrift(f"{owner.__name__}:{name}: asking for it raised {type(error).__name__}: {error}") from error
+    except Exception as error:  # a lazy import may raise anything
+        raise PatchDrift(f"{owner.__name__}:{name}: reading it raised {type(error).__name__}: {error}") from error
 
 
 def locate(target: Target, module: ModuleType, *, lazily: bool = True) -> Place:
-    """Return where ``target`` stands in the loaded ``module``; its last step may be MISSING.
+    """Return the location of ``target`` in the loaded ``module``; the value may be MISSING.
 
-    With ``lazily``, what a module lacks is asked of its ``__getattr__``.
+    With ``lazily``, names that the module lacks are read through its ``__getattr__``.
 
     Raises:
         PatchDrift: a step before the last one is missing, or is neither a module nor a class.
@@ -141,7 +141,7 @@ def locate(target: Target, module: ModuleType, *, lazily: bool = True) -> Place:
     if isinstance(owner, type) and name.startswith("__") and not name.endswith("__"):
         name = f"_{owner.__name__.lstrip('_')}{name}"
     if lazily:
-        standing(owner, name)  # may leave it in the module
+        standing(owner, name)  # __getattr__ may store it in the module
     value, inherited = look_up(owner, name)
     if lazily and value is MISSING:
         value = standing(owner, name)
@@ -150,10 +150,10 @@ def locate(target: Target, module: ModuleType, *, lazily: bool = True) -> Place:
 
 
 def locate_present(target: Target, module: ModuleType) -> Place:
-    """Return where ``target`` stands in ``module``.
+    """Return the location of ``target`` in ``module``.
 
     Raises:
-        PatchDrift: nothing stands there.
+        PatchDrift: the target does not exist.
     """
     place = locate(target, module)
     if place.value is MISSING:

@@ -1,1 +1,1 @@
-"""Whether a patch is right for what is installed."""
+"""Judgement: whether a patch applies to the installed version."""

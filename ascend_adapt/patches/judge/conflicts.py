@@ -1,4 +1,4 @@
-"""Conflicts: what only one patch may change."""
+"""Conflicts: two patches that change a place where only one is allowed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ascend_adapt.patches.declare.spec import Patch, Registered
 
 
 def conflict_text(one: Registered, other: Registered) -> str:
-    """Return how to tell that two patches claim one place."""
+    """Return the message for two patches that change the same place."""
     return (
         f"{exclusive_place(one.patch)}: {one} and {other} both change it, expected one of them — disable "
         f"{one.plugin}.{one.name} or {other.plugin}.{other.name}"
@@ -14,5 +14,5 @@ def conflict_text(one: Registered, other: Registered) -> str:
 
 
 def exclusive_place(patch: Patch) -> str:
-    """Return what only one patch may change, or ``""`` if there is no such thing."""
+    """Return the place that no other patch may change, or ``""`` for kinds that can be combined."""
     return patch.place if patch.kind in ("entry", "replace", "rewrite") else ""

@@ -1,6 +1,6 @@
-"""The gate: whether a patch is right for what is installed, with the reason.
+"""Gate: decides whether a patch applies to the installed versions, and gives the reason.
 
-Plugins only declare; no other code compares versions.
+Plugins only declare; nothing else compares versions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascend_adapt import probe
-from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.spec import Patch
 from ascend_adapt.patches.declare.target import Target
 from ascend_adapt.patches.judge.installation import Installation, packages_named
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``admits`` is None while it cannot be told yet; ``found`` lists the versions that were judged."""
+    """Verdict of the gate: ``admits`` is None while it is undecided; ``found`` lists the compared versions."""
 
     admits: bool | None
     reason: str
     found: str = ""
 
 
-def judge(patch: Patch, device: str, hosts: Mapping[str, Host], installation: Installation) -> Verdict:
-    """Return whether ``patch`` is right for what is installed."""
+def judge(patch: Patch, device: str, hosts: Mapping[str, CodeBase], installation: Installation) -> Verdict:
+    """Return whether ``patch`` applies to this device and installation."""
     if patch.devices and device not in patch.devices:
         return Verdict(False, f"is for {' or '.join(patch.devices)}, this process runs on {device}")
     of_hosts = [hosts[str(host)].module for host in patch.hosts]
     verdicts = [_judge_version(requirement, patch.target, of_hosts, installation) for requirement in patch.requires]
     if patch.hosts and patch.kind != "provide" and patch.host_script is None:
-        # A provided module belongs to whoever imports it, a script lies where it is started from.
+        # A provided module belongs to the code that imports it; a script may be started from any folder.
         verdicts.append(_judge_hosts([hosts[str(host)] for host in patch.hosts], patch.target, installation))
     found = ", ".join(verdict.found for verdict in verdicts if verdict.found)
     answers = [verdict.admits for verdict in verdicts]
@@ -56,8 +56,8 @@ def _judge_version(
     version = installation.version(name, target, of_hosts)
     if version.text is None:
         if version.later:
-            telling = next(iter(packages_named(name, of_hosts)), target.module)
-            return Verdict(None, f"requires {requirement}; the version is judged when {telling} is imported")
+            module = next(iter(packages_named(name, of_hosts)), target.module)
+            return Verdict(None, f"requires {requirement}; the version is checked when {module} is imported")
         if not packages_named(name, (*target.packages, *of_hosts)):
             return Verdict(False, f"requires {requirement}, {name} is not installed", f"no {name}")
         reason = f"requires {requirement}, found {name} without a version: no distribution owns it, no __version__"
@@ -70,32 +70,32 @@ def _judge_version(
         return Verdict(False, f"requires {requirement}, found {found}, which is not a version{note}", found)
     if not admits(requirement, exact):
         return Verdict(False, f"requires {requirement}, found {found}{note}", found)
-    is_itself_in = requirement.specifier.contains(exact, prereleases=True)
-    told = "" if is_itself_in else f"{version.text} is judged as {exact.base_version}"
-    return Verdict(True, "; ".join(filter(None, (version.note, told))), found)
+    is_in_range = requirement.specifier.contains(exact, prereleases=True)
+    treated = "" if is_in_range else f"{version.text} is treated as {exact.base_version}"
+    return Verdict(True, "; ".join(filter(None, (version.note, treated))), found)
 
 
 def admits(requirement: Requirement, version: Version) -> bool:
-    """Return whether a version is one that is required; a local version (2.13.0+cpu) and a pre-release may be.
+    """Return whether a version satisfies a requirement, including local versions (2.13.0+cpu) and pre-releases.
 
-    By PEP 440, 2.0rc1 is neither in >=2 nor in <2. Here it is in one of them: that of the release before which it came.
+    By PEP 440, 2.0rc1 is neither in >=2 nor in <2. Here a pre-release counts as its release.
     """
     if requirement.specifier.contains(version, prereleases=True):
         return True
     return version.is_prerelease and requirement.specifier.contains(version.base_version)
 
 
-def _judge_hosts(hosts: Sequence[Host], target: Target, installation: Installation) -> Verdict:
+def _judge_hosts(hosts: Sequence[CodeBase], target: Target, installation: Installation) -> Verdict:
     verdicts = [_judge_host(host, target, installation) for host in hosts]
     answers = [verdict.admits for verdict in verdicts]
     answer = True if True in answers else None if None in answers else False
-    telling = [verdict for verdict in verdicts if verdict.admits is answer]
-    reasons = dict.fromkeys(verdict.reason for verdict in telling if verdict.reason)
-    return Verdict(answer, "; ".join(reasons), telling[0].found)
+    deciding = [verdict for verdict in verdicts if verdict.admits is answer]
+    reasons = dict.fromkeys(verdict.reason for verdict in deciding if verdict.reason)
+    return Verdict(answer, "; ".join(reasons), deciding[0].found)
 
 
-def _judge_host(host: Host, target: Target, installation: Installation) -> Verdict:
-    """A target that no host has, such as one in numpy, is right for a host that is imported: others may use it too."""
+def _judge_host(host: CodeBase, target: Target, installation: Installation) -> Verdict:
+    """A target in a shared library, such as numpy, is admitted once the code base itself is imported."""
     folder = installation.folder(target.module)
     if folder is not None and not host.owns(folder):
         is_shared = target.root not in host.roots and installation.gains_paths and _is_of_a_library(target.root, folder)
@@ -103,7 +103,7 @@ def _judge_host(host: Host, target: Target, installation: Installation) -> Verdi
     home = folder if target.root in host.roots else installation.folder(host.module)
     if home is None:
         if folder is None or (installation.gains_paths and _is_of_a_library(target.root, folder)):
-            return Verdict(None, f"is for {host}, judged when {host.root if folder else target.root} is imported")
+            return Verdict(None, f"is for {host}, checked when {host.root if folder else target.root} is imported")
         return Verdict(False, f"is for {host}: {host.owns(folder)}", f"no {host.root}")
     foreign = host.owns(home)
     if foreign:
@@ -113,17 +113,17 @@ def _judge_host(host: Host, target: Target, installation: Installation) -> Verdi
     return _once_begun(host, installation)
 
 
-def _once_begun(host: Host, installation: Installation) -> Verdict:
-    """Wait for the host's own code: what is patched for it is not its own, and others use it, too."""
+def _once_begun(host: CodeBase, installation: Installation) -> Verdict:
+    """Wait for the code base to run: the target is shared, and other programs use it as well."""
     if any(installation.has_begun(root) for root in host.roots):
         return Verdict(True, "")
-    return Verdict(None, f"is for {host}, judged when {host.root} is imported")
+    return Verdict(None, f"is for {host}, checked when {host.root} is imported")
 
 
 def _is_of_a_library(root: str, folder: Path) -> bool:
-    """Return whether what lies in ``folder`` is Python's own or was installed, and so is no host's.
+    """Return whether ``root`` belongs to Python or to an installed distribution, not to a code base.
 
-    Installed with ``--target`` or ``--editable`` it lies anywhere, but its distribution is known.
+    Packages installed with ``--target`` or ``--editable`` are anywhere, but their distribution is known.
     """
     ours = folder.name in ("site-packages", "dist-packages") or folder == Path(os.__file__).parent
     return ours or probe.distribution_version(root) is not None

@@ -1,4 +1,4 @@
-"""Where a patch's target lives and in which version: in this process, or in a source tree that is not imported."""
+"""Installations: where a target is and in which version, in this process or in a source tree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ascend_adapt.patches.judge import literals
 
 @dataclass(frozen=True)
 class Version:
-    """What is known of a version: ``text`` is None if nothing tells it, ``later`` if an import still to come may."""
+    """Version of a package: ``text`` is None if unknown, ``later`` if a future import may reveal it."""
 
     text: str | None
     note: str = ""
@@ -28,32 +28,32 @@ class Version:
 
 
 class Installation(Protocol):
-    """What the gate asks; ``gains_paths``: what is not found now may be, once a script has changed sys.path."""
+    """What the gate reads; ``gains_paths``: a missing package may appear once a script has changed sys.path."""
 
     gains_paths: bool
 
     def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
-        """Return the version of the distribution or package ``name``, as it matters for ``target``.
+        """Return the version of the distribution or package ``name`` that is relevant for ``target``.
 
-        ``of_hosts`` are modules of the patch's hosts: one that ``name`` speaks of is asked, and waited for.
+        ``of_hosts`` are modules of the code bases; if ``name`` is one of them, its import decides.
         """
 
     def folder(self, module: str) -> Path | None:
-        """Return the folder that holds the top-level package of ``module``, or None."""
+        """Return the folder that contains the top-level package of ``module``, or None."""
 
     def has_begun(self, root: str) -> bool:
-        """Return whether code of the top-level package ``root`` runs here, and is not merely installed."""
+        """Return whether code of the top-level package ``root`` has run, not just been installed."""
 
 
 def is_complete(module: ModuleType) -> bool:
-    """Return whether the module's own import is over."""
+    """Return whether the import of the module has finished."""
     return not getattr(getattr(module, "__spec__", None), "_initializing", False)
 
 
 def missing_module(target: Target, is_complete: Callable[[str], bool]) -> str:
-    """Return what is missing on the way to the target's module, or ``""`` if that may still be imported.
+    """Return which part of the target's module path is missing, or ``""`` if it may still be imported.
 
-    Only what lies directly in a package that is loaded is looked for, so that nothing is imported.
+    Checks only direct children of loaded packages, so that nothing is imported.
     """
     for package, module in zip(target.packages[1:], target.packages, strict=False):
         if package in sys.modules:
@@ -62,13 +62,13 @@ def missing_module(target: Target, is_complete: Callable[[str], bool]) -> str:
             try:
                 found = importlib.util.find_spec(module) is not None
             except (ImportError, AttributeError, ValueError):
-                found = False  # the package is a module, or says that it is none
+                found = False  # not a package, or without a valid spec
             return "" if found else f"{module} is not in package {package}"
     return ""
 
 
 def packages_named(name: str, packages: Iterable[str]) -> tuple[str, ...]:
-    """Return those of ``packages`` that ``name`` speaks of: ``megatron-core`` is ``megatron.core``."""
+    """Return those of ``packages`` that ``name`` denotes: ``megatron-core`` is ``megatron.core``."""
     return tuple(package for package in packages if _canonical(package) == _canonical(name))
 
 
@@ -77,7 +77,7 @@ def _own_packages(name: str, target: Target, of_hosts: Collection[str]) -> tuple
 
 
 def _recorded_version(name: str, own: Sequence[str]) -> str | None:
-    """What the distribution ``name`` says, unless the packages ``own`` should be of it and come from elsewhere."""
+    """The version of the distribution ``name``, unless the packages ``own`` come from another place."""
     return probe.owning_version(name, own[0]) if own else probe.distribution_version(name)
 
 
@@ -86,11 +86,11 @@ def _canonical(name: str) -> str:
 
 
 class ThisProcess:
-    """What is installed and imported here.
+    """What is installed and imported in this process.
 
-    A version is that of the distribution that owns the package's files, else the package's ``__version__``; if both are
-    known and differ, the package's. ``complete`` says of a loaded module, by name, whether all of its code has run,
-    ``begun`` of a code base, by its top-level package, whether any of its code has begun to.
+    The version of a package is its ``__version__`` if loaded, else that of the distribution that owns its files.
+    ``complete(module)`` returns whether all code of a loaded module has run; ``begun(root)`` whether any code of a
+    top-level package has run.
     """
 
     gains_paths = True
@@ -99,10 +99,10 @@ class ThisProcess:
         self._complete, self.has_begun = complete, begun
 
     def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
-        """As Installation says."""
+        """As in Installation."""
         own = _own_packages(name, target, of_hosts)
         if own and own[0] not in target.packages and not self.has_begun(own[0].partition(".")[0]):
-            # A path that the script adds later may lead to another than what is installed; none is needed before.
+            # The script may still add a path with another version; none is needed before that.
             return Version(None, later=True)
         said = next(filter(None, map(self._said_by, own or (name.replace("-", "_"),))), None)
         recorded = _recorded_version(name, own)
@@ -117,7 +117,7 @@ class ThisProcess:
     def _said_by(self, package: str) -> str | None:
         module = sys.modules.get(package)
         said = vars(module).get("__version__") if isinstance(module, ModuleType) else None
-        # DeepSpeed's in a source tree ends in a space.
+        # In a source tree of DeepSpeed it ends in a space.
         return said.strip() if isinstance(said, str) else None
 
     def _is_to_come(self, name: str) -> bool:
@@ -125,12 +125,10 @@ class ThisProcess:
 
 
 class SourceTree:
-    """A folder of packages: site-packages, an unpacked source distribution, or a checkout; nothing is imported.
+    """Folder of packages: site-packages, an unpacked source distribution or a checkout; nothing is imported.
 
-    What the folder does not hold is judged as installed here.
-
-    A version is that of a ``__version__`` made of literals, else that of PKG-INFO or version.txt; with ``installed``,
-    that of the distribution recorded beside the packages comes first.
+    Packages missing from the folder are judged as installed here. The version is a ``__version__`` made of literals,
+    else that of PKG-INFO or version.txt; with ``installed``, the metadata of the distribution comes first.
     """
 
     gains_paths = False
@@ -139,7 +137,7 @@ class SourceTree:
         self.root, self.installed = root, installed
 
     def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
-        """As Installation says."""
+        """As in Installation."""
         own = _own_packages(name, target, of_hosts)
         if self.installed:
             recorded = _recorded_version(name, own)
@@ -156,7 +154,7 @@ class SourceTree:
         return self.root if (self.root / root).is_dir() or (self.root / f"{root}.py").exists() else None
 
     def has_begun(self, root: str) -> bool:
-        return True  # it is judged as what it is when it is imported
+        return True  # judged as if it were imported
 
     def source_of(self, module: str) -> Path | None:
         """Return the file of ``module``, or None."""
@@ -167,7 +165,7 @@ class SourceTree:
         return None
 
     def _written_version(self, package: str) -> str | None:
-        """Return the ``__version__`` that a package's source tells, its own or what it imports of a module within."""
+        """Return the literal ``__version__`` in a package's source, or in the submodule it is imported from."""
         source = self.source_of(package)
         if source is None:
             return None

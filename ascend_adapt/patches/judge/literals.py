@@ -1,4 +1,4 @@
-"""What a module binds to a name, where its source alone tells: literals, and versions that are joined of such."""
+"""Constants read from source without running it: literals, and versions joined from them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _FUNCTIONS = {"map": map, "str": str}
 
 
 def value(tree: ast.Module, name: str) -> Any:
-    """Return what the module's own assignments first bind to ``name``, or None if they do not tell.
+    """Return the value that the module's first assignment binds to ``name``, or None if it is not a constant.
 
-    Nothing of the module runs: ``'.'.join(map(str, VERSION[:3]))`` is told, any other call is not.
+    No code of the module runs: ``'.'.join(map(str, VERSION[:3]))`` is evaluated, any other call is not.
     """
     known: dict[str, Any] = {}
     for statement in syntax.statements(tree):
         if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
             continue
-        if not _is_told(statement.value, known):
+        if not _is_constant(statement.value, known):
             continue
         code = compile(ast.Expression(statement.value), "<literal>", "eval")
         try:
@@ -47,8 +47,8 @@ def value(tree: ast.Module, name: str) -> Any:
     return known.get(name)
 
 
-def _is_told(expression: ast.expr, known: dict[str, Any]) -> bool:
-    """Return whether an expression is made of literals, names with known values, and the joining of their texts."""
+def _is_constant(expression: ast.expr, known: dict[str, Any]) -> bool:
+    """Return whether an expression consists of literals, known names, and joins of their strings."""
     methods = [one.func for one in ast.walk(expression) if isinstance(one, ast.Call)]
     for one in ast.walk(expression):
         if not isinstance(one, _PARTS):

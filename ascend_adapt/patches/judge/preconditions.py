@@ -1,4 +1,4 @@
-"""What a patch requires of its target: checked on source files by the static judgement, and on objects when applied."""
+"""Preconditions on the target of a patch: checked on source by the static judgement, and on objects at apply time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rewrite_definition(patch: Patch, found: syntax.Found) -> None:
     if isinstance(old, ast.expr) is not isinstance(new, ast.expr):
         raise PatchSpecError(f"{patch}: old= and new= must both be expressions or both be statements")
     if not syntax.occurrences(found.node, old) and len(syntax.occurrences(found.node, new)) == 1:
-        raise NotNeeded(f"{patch.new!r} is there already")
+        raise NotNeeded(f"{patch.new!r} is already there")
     try:
         syntax.substitute(found, old, new)
     except PatchDrift as drift:
@@ -30,12 +30,12 @@ def rewrite_definition(patch: Patch, found: syntax.Found) -> None:
 
 
 def body_drift(patch: Patch, found: str) -> PatchDrift:
-    """Return the error for a function whose body is none of those that the patch was read from."""
+    """Return the error for a function whose body is not one of ``patch.bodies``."""
     return PatchDrift(f"{patch.original or patch.target}: its body is {found}, expected {' or '.join(patch.bodies)}")
 
 
 def refused_call(theirs: inspect.Signature, ours: inspect.Signature, bound: bool = False) -> str:
-    """Return which call that ``theirs`` accepts ``ours`` does not, or ``""``; a ``bound`` self is never named."""
+    """Return a call that ``theirs`` accepts and ``ours`` rejects, or ``""``; a ``bound`` self is positional."""
     by_position, by_name = [], []
     for index, parameter in enumerate(theirs.parameters.values()):
         if bound and index == 0 and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:

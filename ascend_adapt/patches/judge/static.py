@@ -1,4 +1,4 @@
-"""What would become of a patch, judged on source files alone: nothing is imported."""
+"""Static judgement: the expected outcome of a patch, from source files alone; nothing is imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ascend_adapt import probe
 from ascend_adapt.errors import AdaptError, PatchDrift
 from ascend_adapt.patches.declare import syntax
-from ascend_adapt.patches.declare.code_base import Host
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.patches.declare.spec import NotNeeded, Patch, Registered
 from ascend_adapt.patches.declare.target import Target
@@ -22,13 +22,13 @@ from ascend_adapt.patches.judge.preconditions import body_drift, refused_call, r
 
 
 def judge(
-    registered: Iterable[Registered], *, device: str, hosts: Mapping[str, Host], tree: SourceTree | None = None
+    registered: Iterable[Registered], *, device: str, hosts: Mapping[str, CodeBase], tree: SourceTree | None = None
 ) -> tuple[Outcome, ...]:
-    """Return what each patch would become when its target is imported from ``tree``, by default what is installed."""
+    """Return the expected outcome of each patch when its target is imported from ``tree``, or from the installation."""
     return tuple(_outcome(one, device, hosts, tree) for one in registered)
 
 
-def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: SourceTree | None) -> Outcome:
+def _outcome(one: Registered, device: str, hosts: Mapping[str, CodeBase], tree: SourceTree | None) -> Outcome:
     patch = one.patch
     home = _home(patch, tree)
     verdict = gate.judge(patch, device, hosts, tree or home or ThisProcess(lambda name: True, lambda root: True))
@@ -36,13 +36,13 @@ def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: Sour
     if verdict.admits is False:
         state = "skipped"
     elif home is None and patch.host_script is not None:
-        reason = f"judged when {patch.host_script} is started"
+        reason = f"checked when {patch.host_script} is started"
     elif home is None and probe.find_root(patch.target.root) is not None:
-        reason = reason or f"judged when {patch.target.root} is imported, which lies in no folder"
+        reason = reason or f"checked when {patch.target.root} is imported, which is not in a folder"
     elif home is None and patch.kind != "provide":
         state, reason = "skipped", f"{patch.target.root} is not installed"
     elif home is None and not verdict.found:
-        reason = reason or f"judged when {patch.target.module} is imported"
+        reason = reason or f"checked when {patch.target.module} is imported"
     elif home is not None:
         try:
             _check(patch, home)
@@ -54,21 +54,21 @@ def _outcome(one: Registered, device: str, hosts: Mapping[str, Host], tree: Sour
 
 
 def conflicts(registered: Sequence[Registered], outcomes: Sequence[Outcome]) -> list[str]:
-    """Return one sentence for each two patches that would be applied and exclude each other."""
+    """Return one message for each pair of armed patches that change the same place."""
     claims: dict[str, Registered] = {}
-    told = []
+    messages = []
     for one, outcome in zip(registered, outcomes, strict=True):
         place = exclusive_place(one.patch)
         if not place or outcome.state != "armed":
             continue
         other = claims.setdefault(place, one)
         if other is not one:
-            told.append(conflict_text(other, one))
-    return told
+            messages.append(conflict_text(other, one))
+    return messages
 
 
 def _home(patch: Patch, tree: SourceTree | None) -> SourceTree | None:
-    """Where the target lies: in ``tree`` if that holds its package, else where it is installed, else nowhere."""
+    """Where the target is: in ``tree`` if that has its package, else where it is installed, else None."""
     if patch.host_script is not None:
         return tree if tree is not None and (tree.root / patch.host_script).is_file() else None
     if tree is not None and tree.folder(patch.target.root) is not None:
@@ -81,12 +81,12 @@ def _check(patch: Patch, tree: SourceTree) -> None:
     """Raise PatchDrift or NotNeeded if applying the patch would."""
     if patch.kind == "provide":
         if not patch.instead and tree.source_of(patch.target.module) is not None:
-            raise NotNeeded(f"a real {patch.target.module} is there")
+            raise NotNeeded(f"a real {patch.target.module} exists")
         return
     found = definitions(patch, tree)
     if patch.kind == "add":
         if found:
-            raise NotNeeded(f"{patch.target} is there already")
+            raise NotNeeded(f"{patch.target} already exists")
         if len(patch.target.path) > 1 and not find(patch.target.module, patch.target.path[:-1], tree):
             raise PatchDrift(f"{patch.target}: {'.'.join(patch.target.path[:-1])} is not in {patch.target.module}")
         return
@@ -98,7 +98,9 @@ def _check(patch: Patch, tree: SourceTree) -> None:
     if patch.kind == "rewrite":
         for one in functions:
             if [cls.name for cls in one.around[-1:]] != list(patch.target.path[-2:-1]):
-                raise PatchDrift(f"{patch.target} is inherited from {one.around[-1].name}, whose code all would share")
+                raise PatchDrift(
+                    f"{patch.target} is inherited from {one.around[-1].name}, whose code all subclasses share"
+                )
         if len(functions) != 1:
             raise PatchDrift(f"{patch.target}: expected one definition, found {len(functions)}")
         rewrite_definition(patch, functions[0])
@@ -113,7 +115,7 @@ def _check(patch: Patch, tree: SourceTree) -> None:
 
 
 def _may_be_lazy(target: Target, tree: SourceTree) -> bool:
-    """Return whether only the module's ``__getattr__`` can tell whether there is such a name."""
+    """Return whether only the module's ``__getattr__`` knows whether the name exists."""
     return not find(target.module, target.path[:1], tree) and bool(find(target.module, ("__getattr__",), tree))
 
 
@@ -121,7 +123,7 @@ _LITERALS = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.Set, ast.JoinedStr
 
 
 def _check_function(patch: Patch, node: ast.stmt) -> None:
-    """Raise PatchDrift where what stands for a function is written down as something else."""
+    """Raise PatchDrift if the target is defined as something other than a function."""
     if isinstance(node, ast.ClassDef):
         raise PatchDrift(f"{patch.target} is a class: classes are never replaced — patch its __init__ or a method")
     value = getattr(node, "value", None)
@@ -147,10 +149,10 @@ def _check_replacement(patch: Patch, function: Callable[..., Any], found: syntax
 
 
 def definitions(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
-    """Return what ``tree`` binds at the patch's target, in the class itself or in a base class it names.
+    """Return what ``tree`` binds at the patch's target, in the class itself or in a base class that it names.
 
     Raises:
-        PatchDrift: the module is not there, or does not parse.
+        PatchDrift: the module is missing, or does not parse.
     """
     if patch.host_script is not None:
         return syntax.find(syntax.parse_file(tree.root / patch.host_script), patch.target.path)
@@ -158,10 +160,10 @@ def definitions(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
 
 
 def originals(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
-    """Return what ``tree`` defines where a patch's original is written: of an entry, the function behind its key.
+    """Return the definitions of a patch's original in ``tree``; for an entry, of the function under its key.
 
     Raises:
-        PatchDrift: it is not there, or does not parse.
+        PatchDrift: the module is missing, or does not parse.
     """
     if patch.original is None:
         return definitions(patch, tree)
@@ -209,7 +211,7 @@ def _origins(base: ast.expr, parsed: ast.Module, module: str, source: Path) -> l
 
 
 def signature_of(node: syntax.Definition) -> inspect.Signature:
-    """Return the signature that a definition has; every default is the source text of its expression."""
+    """Return the signature of a definition; each default is the source of its expression."""
     arguments = node.args
     parameters: list[inspect.Parameter] = []
 

@@ -12,7 +12,7 @@ import pytest
 from stand_ins import GRAVE, TERMS, Site
 
 import ascend_adapt
-from ascend_adapt import Host, provide
+from ascend_adapt import CodeBase, provide
 from ascend_adapt.errors import PatchFailed, PatchSpecError
 
 Enable = Callable[..., ascend_adapt.Status]
@@ -135,7 +135,7 @@ def test_only_the_host_sees_what_is_provided_for_it(site: Site, enable: Enable) 
     )
     sys.path.insert(0, str(others.folder))
     try:
-        host = Host("ours", present=("marker.py",))
+        host = CodeBase("ours", present=("marker.py",))
         enable(provided("fused_for_ours", host=host))
         import ours.lazy
         import ours.model
@@ -214,13 +214,13 @@ def test_a_script_in_a_folder_of_the_host_is_the_hosts(site: Site, script: str, 
     told = site.run(
         f"""
 import runpy
-from ascend_adapt import Host, provide
+from ascend_adapt import CodeBase, provide
 from ascend_adapt.patches.apply.providing import Provided, ProvidingFinder
 from ascend_adapt.patches.declare.spec import Registered
 
 terms = dict(why="w", until="u", without="crash", name="fused")
 patch = provide("fused_for_ours", **terms)(lambda module: None)
-fill = Provided(Registered(patch, "fused", "p"), (Host("ours", present=("marker.py",)),), patch.function)
+fill = Provided(Registered(patch, "fused", "p"), (CodeBase("ours", present=("marker.py",)),), patch.function)
 ProvidingFinder().offer("fused_for_ours", fill)
 try:
     runpy.run_path({str(path)!r}, run_name="__main__")
@@ -238,7 +238,7 @@ def test_each_host_gets_its_own_module_of_one_name(site: Site, enable: Enable) -
     site.write(one__model="def use():\n    import ext\n    return ext.WHO\n", first="")
     second.write(two__model="def use():\n    import ext\n    return ext.WHO\n", other="")
 
-    def who(name: str, host: Host) -> ascend_adapt.Patch:
+    def who(name: str, host: CodeBase) -> ascend_adapt.Patch:
         @provide("ext", **{**TERMS, "name": name, "host": host})
         def fill(module: Any) -> None:
             module.WHO = name
@@ -247,7 +247,7 @@ def test_each_host_gets_its_own_module_of_one_name(site: Site, enable: Enable) -
 
     sys.path.insert(0, str(second.folder))
     try:
-        enable(who("for_one", Host("one", ("first.py",))), who("for_two", Host("two", ("other.py",))))
+        enable(who("for_one", CodeBase("one", ("first.py",))), who("for_two", CodeBase("two", ("other.py",))))
         import one.model
         import two.model
 

@@ -8,7 +8,7 @@ import pytest
 from stand_ins import TERMS
 
 import ascend_adapt
-from ascend_adapt import Host, add, entry, provide, replace, rewrite, wrap
+from ascend_adapt import CodeBase, add, entry, provide, replace, rewrite, wrap
 from ascend_adapt.errors import PatchSpecError
 from ascend_adapt.patches.declare.target import MISSING
 
@@ -34,7 +34,7 @@ def wrapped(target: str = "m:f", **terms: Any) -> ascend_adapt.Patch:
         ({"devices": None}, "got None — give a text or a list of texts"),
         ({"why": "   "}, "why= is '   ', expected a sentence"),
         ({"until": 3}, "until= is 3, expected a sentence"),
-        ({"host": 3}, "host= is 3 — give a Host or the name of one, or several"),
+        ({"host": 3}, "host= is 3 — give a CodeBase or the name of one, or several"),
         ({"name": "a,b"}, "name= is 'a,b' — give one that fits a list with commas"),
         ({"target": "builtins:sum"}, "is never patched"),
         ({"target": "importlib.util:find_spec"}, "is never patched"),
@@ -65,7 +65,7 @@ def test_every_patch_says_why_until_and_without(missing: str) -> None:
 def test_markers_of_a_host_are_several_texts(markers: dict[str, Any]) -> None:
     """One text would be taken for a marker a letter, and each patch of the host be skipped for want of them."""
     with pytest.raises(PatchSpecError, match=r"^host mine: (present|absent)='own.py' is one text — write "):
-        Host("mine", **markers)
+        CodeBase("mine", **markers)
 
 
 def test_a_module_is_provided_and_nothing_else() -> None:

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from stand_ins import GRAVE, TERMS, Site, counting
 
 import ascend_adapt
-from ascend_adapt import Host, add
+from ascend_adapt import CodeBase, add
 from ascend_adapt.patches.declare.spec import Registered
 from ascend_adapt.patches.judge import static
 from ascend_adapt.runtime import agreement
@@ -172,7 +172,7 @@ def test_the_version_of_a_host_with_a_dotted_package_matters_for_a_target_elsewh
         Site(Path(sys.path[-1])).install("megaton-core", installed)
     site.write(upstream="def f(): return 1\n", megaton__core__layer="")
     site.package("megaton.core", "__version__ = '0.9.0'\n")
-    host = Host("megaton", present=("megaton/core/__init__.py",))
+    host = CodeBase("megaton", present=("megaton/core/__init__.py",))
     enable(
         counting("upstream:f", [], requires="megaton-core<1", host=host, name="of_the_checkout"),
         counting("upstream:f", [], requires="megaton-core>=1", host=host, name="of_the_installed"),
@@ -194,7 +194,7 @@ def test_what_is_installed_does_not_decide_before_the_host_is_imported(site: Sit
     site.write(upstream="def f(): return 1\n")
     site.package("megaton.core", "")
     site.install("megaton-core", "1.5")
-    host = Host("megaton", present=("megaton/core/__init__.py",))
+    host = CodeBase("megaton", present=("megaton/core/__init__.py",))
     enable(
         counting("upstream:f", [], requires="megaton-core<1", host=host, name="of_the_checkout"),
         counting("upstream:f", [], requires="megaton-core>=1", host=host, name="of_the_installed"),
@@ -234,9 +234,9 @@ def test_requirements_on_other_packages(site: Site, enable: Enable) -> None:
 
 def test_hosts_are_told_by_the_files_beside_the_package(site: Site, enable: Enable) -> None:
     site.write(shared__model="def f(): return 1\n", mark="")
-    ours = Host("ours", present=("mark.py",), absent=("other.py",))
-    theirs = Host("theirs", present=("elsewhere.py",))
-    unwanted = Host("unwanted", present=("mark.py",), absent=("shared/model.py",))
+    ours = CodeBase("ours", present=("mark.py",), absent=("other.py",))
+    theirs = CodeBase("theirs", present=("elsewhere.py",))
+    unwanted = CodeBase("unwanted", present=("mark.py",), absent=("shared/model.py",))
     status = enable(
         *(counting("shared.model:f", [], host=host, name=host.name) for host in (ours, theirs, unwanted)),
         counting("absent.model:f", [], host=ours, name="absent"),
@@ -257,8 +257,8 @@ def test_hosts_are_told_by_the_files_beside_the_package(site: Site, enable: Enab
 
 def test_one_of_several_hosts_is_enough(site: Site, enable: Enable) -> None:
     site.write(shared__model="def f(): return 1\n", mark="")
-    theirs, ours = Host("theirs", present=("elsewhere.py",)), Host("ours", present=("mark.py",))
-    other = Host("other", present=("nowhere.py",))
+    theirs, ours = CodeBase("theirs", present=("elsewhere.py",)), CodeBase("ours", present=("mark.py",))
+    other = CodeBase("other", present=("nowhere.py",))
     status = enable(
         counting("shared.model:f", [], host=(theirs, ours), name="one"),
         counting("shared.model:f", [], host=[theirs, other], name="none"),
@@ -281,7 +281,7 @@ def test_a_library_is_patched_for_a_host_only_where_that_host_is_found(site: Sit
     code.write(megabase__arguments="", own="def f(): return 1\n")
     stranger = Site(site.folder / "stranger")
     stranger.write(own="def f(): return 1\n")
-    host = Host("base", present=("megabase/arguments.py",))
+    host = CodeBase("base", present=("megabase/arguments.py",))
     sys.path[:0] = [str(library.folder)]
     try:
         status = enable(
@@ -317,7 +317,7 @@ def test_a_library_is_patched_while_its_host_is_imported_not_before(
     (site.folder / "megabase" / "__init__.py").unlink(missing_ok=True)
     if not is_namespace:
         site.package("megabase", "from .core import types")
-    host = Host("base", present=("megabase/core/__init__.py",))
+    host = CodeBase("base", present=("megabase/core/__init__.py",))
     enable(add("lib:needed", value=3, name="needed", host=host, **TERMS))
     import lib
 
@@ -338,7 +338,7 @@ def test_a_library_is_patched_when_its_host_is_found_late(site: Site, enable: En
     site.write(lib="def f(): return 1\n")
     code = Site(site.folder / "code")
     code.package("megabase", "")
-    enable(counting("lib:f", [], host=Host("base", present=("megabase/__init__.py",)), name="late"))
+    enable(counting("lib:f", [], host=CodeBase("base", present=("megabase/__init__.py",)), name="late"))
     import lib  # noqa: F401
 
     assert ascend_adapt.status()["late"].state == "skipped"
@@ -355,7 +355,7 @@ def test_a_library_that_was_installed_anywhere_waits_for_its_host(site: Site, en
     """As ``pip install --target`` and ``--editable`` lay it: a rank that has its host already differs from none yet."""
     site.write(lib="def f(): return 1\n")
     site.install("lib", "1.0")
-    outcome = enable(counting("lib:f", [], host=Host("base", present=("megabase/__init__.py",)), name="late"))["late"]
+    outcome = enable(counting("lib:f", [], host=CodeBase("base", present=("megabase/__init__.py",)), name="late"))["late"]
     assert (outcome.state, outcome.reason) == ("armed", "is for base, judged when megabase is imported")
     (told,) = agreement.states([outcome]).values()
     assert not agreement.differences(
@@ -368,7 +368,7 @@ def test_a_namespace_package_is_judged_when_something_in_it_is_imported(site: Si
     checkout = tmp_path / "checkout"
     (checkout / "shared" / "core").mkdir(parents=True)
     (checkout / "shared" / "core" / "__init__.py").touch()
-    other = Host("other", present=("shared/other/__init__.py",))
+    other = CodeBase("other", present=("shared/other/__init__.py",))
     status = enable(counting("shared.data:f", [], host=other))
     assert status["counting"].reason == "is for other, judged when shared is imported"
     sys.path.insert(0, str(checkout))  # the fixture restores it
@@ -387,7 +387,7 @@ def test_a_folder_named_like_a_namespace_package_hides_no_code_base(site: Site, 
     site.package("shared.core", "def f(): return 1\n")
     site.install("shared-core", "2.1")
     sys.path.insert(0, str(tmp_path / "beside"))  # the fixture restores it
-    patch = counting("shared.core:f", [], requires="shared-core>=2", host=Host("ours", ("shared/core/__init__.py",)))
+    patch = counting("shared.core:f", [], requires="shared-core>=2", host=CodeBase("ours", ("shared/core/__init__.py",)))
     (judged,) = static.judge([Registered(patch, "p", "stand_in")], device="cpu", hosts={"ours": patch.hosts[0]})
     outcome = enable(patch)["counting"]
     assert (judged.state, outcome.state, outcome.found) == ("armed", "armed", "shared-core 2.1")

@@ -14,7 +14,7 @@ import pytest
 from stand_ins import TERMS, Site, counting
 
 import ascend_adapt
-from ascend_adapt import Host, add, entry, provide, replace, rewrite, wrap
+from ascend_adapt import CodeBase, add, entry, provide, replace, rewrite, wrap
 from ascend_adapt.patches.declare import syntax
 from ascend_adapt.patches.declare.spec import Registered
 from ascend_adapt.patches.judge import static
@@ -103,7 +103,7 @@ PATCHES = {
     "version": wrap("upstream:f", requires="upstream<1", **TERMS)(function),
     "version in": wrap("upstream:f", requires="upstream>=1", **TERMS)(function),
     "device": wrap("upstream:f", devices="npu", **TERMS)(function),
-    "host": wrap("upstream:f", host=Host("h", present=("nowhere",)), **TERMS)(function),
+    "host": wrap("upstream:f", host=CodeBase("h", present=("nowhere",)), **TERMS)(function),
 }
 
 
@@ -112,7 +112,7 @@ def test_the_static_verdict_is_what_happens(site: Site, enable: Enable, name: st
     site.package("upstream", SOURCE)
     site.write(upstream__base=BASE)
     patch = PATCHES[name]
-    hosts = {host.name: host for host in patch.hosts if isinstance(host, Host)}
+    hosts = {host.name: host for host in patch.hosts if isinstance(host, CodeBase)}
     registered = Registered(patch, "p", "stand_in")
     (of_tree,) = static.judge([registered], device="cpu", hosts=hosts, tree=SourceTree(site.folder))
     (installed,) = static.judge([registered], device="cpu", hosts=hosts)
