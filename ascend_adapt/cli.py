@@ -112,8 +112,7 @@ def _status(known: argparse.Namespace) -> int:
 
     if known.run_dir is not None and known.upstream is not None:
         raise SettingsError(
-            "RUN_DIR and --upstream: both given, expected one: the first reports a past run, the second predicts — drop
-            one"
+            "RUN_DIR and --upstream: both given, expected one: the first reports a run, the second predicts — drop one"
         )
     if known.run_dir is not None:
         report = status_report.of_run(Path(known.run_dir))

@@ -1,4 +1,4 @@
-"""What is on this machine, and what is known to go wrong with a job on one kind of device."""
+"""Doctor: versions and devices of this host, and known problems of jobs on one kind of device."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _TOOL_TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found on this machine.
+    """Diagnosis of this host.
 
-    ``patched`` counts the patches that would be applied to what is installed; ``limits`` holds soft limits by the
-    letter of ``ulimit``, None is unlimited.
+    ``patched`` counts the patches that would be applied to the installed packages; ``limits`` maps letters of
+    ``ulimit`` to soft limits, None is unlimited.
     """
 
     device: str
@@ -60,15 +60,15 @@ class Diagnosis:
 
 
 def examine(environ: Mapping[str, str], asked: str | None = None, root: Path = Path("/")) -> Diagnosis:
-    """Return versions, devices and findings of this machine for a job on one kind of device; nothing is imported.
+    """Return the diagnosis of this host for jobs on one kind of device; imports no package under test.
 
     Args:
         environ: the environment of the job.
-        asked: the device, as `ascend-run --device` has it; None: ASCEND_ADAPT_DEVICE, else what is found.
-        root: the file system that system files are read from.
+        asked: the device, as in `ascend-run --device`; None: ASCEND_ADAPT_DEVICE, else the detected one.
+        root: root folder of the system files.
 
     Raises:
-        SettingsError: there is no such device, or a variable of ours has a value that cannot be meant.
+        SettingsError: unknown device, or an invalid ASCEND_ADAPT_* variable.
     """
     from ascend_adapt import __version__
 
@@ -127,10 +127,10 @@ def _extensions_folder(environ: Mapping[str, str]) -> Path:
 
 def _size(folder: Path) -> int:
     try:
-        told = os.statvfs(folder)
+        filesystem = os.statvfs(folder)
     except OSError:
         return 0
-    return told.f_frsize * told.f_blocks
+    return filesystem.f_frsize * filesystem.f_blocks
 
 
 def _limit(which: int, unit: int) -> int | None:
@@ -139,7 +139,7 @@ def _limit(which: int, unit: int) -> int | None:
 
 
 def _output(command: tuple[str, ...], environ: Mapping[str, str]) -> Ran | None:
-    """Return what a tool of the driver says, or None if it is not on PATH; it hangs where the driver does."""
+    """Return the output of a driver tool, or None if it is not on PATH; it hangs if the driver does."""
     path = shutil.which(command[0], path=environ.get("PATH", os.defpath))
     if path is None:
         return None
@@ -161,7 +161,7 @@ def _output(command: tuple[str, ...], environ: Mapping[str, str]) -> Ran | None:
 
 
 def show(diagnosis: Diagnosis) -> None:
-    """Print the diagnosis: what must be fixed comes last, where it is seen."""
+    """Print the diagnosis; problems that must be fixed come last, where they are visible."""
     print(f"device: {diagnosis.device} ({diagnosis.device_reason})")
     for kind, count in diagnosis.device_nodes.items():
         print(f"{kind} device nodes: {count}")
@@ -169,7 +169,7 @@ def show(diagnosis: Diagnosis) -> None:
         print(f"{name}: {version}")
     limits = ", ".join(f"-{letter} {_text(limit)}" for letter, limit in diagnosis.limits.items())
     print(f"limits (ulimit): {limits}")
-    print(f"patches for what is installed: {diagnosis.patched} (`ascend-adapt status` says why)")
+    print(f"patches for what is installed: {diagnosis.patched} (see `ascend-adapt status`)")
     for finding in sorted(diagnosis.findings, key=lambda one: (one.must_fix, not one.fixed_by)):
         if finding.fixed_by:
             print(f"fixed by {finding.fixed_by}: {finding.what} — {finding.why}")

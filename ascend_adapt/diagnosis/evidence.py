@@ -1,6 +1,6 @@
-"""Evidence records: what was proved of a patch, on which versions, by which run of the conformance suite.
+"""Evidence records: what the conformance suite has proved of a patch, and on which versions.
 
-Those that ship lie in ``evidence_records.json`` beside this file; a user's own below ``$XDG_STATE_HOME/ascend_adapt``.
+Records of this project are in ``evidence_records.json``, those of a user under ``$XDG_STATE_HOME/ascend_adapt``.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from ascend_adapt.errors import AdaptError
 
 TIERS = ("schema", "emulated", "cpu", "cuda", "hardware")
 PROVES = ("wiring", "numerics", "convergence", "speed")
-# Told, but not asked for: what is judged statically cannot know them.
-_TOLD_ONLY = ("cann", "soc", "python")
+# Recorded, but not compared: a static judgement does not know them.
+_NOT_COMPARED = ("cann", "soc", "python")
 SHIPPED = Path(__file__).parent / "evidence_records.json"
 
 
 class EvidenceError(AdaptError):
-    """A file that holds no evidence records, or a record that claims more than its tier may."""
+    """Invalid file of evidence records, or a record that claims more than its tier can prove."""
 
 
 @dataclass(frozen=True)
 class EvidenceRecord:
-    """One thing that was seen of one patch.
+    """Evidence record: one observation of one patch.
 
-    ``versions`` are those of the target's distribution, of what the patch requires, and of torch, torch_npu, CANN and
-    the SoC where they were there; ``commit`` is this project's, ``date`` the day.
+    ``versions`` are those of the target's distribution, of the required packages, and of torch, torch_npu, CANN and the
+    SoC where present; ``commit`` is the commit of this project, ``date`` the day.
     """
 
     patch: str
@@ -57,12 +57,12 @@ class EvidenceRecord:
         return f"{self.tier}: {self.proves} on {versions} ({self.date})"
 
     def matches(self, found: Mapping[str, str]) -> bool:
-        """Return whether every version of the record is the one at hand; a local build such as +cpu is the same.
+        """Return whether ``found`` has every version of the record; local versions such as +cpu are ignored.
 
-        A record that names none matches nothing.
+        A record without versions matches nothing.
         """
-        asked = {name: version for name, version in self.versions.items() if name not in _TOLD_ONLY}
-        same = [_release(found.get(name, "")) == _release(version) for name, version in asked.items()]
+        compared = {name: version for name, version in self.versions.items() if name not in _NOT_COMPARED}
+        same = [_release(found.get(name, "")) == _release(version) for name, version in compared.items()]
         return bool(same) and all(same)
 
 
@@ -71,7 +71,7 @@ def _release(version: str) -> str:
 
 
 def user_folder(environ: Mapping[str, str]) -> Path:
-    """Return where a user's own records are."""
+    """Return the folder of the user's records."""
     state = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return Path(state, "ascend_adapt", "evidence")
 
@@ -80,19 +80,19 @@ def load(path: Path) -> list[EvidenceRecord]:
     """Return the records of a file.
 
     Raises:
-        EvidenceError: it holds something else.
+        EvidenceError: the file is invalid.
     """
     try:
-        told = json.loads(path.read_text())
-        return [EvidenceRecord(**one) for one in told["records"]]
+        data = json.loads(path.read_text())
+        return [EvidenceRecord(**one) for one in data["records"]]
     except EvidenceError as error:
         raise EvidenceError(f"{path}: {error}") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise EvidenceError(f"{path}: holds no evidence records ({error}) — remove it") from error
+        raise EvidenceError(f"{path}: is not a file of evidence records ({error}) — remove it") from error
 
 
 def known(environ: Mapping[str, str]) -> tuple[list[EvidenceRecord], list[str]]:
-    """Return every record, those that ship and the user's own, and what is wrong with files that hold none."""
+    """Return all records, of this project and of the user, and one message for each invalid file."""
     records, problems = [], []
     own = user_folder(environ)
     for path in [SHIPPED, *(sorted(own.glob("*.json")) if own.is_dir() else ())]:
@@ -104,19 +104,19 @@ def known(environ: Mapping[str, str]) -> tuple[list[EvidenceRecord], list[str]]:
 
 
 def write(records: Sequence[EvidenceRecord], path: Path) -> Path:
-    """Write records to ``path``, whole or not at all, with those it has of other versions, and return it."""
+    """Merge records into ``path`` atomically, and return the path."""
     kept = load(path) if path.exists() else []
     path.parent.mkdir(parents=True, exist_ok=True)
     identity = {(one.patch, one.tier, one.proves, tuple(sorted(one.versions.items()))): one for one in kept}
     identity |= {(one.patch, one.tier, one.proves, tuple(sorted(one.versions.items()))): one for one in records}
-    told = [asdict(one) for _, one in sorted(identity.items())]
+    merged = [asdict(one) for _, one in sorted(identity.items())]
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps({"records": told}, indent=1) + "\n")
+    aside.write_text(json.dumps({"records": merged}, indent=1) + "\n")
     aside.replace(path)
     return path
 
 
 def matching(records: Iterable[EvidenceRecord], patch: str, found: Mapping[str, str]) -> tuple[str, ...]:
-    """Return, as texts and without repetition, the records of ``patch`` (plugin.patch) that match ``found``."""
-    told = [record for record in records if record.patch == patch and record.matches(found)]
-    return tuple(dict.fromkeys(str(one) for one in sorted(told, key=lambda one: -TIERS.index(one.tier))))
+    """Return the distinct records of ``patch`` (plugin.patch) that match ``found``, as strings."""
+    matches = [record for record in records if record.patch == patch and record.matches(found)]
+    return tuple(dict.fromkeys(str(one) for one in sorted(matches, key=lambda one: -TIERS.index(one.tier))))

@@ -1,4 +1,4 @@
-"""What became of each patch: of a job that ran, of what is installed, or of a source tree."""
+"""Status report: the outcome of each patch in a job, for the installation, or for a source tree."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ _IN_WORDS = {
 
 
 class NoStatus(AdaptError):
-    """A run directory that holds no status."""
+    """A run directory without a valid status file."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Outcomes with what they were judged on; ``problems`` make the command fail.
+    """Report: outcomes and their subject; ``problems`` make the command fail.
 
-    ``foretold``: the outcomes are what would become of each patch, and not what did.
+    ``predicted``: the outcomes are expected, not observed.
     """
 
     subject: str
     outcomes: tuple[Outcome, ...]
     problems: tuple[str, ...] = ()
-    foretold: bool = False
+    predicted: bool = False
 
     @property
     def applying(self) -> tuple[Outcome, ...]:
-        """The outcomes of patches that are applied, or would be as soon as what is installed is imported."""
-        if self.foretold:
+        """Outcomes of patches that are applied, or would be applied when their target is imported."""
+        if self.predicted:
             return tuple(one for one in self.outcomes if one.state == "armed" and not one.reason)
         return tuple(one for one in self.outcomes if one.state == "applied")
 
     @property
     def bad(self) -> tuple[Outcome, ...]:
-        """The outcomes that need attention."""
+        """Outcomes that need attention."""
         return tuple(one for one in self.outcomes if one.state in BAD_STATES)
 
     def summary(self) -> str:
         """Return the counts in one line, such as ``172 patches: 26 would be applied, 146 for another device, ...``."""
-        counts = {"would be applied" if self.foretold else "applied": len(self.applying)}
+        counts = {"would be applied" if self.predicted else "applied": len(self.applying)}
         if self.bad:
             counts["NEED ATTENTION"] = len(self.bad)
         listed = {id(one) for one in (*self.applying, *self.bad)}
@@ -76,9 +76,9 @@ class Report:
 
 
 def of_installation(upstream: Path | None = None, environ: Mapping[str, str] = os.environ) -> Report:
-    """Return what each patch would become here, or in the source tree ``upstream``; nothing is imported.
+    """Return the expected outcome of each patch here, or for the source tree ``upstream``; imports no target.
 
-    ``environ`` holds the switches, such as ASCEND_ADAPT_DEVICE.
+    ``environ`` has the settings, such as ASCEND_ADAPT_DEVICE.
 
     Raises:
         SettingsError: ``upstream`` is not a folder.
@@ -92,7 +92,9 @@ def of_installation(upstream: Path | None = None, environ: Mapping[str, str] = o
     known, usable = manager.hosts(patches, code_bases.KNOWN)
     tree = SourceTree(upstream) if upstream is not None else None
     if tree is not None and not any(tree.folder(one.patch.target.root) for one in usable):
-        raise SettingsError(f"--upstream {upstream}: holds no package that a patch is for — give the folder of one")
+        raise SettingsError(
+            f"--upstream {upstream}: contains no package that a patch is for — give the folder that contains it"
+        )
     manager.check_names(wanted.disable, wanted.allowed_plugins, wanted.allow_drift)
     outcomes = static.judge(usable, device=device, hosts=known, tree=tree)
     if settings.is_off(environ):
@@ -103,30 +105,30 @@ def of_installation(upstream: Path | None = None, environ: Mapping[str, str] = o
     )
     versions = {name: version for name in ("torch", "torch_npu") if (version := probe.distribution_version(name))}
     outcomes, damaged = _with_evidence(outcomes, versions)
-    told = [*manager.problems, *static.conflicts(usable, outcomes), *damaged]
+    problems = [*manager.problems, *static.conflicts(usable, outcomes), *damaged]
     where = f"the source tree {upstream}" if upstream is not None else "what is installed"
     subject = f"judged on {where}, nothing imported; device {device} ({reason})"
-    return Report(subject, outcomes, tuple(told), foretold=True)
+    return Report(subject, outcomes, tuple(problems), predicted=True)
 
 
 def of_run(run_dir: Path) -> Report:
-    """Return what became of each patch in a job; ranks that differ from rank 0 are told as problems.
+    """Return the outcome of each patch in a job; ranks that differ from the first one are reported as problems.
 
     Raises:
-        NoStatus: the folder holds no status of any rank, or a damaged one.
+        NoStatus: the folder has no status file, or a damaged one.
     """
     files = [path for path in run_dir.glob("adapt-status.*.json") if path.suffixes[0][1:].isdecimal()]
     files.sort(key=lambda path: int(path.suffixes[0][1:]))
     if not files and (unreached := _unreached(run_dir)):
         return Report(f"nothing: no rank of {run_dir} was reached", (), tuple(unreached))
     if not files:
-        raise NoStatus(f"{run_dir}: holds no adapt-status.<rank>.json — give the run directory that ascend-run printed")
+        raise NoStatus(f"{run_dir}: has no adapt-status.<rank>.json — give the run directory that ascend-run printed")
     ranks: dict[int, dict[str, Any]] = {}
     for file in files:
         try:
             data = json.loads(file.read_text())
             ranks[int(data["rank"])] = {**data, "outcomes": tuple(_outcome(outcome) for outcome in data["outcomes"])}
-            data["facts"] = {moment: dict(told) for moment, told in data["facts"].items()}
+            data["facts"] = {moment: dict(values) for moment, values in data["facts"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise NoStatus(f"{file}: is not a status file ({error}) — remove it") from error
     first = ranks[min(ranks)]
@@ -137,7 +139,7 @@ def of_run(run_dir: Path) -> Report:
         *_unreached(run_dir),
     ]
     number = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
-    # Where adapting was off nobody asked for the device.
+    # With ASCEND_ADAPT=0 there is no device.
     where = f"device {first['device']} ({first['device_reason']})" if first["device"] else "not adapted"
     subject = f"what {number} of {run_dir} did; {where}"
     if first.get("beside"):
@@ -147,13 +149,13 @@ def of_run(run_dir: Path) -> Report:
 
 
 def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> tuple[tuple[Outcome, ...], list[str]]:
-    """Give each outcome the evidence for what it found and for ``versions``; and say which files hold no evidence."""
+    """Add the evidence for the found versions and ``versions`` to each outcome; also return invalid files."""
     records, problems = evidence.known(os.environ)
-    told = []
+    proved = []
     for outcome in outcomes:
         found = {**versions, **dict(text.rsplit(" ", 1) for text in outcome.found.split(", ") if " " in text)}
-        told.append(replace(outcome, evidence=evidence.matching(records, _name(outcome), found)))
-    return tuple(told), problems
+        proved.append(replace(outcome, evidence=evidence.matching(records, _name(outcome), found)))
+    return tuple(proved), problems
 
 
 def _with_reason(difference: agreement.Difference, outcomes: tuple[Outcome, ...]) -> str:
@@ -162,12 +164,12 @@ def _with_reason(difference: agreement.Difference, outcomes: tuple[Outcome, ...]
 
 
 def _unreached(run_dir: Path) -> list[str]:
-    """Return what the launcher says of ranks that could not say it themselves."""
+    """Return the launcher's messages on ranks that it could not reach."""
     try:
-        told = json.loads((run_dir / "job.json").read_text())
+        job = json.loads((run_dir / "job.json").read_text())
     except (OSError, ValueError, RecursionError):
         return []
-    return [str(text) for text in told.get("unreached", ())]
+    return [str(text) for text in job.get("unreached", ())]
 
 
 def _outcome(data: dict[str, Any]) -> Outcome:
@@ -175,15 +177,15 @@ def _outcome(data: dict[str, Any]) -> Outcome:
 
 
 def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
-    """Print a line that counts, then each patch that needs attention or is applied, with why it exists.
+    """Print the counts, then each patch that is applied or needs attention, with its reason.
 
-    ``short``: only those that need attention. ``all_``: every patch, with what was required and found, and evidence. A
-    terminal folds the lines as it does any text; in a pipe each stays one line.
+    ``short``: only patches that need attention. ``all_``: every patch, with requirements, versions and evidence. Each
+    line stays one line in a pipe.
     """
     from rich.console import Console
     from rich.text import Text
 
-    # Those that need attention are what is looked for; the rest stays in the order in which it is applied.
+    # Patches that need attention first; the rest in the order of application.
     others = [one for one in report.outcomes if one.state not in BAD_STATES] if all_ else report.applying
     shown = [*report.bad, *(() if short else others)]
     console = Console(highlight=False, soft_wrap=True)
@@ -193,7 +195,7 @@ def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
     state_width = max((len(one.state) for one in shown), default=0)
     for one in shown:
         style = _COLOURS.get(one.state, "")
-        # Text and not str: brackets in a reason are no markup.
+        # Text instead of str: brackets in a reason are not markup.
         head = (
             Text(f"{_name(one):{name_width}}  ").append(f"{one.state:{state_width}}", style).append(f"  {one.target}")
         )

@@ -74,7 +74,7 @@ def enable(
 
 
 def disable() -> Status:
-    """Revert every patch, newest first, and return the status; originals and aliases are restored to the same objects."""
+    """Revert every patch, newest first, and return the status; originals and aliases are the same objects as before."""
     global _in_force, _last
     with _lock:
         if _in_force is not None:

@@ -216,7 +216,7 @@ class PluginManager:
                     continue
                 if hosts.setdefault(host.name, host) != host:
                     self._add_problem(
-                        f"code base {host.name!r}: {one} and {owners[host.name]} declare it differently — use another name"
+                        f"code base {host.name!r}: {one} and {owners[host.name]} differ — use another name"
                     )
                 owners.setdefault(host.name, str(one))
         kept = []
@@ -224,7 +224,7 @@ class PluginManager:
             unknown = [host for host in one.patch.hosts if isinstance(host, str) and host not in hosts]
             for host in unknown:
                 self._add_problem(
-                    f"{one}: code base {host!r} is not declared — give CodeBase(...) or one of {', '.join(sorted(hosts))}"
+                    f"{one}: code base {host!r} is unknown — give CodeBase(...) or one of {', '.join(sorted(hosts))}"
                 )
             own = [host for host in one.patch.hosts if isinstance(host, CodeBase)]
             if not unknown and all(hosts[host.name] == host for host in own):

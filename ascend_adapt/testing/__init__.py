@@ -1,1 +1,1 @@
-"""What plugin authors and users run to see that patches keep their word."""
+"""Conformance suite: plugin authors and users run it to verify patches."""

@@ -1,4 +1,4 @@
-"""The options of ``pytest --pyargs ascend_adapt.testing``, the patches they select, and one test for each."""
+"""Command line of ``pytest --pyargs ascend_adapt.testing``: options, selected patches, and their tests."""
 
 from __future__ import annotations
 
@@ -40,15 +40,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="only this plugin; the module of one that is not installed is loaded",
     )
-    group.addoption("--upstream", metavar="DIR", help="judge the patches on this source tree too")
-    group.addoption("--hardware", action="store_true", help="on a real NPU; refused where there is none")
-    group.addoption("--evidence", metavar="FILE", help="where the record goes (default: below the user's state folder)")
+    group.addoption("--upstream", metavar="DIR", help="check the patches on this source tree as well")
+    group.addoption("--hardware", action="store_true", help="run on a real NPU; an error if there is none")
+    group.addoption(
+        "--evidence", metavar="FILE", help="file for the evidence records (default: in the user's state folder)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Select the patches, or end with the reason why that cannot be done."""
+    """Select the patches, or fail with a usage error."""
     for name, ours in (("python_files", "test_*.py"), ("python_functions", "test_*")):
-        config.addinivalue_line(name, ours)  # whatever the project around calls its own
+        config.addinivalue_line(name, ours)  # regardless of the configuration of the current project
     try:
         _refuse_several_processes(config)
         _refuse_a_file_that_cannot_be_written(config)
@@ -61,9 +63,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _refuse_several_processes(config: pytest.Config) -> None:
-    """What was applied, and the guard, are told by one process."""
+    """Refuse pytest-xdist: results are collected in one process."""
     if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
-        raise AdaptError("-n, --dist: this suite keeps account in one process — leave it out, or add -n 0")
+        raise AdaptError("-n, --dist: the suite collects results in one process — remove the option, or add -n 0")
 
 
 def _refuse_a_file_that_cannot_be_written(config: pytest.Config) -> None:
@@ -80,7 +82,7 @@ def _refuse_a_file_that_cannot_be_written(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give each test of this package the patches, and the topics, that it is for."""
+    """Parametrize the tests of this package with patches and topics."""
     if not metafunc.module.__name__.startswith(f"{__package__}."):
         return
     selection = metafunc.config.stash[_SELECTION]
@@ -93,31 +95,31 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Let the processes of the tests begin."""
-    asking = ("test_on_a_stand_in", "test_on_the_installed_target")
-    items = [item for item in session.items if isinstance(item, pytest.Function) and item.originalname in asking]
+    """Start the processes of the tests."""
+    with_process = ("test_on_a_stand_in", "test_on_the_installed_target")
+    items = [item for item in session.items if isinstance(item, pytest.Function) and item.originalname in with_process]
     if not session.config.option.collectonly:
-        session.config.stash[_SELECTION].foresee(item.callspec.params for item in items)
+        session.config.stash[_SELECTION].prepare(item.callspec.params for item in items)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Leave no process behind."""
+    """Stop all processes."""
     session.config.stash[_SELECTION].close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the guard behind all that it guards."""
+    """Run the guard last."""
     items.sort(key=lambda item: item.name.startswith("test_every_patch_reached_applied"))
 
 
 @pytest.fixture(scope="session")
 def selection(request: pytest.FixtureRequest) -> Selection:
-    """What was asked for on the command line."""
+    """The selection of the command line."""
     return request.config.stash[_SELECTION]
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Tell what was shown where, what was not, and where the evidence went."""
+    """Print where each patch was applied, what was not shown, and the path of the evidence."""
     selection = config.stash[_SELECTION]
     if not selection.applied:
         return
@@ -150,7 +152,7 @@ _WHERE = ("a real target", "a stand-in")
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """Fail the test with ``otherwise``, and without the suite's own code around it, unless it ``holds``."""
+    """Fail the test with the message ``otherwise``, without a traceback, unless ``holds``."""
     if not holds:
         pytest.fail(otherwise, pytrace=False)
 
@@ -162,7 +164,7 @@ def full_name(one: Registered) -> str:
 
 @dataclass(eq=False)
 class Selection:
-    """The patches under test, and what was seen of them so far."""
+    """Patches under test and their results so far."""
 
     patches: tuple[Registered, ...]
     modules: tuple[str, ...]
@@ -170,7 +172,7 @@ class Selection:
     known_hosts: dict[str, CodeBase]
     tier: str
     pythonpath: tuple[str, ...] = ()
-    """Where the project around says that its modules are, in pytest's configuration."""
+    """``pythonpath`` of the current project's pytest configuration."""
 
     def __post_init__(self) -> None:
         self.soc = ""
@@ -184,10 +186,10 @@ class Selection:
 
     @classmethod
     def of(cls, config: pytest.Config) -> Selection:
-        """Return what the options of ``config`` select.
+        """Return the selection of the options in ``config``.
 
         Raises:
-            AdaptError: no patch has such a name, or a plugin cannot be used.
+            AdaptError: an unknown patch, or an unusable plugin.
         """
         wanted, plugins = config.getoption("--patch"), config.getoption("--plugin")
         manager = PluginManager()
@@ -204,39 +206,41 @@ class Selection:
             usable = [one for one in usable if one.is_named(wanted) and (one.plugin not in wanted or not plugins)]
         for name in wanted:
             if not any(one.is_named([name]) for one in usable):
-                raise AdaptError(f"--patch {name}: no plugin here registers it — `ascend-adapt status` lists the names")
+                raise AdaptError(f"--patch {name}: no plugin registers it — `ascend-adapt status` lists the names")
         if problems:
             raise AdaptError("; ".join(problems))
         for name in plugins:
             if not any(one.plugin in (name, name.rpartition(".")[2]) for one in patches):
                 raise AdaptError(f"--plugin {name}: registers no patches — return them from register_patches()")
         if not usable:
-            raise AdaptError("no patches: no plugin here registers any — give --plugin MODULE, or install one")
+            raise AdaptError("no patches: no plugin registers any — give --plugin MODULE, or install one")
         upstream = config.getoption("--upstream")
         if upstream is not None and not Path(upstream).is_dir():
             raise AdaptError(f"--upstream {upstream}: is not a folder — give an unpacked source tree")
         tree = SourceTree(Path(upstream)) if upstream else None
         if tree is not None and not any(is_of(one, tree) for one in usable):
             roots = sorted({one.patch.target.root for one in usable})
-            raise AdaptError(f"--upstream {upstream}: holds none of {', '.join(roots)} — give the folder they lie in")
+            raise AdaptError(
+                f"--upstream {upstream}: contains none of {', '.join(roots)} — give the folder that contains them"
+            )
         tier = "hardware" if config.getoption("--hardware") else "cpu"
         pythonpath = tuple(map(str, config.getini("pythonpath")))
         return cls(tuple(usable), tuple(modules), tree, known, tier, pythonpath)
 
     def device_of(self, one: Registered) -> str:
-        """Return the kind of device a patch is tried as: its own first, on hardware an NPU if it may."""
+        """Return the device kind to test a patch on: its first one, or with ``--hardware`` an NPU if possible."""
         devices = one.patch.devices or ("cpu",)
         return "npu" if self.tier == "hardware" and "npu" in (one.patch.devices or ("npu",)) else devices[0]
 
     def verdict(self, one: Registered, tree: SourceTree | None = None) -> Outcome:
-        """Return what the engine says of a patch on ``tree``, or on what is installed, without importing anything."""
+        """Return the static outcome of a patch on ``tree`` or on the installation; imports nothing."""
         (outcome,) = static.judge([one], device=self.device_of(one), hosts=self.known_hosts, tree=tree)
         return outcome
 
     def on_stand_in(self, one: Registered, topic: str) -> dict[str, list[str]]:
         """Return the results of one topic of a patch's scenarios: scenario -> [passed, failed or not shown, text]."""
-        told = self._stage(one, topic).result()[full_name(one)]
-        return {text: result for text, result in told.items() if text.startswith(f"{topic}: ")}
+        results = self._stage(one, topic).result()[full_name(one)]
+        return {text: result for text, result in results.items() if text.startswith(f"{topic}: ")}
 
     def _stage(self, one: Registered, topic: str) -> Future[dict[str, dict[str, list[str]]]]:
         together = topic in _TOGETHER
@@ -249,14 +253,14 @@ class Selection:
         return self._stages[key]
 
     def _tree_of(self, one: Registered) -> str | None:
-        """The tree whose target has the shape to stand in for: where the patch fits."""
+        """The tree whose target the stand-in copies, if the patch fits there."""
         if self.upstream is not None and self.verdict(one, self.upstream).state == "armed":
             return str(self.upstream.root)
         folder = real_target.installed_folder(one.patch)
         return str(folder) if folder is not None and self.verdict(one).state == "armed" else None
 
     def on_real_target(self, one: Registered) -> list[str]:
-        """Return [passed, failed or not shown, text] of a patch on the installed target, in a process of its own."""
+        """Return [passed, failed or not shown, text] of a patch on the installed target, in its own process."""
         return self._real_target(one).result()[full_name(one)]
 
     def _real_target(self, one: Registered) -> Future[dict[str, list[str]]]:
@@ -267,8 +271,8 @@ class Selection:
             self._real[key] = self._processes.submit(real_target.run, names, self.modules, key[1], self._environ())
         return self._real[key]
 
-    def foresee(self, asked: Iterable[Mapping[str, Any]]) -> None:
-        """Start the processes that tests with these parameters will ask for, in their order, one for each core."""
+    def prepare(self, asked: Iterable[Mapping[str, Any]]) -> None:
+        """Start the processes for tests with these parameters in order, one per core."""
         for parameters in asked:
             one = parameters["one"]
             if "topic" in parameters:
@@ -277,12 +281,12 @@ class Selection:
                 self._real_target(one)
 
     def close(self) -> None:
-        """Start nothing more, and wait for what runs."""
+        """Cancel pending processes, and wait for running ones."""
         self._processes.shutdown(cancel_futures=True)
 
     @staticmethod
     def is_on_real_target(one: Registered, outcome: Outcome) -> bool:
-        """Return whether a patch of this verdict is tried on what is installed."""
+        """Return whether a patch with this outcome is tested on the installed target."""
         return outcome.state == "armed" and one.patch.host_script is None
 
     def _environ(self) -> dict[str, str]:
@@ -292,7 +296,7 @@ class Selection:
 
 
 def is_of(one: Registered, tree: SourceTree) -> bool:
-    """Return whether ``tree`` can say something of a patch: it holds its target, or what it requires."""
+    """Return whether ``tree`` contains the target of a patch or a required package."""
     roots = (one.patch.target.root, *(each.name.replace("-", "_") for each in one.patch.requires))
     script = one.patch.host_script
     return any(tree.folder(root) is not None for root in roots) or bool(script and (tree.root / script).is_file())
@@ -306,9 +310,9 @@ def _load(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise AdaptError(f"--plugin {name}: neither an installed plugin nor a module ({error})") from error
-    except Exception as error:  # whatever a plugin raises
-        told = f"{type(error).__name__}: {one_line(error)}"
-        raise AdaptError(f"--plugin {name}: cannot be imported ({told}) — correct it") from error
+    except Exception as error:  # a plugin may raise anything
+        cause = f"{type(error).__name__}: {one_line(error)}"
+        raise AdaptError(f"--plugin {name}: cannot be imported ({cause}) — correct it") from error
 
 
 _SELECTION = pytest.StashKey[Selection]()

@@ -1,4 +1,4 @@
-"""Whether the fault that a patch is for is in a source tree: told from the patch's data, never by its versions."""
+"""Faults: whether a source tree has the fault of a patch, judged by the code, never by version numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRESENT, ABSENT, NOT_JUDGED = "present", "absent", "not judged"
 
 @dataclass(frozen=True)
 class Fault:
-    """``state`` is present, absent or not judged; ``reason`` says what was seen, or why nothing tells."""
+    """Result for one fault: ``state`` is present, absent or not judged; ``reason`` explains it."""
 
     state: str
     reason: str
@@ -31,8 +31,8 @@ class Fault:
 def look_for(patch: Patch, tree: SourceTree) -> Fault:
     """Return whether ``tree`` has the fault of ``patch``.
 
-    A declared symptom tells; else a rewrite's fault is its old expression, and that of a wrap with ``unless`` that it
-    finds nothing. A name that is added or provided to another package must be used by the tree, unguarded.
+    A declared symptom decides. Otherwise the fault of a rewrite is its old expression, and the fault of a wrap is that
+    ``unless`` returns "". A name added to or provided for another package must be used by the tree, unguarded.
     """
     is_foreign = tree.folder(patch.target.root) is None
     if patch.kind in ("add", "provide") and is_foreign:
@@ -109,11 +109,11 @@ def _of_an_entry(patch: Patch, tree: SourceTree) -> Fault:
             return Fault(
                 PRESENT if has_key is patch.present else ABSENT, f"the key is {'' if has_key else 'not '}there"
             )
-    return Fault(NOT_JUDGED, f"{patch.target} is no literal mapping, and no symptom is declared")
+    return Fault(NOT_JUDGED, f"{patch.target} is not a literal mapping, and no symptom is declared")
 
 
 def _of_a_foreign_name(patch: Patch, tree: SourceTree) -> Fault:
-    """A name of another package: the fault is there where the tree uses it."""
+    """A name of another package: the fault is present where the tree uses it."""
     word = (patch.target.path or patch.target.module.split("."))[-1].encode()
     packages = [path for path in sorted(tree.root.iterdir()) if (path / "__init__.py").is_file()]
     for package in packages:
@@ -127,7 +127,7 @@ def _uses(path: Path, target: Target) -> bool:
     try:
         parsed = syntax.parse_file(path)
     except PatchDrift:
-        return False  # a template, or Python 2: nothing that would run here
+        return False  # a template, or Python 2: it cannot run here
     return _uses_in(parsed, ".".join((target.module, *target.path)), target)
 
 
@@ -169,10 +169,10 @@ _JUDGES: dict[str, Callable[[Patch, SourceTree], Fault]] = {
 
 
 def declaration(patch: Patch) -> str:
-    """Return what of a patch the facts of a tree depend on, as one text: not its versions."""
+    """Return the parts of a declaration that facts of a tree depend on, as text, without versions."""
     symptom = patch.symptom and (patch.symptom.fragments, patch.symptom.at, patch.symptom.reason)
     key = "" if patch.key is MISSING else repr(patch.key)
     unless = getattr(patch.unless, "__code__", None)
-    asks = unless and unless.co_names
-    told = (patch.kind, str(patch.target), patch.old, patch.new, key, patch.present, symptom, asks)
-    return repr(told if patch.original is None else (*told, str(patch.original)))
+    names = unless and unless.co_names
+    parts = (patch.kind, str(patch.target), patch.old, patch.new, key, patch.present, symptom, names)
+    return repr(parts if patch.original is None else (*parts, str(patch.original)))

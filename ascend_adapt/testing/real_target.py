@@ -1,7 +1,7 @@
-"""Patches on their real, installed target, in a fresh process for each target module: the plan as JSON on stdin.
+"""Tests patches on their real, installed target, in a fresh process per target module; reads a JSON plan from stdin.
 
-Enabled with every installed plugin, as users are; what the engine foretold statically is what must happen. Prints one
-JSON object: patch -> [passed, failed or not shown, text].
+Enables all installed plugins, as for users; the static outcome must be confirmed. Prints one JSON object: patch ->
+[passed, failed or not shown, text].
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ascend_adapt.testing.stand_in import NotShown
 
 
 def installed_folder(patch: Patch) -> Path | None:
-    """Return the folder that holds the installed package of a patch's target, or None."""
+    """Return the folder that contains the installed package of a patch's target, or None."""
     return None if patch.host_script is not None else probe.root_folder(patch.target.module)
 
 
@@ -43,8 +43,8 @@ def run(names: Sequence[str], plugins: Sequence[str], device: str, environ: Mapp
     )
     last = done.stdout.rpartition("\n")[2]
     if done.returncode or not last.startswith("{"):
-        told = done.stderr.strip().splitlines()[-30:]
-        return dict.fromkeys(names, [FAILED, f"the process ended with {done.returncode}:\n" + "\n".join(told)])
+        lines = done.stderr.strip().splitlines()[-30:]
+        return dict.fromkeys(names, [FAILED, f"the process ended with {done.returncode}:\n" + "\n".join(lines)])
     results: dict[str, list[str]] = json.loads(last)
     return results
 
@@ -58,11 +58,11 @@ def main() -> None:
         results = _all(patches, extra, plan["device"])
     except NotShown as reason:
         results = dict.fromkeys(patches, [NOT_SHOWN, str(reason)])
-    except (AdaptError, AssertionError) as error:  # of any patch on this target: users would meet it too
+    except (AdaptError, AssertionError) as error:  # from any patch on this target: users would see it as well
         results = dict.fromkeys(patches, [FAILED, str(error)])
     print()
     print(json.dumps(results), end="", flush=True)
-    os._exit(0)  # whatever a target leaves running does not matter here
+    os._exit(0)  # threads and children left by the target do not matter
 
 
 def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -> dict[str, list[str]]:
@@ -74,7 +74,7 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
     try:
         _import(module)
     except NotShown as error:
-        # What is provided for a host only, the host's own code alone can import.
+        # A module provided for one code base can be imported by that code only.
         for_all = [one for one in patches.values() if one.patch.kind == "provide" and not one.patch.hosts]
         check(not for_all, f"provided, but {error}")
         raise
@@ -84,7 +84,7 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
     before = {name: _value(one.patch) for name, one in patches.items()}
     held = {name: _held(one.patch) for name, one in patches.items()}
     copies = {name: _copies(value) for name, value in before.items()}
-    # What a class inherits pickles by the name of its base; patched, by its own.
+    # An inherited method is pickled under the name of its base class; patched, under its own.
     places = {name: _place(one.patch) for name, one in patches.items()}
     inherited = {name for name, place in places.items() if place is not None and place.inherited}
     ascend_adapt.enable(plugins=extra, device=device)
@@ -93,13 +93,13 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
             _import(module)
             check(states[name].state == "applied", f"is {states[name].state}: {states[name].reason}")
             again = ascend_adapt.status()[name]
-            check(again.state == "applied", f"enabled after the import it is {again.state}: {again.reason}")
-            check(_held(one.patch) is not held[name], f"applied, but {one.patch.target} is as before")
+            check(again.state == "applied", f"after enabling again it is {again.state}: {again.reason}")
+            check(_held(one.patch) is not held[name], f"applied, but {one.patch.target} is unchanged")
             pickled = _copies(_value(one.patch))
             is_same = pickled is not None if name in inherited else copies[name] in (None, pickled)
-            check(is_same, "pickles otherwise than the original")
+            check(is_same, "pickles differently from the original")
         except Exception as error:
-            results[name] = [FAILED, _told(error)]
+            results[name] = [FAILED, _message(error)]
     ascend_adapt.disable()
     for name, one in patches.items():
         if _value(one.patch) is not before[name] or _held(one.patch) is not held[name]:
@@ -113,11 +113,11 @@ def _import(module: str) -> None:
             importlib.import_module(module)
     except AdaptError:
         raise
-    except Exception as error:  # whatever upstream raises here
-        told = f"{module} cannot be imported here: {type(error).__name__}: {error}"
+    except Exception as error:  # upstream may raise anything
+        message = f"{module} cannot be imported here: {type(error).__name__}: {error}"
         alone = subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, timeout=200)
-        check(alone.returncode != 0, f"{told}; without patches it can")
-        raise NotShown(told) from error
+        check(alone.returncode != 0, f"{message}; without patches it can")
+        raise NotShown(message) from error
 
 
 def _place(patch: Patch) -> Place | None:
@@ -131,7 +131,7 @@ def _value(patch: Patch) -> Any:
 
 
 def _held(patch: Patch) -> Any:
-    """What the patch changes: a function's code, an entry, a provided module, else what stands at the target."""
+    """Return the object that the patch changes: a function's code, an entry, a provided module, or the target."""
     value = _value(patch)
     if patch.kind == "provide":
         return sys.modules.get(patch.target.module, MISSING)
@@ -143,18 +143,18 @@ def _held(patch: Patch) -> Any:
 
 
 def _copies(value: Any) -> bytes | None:
-    """What a plain function pickles to, or None for what does not pickle; it is also what deepcopy returns."""
+    """Return the pickle of a plain function, or None if it has none; also check deepcopy."""
     if type(value).__name__ != "function":
         return None
     try:
-        told = pickle.dumps(value)
+        pickled = pickle.dumps(value)
     except (TypeError, AttributeError, pickle.PicklingError):
         return None
     check(copy.deepcopy(value) is value, "deepcopy made another function")
-    return told
+    return pickled
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return str(error) if isinstance(error, AssertionError) else "".join(traceback.format_exception(error))
 
 

@@ -1,4 +1,4 @@
-"""Every patch judged on every release: right where its gate says patch, and not missed where the gate says skip."""
+"""Release matrix: every patch judged on every release, to find wrong and missing version ranges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ascend_adapt.testing.upstream_facts import Facts, full_name
 
 @dataclass(frozen=True)
 class ReleaseRow:
-    """One patch on one release: ``decision`` is patch or skip, ``fault`` what the source shows, ``problem`` if any."""
+    """Row for one patch on one release: ``decision`` is patch or skip, ``fault`` its state in the source."""
 
     release: str
     patch: str
@@ -45,7 +45,7 @@ def concerns(one: Registered, distribution: str) -> bool:
 
 
 def requirements_on(patch: Patch, distribution: str) -> tuple[Requirement, ...]:
-    """Return those of a patch's requirements that speak of ``distribution``."""
+    """Return the requirements of a patch on ``distribution``."""
     wanted = canonicalize_name(distribution)
     return tuple(one for one in patch.requires if canonicalize_name(one.name) == wanted)
 
@@ -64,11 +64,11 @@ def judge(one: Registered, distribution: str, release: str, facts: Facts) -> Rel
 
 
 def _misfit(patch: Patch, facts: Facts, distribution: str) -> str:
-    """Return why the target does not fit, from facts; a target of another distribution has none here."""
+    """Return why the target does not fit, from facts, or "" (also for a target of another distribution)."""
     if patch.kind in ("add", "provide") or _is_elsewhere(patch, distribution):
         return ""
     if not facts.digests:
-        return f"{patch.original or patch.target} is not there"
+        return f"{patch.original or patch.target} does not exist"
     if patch.kind == "replace" and patch.function is not None:
         for text in facts.signatures:
             signature = text.removeprefix("@staticmethod ")
@@ -86,34 +86,34 @@ def _is_elsewhere(patch: Patch, distribution: str) -> bool:
 
 
 def _signature(text: str) -> inspect.Signature:
-    """Return the signature that ``text`` spells; the values of its defaults do not matter."""
+    """Parse a signature; the values of its defaults do not matter."""
     node = ast.parse(f"def f{text}: ...").body[0]
     if not isinstance(node, ast.FunctionDef):
-        raise PatchSpecError(f"{text}: is no signature — make record-upstreams")
+        raise PatchSpecError(f"{text}: is not a signature — make record-upstreams")
     return static.signature_of(node)
 
 
 def disagreements(
     rows: Sequence[ReleaseRow], registered: Sequence[Registered], distribution: str, tree: SourceTree
 ) -> list[str]:
-    """Return where the engine's own static verdict on ``tree`` is another than the row says."""
-    told = []
+    """Return one message for each row that differs from the static verdict on ``tree``."""
+    messages = []
     for row, one in zip(rows, registered, strict=True):
         outcome = judge_source(one, distribution, tree)
         if outcome.reason.endswith("is not installed"):
-            continue  # a target of another distribution, which is not here
+            continue  # a target of another distribution, which is not installed
         expected = "armed" if row.decision == "patch" else "skipped"
         if outcome.state != expected:
-            told.append(f"{row}: the engine says {outcome.state}, expected {expected} ({outcome.reason})")
-    return told
+            messages.append(f"{row}: the engine says {outcome.state}, expected {expected} ({outcome.reason})")
+    return messages
 
 
 def judge_source(one: Registered, distribution: str, tree: SourceTree) -> Outcome:
-    """Return what the engine says of a patch on the sources of a release of ``distribution``, which alone decides."""
+    """Return the static outcome of a patch on the source of a release of ``distribution``, ignoring other packages."""
     alone = replace(one.patch, requires=requirements_on(one.patch, distribution))
     known = hosts_for(alone)
     if not any(alone.target.root in known[str(host)].roots for host in alone.hosts):
-        # Its target is in a library; the code base for whose sake it is there is in none of the library's archives.
+        # The target is in a library, whose archives do not contain the code base.
         alone = replace(alone, hosts=())
     device = (alone.devices or ("cpu",))[0]
     (outcome,) = static.judge([replace(one, patch=alone)], device=device, hosts=known, tree=tree)
@@ -121,7 +121,7 @@ def judge_source(one: Registered, distribution: str, tree: SourceTree) -> Outcom
 
 
 def hosts_for(patch: Patch) -> dict[str, CodeBase]:
-    """Return the hosts that a patch may name: those that are known, and those it declares."""
+    """Return the known code bases and those that the patch declares, by name."""
     return {**code_bases.KNOWN, **{host.name: host for host in patch.hosts if isinstance(host, CodeBase)}}
 
 
@@ -134,6 +134,6 @@ def summary(rows: Iterable[ReleaseRow]) -> str:
     return (
         f"{len(releases)} releases x {len(patches)} patches = {len(rows)} rows: "
         f"{kinds['patch', faults.PRESENT]} patched and the fault is there, "
-        f"{kinds['skip', faults.ABSENT]} skipped and it is not, {unjudged} of which the source cannot tell, "
+        f"{kinds['skip', faults.ABSENT]} skipped and it is not, {unjudged} which the source does not show, "
         f"{sum(bool(row.problem) for row in rows)} wrong"
     )

@@ -1,4 +1,4 @@
-"""Source archives of released versions: downloaded from the index pip is set to, checked, unpacked, never run."""
+"""Source archives of releases: downloaded from pip's index, verified and unpacked, never run."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _JSON = "application/vnd.pypi.simple.v1+json"
 
 
 class ReleaseError(AdaptError):
-    """A release that cannot be had."""
+    """A release cannot be downloaded or unpacked."""
 
 
 class ReleaseUnreachable(ReleaseError):
-    """Nobody answers: there is no connection, so nothing can be said of the release."""
+    """The index cannot be reached, so the release may exist."""
 
 
 class Releases:
-    """The source trees of released versions, kept unpacked below ``cache``."""
+    """Source trees of releases, unpacked in ``cache``."""
 
     def __init__(self, cache: Path) -> None:
         self.cache = cache
         self._files: dict[str, dict[str, tuple[str, str]]] = {}
 
     def tree(self, distribution: str, version: str) -> Path:
-        """Return the folder of one release's sources, downloaded first if it is not there.
+        """Return the source folder of a release, downloading it if necessary.
 
         Raises:
-            ReleaseError: no such release, or an archive that is not what the index promised.
+            ReleaseError: no such release, or an archive with a wrong digest.
             ReleaseUnreachable: no connection.
         """
         folder = self.cache / f"{distribution}-{version}"
@@ -59,7 +59,7 @@ class Releases:
 
     def _download(self, distribution: str, version: str) -> bytes:
         if version not in self.versions(distribution):
-            raise ReleaseError(f"{distribution} {version}: the index has no source archive of it — see its versions")
+            raise ReleaseError(f"{distribution} {version}: the index has no source archive — choose another version")
         url, sha256 = self._files[distribution][version]
         archive = _read(url)
         found = hashlib.sha256(archive).hexdigest()
@@ -79,15 +79,17 @@ class Releases:
             except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
                 raise ReleaseError(f"{folder.name}: is not a tar archive ({error}) — download it again") from error
             except ValueError as error:
-                raise ReleaseError(f"{folder.name}: holds not one folder ({error}) — download it again") from error
+                raise ReleaseError(
+                    f"{folder.name}: does not contain exactly one folder ({error}) — download it again"
+                ) from error
             content.replace(folder)
 
 
 def _extract(tar: tarfile.TarFile, folder: Path) -> None:
-    """Unpack what stays below ``folder``, as Python's "data" filter does; 3.10.12 and 3.11.4 were the first to have it.
+    """Unpack into ``folder`` with Python's "data" filter (3.10.12 and 3.11.4 or later), else with equal checks.
 
     Raises:
-        tarfile.TarError: a member would go elsewhere, or, before these, is neither a file nor a folder.
+        tarfile.TarError: a member is outside the folder or, without the filter, neither a file nor a folder.
     """
     if hasattr(tarfile, "data_filter"):
         tar.extractall(folder, filter="data")
@@ -95,15 +97,15 @@ def _extract(tar: tarfile.TarFile, folder: Path) -> None:
     for member in tar.getmembers():
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
-            raise tarfile.TarError(f"{member.name}: expected a file or folder below the archive's own")
-        # Whoever unpacks owns it, and nobody else may write to it.
+            raise tarfile.TarError(f"{member.name}: expected a file or folder inside the archive's folder")
+        # Owned by the current user, and not writable for others.
         member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
         member.mode = 0o755 if member.isdir() else member.mode & 0o755 | 0o600
     tar.extractall(folder)
 
 
 def _source_archives(distribution: str) -> dict[str, tuple[str, str]]:
-    """Return version -> (address, sha256) of the .tar.gz archives that the index lists."""
+    """Return version -> (URL, sha256) of the .tar.gz archives that the index lists."""
     page = urllib.parse.urljoin(_index() + "/", re.sub(r"[-_.]+", "-", distribution).lower() + "/")
     listed = _read(page, accept=_JSON)
     archives = {}
@@ -113,24 +115,24 @@ def _source_archives(distribution: str) -> dict[str, tuple[str, str]]:
             if match is not None and "sha256" in file["hashes"]:
                 archives[match[2]] = (urllib.parse.urljoin(page, file["url"]), file["hashes"]["sha256"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ReleaseError(f"{page}: is no list of files in JSON ({error!r}) — set PIP_INDEX_URL") from error
+        raise ReleaseError(f"{page}: is not a JSON list of files ({error!r}) — set PIP_INDEX_URL") from error
     return archives
 
 
 def _index() -> str:
-    """The index that pip uses in this environment."""
+    """Return the index of pip in this environment."""
     default = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
     found = (
         os.environ.get("PIP_INDEX_URL")
-        or _told("-m", "pip", "config", "get", "global.index-url")
-        or _told("-c", default)
+        or _output("-m", "pip", "config", "get", "global.index-url")
+        or _output("-c", default)
     )
     if not found:
-        raise ReleaseError("pip: names no index — set PIP_INDEX_URL")
+        raise ReleaseError("pip: no index is configured — set PIP_INDEX_URL")
     return found.rstrip("/")
 
 
-def _told(*arguments: str) -> str:
+def _output(*arguments: str) -> str:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True).stdout.strip()
 
 
@@ -142,8 +144,8 @@ def _read(url: str, accept: str = "*/*") -> bytes:
             return bytes(answer.read())
     except urllib.error.HTTPError as error:
         error.close()
-        raise ReleaseError(f"{url}: {error} — the index answers, but not with this file") from error
+        raise ReleaseError(f"{url}: {error} — the index does not have this file") from error
     except http.client.HTTPException as error:
-        raise ReleaseError(f"{url}: the answer is cut short ({error!r}) — download it again") from error
+        raise ReleaseError(f"{url}: the response is truncated ({error!r}) — download it again") from error
     except OSError as error:
-        raise ReleaseUnreachable(f"{url}: {error} — is the index reachable?") from error
+        raise ReleaseUnreachable(f"{url}: {error} — check the connection to the index") from error

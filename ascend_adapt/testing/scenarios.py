@@ -1,4 +1,4 @@
-"""What is asked of a patch on its stand-in, each in a fresh process; a scenario raises if the answer is wrong."""
+"""Scenarios: checks of a patch on its stand-in, each in a fresh process; a scenario raises on failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ORDERS = sorted({"".join(order) for steps in ("ieede", "iedd") for order in iter
 
 
 def of(patch: Patch) -> dict[str, dict[str, Scenario]]:
-    """Return the scenarios for a patch by topic and by name; told from its declaration alone."""
+    """Return the scenarios for a patch by topic and name, from its declaration alone."""
     if patch.host_script is not None:
         return {"script": {"rewritten before it runs": rewritten_script}}
     topics: dict[str, dict[str, Scenario]] = {
@@ -47,7 +47,7 @@ def of(patch: Patch) -> dict[str, dict[str, Scenario]]:
 
 
 def in_order(scene: Scene, order: str) -> None:
-    """Import, enable and disable in one order; the target is patched once while enabled, and as made after."""
+    """Import, enable and disable in one order; the target is patched once while enabled, and restored afterwards."""
     scene.write()
     on = False
     for number, step in enumerate(order):
@@ -75,12 +75,12 @@ def in_order(scene: Scene, order: str) -> None:
 
 
 def stand_in_holds(scene: Scene) -> bool:
-    """Return whether the target's own class or module defines the target, so that aliases hold what it defines."""
+    """Return whether the target's own class or module defines the target, so that aliases refer to it."""
     return not scene.shape.inherited
 
 
 def aliases_follow(scene: Scene) -> None:
-    """A name that another module took before enable() is what the target is, and the original after disable()."""
+    """An alias made before enable() is the patched object, and the original after disable()."""
     scene.write()
     scene.import_target()
     scene.take_alias("taken_early")
@@ -103,7 +103,7 @@ def _of_the_gate(patch: Patch) -> dict[str, Scenario]:
         try:
             near = versions.around(requirement)
         except ValueError:
-            continue  # no version is inside: the scenario above fails, and says so
+            continue  # no version is inside: the scenario above fails
         for side, version in (("below", near.below), ("above", near.above)):
             if version is not None:
                 name = f"{requirement.name} {version}, {side}"
@@ -147,13 +147,13 @@ def on_another_device(scene: Scene) -> None:
 
 
 def in_another_host(scene: Scene) -> None:
-    """In a code base without the host's marker files, the patch leaves the target alone."""
+    """In a code base without the marker files, the patch leaves the target alone."""
     scene.write()
     host = scene.patch.hosts[0]
     assert isinstance(host, CodeBase)
     for marker in host.present:
         if (scene.folder / marker).stat().st_size:
-            raise NotShown(f"{marker} marks the host and is the target itself, or tells its version")
+            raise NotShown(f"{marker} is a marker file and the target itself, or has its version")
         (scene.folder / marker).unlink()
     scene.enable()
     scene.import_target()
@@ -169,7 +169,7 @@ def _of_drift(patch: Patch) -> dict[str, Scenario]:
     try:
         altered = stand_in.alterations(patch, stand_in.shape_of(patch))
     except NotShown:
-        return {"gone": functools.partial(drifts, alteration="gone", late=False)}  # the scene says why it cannot be
+        return {"gone": functools.partial(drifts, alteration="gone", late=False)}  # the scene reports why it cannot run
     made: dict[str, Scenario] = {}
     for name in altered:
         for late in (False, True):
@@ -205,7 +205,7 @@ def drifts(scene: Scene, alteration: str, late: bool) -> None:
 
 
 def drift_raises(scene: Scene, alteration: str) -> None:
-    """Drift of a patch whose absence gives wrong numbers raises, though nobody asked for strict."""
+    """Drift of a patch whose absence gives wrong numbers raises, even without strict."""
     _write_altered(scene, alteration)
     try:
         scene.enable()
@@ -217,7 +217,7 @@ def drift_raises(scene: Scene, alteration: str) -> None:
 
 
 def is_not_needed(scene: Scene) -> None:
-    """What is there already is left alone."""
+    """An existing object is left alone."""
     path = scene.patch.target.path
     shape = scene.shape
     if scene.patch.kind == "add":
@@ -239,7 +239,7 @@ def is_not_needed(scene: Scene) -> None:
 
 
 def stands_instead(scene: Scene) -> None:
-    """The importer sees the provided module, and everybody else the real one."""
+    """The importer sees the provided module, and all others the real one."""
     scene.write()
     name = scene.patch.target.module
     scene.folder.joinpath(*name.split(".")).with_suffix(".py").write_text("real = True\n")
@@ -251,7 +251,7 @@ def stands_instead(scene: Scene) -> None:
 
 
 def two_plugins(scene: Scene) -> None:
-    """Two rewrites, replacements or entries exclude each other; two wraps lie on each other; a second add is idle."""
+    """Two rewrites, replacements or entries conflict; two wraps are nested; a second add does nothing."""
     scene.write()
     scene.import_target()
     patch = scene.patch
@@ -281,7 +281,7 @@ def two_plugins(scene: Scene) -> None:
 
 
 def enabling_imports_nothing(scene: Scene) -> None:
-    """enable() imports neither the target nor any other package than this project's own needs."""
+    """enable() imports neither the target nor any other package than the dependencies of this project."""
     scene.write()
     before = {name.partition(".")[0] for name in sys.modules}
     scene.enable()
@@ -326,7 +326,7 @@ def copies_work(scene: Scene) -> None:
 
 
 def compiles(scene: Scene) -> None:
-    """torch.compile(fullgraph=True) takes the patched function as it took the original."""
+    """torch.compile(fullgraph=True) compiles the patched function like the original."""
     try:
         import torch
     except ImportError:
@@ -344,7 +344,7 @@ def compiles(scene: Scene) -> None:
 
 
 def _passing_on(patch: Patch, answer: Callable[[], Any]) -> Callable[..., Any]:
-    """A wrapper, or a replacement with the patch's signature, without the counting that no graph can hold."""
+    """A wrapper, or a replacement with the patch's signature, without the counter, which no graph can contain."""
     if patch.kind == "wrap":
         return lambda wrapped, instance, args, kwargs: wrapped(*args, **kwargs)
     if patch.function is None:

@@ -1,4 +1,4 @@
-"""One patch on one stand-in in one fresh process: what scenarios act on."""
+"""Scene: one patch with one stand-in in a fresh process, on which a scenario acts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ASKING = "import importlib\n\ndef ask(name):\n    return importlib.import_modul
 
 @dataclass
 class Scene:
-    """A stand-in in ``folder``, first on sys.path, for a patch whose own code was swapped for a counter.
+    """Scene with a stand-in in ``folder``, first on sys.path; the code of the patch is replaced by a counter.
 
     What a wrapper or replacement does belongs to the real target; here it is only counted, and the wrapper passes on.
     """
@@ -48,7 +48,7 @@ class Scene:
         self.shape = stand_in.shape_of(self.registered.patch, self.tree)
         if self.patch.bodies:
             self.patch = replace(self.patch, bodies=(stand_in.digest(self.patch, self.shape),))
-        if self.patch.original is not None:  # the stand-in has it beside the mapping
+        if self.patch.original is not None:  # the stand-in defines it next to the mapping
             self.patch = replace(self.patch, original=replace(self.patch.original, module=self.patch.target.module))
         self.versions = {one.name: versions.around(one).inside for one in self.patch.requires}
         root = self.patch.target.root
@@ -64,8 +64,8 @@ class Scene:
         self, shape: Shape | None = None, *, with_module: bool = True, versions: Mapping[str, str] | None = None
     ) -> None:
         """Write the stand-in, with other ``versions`` of some distributions, and put it first on sys.path."""
-        told = {**self.versions, **(versions or {})}
-        stand_in.write(self.patch, shape or self.shape, self.folder, told, with_module=with_module)
+        all_versions = {**self.versions, **(versions or {})}
+        stand_in.write(self.patch, shape or self.shape, self.folder, all_versions, with_module=with_module)
         (self.folder / f"{_ASKS}.py").write_text(_ASKING)
         (self.folder / f"{_IMPORTER}.py").write_text(
             f"import sys\nimport {self.patch.target.module}\nheld = sys.modules[{self.patch.target.module!r}]\n"
@@ -74,13 +74,13 @@ class Scene:
         importlib.invalidate_caches()
 
     def write_script(self) -> None:
-        """Write the launched script that the patch rewrites, and what it requires, into the folder."""
+        """Write the launched script that the patch rewrites, and its requirements."""
         stand_in.write_around(self.patch, self.folder, self.versions)
         (self.folder / str(self.patch.host_script)).write_text(stand_in.source(self.patch, self.shape))
         sys.path.insert(0, str(self.folder))
 
     def import_target(self) -> None:
-        """Import the target's module as code beside it does; where it is missing, the nearest package above it."""
+        """Import the target's module as neighbouring code does; if it is missing, its nearest parent package."""
         ask = importlib.import_module(_ASKS).ask
         try:
             if self.patch.importers:
@@ -91,11 +91,11 @@ class Scene:
                 with contextlib.suppress(ModuleNotFoundError):
                     ask(package)
                     break
-        for name in stand_in.telling_of_versions(self.patch):
+        for name in stand_in.modules_with_versions(self.patch):
             ask(name)
 
     def take_alias(self, name: str) -> None:
-        """Import a new module that copies the target with ``from module import name``, as users do."""
+        """Import a new module with an alias of the target (``from module import name``)."""
         path = self.patch.target.path
         if self.patch.kind in ("add", "provide", "entry") or self.shape.value:
             return
@@ -109,15 +109,15 @@ class Scene:
         importlib.import_module(name)
 
     def aliases(self) -> list[Any]:
-        """Return what the alias modules hold."""
+        """Return the aliases in the alias modules."""
         return [one.target for one in list(sys.modules.values()) if vars(one).get("IS_ALIAS_OF_THE_TARGET")]
 
     def place(self) -> Place:
-        """Return what stands at the target now."""
+        """Return the present object at the target."""
         return locate(self.patch.target, sys.modules[self.patch.target.module])
 
     def standing(self) -> Any:
-        """Return what an alias of the target is now: of a static method, its function."""
+        """Return the present object of an alias; for a static method, its function."""
         return _as_taken(self.place().value)
 
     # Acting
@@ -133,12 +133,12 @@ class Scene:
         return self.outcome()
 
     def outcome(self) -> Outcome:
-        """Return what became of the patch so far."""
+        """Return the present outcome of the patch."""
         return ascend_adapt.status()[f"{PLUGIN}.{self.name}"]
 
     @contextlib.contextmanager
     def drift_allowed(self) -> Iterator[None]:
-        """Let the patch drift without an error, whatever its absence would mean."""
+        """Allow the patch to drift without an error."""
         os.environ["ASCEND_ADAPT_ALLOW_DRIFT"] = self.name
         yield
         del os.environ["ASCEND_ADAPT_ALLOW_DRIFT"]
@@ -158,7 +158,7 @@ class Scene:
             raise NotShown(f"unless= finds nothing wrong with the stand-in: {outcome.reason}")
 
     def expect_untouched(self) -> None:
-        """Check that every namespace of the target holds the very objects with which it was made."""
+        """Check that every namespace of the target has its original objects."""
         module = sys.modules.get(self.patch.target.module)
         if module is None or self.patch.kind == "provide":
             return
@@ -176,7 +176,7 @@ class Scene:
             check(getattr(function, "__code__", module.CODE_AS_MADE) is module.CODE_AS_MADE, "runs another code")
 
     def expect_in_force(self) -> None:
-        """Check that the target is what the patch makes of it, through every name of it, and once only."""
+        """Check that the target is patched exactly once, through each of its names."""
         self.expect("applied")
         if self.patch.importers:
             check(self.patch.target.module == sys.modules[_IMPORTER].held.__name__, "the importer has another module")
@@ -204,12 +204,12 @@ class Scene:
                 check(len(self.calls) == 1, f"one call ran the patch {len(self.calls)} times")
 
     def original(self) -> Any:
-        """Return what upstream made at the target, as an alias holds it, or MISSING."""
+        """Return the original object of the target, as an alias refers to it, or MISSING."""
         module = sys.modules[self.patch.target.module]
         return _as_taken(module.AS_MADE[-1].get(self.place().name, MISSING))
 
     def uses(self) -> list[Callable[[], Any]]:
-        """Return calls of the target as users make them: from its module, and by the alias module's own name."""
+        """Return calls of the target through its module and through the alias module."""
         place = self.place()
         signature = inspect.signature(_function(place.value))
         if isinstance(place.value, property):
@@ -253,13 +253,13 @@ class Scene:
 
 
 def check(holds: bool, otherwise: str) -> None:
-    """Raise what a scenario reports as its failure, unless it ``holds``; also under ``python -O``."""
+    """Raise an AssertionError with the message ``otherwise`` unless ``holds``; also under ``python -O``."""
     if not holds:
         raise AssertionError(otherwise)
 
 
 def arguments(signature: inspect.Signature, bound: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments, each None, with which a function of this signature can be called."""
+    """Return minimal arguments (all None) for a call with this signature."""
     parameters = list(signature.parameters.values())[bound:]
     required = [one for one in parameters if one.default is one.empty]
     args = tuple(None for one in required if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD))

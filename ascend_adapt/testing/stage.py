@@ -1,7 +1,7 @@
-"""A fresh process for the scenarios of patches: ``python -m ascend_adapt.testing.stage``, the plan as JSON on stdin.
+"""Runs scenarios of patches in a fresh process: ``python -m ascend_adapt.testing.stage`` reads a JSON plan from stdin.
 
-Plugins are loaded once, as they are before any target; then each scenario runs in a forked child of its own, with a
-stand-in of its own first on sys.path. Prints one JSON object: patch -> scenario -> [passed, failed or not shown, text].
+Plugins are loaded once, before any target. Each scenario runs in a forked child with its own stand-in first on
+sys.path. Prints one JSON object: patch -> scenario -> [passed, failed or not shown, text].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import wrapt  # noqa: F401  loaded by enable() otherwise, in each child anew
+import wrapt  # noqa: F401  loaded by enable() otherwise, in each child again
 
 import ascend_adapt.patches.session  # noqa: F401  likewise
 from ascend_adapt.errors import AdaptError
@@ -37,14 +37,14 @@ _SECONDS = 100
 def main() -> None:
     """Run the plan ``{"patches", "plugins", "topics"}`` and print the results.
 
-    ``patches`` gives each patch the source tree whose target the stand-in is shaped after, or None.
+    ``patches`` maps each patch to the source tree whose target the stand-in copies, or None.
     """
     plan = json.load(sys.stdin)
     patches = {name: find(name, plan["plugins"]) for name in plan["patches"]}
     loaded = {name for name, one in patches.items() if _is_loaded(one)}
     if "compile" in plan["topics"]:
         _warm_torch_up()
-    gc.freeze()  # else each child's first collection copies every page of it
+    gc.freeze()  # else the first collection of each child copies every page
     results: dict[str, dict[str, list[str]]] = {name: {} for name in patches}
     with tempfile.TemporaryDirectory() as folder:
         for name, one in patches.items():
@@ -52,9 +52,9 @@ def main() -> None:
             for topic in plan["topics"]:
                 for text, scenario in scenarios.of(one.patch).get(topic, {}).items():
                     own = Path(folder, name, str(len(results[name])))
-                    told = [FAILED, f"{one.patch.target.root} is imported when the plugin is loaded"]
+                    failure = [FAILED, f"{one.patch.target.root} is imported when the plugin is loaded"]
                     results[name][f"{topic}: {text}"] = (
-                        told if name in loaded else _in_a_child(scenario, one, own, tree)
+                        failure if name in loaded else _in_a_child(scenario, one, own, tree)
                     )
     json.dump(results, sys.stdout)
 
@@ -65,7 +65,7 @@ def _is_loaded(one: Registered) -> bool:
 
 
 def find(name: str, plugins: list[str]) -> Registered:
-    """Return the registered patch ``plugin.patch``, its hosts as Hosts; ``plugins`` are loaded beside the installed."""
+    """Return the patch ``plugin.patch`` with its code bases resolved; ``plugins`` are loaded in addition."""
     manager = PluginManager([importlib.import_module(plugin) for plugin in plugins])
     for one in manager.patches():
         if f"{one.plugin}.{one.name}" == name:
@@ -75,7 +75,7 @@ def find(name: str, plugins: list[str]) -> Registered:
 
 
 def _warm_torch_up() -> None:
-    """Import torch and its compiler once, before forking; a child without torch says so itself."""
+    """Import torch and its compiler once, before forking; without torch, each child reports it."""
     try:
         import torch
     except ImportError:
@@ -90,15 +90,15 @@ def _in_a_child(scenario: scenarios.Scenario, one: Registered, folder: Path, tre
         os.close(reader)
         signal.alarm(_SECONDS)
         os.dup2(2, 1)
-        told = json.dumps(_run(scenario, one, folder, tree)).encode()
+        encoded = json.dumps(_run(scenario, one, folder, tree)).encode()
         with os.fdopen(writer, "wb") as pipe:
-            pipe.write(told)
+            pipe.write(encoded)
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        told = pipe.read()
+        encoded = pipe.read()
     _, status = os.waitpid(child, 0)
-    answer: list[str] = json.loads(told) if told else [FAILED, f"the process ended with status {status}"]
+    answer: list[str] = json.loads(encoded) if encoded else [FAILED, f"the process ended with status {status}"]
     return answer
 
 
@@ -109,7 +109,7 @@ def _run(scenario: scenarios.Scenario, one: Registered, folder: Path, tree: Sour
         return [NOT_SHOWN, str(reason)]
     except AssertionError as failure:
         return [FAILED, str(failure)]
-    except BaseException as error:  # whatever a plugin's own code raises is its scenario's failure
+    except BaseException as error:  # any error of plugin code is a failure of its scenario
         return [FAILED, "".join(traceback.format_exception(error))]
     return [PASSED, ""]
 

@@ -1,4 +1,4 @@
-"""Stand-ins for targets: generated module trees that have a patch's target as its declaration, or real source, has it.
+"""Stand-ins for targets: generated module trees with the target of a patch, as in its declaration or real source.
 
 A stand-in agrees with the declaration by construction: it proves the engine on this patch, never the patch on upstream.
 """
@@ -26,12 +26,12 @@ ANSWER = "as upstream has it"
 
 
 class NotShown(AdaptError):
-    """Something that cannot be shown on a stand-in; the text says why."""
+    """A scenario cannot run on a stand-in; the message says why."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a target is written: a function with its signature and decorator, or a value.
+    """Shape of a target: a function with signature and decorator, or a value.
 
     ``around`` is False when the class that should hold it is missing; ``name`` is another than the target's when it was
     renamed, or empty when it is gone.
@@ -48,7 +48,7 @@ class Shape:
 
 
 def shape_of(patch: Patch, tree: SourceTree | None = None) -> Shape:
-    """Return the shape that ``tree`` has, if it holds the target, else what the declaration implies.
+    """Return the shape of the target in ``tree``, or else the one that the declaration implies.
 
     Raises:
         NotShown: a declaration from which no module can be made.
@@ -67,13 +67,13 @@ def shape_of(patch: Patch, tree: SourceTree | None = None) -> Shape:
 
 
 def is_needed_by_python(patch: Patch) -> bool:
-    """Return whether Python, or this suite, needs the module that a stand-in would take the place of."""
+    """Return whether Python or this suite needs the module that a stand-in would replace."""
     return patch.host_script is None and patch.target.root in {*sys.stdlib_module_names, *_NEEDED}
 
 
 def _refuse_what_python_needs(patch: Patch) -> None:
     if is_needed_by_python(patch):
-        raise NotShown(f"a stand-in would take the place of {patch.target.root}, which this suite itself needs")
+        raise NotShown(f"a stand-in would replace {patch.target.root}, which this suite itself needs")
 
 
 _NEEDED = ("ascend_adapt", "packaging", "pluggy", "wrapt", "yaml", "rich")
@@ -122,7 +122,7 @@ def written(entries: dict[Any, Any]) -> str:
 
 
 def holding(patch: Patch, expression: str) -> str:
-    """Return the source text of a mapping that has ``expression`` behind the patch's key."""
+    """Return the source text of a mapping that has ``expression`` under the patch's key."""
     return written({patch.key: ANSWER}).replace(repr(ANSWER), expression)
 
 
@@ -148,7 +148,7 @@ def _real_shape(declared: Shape, patch: Patch, found: syntax.Found) -> Shape:
 
 
 def _without_values(signature: inspect.Signature) -> str:
-    """The signature as text; defaults are None and annotations are left out, because their names are not known."""
+    """The signature as text, with defaults None and no annotations, because their names are unknown."""
     parameters = [
         one.replace(annotation=one.empty, default=one.default if one.default is one.empty else None)
         for one in signature.parameters.values()
@@ -157,7 +157,7 @@ def _without_values(signature: inspect.Signature) -> str:
 
 
 def write(patch: Patch, shape: Shape, folder: Path, versions: Mapping[str, str], *, with_module: bool = True) -> None:
-    """Write the module tree, its host's marker files and the distributions with their ``versions`` into ``folder``."""
+    """Write the module tree, the marker files and the distributions with their ``versions`` into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     *packages, _ = patch.target.packages[::-1]
     if patch.target.module != patch.target.root or patch.kind != "provide":
@@ -175,7 +175,7 @@ def write(patch: Patch, shape: Shape, folder: Path, versions: Mapping[str, str],
 
 
 def write_around(patch: Patch, folder: Path, versions: Mapping[str, str]) -> None:
-    """Write the markers of the patch's first host and the distributions with their ``versions`` into ``folder``."""
+    """Write the marker files and the distributions with their ``versions`` into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     for host in patch.hosts[:1]:
         for marker in host.present if isinstance(host, CodeBase) else ():
@@ -183,25 +183,25 @@ def write_around(patch: Patch, folder: Path, versions: Mapping[str, str]) -> Non
             file.parent.mkdir(parents=True, exist_ok=True)
             if not file.exists():
                 file.touch()
-    for name in telling_of_versions(patch):
+    for name in modules_with_versions(patch):
         path = folder.joinpath(*name.split("."), "__init__.py")
-        told = next(version for one, version in versions.items() if packages_named(one, (name,)))
-        path.write_text(f"__version__ = {told!r}\n")
+        version = next(each for one, each in versions.items() if packages_named(one, (name,)))
+        path.write_text(f"__version__ = {version!r}\n")
     for name, version in versions.items():
         info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
-def telling_of_versions(patch: Patch) -> list[str]:
-    """Return modules of the patch's first host whose version it requires, while its target is of another library."""
+def modules_with_versions(patch: Patch) -> list[str]:
+    """Return modules of the first code base with a required version, if the target is in another library."""
     modules = [host.module for host in patch.hosts[:1] if isinstance(host, CodeBase)]
     required = {name for one in patch.requires for name in packages_named(one.name, modules)}
     return sorted(required - set(patch.target.packages))
 
 
 def source(patch: Patch, shape: Shape) -> str:
-    """Return the source of the target's module; ``AS_MADE`` in it keeps every namespace as it was made."""
+    """Return the source of the target's module; ``AS_MADE`` in it has a copy of every original namespace."""
     *around, _ = patch.target.source_path
     lines: list[str] = []
     spaces = ""
@@ -236,7 +236,7 @@ def _definition(shape: Shape, spaces: str) -> list[str]:
 
 
 def digest(patch: Patch, shape: Shape) -> str:
-    """Return the digest of the stand-in's own function, as ``bodies=`` tells it."""
+    """Return the digest of the stand-in's own function, as in ``bodies=``."""
     own = shape if patch.original is None else _original(patch, shape)
     return syntax.digest(ast.parse("\n".join(_definition(own, ""))).body[0])
 
@@ -247,7 +247,7 @@ def _original(patch: Patch, shape: Shape) -> Shape:
 
 
 def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
-    """Return the shapes, by what was done to the target, that the patch's kind promises to notice; None: no module."""
+    """Return altered shapes that the patch must detect, by name of the alteration; None: no module."""
     made: dict[str, Shape | None] = {}
     is_function = not shape.value and bool(shape.name)
     if shape.name:
@@ -278,13 +278,13 @@ def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
 
 
 def _marks_its_host(patch: Patch) -> bool:
-    """Whether the host is told by the very file of the target: without it the code base is another one."""
+    """Return whether the target's file is a marker: without it, the code base is another one."""
     file = f"{patch.target.module.replace('.', '/')}.py"
     return any(file in host.present for host in patch.hosts if isinstance(host, CodeBase))
 
 
 def _with_one_more(signature: str) -> str:
-    """``signature`` with one more required keyword, which no replacement knows."""
+    """``signature`` with one more required keyword, which no replacement accepts."""
     node = ast.parse(f"def f{signature}: ...").body[0]
     assert isinstance(node, ast.FunctionDef)
     parameters = list(static.signature_of(node).parameters.values())

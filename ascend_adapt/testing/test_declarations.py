@@ -1,4 +1,4 @@
-"""What a patch says of itself."""
+"""Declarations: every patch is complete, and consistent with its upstream source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_adapt.testing.command_line import Selection, is_of, require
 
 
 def test_it_says_everything(one: Registered) -> None:
-    """Why, until when, and what happens without it; a range that admits something; a name that --disable can give."""
+    """why, until and without are given, the version range is not empty, and the name can be passed to --disable."""
     patch = one.patch
     require(bool(patch.why.strip() and patch.until.strip()), f"why is {patch.why!r}, until is {patch.until!r}")
     require(patch.without in CONSEQUENCES, f"without is {patch.without!r}")
@@ -22,7 +22,7 @@ def test_it_says_everything(one: Registered) -> None:
 
 
 def test_it_judges_the_source_tree(one: Registered, selection: Selection) -> None:
-    """On --upstream DIR: no drift in the range, and the fault is there just where the gate says patch."""
+    """On --upstream DIR: no drift inside the range, and the fault is present just where the gate admits it."""
     if selection.upstream is None:
         pytest.skip("no --upstream DIR was given")
     if not is_of(one, selection.upstream):

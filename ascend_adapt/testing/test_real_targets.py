@@ -1,4 +1,4 @@
-"""Each patch on the target that is installed here, and the guard that none was applied nowhere."""
+"""Patches on installed targets, and a guard that each patch was applied somewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ascend_adapt.testing.stage import FAILED, NOT_SHOWN
 
 
 def test_on_the_installed_target(one: Registered, selection: Selection) -> None:
-    """Applied before and after the import, restored exactly; what the engine foretold is what happens."""
+    """The patch is applied before and after the import and restored exactly, as predicted statically."""
     outcome = selection.verdict(one)
     selection.why_not_real[full_name(one)] = outcome.reason
     require(outcome.state in ("armed", "skipped", "not_needed"), f"is {outcome.state}: {outcome.reason}")
@@ -27,7 +27,7 @@ def test_on_the_installed_target(one: Registered, selection: Selection) -> None:
 
 
 def test_every_patch_reached_applied(one: Registered, selection: Selection, request: pytest.FixtureRequest) -> None:
-    """The guard against green of nothing: each patch was applied, on its real target or on a stand-in that is named."""
+    """Guard against an empty run: each patch was applied on its real target or on a stand-in."""
     asked = {item.name.partition("[")[0] for item in request.session.items}
     if not {"test_on_a_stand_in", "test_on_the_installed_target"} <= asked:
         pytest.skip("not all tests of this suite were asked for")

@@ -1,4 +1,4 @@
-"""The engine on stand-ins for each patch's target: what can be told from the declaration, with nothing installed."""
+"""Patches on stand-ins for their targets, generated from the declaration, with no target installed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from ascend_adapt.patches.declare.spec import Registered
 from ascend_adapt.testing.command_line import Selection, full_name, require
 from ascend_adapt.testing.stage import FAILED, NOT_SHOWN, PASSED
 
-# What passes only if the patch was applied.
+# These pass only if the patch was applied.
 _APPLIES = ("gate: inside", "script: rewritten before it runs")
 
 
 def test_on_a_stand_in(one: Registered, topic: str, selection: Selection) -> None:
-    """Every scenario of the topic, each in a fresh process."""
+    """Run every scenario of the topic in a fresh process."""
     results = selection.on_stand_in(one, topic)
-    failed = [f"{text}: {told}" for text, (result, told) in results.items() if result == FAILED]
-    hidden = [told for result, told in results.values() if result == NOT_SHOWN]
+    failed = [f"{text}: {message}" for text, (result, message) in results.items() if result == FAILED]
+    hidden = [message for result, message in results.values() if result == NOT_SHOWN]
     for reason in dict.fromkeys(hidden):
         count = f"{hidden.count(reason)} of {len(results)} scenarios"
         selection.not_shown.append(f"{full_name(one)}, {topic}, {count}: {reason}")

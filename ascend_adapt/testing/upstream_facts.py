@@ -1,4 +1,4 @@
-"""What one release's sources say to each patch: signatures, hashes, faults. Facts are recorded, source is not."""
+"""Upstream facts: signatures, digests and faults of each patch's target in a release, recorded without source."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ascend_adapt.testing import faults
 
 
 class RecordError(AdaptError):
-    """A record of upstream facts that is not one, or is of other patches."""
+    """Invalid record of upstream facts, or one made for other patches."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What one release holds of one patch's target.
+    """Facts about the target of one patch in one release.
 
     ``signatures`` and ``digests`` have one entry for each definition (a constant has no signature, that of a static
     method says so); none means that the target is not there. ``fault`` and ``reason`` are as in ``faults.Fault``.
@@ -64,7 +64,7 @@ class UpstreamRecord:
     distribution: str
     releases: tuple[str, ...]
     declared: Mapping[str, str]
-    """By patch, the hash of what its facts depend on."""
+    """Digest of the relevant parts of each patch's declaration."""
     facts: Mapping[str, Mapping[str, Facts]]
 
     def of(self, one: Registered, release: str) -> Facts:
@@ -75,7 +75,9 @@ class UpstreamRecord:
         """
         name = full_name(one)
         if self.declared.get(name) != fingerprint(one.patch):
-            raise RecordError(f"the record of {self.distribution}: is not of today's {name} — make record-upstreams")
+            raise RecordError(
+                f"the record of {self.distribution}: is not of the present {name} — run make record-upstreams"
+            )
         return self.facts[name][release]
 
     def save(self, path: Path) -> None:
@@ -89,7 +91,7 @@ class UpstreamRecord:
 
 
 def load(path: Path) -> UpstreamRecord:
-    """Return the record that ``path`` holds.
+    """Read a record.
 
     Raises:
         RecordError: it is no record.
@@ -98,12 +100,14 @@ def load(path: Path) -> UpstreamRecord:
         data = json.loads(path.read_text())
         releases = tuple(data["releases"])
         patches = data["patches"]
-        facts = {name: _unfolded(releases, told["facts"]) for name, told in patches.items()}
+        facts = {name: _unfolded(releases, entry["facts"]) for name, entry in patches.items()}
         return UpstreamRecord(
-            data["distribution"], releases, {name: told["declared"] for name, told in patches.items()}, facts
+            data["distribution"], releases, {name: entry["declared"] for name, entry in patches.items()}, facts
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path}: is no record of upstream facts ({error!r}) — make record-upstreams") from error
+        raise RecordError(
+            f"{path}: is not a record of upstream facts ({error!r}) — run make record-upstreams"
+        ) from error
 
 
 def record(distribution: str, registered: Sequence[Registered], trees: Mapping[str, SourceTree]) -> UpstreamRecord:
@@ -119,27 +123,27 @@ def full_name(one: Registered) -> str:
 
 
 def fingerprint(patch: Patch) -> str:
-    """Return 16 hex digits that change when what the facts depend on is declared otherwise."""
+    """Return a digest of the parts of a declaration that facts depend on: 16 hex digits."""
     return hashlib.sha256(faults.declaration(patch).encode()).hexdigest()[:16]
 
 
 def _runs(releases: Sequence[str], facts: Mapping[str, Facts]) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
     for release in releases:
-        told = json.loads(json.dumps(asdict(facts[release])))
-        if runs and {key: runs[-1][key] for key in told} == told:
+        values = json.loads(json.dumps(asdict(facts[release])))
+        if runs and {key: runs[-1][key] for key in values} == values:
             runs[-1]["last"] = release
         else:
-            runs.append({"first": release, "last": release, **told})
+            runs.append({"first": release, "last": release, **values})
     return runs
 
 
 def _unfolded(releases: Sequence[str], runs: Sequence[Mapping[str, Any]]) -> dict[str, Facts]:
     facts = {}
     for run in runs:
-        told = Facts(tuple(run["signatures"]), tuple(run["digests"]), run["fault"], run["reason"])
+        run_facts = Facts(tuple(run["signatures"]), tuple(run["digests"]), run["fault"], run["reason"])
         for release in releases[releases.index(run["first"]) : releases.index(run["last"]) + 1]:
-            facts[release] = told
+            facts[release] = run_facts
     if list(facts) != list(releases):
         raise ValueError("a release without facts")
     return facts

@@ -1,4 +1,4 @@
-"""Versions inside and just outside what a requirement admits."""
+"""Test versions inside and just outside the range of a requirement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_adapt.patches.judge import gate
 
 @dataclass(frozen=True)
 class Around:
-    """One version that is admitted, and the nearest that are not, where there are bounds."""
+    """A version inside the range, and the nearest ones outside its bounds."""
 
     inside: str
     below: str | None

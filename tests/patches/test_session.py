@@ -914,5 +914,5 @@ def test_a_getattr_that_fails_is_drift_and_a_name_it_lacks_too(site: Site, enabl
 
     status = enable(counting("upstream:f", [], name="f"), counting("upstream:g", [], name="g"))
     assert (status["f"].state, status["g"].state) == ("drifted", "drifted")
-    assert "upstream:f: asking for it raised ImportError: no library" in status["f"].reason
+    assert "upstream:f: reading it raised ImportError: no library" in status["f"].reason
     assert "'g' is not in module upstream" in status["g"].reason

@@ -231,7 +231,7 @@ def test_numpys_names_stay_gone_where_no_code_base_needs_them() -> None:
     with ascend_adapt.enabled(device="cpu") as status:
         # The code base may still come: nothing is there until it does.
         assert status["numpy_float"].state == "armed"
-        assert "is for bigscience-megatron-deepspeed, judged when megatron" in status["numpy_float"].reason
+        assert "is for bigscience-megatron-deepspeed, checked when megatron" in status["numpy_float"].reason
         assert "float" not in vars(numpy)
 
 

@@ -101,7 +101,7 @@ def test_the_facts_are_versions_device_and_states():
     )  # fmt: skip
     facts = agreement.facts(Status((outcome,), device="cpu"))
     assert (facts["device"], facts["patch toy.one"]) == ("cpu", "armed")
-    later = replace(outcome, reason="the version is judged when wrapt is imported")
+    later = replace(outcome, reason="the version is checked when wrapt is imported")
     assert agreement.facts(Status((later,)))["patch toy.one"] == "undecided"
     assert facts["wrapt"][0].isdigit()
     assert facts["torch"][0].isdigit()

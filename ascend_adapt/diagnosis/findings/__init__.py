@@ -1,6 +1,6 @@
-"""What is known to go wrong on a machine: each check looks at plain facts and says what, why, and what to do.
+"""Findings: checks for known problems of a host; each reads plain facts and reports what, why, and what to do.
 
-Facts about NPUs were read in Huawei's and PyTorch's documents and in issues, not seen on hardware.
+Facts about NPUs come from documents and issues of Huawei and PyTorch; they were not verified on hardware.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""C++ extensions that torch builds behind a lock file."""
+"""Checks of C++ extension builds, which torch guards by a lock file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ascend_adapt.diagnosis.findings.machine import Finding, Machine
 
 
 def locks(machine: Machine) -> Iterator[Finding]:
-    """Locks of torch's extension builder, which deletes its own unless it was killed."""
+    """Lock files of torch's extension builder, which are left behind when it is killed."""
     for lock in sorted(machine.extensions.glob("**/lock")):
         try:
             age_s = machine.now_s - lock.stat().st_mtime
@@ -19,7 +19,7 @@ def locks(machine: Machine) -> Iterator[Finding]:
         if is_left_behind:
             yield Finding(
                 f"{lock} is {age_s / 60:.0f} minutes old, and the build that made it is gone",
-                "every later build of the same extension waits for it for ever",
+                "every later build of this extension waits forever",
                 f"rm {lock}, or start jobs with ascend-run, which removes it",
                 True,
             )

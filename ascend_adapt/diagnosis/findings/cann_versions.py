@@ -1,4 +1,4 @@
-"""The CANN release that each torch_npu was released for.
+"""CANN release of each torch_npu release.
 
 Source: COMPATIBILITY.md of Ascend/pytorch at 9e73e708a (2026-08-21), releases from 2.1.0 on.
 """
@@ -24,12 +24,12 @@ CANN_OF = {torch_npu: cann for cann, releases in _TORCH_NPU_BY_CANN.items() for 
 
 
 def torch_npus_for(cann: str, torch: tuple[int, ...]) -> list[str]:
-    """Return the torch_npu releases for a CANN release and the numbers of a torch version."""
+    """Return the torch_npu releases for a CANN release and a torch release number."""
     return [one for one in _TORCH_NPU_BY_CANN.get(cann, "").split() if Version(one).release == torch]
 
 
 def is_older(cann: str, than: str) -> bool | None:
-    """Return whether one CANN release is older than another, such as 8.2.RC1 than 8.3.RC1; None if that is unknown."""
+    """Return whether one CANN release is older than another, such as 8.2.RC1 than 8.3.RC1; None if unknown."""
     try:
         return Version(cann) < Version(than)
     except InvalidVersion:  # such as 8.0.RC1.alpha003

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: driver, device nodes, and a torch that is built for them."""
+"""Checks of NVIDIA GPUs: driver, device nodes, and the CUDA build of torch."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ def stack(machine: Machine) -> Mapping[str, str]:
 
 
 def driver(machine: Machine) -> Iterator[Finding]:
-    """The kernel's module, which a container shares with its host. WSL has none: there it is the GPU of Windows."""
+    """The kernel module, which a container shares with its host. WSL uses the Windows driver and has none."""
     if not _driver(machine) and not machine.at("/dev/dxg").exists():
         yield Finding(
-            f"no NVIDIA driver is loaded: {_DRIVER} is not there",
+            f"no NVIDIA driver is loaded: {_DRIVER} does not exist",
             "torch.cuda.is_available() is False",
             "install NVIDIA's driver on the host, or start the container with --gpus all",
             True,
         )
     tool = machine.tools.get("nvidia-smi")
     if tool is None:
-        yield Finding("nvidia-smi is not on PATH", "GPUs cannot be looked at", "add the folder of nvidia-smi", False)
+        yield Finding("nvidia-smi is not on PATH", "GPUs cannot be inspected", "add its folder to PATH", False)
     elif tool.exit_code:
         yield Finding(
             f"nvidia-smi ends with exit code {tool.exit_code}: {_last_line(tool.output)}",
-            "the driver does not answer; often its library and its kernel module are of two versions after an update",
+            "the driver does not respond; after an update, library and kernel module often have different versions",
             "reboot the host, or reload the module nvidia",
             True,
         )
 
 
 def nodes(machine: Machine) -> Iterator[Finding]:
-    """What the CUDA runtime opens."""
+    """Device nodes that the CUDA runtime opens."""
     if machine.at("/dev/dxg").exists():
         return
     gpus = machine.nodes.get("cuda", ())
@@ -47,7 +47,7 @@ def nodes(machine: Machine) -> Iterator[Finding]:
     missing += [path for path in _CONTROL_NODES if not machine.at(path).exists()]
     if missing:
         yield Finding(
-            f"{', '.join(missing)}: not there",
+            f"{', '.join(missing)}: not found",
             "no process can open a GPU",
             "start the container with --gpus all; on a host run `nvidia-modprobe -u -c 0`",
             True,
@@ -55,7 +55,7 @@ def nodes(machine: Machine) -> Iterator[Finding]:
 
 
 def torch_is_built_for_cuda(machine: Machine) -> Iterator[Finding]:
-    """Of one torch version there are builds for CPUs and for each CUDA."""
+    """The build of torch: for CPUs, or for a CUDA version that the driver supports."""
     if "torch" not in machine.versions:
         return
     if not machine.torch_cuda:
@@ -78,21 +78,21 @@ def torch_is_built_for_cuda(machine: Machine) -> Iterator[Finding]:
 
 
 def locked_memory(machine: Machine) -> Iterator[Finding]:
-    """InfiniBand's libraries lock the memory that they send from."""
+    """InfiniBand libraries lock their send buffers."""
     limit = machine.limits.get("l")
     if limit is not None and limit < _LITTLE_LOCKED_KIB:
         yield Finding(
             f"ulimit -l is {limit} KiB",
             "NCCL over InfiniBand cannot lock its buffers: ibv_reg_mr failed, Cannot allocate memory",
-            "ulimit -l unlimited, or in /etc/security/limits.conf; of a container: --ulimit memlock=-1",
+            "ulimit -l unlimited, or in /etc/security/limits.conf; for a container: --ulimit memlock=-1",
             False,
         )
 
 
 def _driver(machine: Machine) -> str:
     path = machine.at(_DRIVER)
-    told = re.search(r"(?:Kernel Module\s+(?:for \S+\s+)?)(\d[\d.]+)", path.read_text()) if path.is_file() else None
-    return told[1] if told else ""
+    match = re.search(r"(?:Kernel Module\s+(?:for \S+\s+)?)(\d[\d.]+)", path.read_text()) if path.is_file() else None
+    return match[1] if match else ""
 
 
 def _last_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The emulated NPU: a C compiler, the torch_npu wheel, and a cache for both."""
+"""Checks of the emulated NPU: C compiler, torch_npu wheel, and the cache for both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_adapt.errors import EmulationError
 
 
 def compiler(machine: Machine) -> Iterator[Finding]:
-    """CANN's stand-in is compiled on first use."""
+    """C compiler; the emulated CANN is compiled on first use."""
     try:
         build.find_compiler(machine.environ)
     except EmulationError as error:
@@ -20,7 +20,7 @@ def compiler(machine: Machine) -> Iterator[Finding]:
 
 
 def torch_npu_wheel(machine: Machine) -> Iterator[Finding]:
-    """The wheel for the installed torch; nothing is downloaded here."""
+    """torch_npu wheel for the installed torch; downloads nothing."""
     torch = machine.versions.get("torch")
     if torch is None:
         return
@@ -40,7 +40,7 @@ def torch_npu_wheel(machine: Machine) -> Iterator[Finding]:
 
 
 def writable_cache(machine: Machine) -> Iterator[Finding]:
-    """Where both are kept."""
+    """Write access to the cache."""
     folder = cache.path(machine.environ)
     if folder.exists():
         try:

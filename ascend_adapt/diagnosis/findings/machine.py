@@ -1,4 +1,4 @@
-"""What checks judge, and what they report: plain facts of one machine, and findings."""
+"""Facts about one host, which checks read, and the findings that they report."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ascend_adapt.patches.declare.outcome import Outcome
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing worth knowing: what was seen, why it matters, what to do.
+    """Finding: what was observed, why it matters, and what to do.
 
-    ``must_fix``: a job cannot run like this. ``fixed_by`` names the patch (``plugin.patch``) that takes care of it.
+    ``must_fix``: a job cannot run. ``fixed_by`` names the patch (``plugin.patch``) that fixes it.
     """
 
     what: str
@@ -27,7 +27,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Ran:
-    """A command that was run: its exit code, and its stdout and stderr together."""
+    """Result of a command: exit code, and stdout and stderr combined."""
 
     exit_code: int
     output: str
@@ -35,20 +35,20 @@ class Ran:
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts that checks judge.
+    """Facts about one host.
 
     Attributes:
-        device: the kind of device that a job is to use: ``npu``, ``cuda``, ``cpu`` or ``npu-emulated``.
+        device: device kind of the job: ``npu``, ``cuda``, ``cpu`` or ``npu-emulated``.
         versions: installed distributions only.
         nodes: device nodes by kind.
         folder: the current directory.
-        extensions: where torch builds its C++ extensions.
+        extensions: build folder of torch's C++ extensions.
         shm_bytes: size of /dev/shm.
-        root: the file system that system files are read from; a test gives a folder.
-        uid: who is asking, and ``groups`` the ids of their groups.
-        limits: soft limits by the letter of ``ulimit``, None is unlimited.
-        outcomes: what each patch would become here.
-        torch_cuda: the CUDA version that torch is built with, "" for none.
+        root: root folder of the system files; tests use another.
+        uid: user id; ``groups`` are its group ids.
+        limits: soft limits by letter of ``ulimit``; None is unlimited.
+        outcomes: expected outcome of each patch.
+        torch_cuda: CUDA version of the torch build, "" for none.
         tools: output of npu-smi or nvidia-smi; None: not found.
     """
 
@@ -69,29 +69,29 @@ class Machine:
     tools: Mapping[str, Ran | None] = field(default_factory=dict)
 
     def at(self, path: str) -> Path:
-        """Return where an absolute path of this machine is found."""
+        """Return an absolute path of this host under ``root``."""
         return self.root / path.lstrip("/")
 
     def may_open(self, node: Path) -> bool:
         """Return whether the user may read and write ``node``, by its mode, owner and group."""
-        told = node.stat()
+        status = node.stat()
         if self.uid == 0:
             return True
         bits = (
             stat.S_IRUSR | stat.S_IWUSR
-            if told.st_uid == self.uid
+            if status.st_uid == self.uid
             else stat.S_IRGRP | stat.S_IWGRP
-            if told.st_gid in self.groups
+            if status.st_gid in self.groups
             else stat.S_IROTH | stat.S_IWOTH
         )
-        return told.st_mode & bits == bits
+        return status.st_mode & bits == bits
 
     def owner(self, node: Path) -> str:
         """Return mode, owner and group of ``node``, as in ``crw-rw---- root HwHiAiUser``."""
-        told = node.stat()
-        user = self._names("/etc/passwd").get(told.st_uid, told.st_uid)
-        group = self._names("/etc/group").get(told.st_gid, told.st_gid)
-        return f"{stat.filemode(told.st_mode)} {user} {group}"
+        status = node.stat()
+        user = self._names("/etc/passwd").get(status.st_uid, status.st_uid)
+        group = self._names("/etc/group").get(status.st_gid, status.st_gid)
+        return f"{stat.filemode(status.st_mode)} {user} {group}"
 
     def _names(self, file: str) -> dict[int, str]:
         path = self.at(file)
@@ -101,7 +101,7 @@ class Machine:
 
 
 def settings_of(file: Path) -> dict[str, str]:
-    """Return the ``name=value`` lines of a file, such as version.info; nothing if it cannot be read."""
+    """Return the ``name=value`` lines of a file, such as version.info; empty if it cannot be read."""
     try:
         text = file.read_text(errors="replace")
     except OSError:

@@ -1,6 +1,6 @@
-"""Ascend NPUs: driver, firmware, device nodes, CANN and its environment, and the torch_npu that fits them.
+"""Checks of Ascend NPUs: driver, firmware, device nodes, CANN and its environment, and a matching torch_npu.
 
-Layouts were read in Huawei's installation guides of CANN 8.0 and 8.5 and in version.info files that users published.
+Source: Huawei's installation guides of CANN 8.0 and 8.5, and version.info files published by users.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ascend_adapt.diagnosis.findings.machine import Finding, Machine, settings_o
 from ascend_adapt.diagnosis.findings.versions import release
 
 _ASCEND = "/usr/local/Ascend"
-# Besides davinci<N>: opened by every process that uses an NPU.
+# Opened by every process that uses an NPU, in addition to davinci<N>.
 _SHARED_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
-# From CANN 8.5 on it lies in cann, before in ascend-toolkit; nnae and nnrt are the packages without compilers.
+# CANN 8.5 and later use cann, earlier ones ascend-toolkit; nnae and nnrt are packages without compilers.
 _CANN_FOLDERS = ("cann", "ascend-toolkit/latest", "nnae/latest", "nnrt/latest")
 _HAL = "libascend_hal.so"
-_IN_A_CONTAINER = "of a container, start it with"
+_IN_A_CONTAINER = "in a container, start it with"
 
 
 def stack(machine: Machine) -> Mapping[str, str]:
@@ -33,11 +33,11 @@ def stack(machine: Machine) -> Mapping[str, str]:
 
 
 def driver(machine: Machine) -> Iterator[Finding]:
-    """The driver's files, and the library of it that CANN loads."""
+    """Driver files, and the driver library that CANN loads."""
     folder = _component(machine, "driver")
     if not _version(folder):
         yield Finding(
-            f"no NPU driver: {_inside(machine, folder)}/version.info is not there",
+            f"no NPU driver: {_inside(machine, folder)}/version.info does not exist",
             "no process can use an NPU",
             f"install the driver and firmware of this server (Ascend-hdk-*.run); {_IN_A_CONTAINER} "
             f"-v {_ASCEND}/driver:{_ASCEND}/driver:ro",
@@ -59,13 +59,13 @@ def driver(machine: Machine) -> Iterator[Finding]:
 
 
 def firmware(machine: Machine) -> Iterator[Finding]:
-    """Firmware of the devices: a container does not see its folder, a host must have one that fits the driver."""
+    """Device firmware, which must match the driver; a container does not see its folder."""
     folder = _component(machine, "firmware")
     info = settings_of(folder / "version.info")
     if not info and _version(_component(machine, "driver")):
         yield Finding(
-            f"NPU firmware of unknown version: {_inside(machine, folder)}/version.info is not there",
-            "it must fit the driver",
+            f"NPU firmware of unknown version: {_inside(machine, folder)}/version.info does not exist",
+            "it must match the driver",
             "nothing in a container, which does not need the file; on a host install the firmware (Ascend-hdk-*.run)",
             False,
         )
@@ -83,12 +83,12 @@ def firmware(machine: Machine) -> Iterator[Finding]:
 
 
 def npu_smi(machine: Machine) -> Iterator[Finding]:
-    """What npu-smi says: whether the driver answers, and the health of each NPU."""
+    """npu-smi: whether the driver responds, and the health of each NPU."""
     tool = machine.tools.get("npu-smi")
     if tool is None:
         yield Finding(
             "npu-smi is not on PATH",
-            "health and use of the NPUs cannot be looked at",
+            "health and use of the NPUs cannot be inspected",
             f"add its folder (/usr/local/bin or /usr/local/sbin) to PATH; {_IN_A_CONTAINER} "
             "-v /usr/local/bin/npu-smi:/usr/local/bin/npu-smi -v /usr/local/dcmi:/usr/local/dcmi",
             False,
@@ -98,9 +98,9 @@ def npu_smi(machine: Machine) -> Iterator[Finding]:
         last = (tool.output.strip().splitlines() or ["no output"])[-1]
         yield Finding(
             f"npu-smi info ends with exit code {tool.exit_code}: {last}",
-            "the driver does not answer; -8005 is also what an NPU says that another container holds, or whose device "
-            "node this user may not open",
-            "correct the other findings first; else look at `dmesg`, reload the driver, or reboot",
+            "the driver does not respond; -8005 also means that another container uses the NPU, or that this user "
+            "may not open its device node",
+            "fix the other findings first; else check `dmesg`, reload the driver, or reboot",
             True,
         )
         return
@@ -114,13 +114,13 @@ def npu_smi(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             f"npu-smi: {', '.join(sick)}",
             "jobs on it fail or hang",
-            "npu-smi info -t health -i <NPU> names the fault; leave the NPU out with ASCEND_RT_VISIBLE_DEVICES",
+            "npu-smi info -t health -i <NPU> names the fault; exclude the NPU with ASCEND_RT_VISIBLE_DEVICES",
             True,
         )
 
 
 def nodes(machine: Machine) -> Iterator[Finding]:
-    """Device nodes, and who may open them."""
+    """Device nodes and their permissions."""
     npus = machine.nodes.get("npu", ())
     shared = [machine.at(f"/dev/{name}") for name in _SHARED_NODES]
     missing = [] if npus else ["/dev/davinci<N>"]
@@ -128,7 +128,7 @@ def nodes(machine: Machine) -> Iterator[Finding]:
     if missing:
         options = " ".join(f"--device={name.replace('<N>', '0')}" for name in missing)
         yield Finding(
-            f"{', '.join(missing)}: not there",
+            f"{', '.join(missing)}: not found",
             "no process can use an NPU",
             f"load the driver (`lsmod | grep drv_`, `npu-smi info`); {_IN_A_CONTAINER} {options}",
             True,
@@ -146,14 +146,14 @@ def nodes(machine: Machine) -> Iterator[Finding]:
 
 
 def cann(machine: Machine) -> Iterator[Finding]:
-    """CANN, and the environment that its set_env.sh makes."""
+    """CANN, and the environment variables of its set_env.sh."""
     home, opp = (machine.environ.get(name, "") for name in ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH"))
     installed = _installed_cann(machine)
     for name, value in (("ASCEND_HOME_PATH", home), ("ASCEND_OPP_PATH", opp)):
         if value and not machine.at(value).is_dir():
             yield Finding(
                 f"{name}={value} is not a folder",
-                "CANN's libraries are looked for there",
+                "CANN's libraries are searched there",
                 f"{_source(installed)}, or unset it",
                 True,
             )
@@ -193,7 +193,7 @@ def cann(machine: Machine) -> Iterator[Finding]:
             yield Finding(
                 f"no compiled operators in {_inside(machine, kernels)}",
                 "operators are compiled while the job runs, or are missing",
-                "install the kernels of your NPU (Ascend-cann-kernels-910b and its like) for this CANN",
+                "install the kernels of your NPU (such as Ascend-cann-kernels-910b) for this CANN",
                 False,
             )
 
@@ -227,7 +227,7 @@ def torch_npu(machine: Machine) -> Iterator[Finding]:
 
 
 def _component(machine: Machine, name: str) -> Path:
-    """Return the folder of driver or firmware; /etc/ascend_install.info says where it was installed to."""
+    """Return the folder of driver or firmware; /etc/ascend_install.info has the path."""
     parameter = f"{name.capitalize()}_Install_Path_Param"
     home = settings_of(machine.at("/etc/ascend_install.info")).get(parameter) or _ASCEND
     return machine.at(f"{home}/{name}")
@@ -244,24 +244,24 @@ def _cann_folder(machine: Machine) -> str:
 
 
 def _installed_cann(machine: Machine) -> str:
-    """Return the path of a CANN that is installed for all users or for this one, or nothing."""
+    """Return the path of a CANN that is installed for all users or for this user, or ""."""
     homes = [_ASCEND, *(f"{home}/Ascend" for home in (machine.environ.get("HOME", ""),) if home)]
     paths = [f"{home}/{name}" for home in homes for name in _CANN_FOLDERS]
     return next((path for path in paths if machine.at(path).is_dir()), "")
 
 
 def _cann_version(machine: Machine, folder: str) -> str:
-    """Return the release of the CANN in ``folder``, such as 8.3.RC1, or nothing."""
+    """Return the release of the CANN in ``folder``, such as 8.3.RC1, or ""."""
     if not folder:
         return ""
     home = machine.at(folder)
     for info in sorted([*home.glob("ascend_*_install.info"), *home.glob("*-linux/ascend_*_install.info")]):
         if version := settings_of(info).get("version"):
             return version
-    told = settings_of(home / "version.cfg").get("toolkit_running_version") or settings_of(home / "version.cfg").get(
+    version = settings_of(home / "version.cfg").get("toolkit_running_version") or settings_of(home / "version.cfg").get(
         "runtime_running_version", ""
     )
-    return told.strip("[]").rpartition(":")[2]
+    return version.strip("[]").rpartition(":")[2]
 
 
 def _source(folder: str) -> str:
@@ -270,7 +270,7 @@ def _source(folder: str) -> str:
 
 
 def _inside(machine: Machine, path: Path) -> str:
-    """Return the path as this machine's processes see it."""
+    """Return the path as processes of this host see it."""
     return f"/{path.relative_to(machine.root)}"
 
 

@@ -1,4 +1,4 @@
-"""The user's shell and this host: variables, scripts, shared memory and limits that change or end jobs."""
+"""Checks of the shell and the host: variables, scripts, shared memory and limits that affect jobs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 from ascend_adapt.diagnosis.findings.machine import Finding, Machine
 
 _SMALL_SHM = 1 << 30
-# One rank has a socket to most others, and a file descriptor of every token file, shard and DataLoader worker.
+# A rank has sockets to most others, and a file descriptor for each token file, shard and DataLoader worker.
 _FEW_FILES = 4096
 _FEW_PROCESSES = 4096
 
 
 def visible_devices(machine: Machine) -> Iterator[Finding]:
-    """What the visible-device variables name must be there."""
+    """Devices in the visible-device variables must exist."""
     for kind, name in (("npu", "ASCEND_RT_VISIBLE_DEVICES"), ("cuda", "CUDA_VISIBLE_DEVICES")):
         count = len(machine.nodes.get(kind, ()))
         wanted = [int(word) for word in machine.environ.get(name, "").split(",") if word.strip().isdigit()]
         beyond = [str(number) for number in wanted if number >= count]
         if count and beyond:
             yield Finding(
-                f"{name} names {', '.join(beyond)}, this machine has {count} {kind} devices",
-                "the list ends at the first device that is not there",
-                "name devices from 0 on",
+                f"{name} names {', '.join(beyond)}, this host has {count} {kind} devices",
+                "the list ends at the first device that does not exist",
+                "use device numbers from 0 on",
                 True,
             )
 
@@ -40,12 +40,12 @@ def variables_that_change_jobs(machine: Machine) -> Iterator[Finding]:
     """Variables that are easily forgotten in a shell."""
     for name, values, why in (
         ("ASCEND_ADAPT", ("0", "false", "no", "off"), "no patch is applied in any job started from here"),
-        ("ASCEND_LAUNCH_BLOCKING", ("1",), "every operator waits for the device: right for debugging, slow"),
+        ("ASCEND_LAUNCH_BLOCKING", ("1",), "every operator waits for the device: good for debugging, but slow"),
         ("TORCH_DEVICE_BACKEND_AUTOLOAD", ("0",), "`import torch` does not load torch_npu, scripts must do so"),
         (
             "TORCH_TRANSFER_TO_NPU",
             ("1",),
-            "torch_npu redirects CUDA calls by itself, beside the patches that ask for it",
+            "torch_npu redirects CUDA calls itself, in addition to the patches that do so",
         ),
         ("INF_NAN_MODE_ENABLE", ("0",), "overflow saturates, and loss scalers that look for Inf never see it"),
     ):
@@ -54,7 +54,7 @@ def variables_that_change_jobs(machine: Machine) -> Iterator[Finding]:
 
 
 def rank_table(machine: Machine) -> Iterator[Finding]:
-    """HCCL reads it when the first group is made."""
+    """Rank table, which HCCL reads when the first group is created."""
     name = machine.environ.get("RANK_TABLE_FILE", "")
     if name and not Path(name).is_file():
         yield Finding(
@@ -63,13 +63,13 @@ def rank_table(machine: Machine) -> Iterator[Finding]:
 
 
 def python_path(machine: Machine) -> Iterator[Finding]:
-    """An empty element is the folder a process happens to start in."""
+    """An empty element of PYTHONPATH means the current directory of each process."""
     path = machine.environ.get("PYTHONPATH", "")
     if path and "" in path.split(os.pathsep):
         yield Finding(
             f"PYTHONPATH={path!r} has an empty element",
-            "every Python of this shell imports modules from whatever folder it is started in",
-            "remove the stray colon; ascend-run leaves the empty element out",
+            "every Python of this shell imports modules from its current directory",
+            "remove the stray colon; ascend-run drops the empty element",
             False,
         )
 
@@ -80,18 +80,18 @@ def shell_scripts(machine: Machine) -> Iterator[Finding]:
         if script.is_file() and os.access(script, os.R_OK) and b"\r\n" in script.read_bytes():
             yield Finding(
                 f"{script.name} has Windows line ends",
-                "bash takes the carriage return for a part of the word: $'\\r': command not found",
+                "bash treats the carriage return as part of the word: $'\\r': command not found",
                 f"sed -i 's/\\r$//' {script.name}",
                 True,
             )
 
 
 def shared_memory(machine: Machine) -> Iterator[Finding]:
-    """DataLoader workers hand batches over in /dev/shm."""
+    """DataLoader workers pass batches through /dev/shm."""
     if machine.shm_bytes < _SMALL_SHM:
         yield Finding(
             f"/dev/shm has {machine.shm_bytes / (1 << 20):.0f} MiB",
-            "DataLoader workers and collectives of ranks on one machine end in a bus error when it is full",
+            "DataLoader workers and collectives of ranks on one host end in a bus error when it is full",
             "start the container with --shm-size=16g or --ipc=host",
             False,
         )
@@ -108,7 +108,7 @@ def limits(machine: Machine) -> Iterator[Finding]:
             yield Finding(
                 f"ulimit -{letter} is {limit}",
                 why,
-                f"ulimit -{letter} 65536, or raise it in /etc/security/limits.conf; of a container: --ulimit",
+                f"ulimit -{letter} 65536, or raise it in /etc/security/limits.conf; for a container: --ulimit",
                 False,
             )
 

@@ -1,6 +1,6 @@
-"""Installed versions: what is missing, what goes wrong together, and which of it a patch fixes.
+"""Checks of installed versions: missing packages, incompatible combinations, and those that a patch fixes.
 
-A version range that a patch declares stands there, and is read from what the patch would become here.
+Version ranges of patches are declared there only, and read from their expected outcomes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ascend_adapt.patches.declare.outcome import Outcome
 
 @dataclass(frozen=True)
 class Combination:
-    """Versions that go wrong together, which no patch mends; on ``devices`` only, where these are given."""
+    """Incompatible versions that no patch fixes; with ``devices``, on these devices only."""
 
     requires: tuple[str, ...]
     why: str
@@ -27,7 +27,7 @@ class Combination:
 
 
 COMBINATIONS = (
-    # Read in the sources: 0.7.0 is the first whose configuration is pydantic's, 0.11.2 the first with pydantic_v1.py.
+    # Source: upstream code. 0.7.0 is the first whose configuration is pydantic's, 0.11.2 the first with pydantic_v1.py.
     Combination(
         ("deepspeed>=0.7,<0.11.2", "pydantic>=2"),
         why="its configuration classes need pydantic 1: 'FieldInfo' object has no attribute 'required'",
@@ -44,7 +44,7 @@ COMBINATIONS = (
 
 
 def torch_is_there(machine: Machine) -> Iterator[Finding]:
-    """Ranks import it."""
+    """torch must be installed."""
     if "torch" not in machine.versions:
         yield Finding(
             "torch is not installed", "every training script imports it", "install your cluster's torch", True
@@ -52,7 +52,7 @@ def torch_is_there(machine: Machine) -> Iterator[Finding]:
 
 
 def known_combinations(machine: Machine) -> Iterator[Finding]:
-    """Versions that do not go together."""
+    """Incompatible combinations of versions."""
     for one in COMBINATIONS:
         found = _found(one.requires, machine.versions)
         if found and (not one.devices or machine.device in one.devices):
@@ -60,7 +60,7 @@ def known_combinations(machine: Machine) -> Iterator[Finding]:
 
 
 def patched(machine: Machine) -> Iterator[Finding]:
-    """Known problems that a patch fixes, and patches that cannot do so here."""
+    """Known problems that a patch fixes, and patches that cannot be applied."""
     for one in machine.outcomes:
         problem = _problem(one, machine.device)
         if one.state == "drifted":
@@ -77,7 +77,7 @@ def patched(machine: Machine) -> Iterator[Finding]:
 
 
 def torch_npu_fits_torch(machine: Machine) -> Iterator[Finding]:
-    """torch_npu is built for one torch."""
+    """torch_npu must match torch."""
     ours, its = machine.versions.get("torch", ""), machine.versions.get("torch_npu", "")
     if ours and its and release(ours) != release(its):
         yield Finding(
@@ -89,7 +89,7 @@ def torch_npu_fits_torch(machine: Machine) -> Iterator[Finding]:
 
 
 def torch_npu_elsewhere(machine: Machine) -> Iterator[Finding]:
-    """torch_npu without NPUs, and NPUs without torch_npu, where a job is to run on something else."""
+    """torch_npu without NPUs, and NPUs without torch_npu, when a job runs on another device."""
     npus, is_there = machine.nodes.get("npu", ()), "torch_npu" in machine.versions
     if machine.device == "npu":
         return
@@ -97,7 +97,7 @@ def torch_npu_elsewhere(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "torch_npu is installed, but ASCEND_HOME_PATH is not set",
             "without CANN's libraries `import torch` raises, because it loads torch_npu",
-            "start jobs with ascend-run, which leaves torch_npu out on a CPU or GPU, set "
+            "start jobs with ascend-run, which does not load torch_npu on a CPU or GPU, set "
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0, or uninstall torch_npu",
             False,
         )
@@ -105,7 +105,7 @@ def torch_npu_elsewhere(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             f"{len(npus)} NPU device nodes, but torch_npu is not installed",
             "jobs run on the CPU",
-            "`ascend-adapt doctor --device npu` says what is missing",
+            "`ascend-adapt doctor --device npu` reports what is missing",
             False,
         )
 
@@ -124,7 +124,7 @@ def _drifted(one: Outcome) -> Finding:
 
 
 def _problem(one: Outcome, device: str) -> str:
-    """Return the versions that fail without a patch, if they do so together or on this kind of device only."""
+    """Return the versions that fail without a patch, in combination or on this kind of device only, or ""."""
     found = one.found.split(", ")
     if one.without == "slower" or not one.found or any(text.startswith("no ") for text in found):
         return ""
@@ -135,7 +135,7 @@ def _problem(one: Outcome, device: str) -> str:
 
 
 def _found(requires: tuple[str, ...], versions: Mapping[str, str]) -> list[str]:
-    """Return the installed versions that meet all requirements, or nothing."""
+    """Return the installed versions if they meet all requirements, else an empty list."""
     found = []
     for requirement in map(Requirement, requires):
         version = versions.get(requirement.name, "")
@@ -146,7 +146,7 @@ def _found(requires: tuple[str, ...], versions: Mapping[str, str]) -> list[str]:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, or nothing if it is none."""
+    """Return the release numbers of a version, or () if it is invalid."""
     try:
         return Version(version).release
     except InvalidVersion:

@@ -249,5 +249,5 @@ def test_an_entry_in_the_upper_layer_is_given_back_there(site: Site, enable) -> 
     ],
 )
 def test_an_original_without_its_bodies_is_refused(terms) -> None:
-    with pytest.raises(PatchSpecError, match="entry upstream:TABLE: original= and bodies= are of what is present"):
+    with pytest.raises(PatchSpecError, match="entry upstream:TABLE: original= and bodies= describe a present key"):
         entry("upstream:TABLE", "fast", ours, **terms, **TERMS)

@@ -50,7 +50,7 @@ def test_a_real_module_always_wins(site: Site, enable: Enable) -> None:
     site.write(real="WHO = 'real'\n", package__real="WHO = 'real'\n")
     status = enable(provided("real"), provided("package.real"), provided("later"))
     assert status["real"].state == "not_needed"
-    assert "a real real is there" in status["real"].reason
+    assert "a real real exists" in status["real"].reason
     site.write(later="WHO = 'real'\n")
     for name in ("real", "package.real", "later"):
         assert importlib.import_module(name).WHO == "real"

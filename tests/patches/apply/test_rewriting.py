@@ -346,8 +346,8 @@ def test_an_inherited_method_is_not_rewritten_for_everybody(site: Site, enable: 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("x + 1", "y = 1", "give two of one sort"),
-        ("x = 1", "2", "give two of one sort"),
+        ("x + 1", "y = 1", "give two expressions or two statements"),
+        ("x = 1", "2", "give two expressions or two statements"),
         ("x = 1", "x=1", "are the same"),
         ("x =", "x = 1", "is not Python"),
         ("", "x", "give one expression or statement"),

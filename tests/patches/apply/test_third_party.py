@@ -81,8 +81,8 @@ def test_what_is_for_speed_gives_way(upstream, enable) -> None:
     status = enable(wrapped, replaced, entry("upstream:TABLE", "k", 3, present=True, name="entered", **FAST))
     assert {one.state for one in status if one.plugin == "stand_in"} == {"not_needed"}
     assert status["wrapped"].reason == (
-        "upstream:f is Liger's liger_kernel.monkey_patch.fused, and nothing is patched twice — leave out "
-        "apply_liger_kernel_to_...(), or use_liger_kernel of the Trainer to have this one"
+        "upstream:f is Liger's liger_kernel.monkey_patch.fused, and a function is never patched twice — remove "
+        "apply_liger_kernel_to_...(), or use_liger_kernel of the Trainer to use this patch"
     )
     assert (upstream.f(), upstream.C().m(), upstream.TABLE["k"]()) == (10, 10, 10)
     assert status.beside == ("Liger",)
@@ -110,7 +110,7 @@ def test_what_would_take_anothers_place_says_who_must_go(upstream, enable) -> No
     status = enable(replaced)
     assert (status["replaced"].state, upstream.f()) == ("drifted", 10)
     assert (
-        "Liger's liger_kernel.monkey_patch.fused, expected upstream's own — leave out apply"
+        "Liger's liger_kernel.monkey_patch.fused, expected upstream's function — remove apply"
         in status["replaced"].reason
     )
     ascend_adapt.disable()
@@ -136,7 +136,7 @@ def test_another_wrapper_on_top_of_ours_is_no_loss(upstream, enable, target) -> 
     on_top = upstream.f, upstream.C.m
     outcome = ascend_adapt.disable()["counting"]
     assert outcome.state == "lost"
-    assert "left alone: it stays in force below mindspeed.patch_utils." in outcome.reason
+    assert "left alone: it stays applied inside mindspeed.patch_utils." in outcome.reason
     assert (upstream.f, upstream.C.m) == on_top
 
 

@@ -25,17 +25,17 @@ def wrapped(target: str = "m:f", **terms: Any) -> ascend_adapt.Patch:
     [
         ({"why": ""}, "wrap m:f: why= is '', expected a sentence"),
         ({"until": None}, "wrap m:f: until= is None, expected a sentence"),
-        ({"without": "boom"}, "without= is 'boom' — say one of 'crash', 'wrong numbers', 'slower'"),
-        ({"devices": "tpu"}, "devices= is 'tpu' — name some of npu, cuda, cpu"),
+        ({"without": "boom"}, "without= is 'boom', expected one of 'crash', 'wrong numbers', 'slower'"),
+        ({"devices": "tpu"}, "devices= is 'tpu', expected some of npu, cuda, cpu"),
         ({"requires": "deepspeed>>1"}, "requires='deepspeed>>1', "),
-        ({"requires": "deepspeed>=1; python_version<'3'"}, "has a marker, address or extra"),
-        ({"requires": "deepspeed[extra]"}, "has a marker, address or extra"),
-        ({"requires": 3}, "got 3 — give a text or a list of texts"),
-        ({"devices": None}, "got None — give a text or a list of texts"),
+        ({"requires": "deepspeed>=1; python_version<'3'"}, "has a marker, URL or extra"),
+        ({"requires": "deepspeed[extra]"}, "has a marker, URL or extra"),
+        ({"requires": 3}, "got 3 — give a string or a list of strings"),
+        ({"devices": None}, "got None — give a string or a list of strings"),
         ({"why": "   "}, "why= is '   ', expected a sentence"),
         ({"until": 3}, "until= is 3, expected a sentence"),
-        ({"host": 3}, "host= is 3 — give a CodeBase or the name of one, or several"),
-        ({"name": "a,b"}, "name= is 'a,b' — give one that fits a list with commas"),
+        ({"host": 3}, "host= is 3 — give a CodeBase, its name, or several"),
+        ({"name": "a,b"}, "name= is 'a,b' — give a name without commas"),
         ({"target": "builtins:sum"}, "is never patched"),
         ({"target": "importlib.util:find_spec"}, "is never patched"),
         ({"target": "torch:Tensor.add"}, "is never patched"),
@@ -64,7 +64,7 @@ def test_every_patch_says_why_until_and_without(missing: str) -> None:
 @pytest.mark.parametrize("markers", [{"present": "own.py"}, {"present": (), "absent": "own.py"}])
 def test_markers_of_a_host_are_several_texts(markers: dict[str, Any]) -> None:
     """One text would be taken for a marker a letter, and each patch of the host be skipped for want of them."""
-    with pytest.raises(PatchSpecError, match=r"^host mine: (present|absent)='own.py' is one text — write "):
+    with pytest.raises(PatchSpecError, match=r"^code base mine: (present|absent)='own.py' is one string, expected a tuple — write "):
         CodeBase("mine", **markers)
 
 

@@ -36,10 +36,10 @@ Enable = Callable[..., ascend_adapt.Status]
         (None, None, "", "skipped", "no distribution owns it, no __version__"),
         ("2.0rc1", None, ">=2.0rc1", "applied", ""),
         ("2.1.dev3", None, ">=2", "applied", ""),
-        ("2.0rc1", None, ">=2", "applied", "2.0rc1 is judged as 2.0"),
+        ("2.0rc1", None, ">=2", "applied", "2.0rc1 is treated as 2.0"),
         ("2.0rc1", None, "<2", "skipped", "requires upstream<2, found upstream 2.0rc1"),
         ("2.0rc1", None, ">2", "skipped", "found upstream 2.0rc1"),
-        (None, "2.6.0a0+ecf3bae40a.nv25.01", ">=2.6", "applied", "is judged as 2.6.0"),
+        (None, "2.6.0a0+ecf3bae40a.nv25.01", ">=2.6", "applied", "is treated as 2.6.0"),
         (None, "2.6.0a0+ecf3bae40a.nv25.01", ">=2.5,<2.6", "skipped", "found upstream 2.6.0a0+ecf3bae40a.nv25.01"),
         (None, "2.13.0+cpu", ">=2.13", "applied", ""),
         (None, "2.13.0+cpu", "==2.13.0", "applied", ""),
@@ -182,7 +182,7 @@ def test_the_version_of_a_host_with_a_dotted_package_matters_for_a_target_elsewh
     before = ascend_adapt.status()
     for name in ("of_the_checkout", "of_the_installed"):
         assert before[name].state == "armed"
-        assert "the version is judged when megaton.core is imported" in before[name].reason
+        assert "the version is checked when megaton.core is imported" in before[name].reason
     import megaton.core  # noqa: F401
 
     status = ascend_adapt.status()
@@ -321,7 +321,7 @@ def test_a_library_is_patched_while_its_host_is_imported_not_before(
     enable(add("lib:needed", value=3, name="needed", host=host, **TERMS))
     import lib
 
-    assert ascend_adapt.status()["needed"].reason == "is for base, judged when megabase is imported"
+    assert ascend_adapt.status()["needed"].reason == "is for base, checked when megabase is imported"
     if is_namespace:
         import user
 
@@ -356,7 +356,7 @@ def test_a_library_that_was_installed_anywhere_waits_for_its_host(site: Site, en
     site.write(lib="def f(): return 1\n")
     site.install("lib", "1.0")
     outcome = enable(counting("lib:f", [], host=CodeBase("base", present=("megabase/__init__.py",)), name="late"))["late"]
-    assert (outcome.state, outcome.reason) == ("armed", "is for base, judged when megabase is imported")
+    assert (outcome.state, outcome.reason) == ("armed", "is for base, checked when megabase is imported")
     (told,) = agreement.states([outcome]).values()
     assert not agreement.differences(
         {rank: {"first apply": {"patch": state}} for rank, state in enumerate((told, "applied", "skipped"))}
@@ -370,7 +370,7 @@ def test_a_namespace_package_is_judged_when_something_in_it_is_imported(site: Si
     (checkout / "shared" / "core" / "__init__.py").touch()
     other = CodeBase("other", present=("shared/other/__init__.py",))
     status = enable(counting("shared.data:f", [], host=other))
-    assert status["counting"].reason == "is for other, judged when shared is imported"
+    assert status["counting"].reason == "is for other, checked when shared is imported"
     sys.path.insert(0, str(checkout))  # the fixture restores it
     import shared.core  # noqa: F401
 

@@ -142,7 +142,7 @@ def test_what_lies_in_an_archive_is_judged_when_it_is_imported(site: Site, enabl
     sys.path.insert(0, str(tmp_path / "all.zip"))  # the fixture restores it
     patch = counting("upstream:f", [])
     (outcome,) = static.judge([Registered(patch, "p", "s")], device="cpu", hosts={})
-    assert (outcome.state, outcome.reason) == ("armed", "judged when upstream is imported, which lies in no folder")
+    assert (outcome.state, outcome.reason) == ("armed", "checked when upstream is imported, which is not in a folder")
     enable(patch)
     import upstream  # noqa: F401
 
