@@ -41,10 +41,10 @@ def write_status(folder, rank, **states):
 @pytest.mark.parametrize("name", NOT_BUILT)
 def test_a_command_that_is_not_built_says_so_in_one_line(name, capsys):
     assert main([name, "--input", "x"]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(f"ascend-adapt {name}: is not built yet")
-    assert told.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"ascend-adapt {name}: is not built yet")
+    assert printed.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_a_command_that_is_not_built_says_so_in_one_line(name, capsys):
 def test_usage_errors(argv, text, capsys):
     with pytest.raises(SystemExit) as exit_:
         main(argv)
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
     assert exit_.value.code == 2
-    assert text in told
-    assert told.count("\n") == 1
+    assert text in printed
+    assert printed.count("\n") == 1
 
 
 def test_status_judges_without_importing():
@@ -95,8 +95,8 @@ def test_status_of_a_run_names_ranks_that_differ(tmp_path, capsys):
     assert main(["status", str(tmp_path)]) == 0
     write_status(tmp_path, 10, a="applied", b="drifted")
     assert main(["status", str(tmp_path), "--json"]) == 1
-    told = capsys.readouterr()
-    assert "rank 10 differs from rank 0: patch deepspeed.b is drifted, there applied (rank 10: r)" in told.err
+    printed = capsys.readouterr()
+    assert "rank 10 differs from rank 0: patch deepspeed.b is drifted, there applied (rank 10: r)" in printed.err
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"rank": 0}', '{"rank": 0, "outcomes": [{"patch": "x"}]}'])

@@ -43,7 +43,7 @@ def machine(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_the_device_and_how_it_was_told(machine, nodes, versions, environ, device, reason):
+def test_the_device_and_the_reason(machine, nodes, versions, environ, device, reason):
     found, why = probe.detect_device(environ, machine(*nodes, **versions))
     assert found == device
     assert reason in why

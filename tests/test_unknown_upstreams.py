@@ -73,17 +73,15 @@ def test_an_unknown_commit_says_what_drifted_and_runs(site: Site, monkeypatch, c
     assert status["gone"].reason == "megatron.loss:scaled_loss: 'scaled_loss' is not in module megatron.loss"
     assert "megatron.loss:loss" in status["changed"].reason
     assert loss(8, 2) == 2
-    # In the job's own output, once: where upstream then fails, nothing else would tell why.
-    told = [message for message in caplog.messages if "drifted" in message]
-    assert len(told) == 2
-    assert "'gone' (plugin 'stand_in'" in told[0]
-    assert told[0].endswith("'scaled_loss' is not in module megatron.loss — without it: crash (a test)")
+    # In the job's own output, once: where upstream then fails, nothing else would explain it.
+    messages = [message for message in caplog.messages if "drifted" in message]
+    assert len(messages) == 2
+    assert "'gone' (plugin 'stand_in'" in messages[0]
+    assert messages[0].endswith("'scaled_loss' is not in module megatron.loss — without it: crash (a test)")
 
 
 @pytest.mark.parametrize(("name", "value"), [("RANK", "1"), ("ASCEND_ADAPT_ALLOW_DRIFT", "gone,changed")])
-def test_what_drifted_is_told_by_one_rank_and_not_if_it_is_allowed(
-    site: Site, monkeypatch, caplog, name, value
-) -> None:
+def test_drift_is_logged_by_one_rank_and_not_if_it_is_allowed(site: Site, monkeypatch, caplog, name, value) -> None:
     monkeypatch.setenv(name, value)
     monkeypatch.syspath_prepend(
         checkout(site, "megatron-deepspeed", "def loss(total, count): return total / count ** 2\n")
@@ -100,7 +98,7 @@ def test_an_unknown_commit_stops_where_numbers_would_be_wrong(site: Site, monkey
         checkout(site, "megatron-deepspeed", "def loss(total, count): return total / count ** 2\n")
     )
     enable(plugins=[patches("wrong numbers")], device="cpu")
-    with pytest.raises(PatchDrift, match="'gone'.*without it: wrong numbers .a test.; --allow-drift gone goes on"):
+    with pytest.raises(PatchDrift, match="'gone'.*without it: wrong numbers .a test.; --allow-drift gone continues"):
         import megatron.loss  # noqa: F401
 
 

@@ -1,20 +1,20 @@
-"""A plugin of somebody else's: the training code of `gpt2_recipes` (imaginary) on machines without an NVIDIA driver."""
+"""Third-party plugin: the training code of `gpt2_recipes` (imaginary) on hosts without an NVIDIA driver."""
 
 from ascend_adapt import Symptom, add, entry, hookimpl, patches_in, rewrite, wrap
 
-TERMS = {"requires": "gpt2_recipes>=1.2,<2", "until": "gpt2_recipes 2 is what everybody uses"}
+TERMS = {"requires": "gpt2_recipes>=1.2,<2", "until": "support for gpt2_recipes 1 ends"}
 
 
 @wrap(
     "gpt2_recipes.devices:free_memory",
     devices=("npu", "cpu"),
-    why="it runs nvidia-smi, which is not there",
+    why="it runs nvidia-smi, which is missing",
     without="crash",
     symptom=Symptom("subprocess.check_output(['nvidia-smi'])"),
     **TERMS,
 )
 def no_nvidia_smi(wrapped, instance, args, kwargs):
-    """Return 0 bytes, which the recipe takes for unknown."""
+    """Return 0 bytes, which the recipe treats as unknown."""
     return 0
 
 
@@ -28,9 +28,9 @@ mean_over_tokens = rewrite(
 )
 
 
-@add("gpt2_recipes.losses:Loss.unreduced", why="our trainer asks for each token's own loss", without="crash", **TERMS)
+@add("gpt2_recipes.losses:Loss.unreduced", why="our trainer needs the loss of each token", without="crash", **TERMS)
 def unreduced(self, losses):
-    """Return the losses as they are."""
+    """Return the losses unchanged."""
     return losses
 
 

@@ -16,7 +16,7 @@ def installed(monkeypatch):
     return versions
 
 
-def told(environ):
+def reported(environ):
     return [finding.what for finding in doctor.examine(environ).findings if finding.must_fix]
 
 
@@ -25,9 +25,9 @@ def test_a_lock_of_a_killed_build_is_found(installed, tmp_path):
     lock.parent.mkdir(parents=True)
     lock.write_text("")
     environ = {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
-    assert told(environ) == []
+    assert reported(environ) == []
     os.utime(lock, (0, 0))
-    assert told(environ)[0].startswith(f"{lock} is ")
+    assert reported(environ)[0].startswith(f"{lock} is ")
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_where_torch_builds_extensions(environ, folder):
 
 def test_no_torch(installed, tmp_path):
     del installed["torch"]
-    assert told({"HOME": str(tmp_path)}) == ["torch is not installed"]
+    assert reported({"HOME": str(tmp_path)}) == ["torch is not installed"]
 
 
 def test_both_allocator_settings(installed, tmp_path):
     both = {"PYTORCH_NPU_ALLOC_CONF": "a:1", "PYTORCH_ALLOC_CONF": "b:1"}
-    assert told({"HOME": str(tmp_path), **both}) == ["PYTORCH_NPU_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set"]
+    assert reported({"HOME": str(tmp_path), **both}) == ["PYTORCH_NPU_ALLOC_CONF and PYTORCH_ALLOC_CONF are both set"]
 
 
 def test_the_command_exits_1_if_something_must_be_fixed(installed, tmp_path, monkeypatch, capsys):

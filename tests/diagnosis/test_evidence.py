@@ -12,8 +12,8 @@ from ascend_adapt.diagnosis.evidence import EvidenceError, EvidenceRecord
 
 
 def record(**changed: object) -> EvidenceRecord:
-    told = {"patch": "deepspeed.one", "tier": "cpu", "proves": "wiring", "commit": "c", "date": "2026-01-01"}
-    return EvidenceRecord(**{**told, "versions": {"deepspeed": "0.19.8", "torch": "2.13.0"}, **changed})  # type: ignore[arg-type]
+    values = {"patch": "deepspeed.one", "tier": "cpu", "proves": "wiring", "commit": "c", "date": "2026-01-01"}
+    return EvidenceRecord(**{**values, "versions": {"deepspeed": "0.19.8", "torch": "2.13.0"}, **changed})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_record_that_names_no_version_matches_nothing() -> None:
     assert not record(versions={"soc": "Ascend910B3"}).matches({"torch": "2.13.0"})
 
 
-def test_the_soc_is_told_and_not_asked_for() -> None:
+def test_the_soc_is_recorded_but_not_compared() -> None:
     one = record(tier="hardware", versions={"deepspeed": "0.19.8", "torch": "2.13.0", "soc": "Ascend910B3"})
     assert one.matches({"deepspeed": "0.19.8", "torch": "2.13.0"})
     assert "soc Ascend910B3" in str(one)

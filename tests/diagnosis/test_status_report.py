@@ -1,4 +1,4 @@
-"""What is told of a job that ran."""
+"""Status report of a job."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def run_dir(tmp_path):
     def write(*versions):
         for rank, version in enumerate(versions):
             data = {"rank": rank, "device": "cpu", "device_reason": "as asked", "problems": [], "outcomes": [OUTCOME]}
-            told = json.dumps({**data, "facts": {"start": {"torch": version}}})
-            (tmp_path / f"adapt-status.{rank}.json").write_text(told)
+            text = json.dumps({**data, "facts": {"start": {"torch": version}}})
+            (tmp_path / f"adapt-status.{rank}.json").write_text(text)
         return tmp_path
 
     return write
@@ -50,7 +50,7 @@ def test_ranks_that_differ_are_named(run_dir):
     assert report.outcomes[0].state == "applied"
 
 
-def test_many_ranks_are_told_in_order(run_dir):
+def test_many_ranks_are_reported_in_order(run_dir):
     report = status_report.of_run(run_dir(*["2.13.0"] * 12))
     assert (report.problems, report.subject[:13]) == ((), "what 12 ranks")
 

@@ -56,7 +56,7 @@ def test_a_patch_whose_target_was_never_imported_says_so_at_the_end(site: Site, 
 @pytest.mark.parametrize("target", ["upstream:gone", "upstream:Engine.gone", "upstream:Gone.f", "upstream:f.inner"])
 @pytest.mark.parametrize("kind", ["wrap", "replace", "rewrite", "entry"])
 def test_a_missing_target_is_drift_and_stays_missing(site: Site, enable: Enable, target: str, kind: str) -> None:
-    """Case patch-2: never created, never guessed; the import goes on."""
+    """Case patch-2: never created, never guessed; the import continues."""
     site.write(upstream="def f(): return 1\nclass Engine: pass\n")
 
     def call(*args: Any, **kwargs: Any) -> None: ...
@@ -106,7 +106,7 @@ def test_a_grave_drift_raises_at_a_late_enable_and_leaves_nothing_in_force(site:
     assert enable(counting("upstream:f", [], name="good"))["good"].state == "applied"
 
 
-def test_allow_drift_goes_on_without(site: Site, enable: Enable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allow_drift_continues_without_the_patch(site: Site, enable: Enable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASCEND_ADAPT_ALLOW_DRIFT", "counting")
     site.write(upstream="def f(): return 1\n")
     enable(counting("upstream:gone", [], **GRAVE), strict=True)
@@ -126,7 +126,7 @@ def test_strict_raises_on_every_drift(site: Site, enable: Enable, late: bool) ->
         import upstream  # noqa: F401
 
 
-def test_a_patch_that_raises_is_failed_and_the_import_goes_on(site: Site, enable: Enable) -> None:
+def test_a_patch_that_raises_is_failed_and_the_import_continues(site: Site, enable: Enable) -> None:
     site.write(upstream="def f(): return 1\n")
 
     def broken(original: Any) -> str:
@@ -306,7 +306,7 @@ def test_two_that_exclude_each_other_are_a_conflict(site: Site, kinds: tuple[str
     assert upstream.TABLE == {"k": 0}
 
 
-def test_conflicting_patches_can_be_told_apart_by_disable(site: Site) -> None:
+def test_a_conflict_is_resolved_by_disabling_one_patch(site: Site) -> None:
     site.write(upstream="def f(): return 1\n")
     one, two = plugin(exclusive("replace", "a"), name="one"), plugin(exclusive("replace", "b"), name="two")
     assert ascend_adapt.enable(plugins=[one, two], disable=["two"])["a"].state == "armed"
@@ -329,10 +329,10 @@ def test_a_conflict_seen_only_at_import_names_both_plugins(site: Site) -> None:
     one = plugin(exclusive("replace", "a", requires="upstream>=1"), name="one")
     two = plugin(exclusive("replace", "b", requires="upstream>=2"), name="two")
     ascend_adapt.enable(plugins=[one, two])
-    with pytest.raises(PatchConflict, match="disable one.a or two.b") as told:
+    with pytest.raises(PatchConflict, match="disable one.a or two.b") as reported:
         import upstream  # noqa: F401
     outcome = ascend_adapt.status()["b"]
-    assert (outcome.state, outcome.reason) == ("failed", str(told.value))
+    assert (outcome.state, outcome.reason) == ("failed", str(reported.value))
     for word in ("patch 'a'", "'one'", "patch 'b'", "'two'"):
         assert word in outcome.reason
 
@@ -633,11 +633,11 @@ def test_threads_that_import_at_once_see_the_patched_target(site: Site, enable: 
     assert len(calls) == len(names)
 
 
-def test_a_process_forked_while_another_thread_works_can_go_on(site: Site) -> None:
+def test_a_process_forked_during_the_work_of_another_thread_continues(site: Site) -> None:
     site.write(
         upstream="""
         import threading
-        inside, go_on = threading.Event(), threading.Event()
+        inside, proceed = threading.Event(), threading.Event()
         def f(): return 1
         """
     )
@@ -650,14 +650,14 @@ def test_a_process_forked_while_another_thread_works_can_go_on(site: Site) -> No
 
         def slow(original):
             upstream.inside.set()
-            upstream.go_on.wait()
+            upstream.proceed.wait()
             return ""
 
         ours = plugin(ascend_adapt.wrap("upstream:f", unless=slow, name="slow", **TERMS)(lambda w, i, a, k: 2))
         worker = threading.Thread(target=ascend_adapt.enable, kwargs={"plugins": [ours]})
         worker.start()
         upstream.inside.wait()
-        os.register_at_fork(before=upstream.go_on.set)
+        os.register_at_fork(before=upstream.proceed.set)
         pid = os.fork()
         if pid == 0:
             signal.alarm(20)
@@ -669,24 +669,24 @@ def test_a_process_forked_while_another_thread_works_can_go_on(site: Site) -> No
     )
 
 
-def test_first_apply_is_told_once(site: Site, enable: Enable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_apply_calls_back_once(site: Site, enable: Enable, monkeypatch: pytest.MonkeyPatch) -> None:
     from ascend_adapt.runtime import enabling
 
     site.write(upstream="def f(): return 1\n", second="def f(): return 1\n")
     # The installed plugins may find their targets imported by another test.
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "stand_in")
     enable(counting("upstream:f", [], name="a"), counting("second:f", [], name="b"))
-    told: list[int] = []
-    enabling.at_first_apply(lambda: told.append(1))
-    assert not told
+    reported: list[int] = []
+    enabling.at_first_apply(lambda: reported.append(1))
+    assert not reported
     import upstream  # noqa: F401
 
-    assert told == [1]
+    assert reported == [1]
     import second  # noqa: F401
 
-    assert told == [1]
-    enabling.at_first_apply(lambda: told.append(2))
-    assert told == [1, 2]
+    assert reported == [1]
+    enabling.at_first_apply(lambda: reported.append(2))
+    assert reported == [1, 2]
 
 
 def test_what_a_callback_at_the_first_apply_raised_is_raised_again(site: Site, enable: Enable, monkeypatch) -> None:

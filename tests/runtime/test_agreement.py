@@ -10,13 +10,13 @@ from ascend_adapt.runtime import agreement
 NAME = "patch toy.one"
 
 
-def told(**states):
+def facts_of(**states):
     return {int(rank[1:]): {"start": {"torch": "2.13.0", NAME: state}} for rank, state in states.items()}
 
 
 @pytest.mark.parametrize("later", ["applied", "not_needed", "drifted", "failed", "lost"])
 def test_an_armed_patch_may_yet_become_what_it_is_elsewhere(later):
-    both = told(r0="armed", r1=later)
+    both = facts_of(r0="armed", r1=later)
     assert agreement.differences(both) == []
     assert agreement.digest(both[0]["start"]) == agreement.digest(both[1]["start"])
 
@@ -26,26 +26,26 @@ def test_an_armed_patch_may_yet_become_what_it_is_elsewhere(later):
     [("armed", "skipped"), ("applied", "disabled"), ("applied", "not_needed"), ("drifted", "applied")],
 )
 def test_a_patch_that_never_becomes_the_same_is_a_difference(one, other):
-    (difference,) = agreement.differences(told(r0=one, r1=one, r2=other))
+    (difference,) = agreement.differences(facts_of(r0=one, r1=one, r2=other))
     assert str(difference) == f"rank 2 differs from rank 0: {NAME} is {other}, there {one}"
 
 
 @pytest.mark.parametrize("later", ["armed", "applied", "skipped"])
 def test_a_patch_that_is_judged_at_import_may_become_anything(later):
-    assert agreement.differences(told(r0="undecided", r1=later)) == []
+    assert agreement.differences(facts_of(r0="undecided", r1=later)) == []
 
 
 def test_a_fact_that_one_rank_does_not_have():
-    facts = told(r0="armed", r3="armed")
+    facts = facts_of(r0="armed", r3="armed")
     del facts[3]["start"][NAME]
     (difference,) = agreement.differences(facts)
     assert str(difference) == f"rank 3 differs from rank 0: {NAME} is missing, there armed"
     assert agreement.digest(facts[0]["start"]) != agreement.digest(facts[3]["start"])
 
 
-def test_only_what_is_told_at_the_same_moment_is_compared():
+def test_only_facts_of_the_same_moment_are_compared():
     """A rank may be far into the script, which adds plugins and paths, when another one starts, or is killed."""
-    facts = told(r0="armed", r1="armed", r2="skipped")
+    facts = facts_of(r0="armed", r1="armed", r2="skipped")
     facts[0]["first apply"] = {"torch": "2.13.0", "patch own.one": "applied", NAME: "skipped"}
     facts[2]["end"] = {"torch": "none"}
     assert [str(one) for one in agreement.differences(facts)] == [

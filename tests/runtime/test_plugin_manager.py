@@ -1,4 +1,4 @@
-"""Plugins: found, checked, and the broken ones told while the others go on."""
+"""Plugins: found and checked; broken ones are reported and the others continue."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def installed(site: Site, name: str, source: str | None) -> None:
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_plugin_is_told_and_the_others_go_on(site: Site, kind: str) -> None:
+def test_a_broken_plugin_is_reported_and_the_others_continue(site: Site, kind: str) -> None:
     source, words = BROKEN[kind]
     installed(site, "aaa", source)
     installed(site, "good", PLUGIN)
@@ -242,7 +242,7 @@ def test_hosts_declared_twice_alike_are_one_and_otherwise_contested(site: Site) 
     assert "patch 'a' (plugin 'one')" in problem
 
 
-def test_an_unknown_host_is_told_and_the_others_go_on(site: Site) -> None:
+def test_an_unknown_code_base_is_reported_and_other_patches_continue(site: Site) -> None:
     installed(
         site,
         "lost",

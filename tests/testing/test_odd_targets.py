@@ -1,4 +1,4 @@
-"""Right patches of unusual targets pass every scenario of their stand-ins, or are told as not shown."""
+"""Right patches of unusual targets pass every scenario of their stand-ins, or are reported as not shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Thing:
     @classmethod
     def of_class(cls, x=1): return x
     @property
-    def told(self): return 3
+    def spoken(self): return 3
     def __private(self): return 1
 
 def positional(a, /, b, *, c): return a
@@ -33,12 +33,12 @@ def pass_on(wrapped, instance, args, kwargs): return wrapped(*args, **kwargs)
 def positional(a, /, b, *, c): return a
 class Key: pass
 one = Registered(DECLARATION, "odd", "plugin_of_ours")
-told = {}
+results = {}
 for topic, cases in scenarios.of(one.patch).items():
     for name, case in cases.items() if topic != "compile" else ():
-        result = stage._in_a_child(case, one, Path("stage", str(len(told))), SourceTree(Path("upstream")))
-        told[f"{topic}: {name}"] = result
-print(json.dumps(told))
+        result = stage._in_a_child(case, one, Path("stage", str(len(results))), SourceTree(Path("upstream")))
+        results[f"{topic}: {name}"] = result
+print(json.dumps(results))
 """
 WRAP = 'wrap("target_of_ours.module:{}", **TERMS)(pass_on)'
 
@@ -48,7 +48,7 @@ WRAP = 'wrap("target_of_ours.module:{}", **TERMS)(pass_on)'
     [
         (WRAP.format("Thing.static"), set()),
         (WRAP.format("Thing.of_class"), set()),
-        (WRAP.format("Thing.told"), {"copies: pickle, deepcopy, partial"}),
+        (WRAP.format("Thing.spoken"), {"copies: pickle, deepcopy, partial"}),
         (WRAP.format("Thing.__private"), set()),
         ('replace("target_of_ours.module:positional", **TERMS)(positional)', set()),
         ('replace("target_of_ours.module:positional", bodies="0123456789abcdef", **TERMS)(positional)', set()),
@@ -64,6 +64,6 @@ def test_a_right_patch_of_an_unusual_target_passes(declaration: str, not_shown: 
     command = [sys.executable, "-c", CODE.replace("DECLARATION", declaration)]
     job = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert job.returncode == 0, job.stderr
-    told = json.loads(job.stdout.splitlines()[-1])
-    assert {name: result for name, result in told.items() if result[0] == "failed"} == {}
-    assert {name for name, result in told.items() if result[0] == "not shown"} == not_shown
+    results = json.loads(job.stdout.splitlines()[-1])
+    assert {name: result for name, result in results.items() if result[0] == "failed"} == {}
+    assert {name for name, result in results.items() if result[0] == "not shown"} == not_shown

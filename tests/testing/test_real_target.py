@@ -38,10 +38,10 @@ from ascend_adapt.testing.stage import find
 {sabotage}
 one = find("plugin_of_ours.{name}", ["plugin_of_ours"])
 try:
-    (told,) = real_target._all({{"plugin_of_ours.{name}": one}}, [plugin_of_ours], "cpu").values()
+    (result,) = real_target._all({{"plugin_of_ours.{name}": one}}, [plugin_of_ours], "cpu").values()
 except AssertionError as error:
-    told = ["failed", str(error)]
-print(json.dumps(told))
+    result = ["failed", str(error)]
+print(json.dumps(result))
 """
 
 
@@ -53,8 +53,8 @@ def on_the_target(name: str, folder: Path, sabotage: str = "") -> list[str]:
     command = [sys.executable, "-c", CODE.format(name=name, sabotage=sabotage)]
     job = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
     assert job.returncode == 0, job.stderr
-    told: list[str] = json.loads(job.stdout.splitlines()[-1])
-    return told
+    result: list[str] = json.loads(job.stdout.splitlines()[-1])
+    return result
 
 
 @pytest.mark.parametrize("name", ["wrapped", "provided", "rewritten", "added"])

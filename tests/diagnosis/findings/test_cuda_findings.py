@@ -29,9 +29,9 @@ def host(machine):
     )
 
 
-@pytest.mark.parametrize(("told", "version"), [(OPEN_MODULE, "550.54.15"), (MODULE, "535.54.03")])
-def test_nothing_is_wrong(told, version, host):
-    host.at(cuda._DRIVER).write_text(told)
+@pytest.mark.parametrize(("text", "version"), [(OPEN_MODULE, "550.54.15"), (MODULE, "535.54.03")])
+def test_nothing_is_wrong(text, version, host):
+    host.at(cuda._DRIVER).write_text(text)
     assert findings.examine(host) == ()
     assert cuda.stack(host) == {"NVIDIA driver": version, "CUDA of torch": "12.4"}
 

@@ -190,7 +190,7 @@ def test_an_inherited_target_leaves_copies_of_the_bases_method_alone(site: Site,
     assert upstream.taken is upstream.Base.step
 
 
-def test_a_version_told_late_still_reaches_the_copies_taken_meanwhile(site: Site, enable: Enable) -> None:
+def test_a_version_known_late_still_rebinds_the_aliases_made_meanwhile(site: Site, enable: Enable) -> None:
     """The package's __init__ and the target's siblings took copies before __version__ was set."""
     site.package(
         "package",
@@ -287,8 +287,8 @@ def test_several_late_wraps_of_one_function_say_nothing_of_each_other(site: Site
     import upstream  # noqa: F401
 
     status = enable(*(counting(f"upstream:{path}", [], name=f"{path}{n}") for path in ("f", "Engine.g") for n in "ab"))
-    told = "applied after its import; 2 places keep the original: a tuple (2 times)"
-    assert (status["fa"].reason, status["Engine.ga"].reason, status["Engine.gb"].reason) == (told, "", "")
+    reason = "applied after its import; 2 places keep the original: a tuple (2 times)"
+    assert (status["fa"].reason, status["Engine.ga"].reason, status["Engine.gb"].reason) == (reason, "", "")
 
 
 def test_lazy_modules_stay_lazy(site: Site, enable: Enable) -> None:

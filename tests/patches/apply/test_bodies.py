@@ -113,7 +113,7 @@ def test_a_wrapper_that_comes_later_is_called(site: Site, enable) -> None:
     assert upstream.Engine().plain(1) == "around ours"
 
 
-def test_a_file_that_changed_after_its_import_does_not_tell_what_runs(site: Site, enable) -> None:
+def test_a_file_that_changed_after_its_import_is_not_what_runs(site: Site, enable) -> None:
     patch = known(site, "static")
     site.write(upstream=UPSTREAM.replace("def static(x):\n        return x", "def static(x):\n        return 3 * x"))
     import upstream
@@ -172,7 +172,7 @@ def test_an_entry_that_is_upstreams_own_is_replaced(site: Site, enable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ("TABLE['fast'] = of_somebody", "upstream:TABLE['fast'] is upstream.of_somebody, expected upstream's own"),
         ("TABLE['fast'] = 1", "upstream:TABLE['fast'] is "),
@@ -181,7 +181,7 @@ def test_an_entry_that_is_upstreams_own_is_replaced(site: Site, enable) -> None:
     ],
 )
 @pytest.mark.parametrize("late", [False, True])
-def test_an_entry_that_is_somebodys_is_left_alone(site: Site, enable, change: str, told: str, late: bool) -> None:
+def test_an_entry_of_other_code_is_left_alone(site: Site, enable, change: str, expected: str, late: bool) -> None:
     """A script that has set it before enable() wants its own to be called."""
     patch = of_table(site, f"import functools\n{TABLE}\n{change}\n")
     if not late:
@@ -193,21 +193,21 @@ def test_an_entry_that_is_somebodys_is_left_alone(site: Site, enable, change: st
         enable(patch)
     outcome = ascend_adapt.status()["fast"]
     assert (outcome.state, upstream.TABLE["fast"]) == ("drifted", before)
-    assert told in outcome.reason
+    assert expected in outcome.reason
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "expected"),
     [
         (TABLE.replace("return x\n", "return x + 0\n", 1), "upstream:fast: its body is "),
         (TABLE.replace("def fast", "def slow").replace('": fast', '": slow'), "upstream:fast is not there"),
     ],
 )
-def test_an_entry_of_another_body_is_drift(site: Site, enable, source: str, told: str) -> None:
+def test_an_entry_of_another_body_is_drift(site: Site, enable, source: str, expected: str) -> None:
     patch = of_table(site, source)
     state, reason = foretold(patch, site)
     assert state == "drifted"
-    assert told in reason
+    assert expected in reason
     enable(patch)
     import upstream
 

@@ -13,15 +13,15 @@ from ascend_adapt.patches.apply.imports import ImportWatch
 
 
 @pytest.fixture
-def told(site: Site) -> Iterator[tuple[list[str], ImportWatch]]:
+def watched(site: Site) -> Iterator[tuple[list[str], ImportWatch]]:
     names: list[str] = []
     watch = ImportWatch(names.append)
     yield names, watch
     watch.stop()
 
 
-def test_each_import_is_told_once(site: Site, told: tuple[list[str], ImportWatch]) -> None:
-    names, watch = told
+def test_each_import_calls_back_once(site: Site, watched: tuple[list[str], ImportWatch]) -> None:
+    names, watch = watched
     site.write(package__one="", two="import package.one\n")
     watch.watch(["package", "package.one", "two"])
     import two  # noqa: F401
@@ -38,10 +38,10 @@ def test_each_import_is_told_once(site: Site, told: tuple[list[str], ImportWatch
     assert len(names) == 4
 
 
-def test_what_is_imported_already_is_told_only_when_imported_anew(
-    site: Site, told: tuple[list[str], ImportWatch]
+def test_a_loaded_module_calls_back_only_when_imported_again(
+    site: Site, watched: tuple[list[str], ImportWatch]
 ) -> None:
-    names, watch = told
+    names, watch = watched
     site.write(one="")
     import one  # noqa: F401
 
@@ -53,8 +53,8 @@ def test_what_is_imported_already_is_told_only_when_imported_anew(
     assert names == ["one"]
 
 
-def test_looking_for_a_module_is_not_importing_it(site: Site, told: tuple[list[str], ImportWatch]) -> None:
-    names, watch = told
+def test_searching_a_module_is_not_importing_it(site: Site, watched: tuple[list[str], ImportWatch]) -> None:
+    names, watch = watched
     site.write(one="X = 1\n")
     watch.watch(["one"])
     spec = importlib.util.find_spec("one")
@@ -64,8 +64,8 @@ def test_looking_for_a_module_is_not_importing_it(site: Site, told: tuple[list[s
     assert importlib.util.find_spec("no_such_module_at_all") is None
 
 
-def test_an_import_that_fails_is_not_told(site: Site, told: tuple[list[str], ImportWatch]) -> None:
-    names, watch = told
+def test_a_failed_import_does_not_call_back(site: Site, watched: tuple[list[str], ImportWatch]) -> None:
+    names, watch = watched
     site.write(one="import sys\nif not hasattr(sys, 'again'):\n    sys.again = 1\n    raise OSError\n")
     watch.watch(["one"])
     try:
@@ -80,8 +80,8 @@ def test_an_import_that_fails_is_not_told(site: Site, told: tuple[list[str], Imp
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_end_of_a_running_import(site: Site, told: tuple[list[str], ImportWatch], fails: bool) -> None:
-    names, watch = told
+def test_the_end_of_a_running_import(site: Site, watched: tuple[list[str], ImportWatch], fails: bool) -> None:
+    names, watch = watched
     seen: list[bool] = []
     sys.watch, sys.seen = watch, seen  # type: ignore[attr-defined]
     site.write(
@@ -110,10 +110,10 @@ def test_the_end_of_a_running_import(site: Site, told: tuple[list[str], ImportWa
         del sys.watch, sys.seen  # type: ignore[attr-defined]
 
 
-def test_the_loader_and_source_of_a_watched_module_stay(site: Site, told: tuple[list[str], ImportWatch]) -> None:
+def test_the_loader_and_source_of_a_watched_module_stay(site: Site, watched: tuple[list[str], ImportWatch]) -> None:
     import inspect
 
-    _, watch = told
+    _, watch = watched
     site.write(one="def f():\n    return 1\n")
     watch.watch(["one"])
     import one

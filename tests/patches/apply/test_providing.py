@@ -166,7 +166,7 @@ def test_filling_that_raises_leaves_the_module_missing(site: Site, enable: Enabl
     assert "broken_ext" not in sys.modules
 
 
-def test_filling_that_raises_is_told_if_it_matters(site: Site, enable: Enable) -> None:
+def test_an_error_while_filling_is_reported_if_it_matters(site: Site, enable: Enable) -> None:
     def broken(module: ModuleType) -> None:
         raise KeyError("inside")
 
@@ -211,7 +211,7 @@ def test_a_script_in_a_folder_of_the_host_is_the_hosts(site: Site, script: str, 
     path.parent.mkdir(parents=True, exist_ok=True)
     (site.folder / "marker.py").touch()
     path.write_text("import fused_for_ours\nprint(fused_for_ours.__spec__.origin)\n")
-    told = site.run(
+    output = site.run(
         f"""
 import runpy
 from ascend_adapt import CodeBase, provide
@@ -228,8 +228,8 @@ except ModuleNotFoundError as error:
     print(error)
 """
     )
-    assert ("provided by" in told) is sees
-    assert ("No module named" in told) is not sees
+    assert ("provided by" in output) is sees
+    assert ("No module named" in output) is not sees
 
 
 def test_each_host_gets_its_own_module_of_one_name(site: Site, enable: Enable) -> None:

@@ -91,7 +91,7 @@ def test_twice_is_drift(site: Site, enable: Enable) -> None:
     assert upstream.f.__code__ is code
 
 
-def test_the_same_function_object_goes_on(site: Site, enable: Enable) -> None:
+def test_the_function_object_stays_the_same(site: Site, enable: Enable) -> None:
     site.write(
         upstream="""
         def f(x, *, y: int = 2) -> int:
@@ -325,7 +325,7 @@ def test_what_is_no_function_is_drift(site: Site, enable: Enable, target: str, w
     assert words in outcome.reason
 
 
-def test_a_function_defined_twice_is_told_apart_by_its_line(site: Site, enable: Enable) -> None:
+def test_a_function_defined_twice_is_identified_by_its_line(site: Site, enable: Enable) -> None:
     site.write(upstream="import sys\nif sys:\n    def f(): return 1\nif not sys:\n    def f(): return 1\n")
     import upstream
 

@@ -1,4 +1,4 @@
-"""Other patchers beside ours: they are named, nothing is patched twice, and who must choose is told how.
+"""Third-party patchers: they are named, a function is never patched twice, and messages say how to choose.
 
 The stand-ins are named as the real packages are, and put functions in place as those do: Liger assigns, MindSpeed
 wraps with functools.wraps and assigns, and rebinds the copies that modules hold.
@@ -100,7 +100,7 @@ def test_a_wrap_that_is_needed_lies_on_top(upstream, enable, other) -> None:
     assert upstream.f is theirs
 
 
-def test_what_would_take_anothers_place_says_who_must_go(upstream, enable) -> None:
+def test_a_patch_that_would_replace_another_patcher_says_which_to_remove(upstream, enable) -> None:
     liger(upstream)
 
     @replace("upstream:f", name="replaced", **{**TERMS, "without": "crash"})
@@ -125,7 +125,7 @@ def test_a_rewrite_reaches_upstreams_code_below_a_wrapper(upstream, enable) -> N
 
 
 @pytest.mark.parametrize("target", ["upstream:f", "upstream:C.m"])
-def test_another_wrapper_on_top_of_ours_is_no_loss(upstream, enable, target) -> None:
+def test_a_wrapper_on_top_of_ours_is_not_a_loss(upstream, enable, target) -> None:
     calls: list[object] = []
     enable(counting(target, calls))
     mindspeed(upstream)
@@ -161,8 +161,8 @@ def test_who_replaced_ours_is_named(upstream, enable, caplog) -> None:
     ascend_adapt.status()
     for name in ("counting", "entered"):
         assert status[name].state == "lost"
-        told = [message for message in caplog.messages if f"'{name}' (plugin 'stand_in'" in message]
-        assert [message.partition(" lost: ")[2] for message in told] == [
+        messages = [message for message in caplog.messages if f"'{name}' (plugin 'stand_in'" in message]
+        assert [message.partition(" lost: ")[2] for message in messages] == [
             f"{status[name].reason} — without it: crash (it breaks)"
         ]
         assert "it is liger_kernel.monkey_patch.fused now — leave that out, or disable stand_in." in status[name].reason

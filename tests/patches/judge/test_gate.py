@@ -98,7 +98,7 @@ def test_a_checkout_shadows_the_installed_distribution(site: Site, enable: Enabl
     assert (outcome.state, outcome.found) == ("skipped", "upstream of unknown version")
 
 
-def test_a_version_told_late_in_the_packages_init(site: Site, enable: Enable) -> None:
+def test_a_version_set_late_in_the_init_of_a_package(site: Site, enable: Enable) -> None:
     site.package(
         "upstream",
         "from upstream import engine\nKEPT = (engine.f,)\n__version__ = '2.0'\nfrom upstream import engine2\n",
@@ -163,7 +163,7 @@ def test_a_distribution_named_like_a_dotted_package(site: Site, enable: Enable) 
 
 
 @pytest.mark.parametrize("installed", [None, "1.5"])
-def test_the_version_of_a_host_with_a_dotted_package_matters_for_a_target_elsewhere(
+def test_the_version_of_a_dotted_code_base_decides_for_a_target_elsewhere(
     site: Site, enable: Enable, tmp_path_factory, monkeypatch, installed: str | None
 ) -> None:
     """Megatron-core's checkpoints are written by torch: what counts is what runs, not what is installed."""
@@ -232,7 +232,7 @@ def test_requirements_on_other_packages(site: Site, enable: Enable) -> None:
     )
 
 
-def test_hosts_are_told_by_the_files_beside_the_package(site: Site, enable: Enable) -> None:
+def test_code_bases_are_identified_by_marker_files(site: Site, enable: Enable) -> None:
     site.write(shared__model="def f(): return 1\n", mark="")
     ours = CodeBase("ours", present=("mark.py",), absent=("other.py",))
     theirs = CodeBase("theirs", present=("elsewhere.py",))
@@ -306,7 +306,7 @@ def test_a_library_is_patched_for_a_host_only_where_that_host_is_found(site: Sit
 
 
 @pytest.mark.parametrize("is_namespace", [False, True])
-def test_a_library_is_patched_while_its_host_is_imported_not_before(
+def test_a_library_is_patched_when_its_code_base_is_imported(
     site: Site, enable: Enable, is_namespace: bool
 ) -> None:
     """As typing.override is for Megatron-core: an installed one that nothing uses leaves typing and numpy alone."""
@@ -351,20 +351,22 @@ def test_a_library_is_patched_when_its_host_is_found_late(site: Site, enable: En
         sys.path.remove(str(code.folder))
 
 
-def test_a_library_that_was_installed_anywhere_waits_for_its_host(site: Site, enable: Enable) -> None:
+def test_a_library_installed_anywhere_waits_for_its_code_base(site: Site, enable: Enable) -> None:
     """As ``pip install --target`` and ``--editable`` lay it: a rank that has its host already differs from none yet."""
     site.write(lib="def f(): return 1\n")
     site.install("lib", "1.0")
-    outcome = enable(counting("lib:f", [], host=CodeBase("base", present=("megabase/__init__.py",)), name="late"))["late"]
+    outcome = enable(counting("lib:f", [], host=CodeBase("base", present=("megabase/__init__.py",)), name="late"))[
+        "late"
+    ]
     assert (outcome.state, outcome.reason) == ("armed", "is for base, checked when megabase is imported")
-    (told,) = agreement.states([outcome]).values()
+    (armed,) = agreement.states([outcome]).values()
     assert not agreement.differences(
-        {rank: {"first apply": {"patch": state}} for rank, state in enumerate((told, "applied", "skipped"))}
+        {rank: {"first apply": {"patch": state}} for rank, state in enumerate((armed, "applied", "skipped"))}
     )
 
 
 def test_a_namespace_package_is_judged_when_something_in_it_is_imported(site: Site, enable: Enable, tmp_path) -> None:
-    """As Megatron-LM's megatron is one since 0.9: it runs no code, whose end would tell of its import."""
+    """As Megatron-LM's megatron is one since 0.9: it runs no code whose end would reveal its import."""
     checkout = tmp_path / "checkout"
     (checkout / "shared" / "core").mkdir(parents=True)
     (checkout / "shared" / "core" / "__init__.py").touch()
@@ -387,7 +389,9 @@ def test_a_folder_named_like_a_namespace_package_hides_no_code_base(site: Site, 
     site.package("shared.core", "def f(): return 1\n")
     site.install("shared-core", "2.1")
     sys.path.insert(0, str(tmp_path / "beside"))  # the fixture restores it
-    patch = counting("shared.core:f", [], requires="shared-core>=2", host=CodeBase("ours", ("shared/core/__init__.py",)))
+    patch = counting(
+        "shared.core:f", [], requires="shared-core>=2", host=CodeBase("ours", ("shared/core/__init__.py",))
+    )
     (judged,) = static.judge([Registered(patch, "p", "stand_in")], device="cpu", hosts={"ours": patch.hosts[0]})
     outcome = enable(patch)["counting"]
     assert (judged.state, outcome.state, outcome.found) == ("armed", "armed", "shared-core 2.1")

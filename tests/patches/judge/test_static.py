@@ -125,7 +125,7 @@ def test_the_static_verdict_is_what_happens(site: Site, enable: Enable, name: st
     (happened,) = [one for one in ascend_adapt.status().outcomes if one.plugin == "stand_in"]
     expected = "armed" if happened.state == "applied" else happened.state
     if name == "wrap gone module":
-        expected = "drifted"  # only importing it would tell
+        expected = "drifted"  # only its import would show it
     assert (of_tree.state, installed.state) == (expected, expected), (of_tree.reason, happened.reason)
     assert of_tree.requires == happened.requires
 
@@ -136,7 +136,7 @@ def test_what_is_not_installed_is_skipped(site: Site) -> None:
     assert (outcome.state, outcome.reason) == ("skipped", "nowhere_at_all is not installed")
 
 
-def test_what_lies_in_an_archive_is_judged_when_it_is_imported(site: Site, enable: Enable, tmp_path: Path) -> None:
+def test_a_package_in_an_archive_is_checked_when_it_is_imported(site: Site, enable: Enable, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.writestr("upstream/__init__.py", "def f(): return 1")
     sys.path.insert(0, str(tmp_path / "all.zip"))  # the fixture restores it
