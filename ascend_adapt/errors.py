@@ -45,9 +45,9 @@ def system_error(error: OSError) -> str:
     text = error.strerror or one_line(error)
     if error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return f"{text} (limit of this process: {limit}; raise it, for example with `ulimit -n 65536`)"
+        return f"{text} (this process may have {limit}: raise it, such as by `ulimit -n 65536`)"
     if error.errno == errno.ENFILE:
-        return f"{text} (limit of this host: `sysctl fs.file-max`)"
+        return f"{text} (of the whole host: `sysctl fs.file-max`)"
     return text
 
 

@@ -33,6 +33,11 @@ def test_the_contracts_names_are_there() -> None:
         ascend_adapt.enabel  # noqa: B018
 
 
+def test_the_old_name_of_a_code_base_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="ascend_adapt.CodeBase"):
+        assert ascend_adapt.Host is ascend_adapt.CodeBase
+
+
 def test_importing_loads_nothing_heavy(site: Site) -> None:
     site.run(
         """
