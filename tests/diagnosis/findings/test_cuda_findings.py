@@ -41,7 +41,7 @@ def test_nothing_is_wrong(text, version, host):
     [
         ({"torch_cuda": ""}, "torch 2.7.1+cpu is built without CUDA", True),
         ({"torch_cuda": "13.0"}, "torch is built with CUDA 13.0, the driver supports CUDA 12.4 at most", True),
-        ({"nodes": {"npu": (), "cuda": ()}}, "/dev/nvidia0: not there", True),
+        ({"nodes": {"npu": (), "cuda": ()}}, "/dev/nvidia0: not found", True),
         ({"tools": {"nvidia-smi": None}}, "nvidia-smi is not on PATH", False),
         (
             {"tools": {"nvidia-smi": Ran(18, "Failed to initialize NVML: Driver/library version mismatch\n")}},

@@ -53,7 +53,7 @@ def test_nothing_is_wrong(host):
 def test_no_driver(host):
     without(host, "/usr/local/Ascend/driver")
     found = the_one(host)
-    assert found.what == "no NPU driver: /usr/local/Ascend/driver/version.info is not there"
+    assert found.what == "no NPU driver: /usr/local/Ascend/driver/version.info does not exist"
     assert found.must_fix
 
 
@@ -117,7 +117,7 @@ def test_npu_smi(tool, what, must_fix, host):
 def test_nodes_that_are_not_there(host):
     without(host, "/dev/devmm_svm", "/dev/hisi_hdc", "/dev/davinci0", "/dev/davinci1")
     found = the_one(replace(host, nodes={"npu": (), "cuda": ()}))
-    assert found.what == "/dev/davinci<N>, /dev/devmm_svm, /dev/hisi_hdc: not there"
+    assert found.what == "/dev/davinci<N>, /dev/devmm_svm, /dev/hisi_hdc: not found"
     assert found.do.endswith("--device=/dev/davinci0 --device=/dev/devmm_svm --device=/dev/hisi_hdc")
     assert found.must_fix
 
