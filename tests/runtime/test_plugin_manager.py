@@ -237,7 +237,7 @@ def test_hosts_declared_twice_alike_are_one_and_otherwise_contested(site: Site) 
     kept = [str(one) for one in usable if one.plugin not in OURS]
     assert [text.split("'")[1] for text in kept] == ["a", "b", "c"]
     (problem,) = manager.problems
-    assert "host 'mine'" in problem
+    assert "code base 'mine'" in problem
     assert "patch 'd' (plugin 'two')" in problem
     assert "patch 'a' (plugin 'one')" in problem
 
