@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ascend_adapt.data.samplers import CyclicSampler, ResumableSampler
     from ascend_adapt.data.torch_dataset import GPTDataset, gpt_dataset
 
-# The command line imports this package to list its commands: numpy and torch wait for the first name that needs them.
+# The command line imports this package to list its commands: it must not import numpy and torch.
 _HOMES = {
     "CyclicSampler": "samplers",
     "GPTDataset": "torch_dataset",

@@ -1,4 +1,4 @@
-"""Several datasets as one: which of them the k-th sample is from.
+"""Blended datasets: which of several datasets the k-th sample comes from.
 
 Sources: Megatron-LM@v2.5 megatron/data/{helpers.cpp,dataset_utils.py,blendable_dataset.py}, Megatron-LM@core_v0.9.0
 megatron/core/datasets/helpers.cpp.
@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from ascend_adapt.data.indexed_dataset import IndexedDataset
 from ascend_adapt.errors import SettingsError
 
-# Of a weight and a position, few enough to stay in the processor's cache.
+# Products of a weight and a position; few enough to stay in the processor's cache.
 PRODUCTS_AT_ONCE = 1 << 16
 
 
 def parse_blend(words: Sequence[str]) -> tuple[list[float], list[str]]:
-    """Return the weights and the prefixes of "weight prefix weight prefix ...", or of one prefix alone.
+    """Return the weights and prefixes in "weight prefix weight prefix ...", or those of a single prefix.
 
     Raises:
-        SettingsError: the words are neither.
+        SettingsError: the words have neither form.
     """
     if len(words) == 1:
         return [1.0], [words[0]]
@@ -43,27 +43,27 @@ def parse_blend(words: Sequence[str]) -> tuple[list[float], list[str]]:
 
 
 def normalised(weights: Sequence[float], *, one_by_one: bool) -> list[float]:
-    """Return weights whose sum is 1, the sum made one by one, or in pairs as numpy does: that shows in the last bit."""
+    """Return weights that sum to 1, added one by one or pairwise as numpy does: the last bit differs."""
     total = functools.reduce(operator.add, weights, 0.0) if one_by_one else np.sum(np.array(weights, np.float64))
     return [float(weight / total) for weight in weights]
 
 
 def weights_by_documents(prefixes: Sequence[str], alpha: float = 1.0) -> list[float]:
-    """Return GPT-NeoX's weights of token files by how many documents each has: its weight_by_num_documents.
+    """Return GPT-NeoX's weight_by_num_documents: a weight for each token file from its number of documents.
 
-    ``alpha`` is its weighted_sampler_alpha: the nearer to 0, the less the numbers count. The parts of the whole to that
-    power are made 1 together, each is multiplied by what it is not of the whole, and they are made 1 again.
+    ``alpha`` is its weighted_sampler_alpha: the closer to 0, the less the numbers count. With p a file's share of all
+    documents, the weights are p ** alpha, normalised, multiplied by 1 - p, and normalised again.
     Source: gpt-neox@ea7aefd8 megatron/data/data_utils.py weights_by_num_docs.
 
     Raises:
         DataError: token files cannot be read.
-        SettingsError: no documents at all.
+        SettingsError: there are no documents.
     """
     return document_weights([len(IndexedDataset(prefix)) for prefix in prefixes], alpha)
 
 
 def document_weights(counts: Sequence[int], alpha: float) -> list[float]:
-    """Return the weights of weights_by_documents for numbers of documents."""
+    """Return the weights of weights_by_documents for given numbers of documents."""
     if len(counts) == 1:
         return [1.0]
     total = sum(counts)
@@ -74,28 +74,30 @@ def document_weights(counts: Sequence[int], alpha: float) -> list[float]:
     whole = sum(boosted)
     weights = [part / whole * (1 - share) for part, share in zip(boosted, shares, strict=True)]
     if not (whole := sum(weights)):
-        raise SettingsError("weights: one of the token files has all documents, expected two with some — leave it out")
+        raise SettingsError(
+            "weights: all documents are in one token file, expected two with some — leave the others out"
+        )
     return [weight / whole for weight in weights]
 
 
 def samples_to_ask_for(num_samples: int, weight: float) -> int:
-    """Return how many samples a dataset of normalised ``weight`` makes for a blend: its share and 0.5 % to spare."""
+    """Return how many samples a blend requests from a dataset of normalised ``weight``: its share plus 0.5 %."""
     return math.ceil(num_samples * weight * 1.005)
 
 
 def blend_order(
     weights: Sequence[float], size: int, report: Callable[[int], None] = lambda samples: None
 ) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """Return which dataset each of ``size`` samples is from, and its number there.
+    """Return the dataset of each of ``size`` samples, int16 [size], and the sample's number in it, int64 [size].
 
-    Each sample is from the dataset that lags most behind its weight, the first of equals. The arithmetic is that of the
-    helpers in double precision. ``report`` is called now and then with the number of samples so far.
+    Each sample comes from the dataset that is furthest behind its weight, the first in a tie. The arithmetic is that of
+    Megatron's helpers in double precision. ``report`` is called regularly with the number of samples so far.
     """
     return _greedy(weights, size, np.full(len(weights), math.inf), report)
 
 
 def exhaustive_blend_order(sizes: Sequence[int]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """Return the order of a blend that takes exactly ``sizes`` samples of the datasets, in proportion as it goes."""
+    """Return the order of a blend that takes exactly ``sizes`` samples of the datasets, always in proportion."""
     total = sum(sizes)
     return _greedy([size / float(total) for size in sizes], total, np.array(sizes, np.float64), lambda samples: None)
 
@@ -105,7 +107,7 @@ def _greedy(
 ) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     datasets = np.empty(size, np.int16)
     numbers = np.empty(size, np.int64)
-    # A used-up dataset counts as taken without end. One without samples would keep the helpers in their loop for ever.
+    # A used-up dataset counts as taken infinitely often. With an empty one the helpers would loop for ever.
     taken = np.where(limits == 0, math.inf, 0.0)
     lags = np.empty(len(weights))
     limited = bool(np.isfinite(limits).any())
@@ -133,5 +135,5 @@ def _greedy(
 
 
 def fill_blend(dataset_index: NDArray[Any], dataset_sample_index: NDArray[Any], weights: Any, size: int) -> None:
-    """Write blend_order into arrays of the caller, as the helpers do."""
+    """Write blend_order into the caller's arrays, as the helpers do."""
     dataset_index[:size], dataset_sample_index[:size] = blend_order([float(weight) for weight in weights], size)

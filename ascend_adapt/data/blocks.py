@@ -1,4 +1,4 @@
-"""JSON-lines input as blocks of whole lines: what travels to the workers, and where a run can be taken up again."""
+"""Blocks of JSON lines: the unit of work of preprocessing, and the positions from which a run can resume."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_adapt.errors import BadLine, DataError
 
 @dataclass(frozen=True)
 class Position:
-    """A place between two lines: the input's number, the bytes (unpacked) and the lines of it that lie before."""
+    """A position between two lines: the input's number, and how many (unpacked) bytes and lines of it come before."""
 
     input: int = 0
     offset: int = 0
@@ -21,10 +21,10 @@ class Position:
 
 @dataclass(frozen=True)
 class TextBlock:
-    """Whole lines of one input; ``first_line`` counts from 1, ``end`` is the place behind them.
+    """Complete lines of one input; ``first_line`` counts from 1, ``end`` is the position after them.
 
-    ``bytes_read`` is how much of all inputs' bytes on disk was read to get here. ``too_long``: in place of ``data``,
-    the bytes of one line that was not kept.
+    ``bytes_read`` counts the bytes of all inputs on disk read so far. ``too_long`` is the length in bytes of a line
+    that was not kept; ``data`` is empty then.
     """
 
     source: Input
@@ -47,7 +47,7 @@ def read_blocks(
 
     Raises:
         DataError: an input cannot be read.
-        BadLine: a line is longer than LONGEST_LINE, and such are not to be skipped.
+        BadLine: a line is longer than LONGEST_LINE, and ``skip_long_lines`` is off.
     """
     before = sum(source.size for source in inputs[: start.input])
     for number, source in enumerate(inputs[start.input :], start.input):
@@ -72,13 +72,13 @@ def _skip(stream: IO[bytes], count: int, source: Input) -> None:
         skipped = len(stream.read(min(count, 1 << 20)))
         if not skipped:
             raise DataError(
-                f"{source}: ends {count} bytes before the place to go on from — start again from the beginning"
+                f"{source}: ends {count} bytes before the position to resume from — start again from the beginning"
             )
         count -= skipped
 
 
 def long_line(source: Input, line: int) -> str:
-    """Return the error for a line that is too long."""
+    """Return the message for a line that is too long."""
     return (
         f"{source}:{line}: no line break in {LONGEST_LINE} bytes, expected one document a line — is it JSON lines? "
         "Repair the line or pass --on-bad-line skip"
@@ -86,8 +86,8 @@ def long_line(source: Input, line: int) -> str:
 
 
 def _whole_lines(stream: IO[bytes], block_bytes: int, skip_long_lines: bool) -> Iterator[tuple[bytes, int]]:
-    """Whole lines and 0; or no data and the length of one line that is too long, so far if such are not skipped."""
-    # What follows the last line break of a block begins the next one: cheaper than to read on until there is one.
+    """Complete lines and 0; or b"" and the length of a too long line, so far if it is not skipped."""
+    # What follows the last line break of a block starts the next one: cheaper than reading on to the next line break.
     begun: list[bytes] = []
     length = 0
     while data := stream.read(block_bytes):

@@ -1,4 +1,4 @@
-"""`ascend-adapt preprocess`, `merge` and `inspect`: their options, and what they print."""
+"""Command line of `ascend-adapt preprocess`, `merge` and `inspect`: options and output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ inputs, one document a line:
   .jsonl and .json, also as .gz, .xz or .zst; .jsonl.zst.tar and .dat.zst of lm_dataformat;
   .parquet, one document a row, the columns named by --json-keys
 
-tokenizer types, and what they need:
+tokenizer types and their files:
   GPT2BPETokenizer        --vocab FILE --merge-file FILE
   HFTokenizer             --vocab FILE, any tokenizer.json
   HFGPT2Tokenizer         --vocab FOLDER with tokenizer.json, or vocab.json and merges.txt
@@ -49,14 +49,14 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     merge.add_argument("--output-prefix", required=True, metavar="PREFIX", help="writes PREFIX.bin and PREFIX.idx")
     merge.set_defaults(run=_merge)
 
-    inspect = commands.add_parser("inspect", help="what token files hold, as JSON")
+    inspect = commands.add_parser("inspect", help="contents of token files, as JSON")
     inspect.add_argument("prefix", metavar="PREFIX", help="token files without .bin and .idx")
     inspect.set_defaults(run=_inspect)
     return [preprocess, merge, inspect]
 
 
 def _preprocess_options(parser: argparse.ArgumentParser) -> None:
-    # Megatron's, bigscience's and GPT-NeoX's spellings; what has no help is taken and needs nothing.
+    # Megatron's, bigscience's and GPT-NeoX's spellings. Options without help are accepted and have no effect.
     parser.add_argument(
         "--input",
         nargs="+",
@@ -77,10 +77,10 @@ def _preprocess_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--append-eod", action="store_true", help="close every document with the end-of-document token")
     parser.add_argument("--ftfy", action="store_true", help="repair broken encodings with ftfy first")
-    parser.add_argument("--dataset-impl", choices=["mmap"], default="mmap", help="mmap is what is written")
+    parser.add_argument("--dataset-impl", choices=["mmap"], default="mmap", help="the format that is written")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes, or threads of the engine")
     parser.add_argument(
-        "--on-bad-line", choices=["error", "skip"], default="error", help="a line that is no document (default: error)"
+        "--on-bad-line", choices=["error", "skip"], default="error", help="for an invalid line (default: error)"
     )
     parser.add_argument(
         "--encoding", default="utf-8", metavar="NAME", help="of JSON lines, such as gb18030 (default: utf-8)"
@@ -93,7 +93,7 @@ def _preprocess_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=10.0,
         metavar="SECONDS",
-        help="how often a place to go on from is saved",
+        help="how often the position to resume from is saved",
     )
     parser.add_argument("--split-sentences", action="store_true", help=argparse.SUPPRESS)
     for ignored in ("--log-interval", "--num-docs", "--make-vocab-size-divisible-by"):
@@ -112,8 +112,8 @@ def _run_preprocess(known: argparse.Namespace) -> int:
 
     if known.split_sentences:
         raise SettingsError(
-            "--split-sentences: asked for, expected whole documents, which GPT is trained on — sentences are for BERT, "
-            "and where they end is said by a model of nltk's that Megatron downloads: use its own tool"
+            "--split-sentences: not supported, expected complete documents as GPT training needs — for BERT, use "
+            "Megatron's own tool, which downloads nltk's sentence model"
         )
     if known.workers < 1:
         raise SettingsError(f"--workers: {known.workers}, expected at least 1 — leave it out for one")
@@ -131,9 +131,9 @@ def _run_preprocess(known: argparse.Namespace) -> int:
         encoding=known.encoding,
         commit_seconds=known.commit_interval,
     )
-    # One worker is one core; others are processes or threads that are counted.
+    # --workers counts the cores: the tokenizer's own threads would come on top.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # orjson 3.13 crashes the interpreter where Ctrl-C meets its import: these milliseconds take no notice of one.
+    # orjson 3.13 crashes the interpreter if Ctrl-C interrupts its import: signals are ignored for these milliseconds.
     _on_signals(lambda number, frame: None)
     fast_loads()
     _on_signals(_stop_once)
@@ -142,7 +142,7 @@ def _run_preprocess(known: argparse.Namespace) -> int:
             counts = preprocess(request, report)
     except KeyboardInterrupt as stopped:
         print(f"ascend-adapt preprocess: interrupted — {_after_interruption(request)}", file=sys.stderr)
-        _on_signals(signal.SIG_IGN)  # Python takes handlers back as it exits
+        _on_signals(signal.SIG_IGN)  # Python restores its own handlers as it exits
         return 128 + (signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT)
     for problem in counts.first_bad:
         print(f"ascend-adapt preprocess: {problem}", file=sys.stderr)
@@ -155,7 +155,7 @@ def _after_interruption(request: PreprocessRequest) -> str:
     from ascend_adapt.data.unfinished import journal_path
 
     if journal_path(request.prefix(request.keys[0])).exists() and STDIN not in request.inputs:
-        return "the same command goes on from the last place that was saved"
+        return "the same command resumes from the last saved position"
     return "the same command starts from the beginning"
 
 
@@ -165,13 +165,13 @@ class _Terminated(KeyboardInterrupt):
 
 def _on_signals(handler: Any) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and `&` have it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup and `&` ignore it
             signal.signal(number, handler)
 
 
 def _stop_once(number: int, frame: object) -> None:
-    # Nothing that closes may be interrupted again: a join that is takes its thread for ended, and Python never exits.
-    # Not SIG_IGN yet: Python complains of a signal that has come and then has no handler.
+    # Shutdown must not be interrupted again: an interrupted join takes its thread for ended, and Python never exits.
+    # Not SIG_IGN yet: Python reports an error for a pending signal without a handler.
     _on_signals(lambda number, frame: None)
     raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
@@ -211,4 +211,4 @@ def _needing_numpy(run: Callable[[], Result]) -> Result:
     except ModuleNotFoundError as error:
         if error.name != "numpy":
             raise
-        raise DataError("numpy: not installed, expected for data — install ascend_adapt[data]") from error
+        raise DataError("numpy: not installed, expected for token files — install ascend_adapt[data]") from error

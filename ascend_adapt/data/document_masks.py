@@ -1,4 +1,4 @@
-"""What a sample made of several documents hides from itself.
+"""Attention masks, loss masks and positions of samples that contain several documents.
 
 Source: Megatron-LM@core_v0.9.0 megatron/core/datasets/gpt_dataset.py, _get_ltor_masks_and_position_ids.
 """
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 
 def document_numbers(tokens: NDArray[Any], eod: int) -> NDArray[np.int64]:
-    """Return for each of the tokens [S] how many documents have ended before it; an end of document is still inside."""
+    """Return each token's document number [S]; an end-of-document token belongs to its document."""
     ended = np.cumsum(tokens == eod, dtype=np.int64)
     return np.concatenate([np.zeros(1, np.int64), ended[:-1]])[: len(tokens)]
 
@@ -37,5 +37,5 @@ def masked_out(tokens: NDArray[Any], eod: int | None = None) -> NDArray[np.bool_
 
 
 def loss_mask(tokens: NDArray[Any], eod: int | None = None) -> NDArray[np.float32]:
-    """Return 1 where the loss counts, [S]: everywhere, but not where the input is ``eod`` if that is given."""
+    """Return the loss mask [S]: 1 everywhere, 0 where the input is ``eod`` if that is given."""
     return np.ones(len(tokens), np.float32) if eod is None else (tokens != eod).astype(np.float32)

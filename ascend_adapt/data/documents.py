@@ -1,4 +1,4 @@
-"""Lines of JSON to texts, and what to do with a line that is none."""
+"""JSON lines to texts, and the handling of bad lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UTF8 = "utf-8"
 
 @dataclass
 class Documents:
-    """The texts of one block: ``texts[k]`` are those under the k-th key, equally many each."""
+    """The texts of one block: ``texts[k]`` are those of the k-th key, the same number for every key."""
 
     texts: list[list[str]]
     blank: int = 0
@@ -31,7 +31,7 @@ def parse_documents(
     """Return the texts under ``keys`` of every line that is not blank, each passed through ``clean``.
 
     Raises:
-        BadLine: a line is not a JSON object with a string under every key, and bad lines are not to be skipped.
+        BadLine: a line is not a JSON object with a string under every key, and ``skip_bad_lines`` is off.
     """
     if block.too_long:
         return Documents([[] for _ in keys], bad=1, first_bad=[long_line(block.source, block.first_line)])
@@ -58,16 +58,16 @@ def parse_documents(
             continue
         for column, text in zip(documents.texts, texts, strict=True):
             column.append(clean(text))
-    # What follows the last line break is not a line.
+    # The empty string after the last line break is not a line.
     documents.blank -= not block.data or block.data.endswith(b"\n")
     return documents
 
 
 def find_encoding(name: str) -> str:
-    """Return Python's name for an encoding of lines.
+    """Return Python's name for the encoding of JSON lines.
 
     Raises:
-        SettingsError: it is not known, or its bytes below 128 are not ASCII, so that lines cannot be told apart.
+        SettingsError: it is unknown, or its bytes below 128 are not ASCII, so that line breaks cannot be found.
     """
     ascii_bytes = bytes(range(128))
     try:
@@ -84,7 +84,7 @@ def find_encoding(name: str) -> str:
 
 
 def text_cleaner(ftfy: bool) -> Callable[[str], str]:
-    """Return what is done to each text: nothing, or ftfy's repair of broken encodings.
+    """Return the function applied to each text: none, or ftfy's repair of broken encodings.
 
     Raises:
         DataError: ftfy is not installed.
@@ -99,7 +99,7 @@ def text_cleaner(ftfy: bool) -> Callable[[str], str]:
 
 
 def fast_loads() -> Callable[[bytes], Any] | None:
-    """Return orjson's parser, None where it is not installed."""
+    """Return orjson's parser, or None if it is not installed."""
     try:
         import orjson
     except ImportError:
@@ -110,7 +110,7 @@ def fast_loads() -> Callable[[bytes], Any] | None:
 def _columns(
     lines: list[bytes], keys: Sequence[str], loads: Callable[[bytes], Any], encoding: str
 ) -> list[list[str]] | None:
-    """All texts of each key at once; None if any line needs a closer look."""
+    """Fast path: all texts of each key at once; None if any line has to be parsed on its own."""
     try:
         if encoding != UTF8:
             lines = [line.decode(encoding).encode() for line in lines]
@@ -130,7 +130,7 @@ def _texts(line: bytes, keys: Sequence[str], loads: Callable[[bytes], Any] | Non
             document = None
     by_orjson = document is not None
     if not by_orjson:
-        # orjson refuses what json takes, such as NaN: json decides, so that the result is the same without orjson.
+        # orjson refuses some input that json accepts, such as NaN: json decides, so results are equal without orjson.
         document = _strict_loads(line)
     if not isinstance(document, dict):
         raise BadLine(f"a JSON {_json_type(document)}, expected an object with {', '.join(map(repr, keys))}")

@@ -1,4 +1,4 @@
-"""Texts to token ids, one class a library: one flat array, and the size of each text in it."""
+"""Encoders from texts to token ids, one class per library. The result is one flat array and the size of each text."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from tiktoken import Encoding
     from tokenizers import Tokenizer
 
-# The reference is up to a hundred times slower: looking at more would show in the time.
+# The reference is up to a hundred times slower: more checks would cost noticeable time.
 CALLS_BETWEEN_CHECKS = 16
 CHECKED_LENGTH = 2000
 
-# gigatoken: bytes of growth before it begins anew, and how much text at least between two beginnings; each is as much
-# work as 20 MB of text, and its tables grow in leaps, each beside the one before. Growth counts from where texts,
-# ids and the last tokenizer are in, or out of, memory.
+# gigatoken: bytes of growth before it is loaded again, and how much text there is at least between two loads. A load
+# costs as much as 20 MB of text; tables grow in steps, and the old one stays until the new one is filled. Growth counts
+# from CHARACTERS_TO_SETTLE on, when memory for texts and ids is allocated and that of the last tokenizer is freed.
 MEMORY_FOR_WORDS = 96 << 20
 CHARACTERS_REMEMBERED = 16 << 20
 CHARACTERS_TO_SETTLE = 4 << 20
@@ -38,24 +38,24 @@ Encoded = tuple[NDArray[Any], NDArray[np.int64]]
 
 
 class Encoder(Protocol):
-    """Turns texts into ids [T] and sizes [N], T their sum."""
+    """Texts to ids [T] and sizes [N], T their sum."""
 
     def encode(self, texts: list[str]) -> Encoded:
-        """Return the ids of all texts, one behind the other, and how many each has."""
+        """Return the concatenated ids of all texts, and how many each text has."""
         ...
 
 
 class HFEncoder:
-    """Hugging Face's tokenizers, a little text at a time: they need 150 times its size until it is done."""
+    """Hugging Face's tokenizers, on small parts of text: memory is 150 times the size of the text being encoded."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        # The same ids without their places in the text, since tokenizers 0.20.
+        # The same ids without offsets, since tokenizers 0.20.
         self._encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
         self._parts_of = part_function(tokenizer)
 
     def encode(self, texts: list[str]) -> Encoded:
-        """Return the ids of all texts, one behind the other, and how many each has."""
+        """Return the concatenated ids of all texts, and how many each text has."""
         sizes = np.zeros(len(texts), np.int64)
         ids = [np.empty(0, np.uint32)]
         for owners, parts in self._batches(texts):
@@ -65,7 +65,7 @@ class HFEncoder:
         return np.concatenate(ids), sizes
 
     def _batches(self, texts: list[str]) -> Iterator[tuple[list[int], list[str]]]:
-        """Parts of texts, each with the number of its text, about PART_LENGTH characters together or more."""
+        """Batches of parts with the number of each part's text, about PART_LENGTH characters or more each."""
         owners: list[int] = []
         parts: list[str] = []
         length = 0
@@ -82,9 +82,9 @@ class HFEncoder:
 
 
 class GigatokenEncoder:
-    """gigatoken, whose ``threads`` count for the whole process and only the first time.
+    """gigatoken; only the first ``threads`` of a process counts.
 
-    It remembers every word that it meets, without a limit up to 0.10, and begins anew when that becomes too much.
+    Up to 0.10 it caches every word without a limit; it is loaded again when that takes too much memory.
     """
 
     def __init__(self, tokenizer: Tokenizer, threads: int):
@@ -96,10 +96,10 @@ class GigatokenEncoder:
         self._characters = 0
 
     def encode(self, texts: list[str]) -> Encoded:
-        """Return the ids of all texts, one behind the other, and how many each has."""
+        """Return the concatenated ids of all texts, and how many each text has."""
         if not texts:
             return _joined([])
-        # The arrays in the result are what is wanted; awkward's functions that find them cost more than short batches.
+        # The arrays are taken from awkward's layout directly: its functions cost more than encoding a short batch.
         rows = self._tokenizer.encode_batch(texts, parallel=True).layout
         if self._looking.acquire(blocking=False):  # else another thread does
             try:
@@ -120,18 +120,18 @@ class GigatokenEncoder:
 
 
 class TiktokenEncoder:
-    """OpenAI's tiktoken; a text that spells a special token of the encoding is a ValueError, as in GPT-NeoX."""
+    """OpenAI's tiktoken; a special token spelled out in the text is a ValueError, as in GPT-NeoX."""
 
     def __init__(self, encoding: Encoding):
         self._encoding = encoding
 
     def encode(self, texts: list[str]) -> Encoded:
-        """Return the ids of all texts, one behind the other, and how many each has."""
+        """Return the concatenated ids of all texts, and how many each text has."""
         return _joined([self._encoding.encode_to_numpy(text) for text in texts])
 
 
 class SentencePieceEncoder:
-    """Google's sentencepiece; text that spells one of ``special_tokens`` is that token, the earliest first.
+    """Google's sentencepiece; ``special_tokens`` spelled out in the text become those tokens, the earliest first.
 
     Source: Megatron-LM@core_v0.9.0 megatron/training/tokenizer/tokenizer.py, _SentencePieceTokenizer.tokenize.
     """
@@ -142,7 +142,7 @@ class SentencePieceEncoder:
         self._split = re.compile(f"({'|'.join(map(re.escape, special_tokens))})").split if special_tokens else None
 
     def encode(self, texts: list[str]) -> Encoded:
-        """Return the ids of all texts, one behind the other, and how many each has."""
+        """Return the concatenated ids of all texts, and how many each text has."""
         if self._split is None:
             return _joined(self._processor.encode(texts))
         return _joined([list(chain.from_iterable(map(self._piece, self._split(text)))) for text in texts])
@@ -154,16 +154,16 @@ class SentencePieceEncoder:
 
 
 class CharLevelEncoder:
-    """The bytes of UTF-8."""
+    """Characters as the bytes of their UTF-8 encoding."""
 
     def encode(self, texts: list[str]) -> Encoded:
-        """Return the ids of all texts, one behind the other, and how many each has."""
+        """Return the concatenated ids of all texts, and how many each text has."""
         packed = [text.encode("utf-8") for text in texts]
         return np.frombuffer(b"".join(packed), np.uint8), np.array([len(text) for text in packed], np.int64)
 
 
 class CheckedEncoder:
-    """A fast engine that shows a little of its work to the reference as it goes.
+    """A fast engine, some of whose ids are compared with the reference while it runs.
 
     Raises:
         DataError: the ids differ.
@@ -176,7 +176,7 @@ class CheckedEncoder:
         self._calls = 0
 
     def encode(self, texts: list[str]) -> Encoded:
-        """Return the ids of all texts, one behind the other, and how many each has."""
+        """Return the concatenated ids of all texts, and how many each text has."""
         self._calls += 1
         if texts and self._calls % CALLS_BETWEEN_CHECKS == 0:
             text = texts[self._calls % len(texts)][:CHECKED_LENGTH]

@@ -1,4 +1,4 @@
-"""Sample indices on disk: built by one rank a storage, under a temporary name, and checked whenever they are read."""
+"""Index cache: sample indices on disk, built under a temporary name by one rank per storage, validated when read."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SECONDS_OF_SILENT_WAITING = 30.0
 
 
 def builds_index_cache(rank: int, local_rank: int, shared_storage: bool) -> bool:
-    """Whether this rank builds: the first of the job where all see one storage, else the first of each machine."""
+    """Whether this rank builds the cache: the job's first rank on shared storage, else the first rank of each host."""
     return rank == 0 if shared_storage else local_rank == 0
 
 
 class IndexCache:
-    """A folder of indices, each in a folder named by a digest of what it was built from."""
+    """A folder of indices, each in a folder named by the digest of its description."""
 
     def __init__(self, folder: str | os.PathLike[str], *, builds: bool, wait_seconds: float = 1800.0):
         self.folder = Path(folder)
@@ -42,7 +42,7 @@ class IndexCache:
         self.wait_seconds = wait_seconds
 
     def load(self, description: Mapping[str, Any], build: Callable[[], Arrays]) -> Arrays:
-        """Return the arrays of ``description``, mapped into memory, after ``build`` gave them if this rank is to build.
+        """Return the arrays of ``description``, mapped into memory; if missing, the building rank calls ``build``.
 
         Raises:
             DataError: the folder cannot be written, or no other rank built them in time.
@@ -68,7 +68,7 @@ class IndexCache:
             if self.builds or time.monotonic() > deadline:
                 raise DataError(
                     f"{place}: no valid index cache after {self.wait_seconds:.0f} s, expected another rank to build it"
-                    " — is the storage really shared? Say so if it is not"
+                    " — is the storage shared by all hosts? If not, use shared_storage=False"
                 )
             time.sleep(SECONDS_BETWEEN_LOOKS)
             arrays = _read(place, text)
@@ -83,23 +83,23 @@ class IndexCache:
             kinds = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
             (aside / "description.json").write_text(json.dumps({"description": text, "arrays": kinds}))
             aside.chmod(0o755)
-            # What is there already did not pass its check.
+            # An existing entry was invalid.
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(place)
             try:
                 aside.rename(place)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise  # else another rank was first, and what it wrote is checked like all
+                    raise  # another rank was first; its entry is validated when it is read
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
 
 def _read(place: Path, text: str) -> dict[str, NDArray[Any]] | None:
-    """The arrays in ``place`` if they are all there and are what they were when they were built.
+    """The arrays in ``place`` if they are complete and unchanged, else None.
 
     Raises:
-        DataError: they are there and the system does not let this process read them: no other rank can change that.
+        DataError: they exist but this process cannot read them, which waiting for another rank cannot change.
     """
     try:
         saved = json.loads((place / "description.json").read_text())
@@ -113,5 +113,5 @@ def _read(place: Path, text: str) -> dict[str, NDArray[Any]] | None:
             return None
         raise DataError(
             f"{error.filename or place}: {system_error(error)}, expected to read the index cache — check it, or "
-            "choose another"
+            "choose another folder"
         ) from error

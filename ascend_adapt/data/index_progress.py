@@ -1,4 +1,4 @@
-"""How far index building is: a line on stderr now and then, none where it is quick."""
+"""Progress of index building: a line on stderr at intervals, none if it is fast."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import time
 SECONDS_BEFORE_FIRST_LINE = 3.0
 SECONDS_BETWEEN_LINES = 15.0
 
-# An array operation cannot report: what has as many items takes some seconds.
+# A single array operation cannot report progress; on this many items it takes seconds.
 MANY_ITEMS = 30_000_000
 
 
 class IndexProgress:
-    """Prints what one rank is building; ``prints`` is False on ranks that build nothing."""
+    """Progress lines of one rank; ``prints`` is False on ranks that build nothing."""
 
     def __init__(self, *, prints: bool) -> None:
         self._prints = prints
         self._next = time.monotonic() + SECONDS_BEFORE_FIRST_LINE
 
     def __call__(self, doing: str, items: int = 0) -> None:
-        """Report ``doing``, now if it has many items or enough time has passed since the last line."""
+        """Print ``doing`` if it has many items, or enough time has passed since the last line."""
         now = time.monotonic()
         if self._prints and (items >= MANY_ITEMS or now >= self._next):
             self._next = now + SECONDS_BETWEEN_LINES

@@ -1,4 +1,4 @@
-"""Token files: PREFIX.bin and PREFIX.idx, read as one sequence of token arrays."""
+"""Indexed dataset: the token files PREFIX.bin and PREFIX.idx as a sequence of token arrays."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["IndexedDataset", "bin_path", "idx_path", "sequence_pointers", "token
 
 
 def bin_path(prefix: str | os.PathLike[str]) -> Path:
-    """Return where the tokens of ``prefix`` lie."""
+    """Return the path of the tokens of ``prefix``."""
     return Path(f"{os.fspath(prefix)}.bin")
 
 
 def idx_path(prefix: str | os.PathLike[str]) -> Path:
-    """Return where the index of ``prefix`` lies."""
+    """Return the path of the index of ``prefix``."""
     return Path(f"{os.fspath(prefix)}.idx")
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Return the type tokens are stored in: two bytes where an unpadded vocabulary is below 65500, else four.
+    """Return the dtype of stored tokens: two bytes for an unpadded vocabulary below 65500, else four.
 
     Source: Megatron-LM@v2.5 megatron/data/indexed_dataset.py.
     """
@@ -40,10 +40,10 @@ class IndexedDataset:
     """The sequences of one .bin/.idx pair, mapped into memory and checked when opened; ``[i]`` is a read-only array.
 
     ``sizes`` is int32 [S] in tokens, ``doc_idx`` int64 [D]: document d is the sequences doc_idx[d] to doc_idx[d + 1].
-    Written by preprocess, a document is one sequence. The mmap, multimodal and older lazy and cached formats are read.
+    preprocess writes one sequence per document. The mmap, multimodal, lazy and cached formats are read.
 
     Raises:
-        DataError: a file is missing, or its fields disagree; the text names the file and the field.
+        DataError: a file is missing or its fields are inconsistent; the message names the file and the field.
     """
 
     def __init__(self, prefix: str | os.PathLike[str], *, multimodal: bool | None = None):
@@ -51,7 +51,7 @@ class IndexedDataset:
         self._multimodal = multimodal
         for file in (idx_path(prefix), bin_path(prefix)):
             if not os.path.isfile(file):
-                raise DataError(f"{file}: no such file, expected PREFIX.idx and PREFIX.bin — check the prefix")
+                raise DataError(f"{file}: not found, expected PREFIX.idx and PREFIX.bin — check the prefix")
             if not os.access(file, os.R_OK):
                 raise DataError(f"{file}: not readable, expected a file to read — check its permissions")
         try:
@@ -78,14 +78,14 @@ class IndexedDataset:
         return (self.get(sequence) for sequence in range(len(self)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Workers of a loader map the files themselves; the tokens never travel.
+        # DataLoader workers map the files themselves; tokens are never pickled.
         return _reopen, (self.prefix, self._multimodal)
 
     def get(self, sequence: int, offset: int = 0, length: int | None = None) -> NDArray[Any]:
-        """Return ``length`` tokens (default: all that follow) of one sequence from ``offset`` on.
+        """Return ``length`` tokens (default: the rest) of one sequence, starting at ``offset``.
 
         Raises:
-            IndexError: there is no such sequence, or no such tokens in it.
+            IndexError: the sequence or the tokens are out of range.
         """
         if not -len(self) <= sequence < len(self):
             raise IndexError(f"{self.prefix}: sequence {sequence}, expected one below {len(self)}")

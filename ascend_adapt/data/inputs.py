@@ -1,4 +1,4 @@
-"""What --input names: files, folders, globs, comma lists, standard input; and how each is opened."""
+"""Inputs of preprocess: files, folders, globs, comma lists and standard input, and how each is opened."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ SUFFIXES = (*JSON_LINES, *(f"{lines}{packed}" for lines in ("", *JSON_LINES) for
 PARQUET = ".parquet"
 ARCHIVES = (".jsonl.zst.tar", ".dat.zst", PARQUET)
 
-# The Pile's files may ask for more than the 128 MiB window that decoders allow by default.
+# The Pile's files may need more than the 128 MiB window that decoders allow by default.
 ZSTD_WINDOW_LOG_MAX = 31
 
 STREAM_BYTES = 1 << 16
 
-# Bytes; what is longer than this without a line break is not a document.
+# Bytes; a longer line is not a document.
 LONGEST_LINE = 1 << 30
 
 
 @dataclass(frozen=True)
 class Input:
-    """One file of JSON lines, or something that reads like one; ``member`` names it inside an archive.
+    """One file that reads as JSON lines; ``member`` is its name inside an archive.
 
-    ``keys`` are the columns that are read of a Parquet file.
+    ``keys`` are the columns read from a Parquet file.
     """
 
     path: str
@@ -51,29 +51,27 @@ class Input:
 
     @property
     def size(self) -> int:
-        """Bytes on disk, 0 where that cannot be known."""
+        """Bytes on disk, 0 if unknown."""
         return 0 if self.path == STDIN or self.member else Path(self.path).stat().st_size
 
 
 def find_inputs(words: Sequence[str], keys: tuple[str, ...] = ("text",)) -> list[Input]:
-    """Return what ``words`` name, in order; a word is a path, a glob or a comma list of them, empty items ignored.
+    """Return the inputs that ``words`` name, in order: paths, globs or comma lists, whose empty items are ignored.
 
-    A folder stands for the files in it that can be read, sorted by name, as lm_dataformat has it.
+    A folder stands for the files in it with a known suffix, sorted by name, as in lm_dataformat.
 
     Raises:
-        DataError: nothing is named, a name is not there, or its suffix is not one of SUFFIXES or ARCHIVES.
+        DataError: nothing is named, a file is not found, or its suffix is not in SUFFIXES or ARCHIVES.
     """
     paths = [path for word in words for item in _items(word) for path in _found(item)]
     if not paths:
-        raise DataError(
-            "--input: no file is named, expected at least one — give a path, a glob or - for standard input"
-        )
+        raise DataError("--input: names no files, expected at least one — give a path, a glob or - for standard input")
     return [replace(found, keys=keys) for path in paths for found in _members(path)]
 
 
 def _items(word: str) -> list[str]:
-    # A name with a comma in it is that file where it exists.
-    # os.path: a long comma list is longer than a name may be, which Path.exists raises.
+    # A comma may be part of an existing file's name.
+    # os.path: Path.exists raises for a comma list that is longer than a file name may be.
     items = [word] if os.path.exists(word.strip()) else word.split(",")
     return [item.strip() for item in items if item.strip()]
 
@@ -98,7 +96,7 @@ def _matches(item: str) -> list[str]:
         return [item]
     found = sorted(glob.glob(item, recursive=True))
     if not found:
-        raise DataError(f"{item}: no such file, expected one — check --input")
+        raise DataError(f"{item}: not found, expected a file — check --input")
     return found
 
 
@@ -122,7 +120,7 @@ def _members(path: str) -> list[Input]:
 
 
 def _refuse_early_end(archive: tarfile.TarFile) -> None:
-    """tarfile takes a damaged header, or none, for the end of the archive; a whole one ends in zeros."""
+    """tarfile takes a damaged or missing header for the end of the archive; a complete archive ends in zeros."""
     stream: Any = archive.fileobj
     stream.seek(archive.offset)
     header = stream.read(tarfile.BLOCKSIZE)
@@ -138,17 +136,17 @@ def _has_known_suffix(path: str) -> bool:
     if path.endswith(ARCHIVES):
         return True
     name = Path(path)
-    # What a .txt.gz holds is not JSON lines.
+    # A .txt.gz does not contain JSON lines.
     inner = name.with_suffix("").suffix if name.suffix in COMPRESSED else name.suffix
     return path.endswith(SUFFIXES) and inner in ("", *JSON_LINES)
 
 
 @contextmanager
 def open_input(source: Input) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
-    """Open JSON lines for reading, with a function that tells how many bytes on disk have been read.
+    """Open JSON lines for reading; also yield a function that returns how many bytes on disk have been read.
 
     Raises:
-        DataError: also for what goes wrong while the file is read: cut short, not what its suffix says, unreadable.
+        DataError: the file is cut short, is not what its suffix says, or cannot be read; also raised while reading.
     """
     with _reading_errors(str(source)):
         if source.path == STDIN:
@@ -162,7 +160,7 @@ def open_input(source: Input) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
         else:
             with open(source.path, "rb", buffering=0) as raw, _decompressed(raw, source) as lines:
                 if source.path.endswith(COMPRESSED) and not source.size:
-                    raise EOFError("0 bytes")  # else an empty file of JSON lines to some decoders
+                    raise EOFError("0 bytes")  # some decoders accept an empty file
                 yield lines, raw.tell
 
 
@@ -194,7 +192,7 @@ def _zstd(raw: IO[bytes]) -> IO[bytes]:
 
 
 class _XzStreams(io.RawIOBase):
-    """All streams of an .xz file; lzma.open takes a damaged second one for the end of the file."""
+    """All streams of an .xz file; lzma.open takes a damaged second stream for the end of the file."""
 
     def __init__(self, raw: IO[bytes]):
         self._raw = raw
@@ -207,7 +205,7 @@ class _XzStreams(io.RawIOBase):
         while True:
             packed = b""
             if self._unpacker is None or self._unpacker.eof:
-                # Zeros may lie between streams.
+                # Streams may be padded with zeros.
                 packed = (self._unpacker.unused_data if self._unpacker else b"").lstrip(b"\0")
                 while not packed:
                     packed = self._raw.read(STREAM_BYTES)
@@ -226,7 +224,7 @@ class _XzStreams(io.RawIOBase):
 
 
 class _LengthPrefixed(io.RawIOBase):
-    """lm_dataformat's DatArchive as JSON lines: sixteen digits of a document's length in bytes, then its text."""
+    """lm_dataformat's DatArchive as JSON lines; a document is its length in bytes as sixteen digits, then its text."""
 
     def __init__(self, stream: IO[bytes]):
         self._stream = stream
@@ -272,7 +270,7 @@ def _reading_errors(name: str) -> Iterator[None]:
     except DataError as error:
         raise error if str(error).startswith(name) else DataError(f"{name}: {error}") from error
     except Exception as error:
-        # zlib.error, LZMAError, ZstdError, TarError, UnicodeDecodeError: decoders have no common error.
+        # zlib.error, LZMAError, ZstdError, TarError, UnicodeDecodeError have no common base class.
         raise DataError(
             f"{name}: cannot be unpacked ({one_line(error)}) — it is damaged, or not what its suffix says"
         ) from error

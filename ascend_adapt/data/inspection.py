@@ -1,4 +1,4 @@
-"""What one pair of token files holds, as JSON."""
+"""Summary of a pair of token files, for `ascend-adapt inspect`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ascend_adapt.data.indexed_dataset import IndexedDataset, bin_path, idx_path
 
 
 def inspect(prefix: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the format, the counts, the spread of sizes and the first tokens of the token files ``prefix``.
+    """Return the format, counts, distribution of sizes and first tokens of the token files ``prefix``.
 
     Raises:
-        DataError: they cannot be read.
+        DataError: the token files cannot be read.
     """
     data = IndexedDataset(prefix)
     documents = len(data.doc_idx) - 1
@@ -28,7 +28,7 @@ def inspect(prefix: str | os.PathLike[str]) -> dict[str, Any]:
         "tokens": len(data.tokens),
         "empty_sequences": int((data.sizes == 0).sum()),
         "empty_documents": int((np.diff(data.doc_idx) == 0).sum()),
-        "tokens_per_sequence": _spread(data),
+        "tokens_per_sequence": _size_statistics(data),
         "largest_token": _largest(data.tokens),
         "bin_bytes": bin_path(prefix).stat().st_size,
         "idx_bytes": idx_path(prefix).stat().st_size,
@@ -36,7 +36,7 @@ def inspect(prefix: str | os.PathLike[str]) -> dict[str, Any]:
     }
 
 
-def _spread(data: IndexedDataset) -> dict[str, float] | None:
+def _size_statistics(data: IndexedDataset) -> dict[str, float] | None:
     if not len(data):
         return None
     sizes = np.asarray(data.sizes)

@@ -1,4 +1,4 @@
-"""PREFIX.idx of Megatron's older `lazy` and `cached` implementations, which are one format read in two ways.
+"""Legacy index: PREFIX.idx of Megatron's older `lazy` and `cached` implementations, which share one format.
 
 Little endian u64 after the magic: version, dtype code, element size, N items, M sizes, C document bounds; then i64
 dim_offsets[N + 1], data_offsets[N + 1] in elements, sizes[M], doc_idx[C]. Item i has the shape
@@ -22,16 +22,16 @@ LARGEST_SIZE = np.iinfo(np.int32).max
 
 
 def is_legacy(file: Path) -> bool:
-    """Whether ``file`` begins as a `lazy` or `cached` index does."""
+    """Whether ``file`` has the magic of a `lazy` or `cached` index."""
     with open(file, "rb") as stream:
         return stream.read(len(MAGIC)) == MAGIC
 
 
 def read_legacy_index(file: Path, bin_bytes: int) -> TokenIndex:
-    """Return the index in ``file`` as the mmap format would have it, checked against ``bin_bytes`` bytes of tokens.
+    """Return the index in ``file`` in the form of the mmap format, validated against ``bin_bytes`` bytes of tokens.
 
     Raises:
-        DataError: a field does not agree with the format, the file's length or the token file.
+        DataError: a field contradicts the format, the file's length or the token file.
     """
     check = FieldCheck(file)
     length = file.stat().st_size
@@ -56,7 +56,7 @@ def read_legacy_index(file: Path, bin_bytes: int) -> TokenIndex:
     )
     check(((sizes >= 0) & (sizes <= LARGEST_SIZE)).all(), "sizes", "out of range", f"0 to {LARGEST_SIZE}")
     check(data_offsets[0] == 0, "data_offsets[0]", data_offsets[0], 0)
-    # Differences of hostile offsets may wrap around; equal to sizes everywhere they still end where the sizes do.
+    # Differences of hostile offsets may wrap around; if all equal the sizes, the offsets still end where the sizes do.
     check(np.array_equal(np.diff(data_offsets), sizes), "data_offsets", "not the running sum of sizes", "exactly that")
     index = TokenIndex(
         kind="legacy",

@@ -1,9 +1,9 @@
-"""Where a long text may be cut so that the ids of its parts, one behind the other, are the ids of the whole.
+"""Cuts of long texts: where the concatenated ids of the parts equal the ids of the full text.
 
-A byte-level BPE looks at one word at a time, and its regular expression alone says where words begin: no look behind,
-and no look ahead but from white space. So a letter or digit ends a word when a space, line break, comma or full stop
-follows, whatever comes later, and there the next word begins, whatever came before. Where anything else might look
-across a cut, nothing is cut.
+A byte-level BPE encodes one word at a time, and its regular expression alone decides where words begin. It has no
+look-behind, and looks ahead only from white space. So a letter or digit before a space, line break, comma or full stop
+ends a word, and the next word begins there, independent of the rest of the text. If any other part of a tokenizer might
+look across a cut, nothing is cut.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# Characters; Hugging Face's tokenizers hold about 150 bytes for each until a text is done.
+# Characters; Hugging Face's tokenizers hold about 150 bytes for each while they encode a text.
 PART_LENGTH = 16 << 10
 
-# Scripts whose letters have been letters in every version of Unicode that a library may know.
+# Letters in every version of Unicode that a library may use.
 _LETTERS = "0-9A-Za-zÀ-ÖØ-öø-ÿΑ-ΡΣ-Ωα-ωА-яء-غف-يא-תअ-हぁ-ゖァ-ヺ一-龥가-힣"
 _CUT = re.compile(f"[{_LETTERS}](?=[ \\t\\n,.，。、\u3000])")
 _ACROSS_A_CUT = re.compile(f"[{_LETTERS}][ \\t\\n,.，。、\u3000]")
 
-# Those of Llama 3 and Qwen 2, which are GPT-4's with one word for up to three digits, or for each.
+# Llama 3's and Qwen 2's: GPT-4's, with a word for up to three digits, or for each digit.
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -33,7 +33,7 @@ KNOWN_WORDS = frozenset({_WORDS.format(digits="{1,3}"), _WORDS.format(digits="")
 
 
 def parts_of(text: str) -> list[str]:
-    """Return ``text`` in parts of PART_LENGTH characters, longer where it has no place for a cut."""
+    """Return ``text`` in parts of PART_LENGTH characters, longer where it cannot be cut."""
     parts, begin = [], 0
     while len(text) - begin > PART_LENGTH and (cut := _CUT.search(text, begin + PART_LENGTH - 1)):
         parts.append(text[begin : cut.end()])
@@ -42,7 +42,7 @@ def parts_of(text: str) -> list[str]:
 
 
 def part_function(tokenizer: Tokenizer) -> Callable[[str], list[str]]:
-    """Return parts_of if the ids of ``tokenizer`` are proven to be the same for parts, else what cuts nothing."""
+    """Return parts_of if ``tokenizer`` is proven to give the same ids for parts, else a function that cuts nothing."""
     return parts_of if _one_word_at_a_time(tokenizer) else _whole
 
 
@@ -64,9 +64,9 @@ def _one_word_at_a_time(tokenizer: Tokenizer) -> bool:
 
 
 def _added_tokens(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """What a tokenizer.json says of added tokens; before 0.14 the library has no method that tells them."""
-    told: list[dict[str, Any]] = json.loads(tokenizer.to_str())["added_tokens"]
-    return told
+    """The added tokens of a tokenizer.json; before 0.14 the library has no method for them."""
+    added: list[dict[str, Any]] = json.loads(tokenizer.to_str())["added_tokens"]
+    return added
 
 
 def _words_are_known(pre_tokenizer: dict[str, Any]) -> bool:
@@ -87,5 +87,5 @@ def _words_are_known(pre_tokenizer: dict[str, Any]) -> bool:
 
 
 def _settings(component: Any) -> dict[str, Any]:
-    """What a tokenizer.json says of one component; {} where it has none."""
+    """One component of a tokenizer.json; {} if there is none."""
     return {} if component is None else json.loads(component.__getstate__())

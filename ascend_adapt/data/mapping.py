@@ -1,7 +1,7 @@
-"""Read-only files mapped into memory without an open descriptor each.
+"""Memory-mapped read-only files that hold no open descriptor.
 
-Python's own mmap keeps a descriptor for as long as the mapping (until 3.13's trackfd), so numpy.memmap does, too: a few
-hundred token files with their indices then pass the usual limit of 1024. The system needs none once a file is mapped.
+Python's mmap keeps a descriptor for each mapping (until 3.13's trackfd), and so does numpy.memmap: a few hundred token
+files with their indices exceed the usual limit of 1024. The system needs none once a file is mapped.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def map_array(path: str | os.PathLike[str], dtype: DTypeLike = np.uint8) -> NDArray[Any]:
-    """Return all of a file as a read-only array of ``dtype``, one dimension.
+    """Return a file as a one-dimensional read-only array of ``dtype``.
 
     Raises:
         OSError: the file cannot be opened or mapped.
-        ValueError: its length is no multiple of an item's.
+        ValueError: its length is not a multiple of the item size.
     """
     with open(path, "rb") as stream:
         return np.frombuffer(_mapped(stream), dtype)
@@ -40,7 +40,7 @@ def map_npy(path: str | os.PathLike[str]) -> NDArray[Any]:
 
     Raises:
         OSError: the file cannot be opened or mapped.
-        ValueError: it is damaged, or holds Python objects, which would run code.
+        ValueError: it is damaged, or holds Python objects, whose loading runs code.
     """
     with open(path, "rb") as stream:
         if np.lib.format.read_magic(stream) != (1, 0):
@@ -55,13 +55,13 @@ def map_npy(path: str | os.PathLike[str]) -> NDArray[Any]:
 
 def _mapped(stream: BinaryIO) -> memoryview:
     length = os.fstat(stream.fileno()).st_size
-    if not length:  # the system maps no empty file
+    if not length:  # an empty file cannot be mapped
         return memoryview(b"")
     address = _mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, stream.fileno(), 0)
     if address == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(Path(stream.name)))
     content = (ctypes.c_ubyte * length).from_address(address)
-    # At exit other threads may still read: the system unmaps it then.
+    # Not at exit, when other threads may still read: the system unmaps it.
     weakref.finalize(content, _munmap, address, length).atexit = False
     return memoryview(content).toreadonly()

@@ -1,7 +1,7 @@
-"""What the C++ `helpers` of Megatron, its forks and GPT-NeoX offer to GPT data, for where they cannot be compiled.
+"""Megatron's data helpers in numpy: the GPT functions of the C++ `helpers` of Megatron, its forks and GPT-NeoX.
 
-Same names, arguments, results and types, so that the order of samples is the same. What only BERT and its like need is
-refused by name.
+Used where those cannot be compiled. Names, arguments, results and types are the same, so the order of samples is, too.
+Functions that only BERT and similar models need are refused by name.
 
 Sources: Megatron-LM@v2.5 megatron/data/helpers.cpp, Megatron-LM@core_v0.9.0 and @d98e8a64
 megatron/core/datasets/helpers.cpp, gpt-neox@ea7aefd8 megatron/data/helpers.cpp (signatures).
@@ -24,7 +24,7 @@ def helpers_module(name: str, *, sample_index_dtype: str = "int32") -> ModuleTyp
     """Return a module called ``name`` with the helpers' functions.
 
     Args:
-        sample_index_dtype: what plain build_sample_idx gives: int64 in core_v0.9 and Megatron-DeepSpeed@4efb479d of
+        sample_index_dtype: dtype of plain build_sample_idx: int64 in core_v0.9 and Megatron-DeepSpeed@4efb479d of
             deepspeedai, int32 in Megatron up to 23.06, bigscience's fork and GPT-NeoX v2.0.
     """
     module = ModuleType(name, "Megatron's data helpers, by ascend_adapt.")
@@ -62,7 +62,7 @@ def _sample_index(
     if index.dtype.itemsize > dtype.itemsize:
         raise DataError(
             f"build_sample_idx: {len(document_index)} documents over all epochs, expected below 2**31 for {dtype}"
-            " — call build_sample_idx_int64, or ask for fewer epochs"
+            " — call build_sample_idx_int64, or request fewer epochs"
         )
     return index.astype(dtype, copy=False)
 
@@ -75,7 +75,7 @@ def build_blending_indices(
     size: int,
     verbose: bool = False,
 ) -> None:
-    """Write which dataset each of ``size`` samples is from, and its number there, into the given arrays."""
+    """Write the dataset of each of ``size`` samples and the sample's number in it into the given arrays."""
     fill_blend(dataset_index, dataset_sample_index, weights[:num_datasets], size)
 
 
@@ -88,11 +88,11 @@ def build_exhaustive_blending_indices(
 
 
 def build_mapping(*arguments: Any) -> None:
-    """Refuse what only BERT, T5 and ICT datasets call.
+    """Refuse the mapping of BERT, T5 and ICT datasets.
 
     Raises:
         DataError: always.
     """
     raise DataError(
-        "build_mapping: asked for by a BERT, T5 or ICT dataset, expected GPT data — compile Megatron's helpers"
+        "build_mapping: called by a BERT, T5 or ICT dataset, expected GPT data — compile Megatron's helpers"
     )

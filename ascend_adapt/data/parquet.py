@@ -1,6 +1,6 @@
-"""Apache Parquet as JSON lines: one line a row, so that nulls, line numbers and resuming are those of any input.
+"""Apache Parquet as JSON lines: a row is a line, so nulls, line numbers and resuming work as for any input.
 
-Row groups are decoded a few rows at a time and only the columns that are asked for, so that memory stays bounded.
+Only the requested columns are decoded, a few rows at a time, so that memory stays bounded.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ BUFFER_BYTES = 1 << 20
 
 
 class ParquetLines(io.RawIOBase):
-    """The rows of a Parquet file, {key: text or null} a line, in ASCII.
+    """Rows of a Parquet file as a stream of ASCII lines {key: text or null}.
 
     Raises:
-        DataError: pyarrow is not installed, or a column is missing or holds no text.
+        DataError: pyarrow is not installed, or a column is missing or is not text.
     """
 
     def __init__(self, raw: IO[bytes], keys: Sequence[str]):
@@ -53,11 +53,11 @@ class ParquetLines(io.RawIOBase):
                 yield json.dumps(dict(zip(self._keys, row, strict=True))).encode() + b"\n"
 
     def readable(self) -> bool:
-        """Whether it can be read: always."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill ``buffer`` with what follows, and return how many bytes that is, 0 at the end."""
+        """Read the next bytes into ``buffer`` and return their number, 0 at the end."""
         if not self._line:
             self._line = next(self._lines, b"")
         part, self._line = self._line[: len(buffer)], self._line[len(buffer) :]

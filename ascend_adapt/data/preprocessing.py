@@ -1,4 +1,4 @@
-"""Text to token files: the whole of `ascend-adapt preprocess` but its command line."""
+"""Preprocessing of text to token files: `ascend-adapt preprocess` without its command line."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from ascend_adapt.data.unfinished import Journal, UnfinishedTokens, discard, pub
 from ascend_adapt.data.workers import EncodingRecipe, Tokens, Workers
 from ascend_adapt.errors import DataError, SettingsError, ran_out, system_error
 
-# Changes whenever the same request may give other bytes, so that no run goes on from what an older version wrote.
+# Changes whenever the same request may give other bytes, so that no run resumes from an older version's output.
 JOURNAL_FORMAT = 1
 
-# What one worker gets at a time: more than a cache holds only costs time, and gigatoken splits what is above 1 << 20.
+# Size of a unit of work: blocks larger than the cache are slower, and gigatoken splits those above 1 << 20.
 BLOCK_BYTES = 1_000_000
 
-# How much text another engine than the reference is tried on first.
+# How much text an engine is compared with the reference on before the run.
 SAMPLE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
 class PreprocessRequest:
-    """What `ascend-adapt preprocess` is asked to do; ``inputs`` are words as typed after --input."""
+    """Request of `ascend-adapt preprocess`; ``inputs`` are the words after --input as typed."""
 
     inputs: tuple[str, ...]
     output_prefix: str
@@ -48,13 +48,13 @@ class PreprocessRequest:
     commit_seconds: float = 10.0
 
     def prefix(self, key: str) -> Path:
-        """Where the token files of ``key`` go, without .bin and .idx."""
+        """Prefix of the token files of ``key``, without .bin and .idx."""
         return Path(f"{self.output_prefix}_{key}_document")
 
 
 @dataclass
 class Counts:
-    """What a run has met so far: lines with a document, per key those written and those without tokens, the rest."""
+    """Counts of a run so far: documents, per key those written and those without tokens, and bad and blank lines."""
 
     documents: int = 0
     written: dict[str, int] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Counts:
     first_bad: list[str] = field(default_factory=list)
 
     def add(self, block: Tokens, keys: tuple[str, ...]) -> None:
-        """Count ``block`` in."""
+        """Add the counts of ``block``."""
         self.documents += block.documents
         self.bad += block.bad
         self.blank += block.blank
@@ -80,7 +80,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class DocumentProgress:
-    """Where a run is: ``bytes_read`` of ``bytes_total`` on disk, 0 in all where that is not known."""
+    """Progress of a run: ``bytes_read`` of ``bytes_total`` on disk, both 0 if unknown."""
 
     counts: Counts
     bytes_read: int
@@ -92,12 +92,12 @@ class DocumentProgress:
 def preprocess(
     request: PreprocessRequest, report: Callable[[DocumentProgress], None] = lambda progress: None
 ) -> Counts:
-    """Write the token files of ``request``, from where an interrupted run of the same request stopped, and count.
+    """Write the token files of ``request``, resuming an interrupted run of the same request, and return the counts.
 
-    The bytes depend on the inputs, the tokenizer and the options alone, not on workers, engine or interruptions.
+    The bytes depend only on inputs, tokenizer and options, not on workers, engine or interruptions.
 
     Raises:
-        DataError: something is wrong with an input, the tokenizer or the disk; no output file is left or changed.
+        DataError: an input, the tokenizer or the disk fails; no output file is left or changed.
         SettingsError: the request contradicts itself.
     """
     if request.workers < 1:
@@ -143,7 +143,7 @@ def preprocess(
 
 
 class _Run:
-    """One run and what it holds open; its state in the journal is {position, counts, complete}."""
+    """One run with its open files; its state in the journal is {position, counts, complete}."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _Run:
                 for output in outputs:
                     open_files.callback(output.close)
                 self._tokenise(outputs)
-                self._refuse_nothing()
+                self._refuse_empty_output()
                 for output in outputs:
                     output.write_index()
             self._commit([], complete=True)
@@ -214,7 +214,7 @@ class _Run:
         position, counts = dataclasses.asdict(self.position), dataclasses.asdict(self.counts)
         self.journal.write({"position": position, "counts": counts, "complete": complete})
 
-    def _refuse_nothing(self) -> None:
+    def _refuse_empty_output(self) -> None:
         for key in self.request.keys:
             if not self.counts.written.get(key):
                 found = f"{self.counts.documents} documents, {self.counts.bad} bad and {self.counts.blank} blank lines"
@@ -229,7 +229,7 @@ class _Run:
 
 
 def _sample(inputs: list[Input], request: PreprocessRequest) -> list[str]:
-    """A few documents of the first input; none where they could not be read a second time, or are bad."""
+    """A few documents of the first input; none if it cannot be read twice or is bad."""
     if request.tokenizer.engine == "hf" or inputs[0].path == STDIN:
         return []
     try:
@@ -241,12 +241,12 @@ def _sample(inputs: list[Input], request: PreprocessRequest) -> list[str]:
 
 
 def _job(request: PreprocessRequest, inputs: list[Input]) -> str:
-    """A digest of everything the output depends on, the inputs by name, size and time."""
+    """Digest of everything that the output depends on; inputs count by name, size and time."""
     files = [(source.path, source.member, _stamp(source.path)) for source in inputs]
     tokenizer = request.tokenizer
     given = [path for path in (tokenizer.vocab_file, tokenizer.merge_file) if path]
     contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files_read(tokenizer)]
-    # Another time each: what standard input held cannot be read again.
+    # Unique for each run: standard input cannot be read again.
     once = time.time_ns() if any(source.path == STDIN for source in inputs) else 0
     options: tuple[Any, ...] = (
         request.keys,
@@ -256,7 +256,7 @@ def _job(request: PreprocessRequest, inputs: list[Input]) -> str:
         tokenizer.type,
         once,
     )
-    if request.encoding != UTF8:  # so that runs begun before there was a choice go on
+    if request.encoding != UTF8:  # so that runs started before --encoding existed resume
         options = (*options, request.encoding)
     return hashlib.sha256(json.dumps([JOURNAL_FORMAT, files, contents, given, options]).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""How far preprocess is: a bar on a terminal, else a line now and then."""
+"""Progress display of preprocess: a bar on a terminal, else a line at intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS_BETWEEN_LINES = 30.0
 
 @contextmanager
 def progress_display(stream: TextIO) -> Iterator[Callable[[DocumentProgress], None]]:
-    """Give a function that shows one Progress after the other on ``stream``."""
+    """Yield a function that displays each DocumentProgress on ``stream``."""
     if stream.isatty():
         yield from _bar(stream)
     else:
@@ -57,7 +57,7 @@ class _Lines:
     def show(self, progress: DocumentProgress) -> None:
         if progress.resumed and not self._said_resumed:
             self._said_resumed = True
-            print(f"going on behind document {progress.counts.documents}", file=self._stream, flush=True)
+            print(f"resuming after document {progress.counts.documents}", file=self._stream, flush=True)
         speed = self._speed.of(progress)
         if time.monotonic() < self._next:
             return
@@ -72,7 +72,7 @@ class _Lines:
 
 
 class _Speed:
-    """Since the first sight of a run, so that what an earlier one did does not count."""
+    """Speed since the start of this process: the work of an interrupted run does not count."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -80,13 +80,13 @@ class _Speed:
         self._read = 0
 
     def of(self, progress: DocumentProgress) -> float:
-        """MB of JSON lines a second."""
+        """MB of JSON lines per second."""
         if self._text is None:
             self._text, self._read = (progress.counts.text_bytes, progress.bytes_read) if progress.resumed else (0, 0)
         return (progress.counts.text_bytes - self._text) / 1e6 / self._seconds()
 
     def seconds_left(self, progress: DocumentProgress) -> float | None:
-        """None where the size of the input is not known."""
+        """None if the size of the input is unknown."""
         done = progress.bytes_read - self._read
         if not progress.bytes_total or done <= 0:
             return None

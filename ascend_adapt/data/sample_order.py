@@ -1,8 +1,8 @@
-"""Which tokens make up the k-th training sample: the orders of Megatron and its forks, equal bit for bit.
+"""Sample order: which tokens make up the k-th training sample, bit for bit as in Megatron and its forks.
 
-The sequences of a split are laid end to end, epoch after epoch, in a shuffled order (document_index). Sample i begins
+The sequences of a split are concatenated, epoch after epoch, in a shuffled order (document_index). Sample i begins
 at token i * seq_length of that stream (sample_index) and ends on the first token of sample i + 1. The samples are then
-shuffled (shuffle_index). All randomness is one numpy RandomState.
+shuffled (shuffle_index). One numpy RandomState is the only source of randomness.
 
 Sources: Megatron-LM@v2.5 and @23.06 megatron/data/gpt_dataset.py, Megatron-LM@core_v0.9.0
 megatron/core/datasets/{gpt_dataset.py,helpers.cpp}, Megatron-DeepSpeed@8387ae17 megatron/data/gpt_dataset.py,
@@ -21,17 +21,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from ascend_adapt.errors import DataError, SettingsError
 
-# Few enough that what is computed for them stays in the processor's cache.
+# Few enough that their intermediate results stay in the processor's cache.
 SEQUENCES_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one code base orders samples.
+    """Sample order of one code base.
 
-    ``separate_below``: the last epoch is shuffled by itself if less than this part of it is needed; None: never.
-    ``splits_at_bookends``: a split ends where the next begins, each rounded once, instead of adding rounded lengths up.
-    ``hides_last_sample``: the last sample is never given out.
+    ``separate_below``: the last epoch is shuffled separately if less than this fraction of it is needed; None: never.
+    ``splits_at_bookends``: a split ends where the next begins, rounded once, instead of summing rounded lengths.
+    ``hides_last_sample``: the last sample is never returned.
     ``has_options``: validation may end in a partial sample, and samples need not overlap by a token.
     """
 
@@ -54,25 +54,25 @@ DIALECTS = {
 
 
 def find_dialect(name: str) -> Dialect:
-    """Return the dialect of that name.
+    """Return the sample-order dialect ``name``.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: the dialect is unknown.
     """
     if name not in DIALECTS:
-        more = "take the order of your training code"
+        more = "use the order of your training code"
         if name == "oneflow":
-            more = "OneFlow shuffles with C++'s mt19937, which numpy does not give: no other is its order"
+            more = "OneFlow's order is not available: it shuffles with C++'s mt19937, which numpy does not offer"
         raise SettingsError(f"dialect: {name!r}, expected one of {', '.join(DIALECTS)} — {more}")
     return DIALECTS[name]
 
 
 @dataclass(frozen=True)
 class SampleOrder:
-    """The three indices, and how many epochs they span.
+    """Sample order: three indices and the number of epochs E that they span.
 
-    document_index [E * sequences]: sequences in the order they are laid. sample_index [N + 1, 2]: for each sample the
-    place in document_index and the offset in tokens there. shuffle_index [N]: the k-th sample given out.
+    document_index [E * sequences]: sequences in their order of concatenation. sample_index [N + 1, 2]: for each sample
+    the place in document_index and the offset in tokens there. shuffle_index [N]: which sample is the k-th.
     """
 
     document_index: NDArray[Any]
@@ -96,13 +96,13 @@ def build_sample_order(
 
     Args:
         sizes: tokens of every sequence of the token files, int32 [S].
-        documents: which sequences, such as np.arange(begin, end) of a split.
-        num_samples: None is as many as one epoch has.
-        extra_token: samples hold one token more than seq_length, the first of the next sample.
+        documents: numbers of the sequences, such as np.arange(begin, end) of a split.
+        num_samples: None means one epoch.
+        extra_token: samples have seq_length + 1 tokens; the last is the first of the next sample.
 
     Raises:
         DataError: the sequences have too few tokens.
-        SettingsError: the dialect has no such option.
+        SettingsError: the dialect does not have the option.
     """
     rules = find_dialect(dialect)
     if not (rules.has_options or (drop_last_partial_sequence and extra_token)):
@@ -132,12 +132,12 @@ def build_sample_order(
 
 
 def num_epochs(tokens: int, seq_length: int, num_samples: int, extra: int = 1) -> int:
-    """Return the fewest epochs of ``tokens`` tokens that hold ``num_samples`` samples."""
+    """Return the number of epochs of ``tokens`` tokens that ``num_samples`` samples need."""
     return max(1, -(-(num_samples * seq_length + extra) // tokens))
 
 
 def samples_available(epochs: int, tokens: int, seq_length: int, drop_last_partial: bool = True, extra: int = 1) -> int:
-    """Return how many samples ``epochs`` epochs of ``tokens`` tokens make."""
+    """Return how many samples ``epochs`` epochs of ``tokens`` tokens contain."""
     total = epochs * tokens - extra
     if drop_last_partial:
         return total // seq_length
@@ -146,26 +146,26 @@ def samples_available(epochs: int, tokens: int, seq_length: int, drop_last_parti
 
 
 def index_dtype(places: int, longest: int) -> np.dtype[Any]:
-    """Return the type of a sample index: int64 where a place in document_index or an offset needs it, else int32."""
+    """Return the dtype of a sample index: int64 if a place in document_index or an offset needs it, else int32."""
     return np.dtype(np.int32 if max(places, longest) <= np.iinfo(np.int32).max else np.int64)
 
 
 def build_sample_index(
     sizes: NDArray[Any], document_index: NDArray[Any], seq_length: int, num_samples: int, extra: int = 1
 ) -> NDArray[Any]:
-    """Return where each sample begins and the last one ends, [num_samples + 1, 2]: place in document_index, offset.
+    """Return the sample index [num_samples + 1, 2]: each sample's place in document_index and offset, and the end.
 
-    Each place is that of the sequence which holds the sample's first token (extra = 1), or its predecessor's last (0).
+    The place is that of the sequence with the sample's first token (extra = 1) or its predecessor's last token (0).
     """
     dtype = index_dtype(len(document_index), int(sizes.max(initial=0)))
     index = np.empty((num_samples + 1, 2), dtype)
-    # Samples so far, and how many tokens ahead the next one begins.
+    # Number of samples so far, and how many tokens ahead the next one begins.
     row = ahead = 0
     for first in range(0, len(document_index), SEQUENCES_AT_ONCE):
         laid = sizes.take(document_index[first : first + SEQUENCES_AT_ONCE]).astype(np.uint64)
         begins = np.cumsum(laid)
         tokens = int(begins[-1])
-        # How many samples begin before each end; at it, too, where the predecessor's last token is meant.
+        # How many samples begin before each end, or at it for extra = 0.
         begun = ((begins + np.uint64(seq_length - extra - ahead)) // np.uint64(seq_length)).view(np.int64)
         rows = min(int(begun[-1]), num_samples + 1 - row)
         places = np.cumsum(np.bincount(begun, minlength=rows)[:rows])
@@ -180,7 +180,7 @@ def build_sample_index(
             break
     # Where tokens run out, the helpers stop at the end of the last sequence.
     index[row:] = len(document_index) - 1, int(sizes[document_index[-1]]) - extra
-    # The first sample begins with the first sequence even if that is empty.
+    # The first sample begins with the first sequence, even an empty one.
     index[0] = 0
     return index
 
@@ -188,7 +188,7 @@ def build_sample_index(
 def _separate_from(
     rules: Dialect, epochs: int, tokens: int, seq_length: int, num_samples: int | None, extra: int
 ) -> int | None:
-    """The samples before the last epoch if that is to be shuffled by itself."""
+    """Number of samples before the last epoch if that is shuffled separately, else None."""
     if epochs == 1 or num_samples is None or rules.separate_below is None:
         return None
     before = ((epochs - 1) * tokens - extra) // seq_length
@@ -217,10 +217,10 @@ def _shuffled_samples(first: int, count: int, random: np.random.RandomState) -> 
 
 
 def split_sequences(split: str, sequences: int, dialect: str = "megatron-v2") -> list[range]:
-    """Return the sequences of train, validation and test for proportions such as "949,50,1".
+    """Return the sequences of train, validation and test for a split such as "949,50,1".
 
     Raises:
-        SettingsError: the proportions cannot be meant.
+        SettingsError: the proportions are invalid.
     """
     rules = find_dialect(dialect)
     try:
@@ -240,6 +240,6 @@ def split_sequences(split: str, sequences: int, dialect: str = "megatron-v2") ->
     else:
         for share in shares:
             bounds.append(bounds[-1] + round(share * float(sequences)))
-        # What rounding adds or takes away in all is taken from every end.
+        # The total rounding error is subtracted from every end.
         bounds[1:] = [bound - (bounds[-1] - sequences) for bound in bounds[1:]]
     return [range(max(begin, 0), max(begin, end, 0)) for begin, end in zip(bounds, bounds[1:], strict=False)]

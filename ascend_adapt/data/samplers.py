@@ -1,4 +1,4 @@
-"""Which samples a data-parallel rank gets in each micro step: pure functions of how many the job has consumed.
+"""Samplers: the micro batches of a data-parallel rank, as pure functions of the samples consumed so far.
 
 Sources: Megatron-LM@v2.5 megatron/data/data_samplers.py, Megatron-LM@core_v0.9.0 megatron/legacy/data/data_samplers.py.
 """
@@ -15,8 +15,8 @@ from ascend_adapt.errors import SettingsError
 class ResumableSampler(torch.utils.data.Sampler[list[int]]):
     """Micro batches of sample numbers for one data-parallel rank, a pure function of ``consumed_samples``.
 
-    Each step takes micro_batch_size * data_parallel_size samples in order, rank r the r-th micro_batch_size of them, as
-    Megatron does; what does not fill a step is left out. Give it to a DataLoader as ``batch_sampler``.
+    As in Megatron, each step takes the next micro_batch_size * data_parallel_size samples, and rank r gets the r-th
+    micro_batch_size of them. An incomplete last step is dropped. Pass it to a DataLoader as ``batch_sampler``.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class ResumableSampler(torch.utils.data.Sampler[list[int]]):
 
 
 class CyclicSampler(ResumableSampler):
-    """Micro batches without end, every epoch shuffled by its number: Megatron's --dataloader-type cyclic.
+    """Endless micro batches, every epoch shuffled with its number as seed: Megatron's --dataloader-type cyclic.
 
-    With ``data_sharding`` each rank shuffles a part of the samples that stays its own, else all ranks share one order
-    (--no-data-sharding). The length is what is left of the first epoch. An epoch is as many steps on every rank;
-    upstream's ranks disagree without sharding where the samples that fill no step would be one more for some.
+    With ``data_sharding`` each rank shuffles its own fixed part of the samples, else all ranks share one order
+    (--no-data-sharding). The length is the rest of the current epoch. An epoch has the same number of steps on every
+    rank; without sharding, upstream gives some ranks one step more if the samples do not fill the last step.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class CyclicSampler(ResumableSampler):
             )
         if consumed_samples % self._step:
             raise SettingsError(
-                f"consumed_samples: {consumed_samples}, expected whole steps of {self._step} — go on with the batch "
-                "size and ranks that consumed them"
+                f"consumed_samples: {consumed_samples}, expected a multiple of the step, {self._step} — resume with the "
+                "batch size and ranks that consumed them"
             )
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class CyclicSampler(ResumableSampler):
             epoch, done = epoch + 1, 0
 
     def _order(self, epoch: int) -> list[int]:
-        """The samples of this rank in one epoch."""
+        """This rank's samples in one epoch, in order."""
         generator = torch.Generator()
         generator.manual_seed(epoch)
         if self._data_sharding:

@@ -1,8 +1,8 @@
-"""PREFIX.idx in the mmap format: where each sequence of PREFIX.bin begins, and which sequences are one document.
+"""Token index: PREFIX.idx in the mmap format, the sequences and documents of PREFIX.bin.
 
 Little endian: magic, u64 version, u8 dtype code, u64 S sequences, u64 D document bounds, i32 sizes[S] in tokens, i64
 pointers[S] in bytes, i64 doc_idx[D], and in Megatron-core's multimodal files i8 modes[S], which the header does not
-announce.
+mention.
 
 Source: Megatron-LM@core_v0.9.0 megatron/core/datasets/indexed_dataset.py (format only).
 """
@@ -29,15 +29,15 @@ HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {code: np.dtype(name) for code, name in {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}.items()}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
-# How many sequences are looked at together where an array may be larger than memory.
+# How many sequences are processed together, as an array may be larger than memory.
 CHUNK = 1 << 20
 
-DAMAGED = "the file is damaged or its copy incomplete, make it again"
+DAMAGED = "the file is damaged or incomplete, create it again"
 
 
 @dataclass(frozen=True)
 class TokenIndex:
-    """One .idx file: sizes int32 [S] in tokens, pointers int64 [S] in bytes, doc_idx int64 [D], modes int8 [S]."""
+    """An .idx file: sizes int32 [S] in tokens, pointers int64 [S] in bytes, doc_idx int64 [D], modes int8 [S]."""
 
     kind: str
     dtype: np.dtype[Any]
@@ -48,7 +48,7 @@ class TokenIndex:
 
 
 class FieldCheck:
-    """Raises DataError naming the file and the field that is not as it must be."""
+    """Check of one field of an index file: raises DataError with file, field, observed and expected value."""
 
     def __init__(self, file: Path):
         self.file = file
@@ -59,13 +59,13 @@ class FieldCheck:
 
 
 def read_index(file: Path, bin_bytes: int, multimodal: bool | None = None) -> TokenIndex:
-    """Return the index in ``file``, mapped into memory, checked against a token file of ``bin_bytes`` bytes.
+    """Return the index in ``file``, mapped into memory, validated against a token file of ``bin_bytes`` bytes.
 
     Args:
-        multimodal: whether modes follow the document bounds; None tells it from the length of the file.
+        multimodal: whether modes follow the document bounds; None infers it from the length of the file.
 
     Raises:
-        DataError: a field does not agree with the format, the file's length or the token file.
+        DataError: a field contradicts the format, the file's length or the token file.
     """
     check = FieldCheck(file)
     length = file.stat().st_size
@@ -73,7 +73,7 @@ def read_index(file: Path, bin_bytes: int, multimodal: bool | None = None) -> To
     with open(file, "rb") as stream:
         magic, version, code, sequences, bounds = HEADER.unpack(stream.read(HEADER.size))
     check(magic == MAGIC, "magic", magic, MAGIC, "is it a Megatron .idx file?")
-    check(version == VERSION, "version", version, VERSION, "make the file with a Megatron that writes version 1")
+    check(version == VERSION, "version", version, VERSION, "write the file with a Megatron that uses version 1")
     check(code in DTYPES, "dtype code", code, f"one of {sorted(DTYPES)}", "tokens are stored as integers")
     plain = HEADER.size + 12 * sequences + 8 * bounds
     if multimodal is None:
@@ -103,7 +103,7 @@ def read_index(file: Path, bin_bytes: int, multimodal: bool | None = None) -> To
 
 
 def check_index(index: TokenIndex, check: FieldCheck, bin_bytes: int) -> None:
-    """Raise DataError unless the sequences, one behind the other, fill ``bin_bytes`` bytes in whole documents."""
+    """Raise DataError unless the concatenated sequences fill ``bin_bytes`` bytes and form complete documents."""
     sequences, bounds = len(index.sizes), len(index.doc_idx)
     position = 0
     for begin in range(0, sequences, CHUNK):
@@ -118,7 +118,7 @@ def check_index(index: TokenIndex, check: FieldCheck, bin_bytes: int) -> None:
                 False, f"pointers[{begin + first}]", pointers[first], f"{expected[first]}, the sum of sizes before it"
             )
         position = int(expected[-1]) + int(sizes[-1]) * index.dtype.itemsize
-        # Also keeps the sum within 64 bits: a chunk adds less than 2**55.
+        # This also keeps the sum within 64 bits: a chunk adds less than 2**55.
         check(
             position <= bin_bytes, "sizes", f"{position} bytes of tokens or more", f"the {bin_bytes} of the .bin file"
         )
@@ -146,7 +146,7 @@ def write_index(
     doc_idx: NDArray[np.int64] | None = None,
     modes: NDArray[np.int8] | None = None,
 ) -> None:
-    """Write an .idx file, a part of it in memory at a time; without ``doc_idx`` every sequence is a document."""
+    """Write an .idx file in chunks; without ``doc_idx`` every sequence is a document."""
     bounds = len(sizes) + 1 if doc_idx is None else len(doc_idx)
     stream.write(HEADER.pack(MAGIC, VERSION, CODES[dtype], len(sizes), bounds))
     for part in _parts(sizes):

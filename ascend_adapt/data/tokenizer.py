@@ -1,4 +1,4 @@
-"""The tokenizers of the guides by their --tokenizer-type, and which engine may do their work.
+"""Tokenizers by --tokenizer-type, and the choice of their engine.
 
 Sources: Megatron-LM@core_v0.9.0 megatron/training/tokenizer/tokenizer.py, gpt-neox@9610391a and @ea7aefd8
 megatron/tokenizer/tokenizer.py (which files, which end of document, which vocabulary size).
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 END_OF_TEXT = "<|endoftext|>"
 ENGINES = ("auto", "hf", "gigatoken", "tiktoken")
 
-# What engines are known to differ in: contractions, digits, runs of spaces and line ends, scripts, emoji, the specials.
+# Known differences of engines: contractions, digits, runs of spaces and line ends, scripts, emoji, special tokens.
 PROBE = [
     "",
     " ",
@@ -52,7 +52,7 @@ PROBE = [
 
 @dataclass(frozen=True)
 class TokenizerRequest:
-    """Which tokenizer, from which files, by which engine.
+    """Request for a tokenizer: its type, files and engine.
 
     ``threads`` is for engines that start their own; ``proven`` engines are not compared with the reference again.
     """
@@ -67,7 +67,7 @@ class TokenizerRequest:
 
 @dataclass(frozen=True)
 class LoadedTokenizer:
-    """An encoder with its vocabulary size (unpadded) and end-of-document id, and the name of the engine at work."""
+    """An encoder with its vocabulary size (unpadded), end-of-document id and the name of its engine."""
 
     encoder: Encoder
     vocab_size: int
@@ -76,11 +76,11 @@ class LoadedTokenizer:
 
 
 def load_tokenizer(request: TokenizerRequest, sample: list[str] | None = None) -> LoadedTokenizer:
-    """Return the tokenizer asked for; another engine than the reference first proves itself on PROBE and ``sample``.
+    """Return the requested tokenizer; an engine is first compared with the reference on PROBE and ``sample``.
 
     Raises:
         DataError: a file or library is missing or wrong, or the engine gives other ids.
-        SettingsError: the type is not known, or needs other files.
+        SettingsError: the type is unknown, or needs other files.
     """
     if request.type not in TYPES:
         raise SettingsError(
@@ -113,17 +113,17 @@ def _of_vocabulary_and_merges(library: Any, vocab_file: str, merge_file: str) ->
     )
     missing = [letter for letter in _byte_alphabet() if tokenizer.token_to_id(letter) is None]
     if missing:
-        # Text with them would be lost without a word here, and be id 0 in Megatron.
+        # Text with these bytes would be dropped silently here, and become id 0 in Megatron.
         raise DataError(
-            f"{vocab_file}: {len(missing)} of the 256 letters for bytes lack, such as {missing[0]!r}, expected all of "
-            "them — is it the vocabulary of a byte-level BPE?"
+            f"{vocab_file}: {len(missing)} of the 256 letters for bytes are missing, such as {missing[0]!r}, expected "
+            "all of them — is it the vocabulary of a byte-level BPE?"
         )
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     return tokenizer
 
 
 def files_read(request: TokenizerRequest) -> list[Path]:
-    """Return the files on disk whose contents decide what this tokenizer does."""
+    """Return the files on disk that define this tokenizer."""
     if request.type == "HFGPT2Tokenizer" and request.vocab_file:
         folder = Path(request.vocab_file)
         whole = folder / "tokenizer.json"
@@ -156,8 +156,8 @@ def _hf_gpt2(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
 def _of_hf(tokenizer: tokenizers.Tokenizer, file: str, request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
     for setting, value in (("padding", tokenizer.padding), ("truncation", tokenizer.truncation)):
         if value is not None:
-            raise DataError(f"{file}: {setting} is {value}, expected none — remove it, it would change documents")
-    # BPE's dropout, Unigram's sampling among its n best: for training on fresh pieces each epoch, not for a file.
+            raise DataError(f"{file}: {setting} is {value}, expected none, as it changes documents — remove it")
+    # BPE's dropout and Unigram's sampling give other tokens in each epoch: they cannot be stored in a file.
     for setting in ("dropout", "alpha", "nbest_size"):
         if value := getattr(tokenizer.model, setting, None):
             raise DataError(
@@ -172,12 +172,12 @@ def _sentencepiece(request: TokenizerRequest, sample: list[str]) -> LoadedTokeni
     """GPT-NeoX's SPMTokenizer: the pieces as they are."""
     processor = _sentencepiece_model(request)
     eod = processor.piece_to_id(END_OF_TEXT)
-    known = processor.id_to_piece(eod) == END_OF_TEXT  # else it is the id of the unknown piece
+    known = processor.id_to_piece(eod) == END_OF_TEXT  # an unknown piece has the id of <unk>
     return LoadedTokenizer(SentencePieceEncoder(processor, {}), len(processor), eod if known else None, "sentencepiece")
 
 
 def _megatron_sentencepiece(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
-    """Megatron's SentencePieceTokenizer: tokens it needs and the model lacks get ids behind the model's."""
+    """Megatron's SentencePieceTokenizer: special tokens that the model lacks get ids after the model's."""
     processor = _sentencepiece_model(request)
     pieces = [processor.id_to_piece(number) for number in range(len(processor))]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
@@ -237,7 +237,7 @@ def _choose(
     sample: list[str],
     tiktoken_encoder: Callable[[], Encoder] | None,
 ) -> tuple[Encoder, str]:
-    """The encoder for ``tokenizer``: an engine that is named must work, a faster one found by itself may not."""
+    """The encoder for ``tokenizer``: a named engine must work, one that `auto` finds may fail and is replaced by hf."""
     reference = HFEncoder(tokenizer)
     engine = request.engine
     if engine == "auto":
@@ -267,16 +267,16 @@ def _choose(
 
 
 def _refuse_ambiguous_merges(merge_file: Path) -> None:
-    """Megatron leaves out the first line, and the last one if no line break closes it; others do not."""
+    """Megatron drops the first line, and the last one if it has no line break; other readers do not."""
     lines: bytes = _parsed(merge_file, merge_file.read_bytes)
     if not lines.startswith(b"#version") or not lines.endswith(b"\n"):
         raise DataError(
-            f"{merge_file}: expected '#version' in the first line and a line break at the end — add what lacks"
+            f"{merge_file}: expected '#version' in the first line and a line break at the end — add what is missing"
         )
 
 
 def _gpt2_encoding(vocab_file: Path, merge_file: Path, request: TokenizerRequest) -> Any:
-    """tiktoken's view of a byte-level BPE: it merges in the order of ids, so that merges must be in that order."""
+    """tiktoken's encoding of a byte-level BPE; it merges in the order of ids, so the merges must have that order."""
     vocabulary: dict[str, int] = json.loads(vocab_file.read_text(encoding="utf-8"))
     merges = [
         line.split(" ")
@@ -308,7 +308,7 @@ def _byte_alphabet() -> dict[str, int]:
 def _refuse_engine(request: TokenizerRequest, works_by: str) -> None:
     if request.engine != "auto":
         raise SettingsError(
-            f"--engine: {request.engine!r} for {request.type}, expected auto — {works_by} does its work"
+            f"--engine: {request.engine!r} for {request.type}, expected auto — it is encoded by {works_by}"
         )
 
 
@@ -318,7 +318,7 @@ def _file(request: TokenizerRequest, field: str) -> str:
         option = f"--{field.replace('_', '-')}"
         raise SettingsError(f"{option}: not given, expected a file for {request.type} — add {option} FILE")
     if not os.path.isfile(path):
-        raise DataError(f"{path}: no such file, expected the one of {request.type} — check --{field.replace('_', '-')}")
+        raise DataError(f"{path}: not found, expected the file of {request.type} — check --{field.replace('_', '-')}")
     return str(path)
 
 
@@ -333,7 +333,7 @@ def _library(name: str, request: TokenizerRequest) -> Any:
 
 
 def _parsed(what: Any, parse: Callable[..., Any], *arguments: Any) -> Any:
-    """``parse(*arguments)``; these libraries raise bare Exceptions for a file that they cannot read."""
+    """``parse(*arguments)``; these libraries raise bare Exceptions for an unreadable file."""
     try:
         return parse(*arguments)
     except DataError:

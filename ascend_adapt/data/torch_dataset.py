@@ -1,4 +1,4 @@
-"""Training samples for torch's DataLoader, and the samplers that take up their order anywhere."""
+"""Datasets of training samples for torch's DataLoader, with samplers that resume anywhere in their order."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ascend_adapt.errors import DataError, SettingsError
 PARTS = ("train", "valid", "test")
 SAMPLERS = {"single": ResumableSampler, "cyclic": CyclicSampler}
 
-# In a partial sample, where there is no token; never an id.
+# Padding of a partial sample; never a token id.
 NO_TOKEN = -1
 
 
 class GPTDataset(torch.utils.data.Dataset[Mapping[str, torch.Tensor]]):
-    """Samples of S = seq_length tokens in a given order.
+    """Samples of S = seq_length tokens in a given sample order.
 
     ``[k]`` is tokens, labels and position_ids, int64 [S], and loss_mask, float32 [S]. With reset_attention_mask
     also masked_out, bool [S, S], True where a key is hidden; without it the mask is causal.
@@ -49,7 +49,7 @@ class GPTDataset(torch.utils.data.Dataset[Mapping[str, torch.Tensor]]):
         eod_mask_loss: bool = False,
     ):
         if eod is None and (reset_position_ids or reset_attention_mask or eod_mask_loss):
-            raise SettingsError("eod: None, expected the end-of-document id — resetting and masking look for it")
+            raise SettingsError("eod: None, expected the end-of-document id — resetting and masking need it")
         self.tokens = tokens
         self.order = order
         self.seq_length = seq_length
@@ -138,18 +138,18 @@ def gpt_dataset(
     reset_attention_mask: bool = False,
     eod_mask_loss: bool = False,
 ) -> tuple[GPTDataset | BlendedDataset, ResumableSampler]:
-    """Return the samples of one part of a split in the order of ``dialect``, and a sampler that begins where told.
+    """Return one part of a split in the sample order of ``dialect``, and a sampler from ``consumed_samples`` on.
 
     Args:
-        data_path: a prefix of token files, or Megatron's list of a weight and a prefix in turn.
-        dataloader_type: "single" is the order of ``dialect`` once, "cyclic" shuffles its samples anew each epoch.
-        num_samples: how many samples train, valid and test need: all of them enter the order. None: one epoch.
-        cache: the folder of the index cache, default a folder beside the token files.
-        shared_storage: whether all machines see the same cache; else one rank a machine builds it.
+        data_path: a prefix of token files, or Megatron's list of alternating weights and prefixes.
+        dataloader_type: "single" is the order of ``dialect`` once, "cyclic" shuffles its samples again each epoch.
+        num_samples: how many samples train, valid and test need; they are part of the order. None: one epoch.
+        cache: the folder of the index cache, default a folder next to the token files.
+        shared_storage: whether all hosts see the same cache; else one rank per host builds it.
 
     Raises:
-        DataError: the token files or the cache are wrong, or too small for one sample.
-        SettingsError: an argument cannot be meant.
+        DataError: the token files or the cache are invalid, or too small for one sample.
+        SettingsError: an argument is invalid.
     """
     rules = find_dialect(dialect)
     if part not in PARTS or len(num_samples) != len(PARTS):
@@ -177,7 +177,7 @@ def gpt_dataset(
             )
         asked = wanted if wanted is None or len(prefixes) == 1 else samples_to_ask_for(wanted, weight)
         if asked is not None:
-            # Where text is just enough, one that is never given out would be missed at the end.
+            # Else a run with just enough text would lack the hidden sample at its end.
             asked += rules.hides_last_sample
         order = _cached_order(
             progress,
@@ -208,10 +208,10 @@ def gpt_dataset(
         )
     dataset: GPTDataset | BlendedDataset = datasets[0]
     if len(datasets) > 1:
-        # Megatron-core blends as many as are wanted; the others as many as all datasets have.
+        # Megatron-core blends the requested number of samples; the others as many as all datasets have.
         size = wanted if rules.splits_at_bookends and wanted is not None else sum(map(len, datasets))
         folder = cache or Path(prefixes[0]).with_name("blend_index_cache")
-        # Once more: so does the class that blends, after the function that reads the arguments.
+        # Normalised twice, as upstream: by the function that parses the arguments, then by the class that blends.
         weights = normalised(weights, one_by_one=False)
 
         def blended(samples: int) -> None:

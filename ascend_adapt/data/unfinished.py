@@ -1,7 +1,7 @@
-"""Token files in the making: nothing has its final name before everything is complete, and a killed run goes on.
+"""Unfinished token files: they get their final names when all are complete, and a killed run can resume.
 
-For PREFIX_KEY_document there are, beside it and hidden, .NAME.bin.unfinished, .NAME.sizes.unfinished (i32 [S]) and
-later .NAME.idx.unfinished; one journal for all keys says how far they are good. What lies behind that is cut off.
+Next to PREFIX_KEY_document are the hidden files .NAME.bin.unfinished, .NAME.sizes.unfinished (i32 [S]) and later
+.NAME.idx.unfinished. One journal for all keys has the length up to which they are valid; the rest is cut off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ascend_adapt.errors import DataError, system_error
 
 
 class UnfinishedTokens:
-    """Tokens of one prefix being written: ``add`` appends whole sequences."""
+    """Writer of one prefix's unfinished token files: ``add`` appends complete sequences."""
 
     def __init__(self, prefix: Path, dtype: np.dtype[Any], *, sequences: int = 0, tokens: int = 0):
         self.prefix = prefix
@@ -38,7 +38,7 @@ class UnfinishedTokens:
         """Append sequences of ``sizes`` tokens each.
 
         Raises:
-            DataError: a token or a size does not fit the type it is stored in.
+            DataError: a token or a size does not fit its stored type.
         """
         limits = np.iinfo(self.dtype)
         if len(tokens) and tokens.dtype != self.dtype and not limits.min <= tokens.min() <= tokens.max() <= limits.max:
@@ -57,13 +57,13 @@ class UnfinishedTokens:
         self.tokens += len(tokens)
 
     def flush(self) -> None:
-        """Bring everything added onto the disk."""
+        """Sync everything added to disk."""
         for stream in (self._bin, self._sizes):
             stream.flush()
             os.fsync(stream.fileno())
 
     def write_index(self) -> None:
-        """Write the index of what was added, one document a sequence, under its hidden name."""
+        """Write the index of the added sequences, each a document, under its hidden name."""
         self.flush()
         sizes = map_array(hidden(self.prefix, "sizes"), "<i4")
         with open(hidden(self.prefix, "idx"), "wb") as stream:
@@ -72,21 +72,21 @@ class UnfinishedTokens:
             os.fsync(stream.fileno())
 
     def close(self) -> None:
-        """Close the files, which keep their hidden names."""
+        """Close the files; they keep their hidden names."""
         self._bin.close()
         self._sizes.close()
 
 
 def hidden(prefix: Path, suffix: str) -> Path:
-    """Return the name that PREFIX.suffix has until it is complete."""
+    """Return the hidden name of PREFIX.suffix until it is complete."""
     return prefix.with_name(f".{prefix.name}.{suffix}.unfinished")
 
 
 def publish(prefix: Path) -> None:
-    """Give the complete files of ``prefix`` their names; repeating what was interrupted is right."""
+    """Rename the complete files of ``prefix`` to their final names; safe to repeat after an interruption."""
     new_bin, new_idx = hidden(prefix, "bin"), hidden(prefix, "idx")
     if new_bin.exists():
-        # Readers open the index first: without it there is no moment at which an old index names new tokens.
+        # Readers open the index first: it is removed so that an old index never refers to new tokens.
         idx_path(prefix).unlink(missing_ok=True)
         new_bin.replace(bin_path(prefix))
     if new_idx.exists():
@@ -94,7 +94,7 @@ def publish(prefix: Path) -> None:
 
 
 class Journal:
-    """How far an interrupted run got, kept beside its first output, and the locks that keep others from all of them.
+    """Journal of an interruptible run, next to its first output, and the locks on all of its outputs.
 
     ``state`` is None for a new run, else what ``write`` was last given by a run of the same ``job``, if no other run
     has begun any of the outputs since: the locks hold the job that did.
@@ -125,7 +125,7 @@ class Journal:
         return saved["state"] if isinstance(saved, dict) and saved.get("job") == self._job else None
 
     def write(self, state: dict[str, Any]) -> None:
-        """Replace the saved state, as a whole or not at all."""
+        """Replace the saved state atomically."""
         aside = self.path.with_suffix(".new")
         with open(aside, "w") as stream:
             json.dump({"job": self._job, "state": state}, stream)
@@ -134,25 +134,25 @@ class Journal:
         aside.replace(self.path)
 
     def remove(self) -> None:
-        """Forget the run."""
+        """Remove the journal and the locks."""
         for prefix in self._prefixes:
-            # That of the others is of an earlier run, whose output this one took over.
+            # Journals of the other prefixes are from earlier runs, whose outputs this run replaced.
             for path in (journal_path(prefix), journal_path(prefix).with_suffix(".new")):
                 path.unlink(missing_ok=True)
             lock_path(prefix).unlink(missing_ok=True)
         self.close()
-        with contextlib.suppress(OSError):  # there is something in it
+        with contextlib.suppress(OSError):  # not empty
             for folder in self._made:
                 folder.rmdir()
 
     def close(self) -> None:
-        """Let another run go on from here."""
+        """Release the locks, so that another run may resume."""
         for lock in self._locks:
             lock.close()
 
 
 def journal_path(prefix: Path) -> Path:
-    """Return the file that says how far a run has come whose first output is ``prefix``."""
+    """Return the journal file of the run whose first output is ``prefix``."""
     return prefix.with_name(f".{prefix.name}.journal.unfinished")
 
 
@@ -168,7 +168,7 @@ def _all_locked(prefixes: Sequence[Path]) -> list[IO[bytes]]:
             locks.append(_locked(prefix))
     except BaseException:
         for prefix, lock in zip(prefixes, locks, strict=False):
-            if not lock.read():  # no interrupted run's
+            if not lock.read():  # not an interrupted run's
                 lock_path(prefix).unlink(missing_ok=True)
             lock.close()
         raise
@@ -176,7 +176,7 @@ def _all_locked(prefixes: Sequence[Path]) -> list[IO[bytes]]:
 
 
 def _locked(prefix: Path) -> IO[bytes]:
-    """The lock file, open at its beginning and locked.
+    """The lock file, locked and open at its start.
 
     Raises:
         DataError: another process has it.
@@ -187,12 +187,14 @@ def _locked(prefix: Path) -> IO[bytes]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             lock.close()
-            raise DataError(f"{prefix}: another process is writing it, expected to be alone — wait for it") from error
+            raise DataError(
+                f"{prefix}: another process is writing it, expected no other — wait until it ends"
+            ) from error
         except OSError as error:
             lock.close()
             raise DataError(
                 f"{lock_path(prefix)}: {system_error(error)}, expected a file system with locks (flock) — write to "
-                "another one, or mount this one with them"
+                "another one, or mount this one with locks"
             ) from error
         # A run that just ended may have removed the file between the two calls: then others would lock a new one.
         with contextlib.suppress(FileNotFoundError):
@@ -203,17 +205,17 @@ def _locked(prefix: Path) -> IO[bytes]:
 
 
 def discard(prefixes: Sequence[Path]) -> None:
-    """Remove whatever was not finished of ``prefixes``."""
+    """Remove the unfinished files of ``prefixes``."""
     for prefix in prefixes:
         for suffix in ("bin", "sizes", "idx"):
             hidden(prefix, suffix).unlink(missing_ok=True)
 
 
 def _open_at(path: Path, length: int) -> IO[bytes]:
-    """``path`` opened for appending behind its first ``length`` bytes, whatever followed them cut off.
+    """``path`` truncated to ``length`` bytes and open for appending.
 
     Raises:
-        DataError: there are not as many.
+        DataError: the file is shorter.
     """
     stream = open(path, "ab")  # noqa: SIM115  its owner closes it
     found = stream.tell()

@@ -1,4 +1,4 @@
-"""Blocks of lines to tokens in order, by this process or several, with a bounded number of blocks in memory."""
+"""Tokenizing workers: blocks of lines to tokens in order, by one or more processes, in bounded memory."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from ascend_adapt.data.memory import give_back_large_blocks
 from ascend_adapt.data.tokenizer import ENGINES, LoadedTokenizer, TokenizerRequest, load_tokenizer
 from ascend_adapt.errors import DataError
 
-# Of lines, for each worker; a block of one long line may be more, and then each has one.
+# Bytes of lines per worker. Blocks of one long line may exceed this; then each worker has one.
 BYTES_IN_FLIGHT = 3_000_000
 
-# More wait for the interpreter's lock, which parsing holds.
+# More threads only wait for the GIL, which parsing holds.
 MOST_THREADS = 32
 
 
 @dataclass(frozen=True)
 class EncodingRecipe:
-    """What is done to every block: the keys, bad lines, ftfy, end of document, stored type, encoding."""
+    """Options of tokenizing that are the same for every block; ``dtype`` is the stored type."""
 
     keys: tuple[str, ...]
     skip_bad_lines: bool
@@ -46,7 +46,7 @@ class EncodingRecipe:
 
 @dataclass(frozen=True)
 class Tokens:
-    """One block tokenised: for each key the tokens [T] and sizes [N] of its documents, empty ones left out."""
+    """Tokens of one block: for each key the tokens [T] and sizes [N] of its documents without the empty ones."""
 
     by_key: list[tuple[NDArray[Any], NDArray[np.int64]]]
     documents: int
@@ -63,7 +63,7 @@ def tokenise(block: TextBlock, tokenizer: LoadedTokenizer, recipe: EncodingRecip
     """Return the tokens of ``block``.
 
     Raises:
-        DataError: a line is bad and must not be, or the tokenizer does not take a text.
+        DataError: a line is bad and not to be skipped, or the tokenizer fails on a text.
     """
     documents = parse_documents(block, recipe.keys, recipe.skip_bad_lines, text_cleaner(recipe.ftfy), recipe.encoding)
     by_key, empty = [], []
@@ -76,7 +76,7 @@ def tokenise(block: TextBlock, tokenizer: LoadedTokenizer, recipe: EncodingRecip
             last = block.first_line + block.data.count(b"\n")
             raise DataError(
                 f"{block.source}:{block.first_line}-{last}: the tokenizer fails ({error}), expected ids for every text"
-                " — take the text out, or use another engine"
+                " — remove the text, or use another engine"
             ) from error
         by_key.append(close_documents((tokens, sizes), tokenizer.eod if recipe.append_eod else None, recipe.dtype))
         empty.append(int((sizes == 0).sum()))
@@ -94,9 +94,9 @@ def tokenise(block: TextBlock, tokenizer: LoadedTokenizer, recipe: EncodingRecip
 
 
 def close_documents(encoded: Encoded, eod: int | None, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return tokens and sizes without the empty documents and with ``eod`` at the end of each of the others.
+    """Return tokens and sizes with empty documents removed and ``eod`` appended to the others.
 
-    The tokens come in ``dtype`` if they all fit, else as they are: who stores them says what is wrong.
+    Tokens are converted to ``dtype`` if all fit; else they are unchanged, and UnfinishedTokens.add raises the error.
     """
     tokens, sizes = encoded
     if not sizes.all():
@@ -117,7 +117,7 @@ def close_documents(encoded: Encoded, eod: int | None, dtype: np.dtype[Any]) -> 
 
 
 class Workers:
-    """Who tokenises: this process, or ``count`` others, or threads where the engine lets others run meanwhile."""
+    """Workers that tokenise: this process, ``count`` others, or threads if the engine releases the GIL."""
 
     def __init__(self, request: TokenizerRequest, tokenizer: LoadedTokenizer, recipe: EncodingRecipe, count: int):
         give_back_large_blocks()
@@ -127,7 +127,7 @@ class Workers:
         self._stopping: Event | threading.Event = threading.Event()
         self._count = count
         if tokenizer.engine == "gigatoken":
-            # Even one: this thread reads and writes while it tokenises.
+            # Also for one worker: this thread reads and writes meanwhile.
             self._executor = ThreadPoolExecutor(min(count, MOST_THREADS))
         elif count > 1:
             self._run = _in_worker
@@ -151,8 +151,8 @@ class Workers:
         waiting: deque[tuple[Future[Tokens], int]] = deque()
         try:
             for block in blocks:
-                # Processes started in here never see Ctrl-C: it is for the one that writes; they end when it is gone.
-                # Ignoring it in the worker would be too late: it could come while the worker still imports.
+                # Worker processes inherit the blocked SIGINT: Ctrl-C is for the writing process, and they end with it.
+                # Ignoring it inside the worker is too late: it may arrive while the worker still imports.
                 with _interrupts_held():
                     waiting.append((self._executor.submit(self._run, block), len(block.data)))
                 while self._too_many(waiting) or (waiting and waiting[0][0].done()):
@@ -161,7 +161,7 @@ class Workers:
                 yield waiting.popleft()[0].result()
         except BrokenProcessPool as error:
             raise DataError(
-                "workers: one died without a word, expected all to go on — out of memory? Try fewer --workers"
+                "workers: one ended without an error message, expected all to run — out of memory? Try fewer --workers"
             ) from error
 
     def _too_many(self, waiting: deque[tuple[Future[Tokens], int]]) -> bool:
@@ -186,7 +186,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _as_chosen(request: TokenizerRequest, tokenizer: LoadedTokenizer) -> TokenizerRequest:
-    """``request`` with what its `auto` came to, so that no worker chooses for itself."""
+    """``request`` with the engine that `auto` chose, so that workers do not choose again."""
     engine = tokenizer.engine if tokenizer.engine in ENGINES else request.engine
     return replace(request, engine=engine, proven=True)
 
@@ -222,5 +222,5 @@ def _end_with_parent() -> None:
 
 def _in_worker(block: TextBlock) -> Tokens:
     if _stopping.is_set():
-        raise CancelledError  # nobody waits for the blocks that are still on their way
+        raise CancelledError  # results of queued blocks are no longer needed
     return _of_this_worker(block)

@@ -74,16 +74,16 @@ def test_another_encoding():
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("gb18030")
     assert parse(lines, encoding="gb18030").texts == [["汉字 \\ |", "ééé"]]
     bad = lines + b'{"text": "\xff"}\n'
-    told = (
+    message = (
         rf"in\.jsonl:3: not GB18030 \(.* at byte 11 of the line, {1000 + len(lines) + 11} of the text\), .*--encoding"
     )
-    with pytest.raises(BadLine, match=told):
+    with pytest.raises(BadLine, match=message):
         parse(bad, encoding="gb18030", first_byte=1000)
     assert parse(bad, encoding="gb18030", skip=True).bad == 1
 
 
 @pytest.mark.parametrize("name", ["utf-16", "utf-7", "cp037", "rot13", "nope"])
-def test_an_encoding_whose_lines_cannot_be_told_apart(name):
+def test_an_encoding_whose_line_breaks_cannot_be_found(name):
     with pytest.raises(SettingsError, match=f"--encoding: '{name}', expected"):
         find_encoding(name)
 

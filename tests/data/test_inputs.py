@@ -84,7 +84,7 @@ def test_blocks_are_the_file_in_whole_lines(tmp_path, suffix, block_bytes):
     assert all(block.data.endswith(b"\n") for block in found)
     assert found[-1].end == Position(0, len(LINES), 100)
     assert found[-1].bytes_read == path.stat().st_size
-    # Every block's end is where the next begins, and a place to take up reading.
+    # Every block's end is where the next begins, and a position to resume reading from.
     for number, block in enumerate(found[:: max(1, len(found) // 5)]):
         rest = list(read_blocks([Input(str(path))], 100, block.end))
         assert b"".join(part.data for part in rest) == LINES[block.end.offset :], number
@@ -134,10 +134,10 @@ def test_a_zstd_window_as_large_as_some_archives_have(tmp_path):
     assert b"".join(block.data for block in read_blocks([Input(str(path))], 700, Position())) == LINES
 
 
-def test_a_file_that_shrank_cannot_be_taken_up(tmp_path):
+def test_resuming_in_a_file_that_shrank_is_refused(tmp_path):
     path = tmp_path / "in.jsonl.gz"
     path.write_bytes(gzip.compress(LINES))
-    with pytest.raises(DataError, match="before the place to go on from"):
+    with pytest.raises(DataError, match="before the position to resume from"):
         list(read_blocks([Input(str(path))], 1000, Position(0, len(LINES) + 1, 101)))
 
 
@@ -255,15 +255,15 @@ def test_parquet_is_lines_of_its_columns(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "message"),
     [
         (("text", "missing"), r"in\.parquet: no column 'missing', column 'text' of int64, expected text among the col"),
         (("tags",), r"column 'tags' of list<"),
     ],
 )
-def test_parquet_without_text(tmp_path, keys, told):
+def test_parquet_without_text(tmp_path, keys, message):
     path = parquet_file(tmp_path / "in.parquet", text=[1, 2], tags=[["a"], ["b"]])
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         list(read_blocks(find_inputs([str(path)], keys), 1000, Position()))
 
 

@@ -276,7 +276,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("stop_after", [1, 4, 9])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_an_interrupted_run_goes_on(request_of, corpus, tmp_path, monkeypatch, stop_after, suffix):
+def test_an_interrupted_run_resumes(request_of, corpus, tmp_path, monkeypatch, stop_after, suffix):
     monkeypatch.setattr(preprocessing_module, "BLOCK_BYTES", 4000)
     for name in ("a", "b"):
         lines = corpus.json_lines(corpus.documents(30, seed=ord(name)))
@@ -325,7 +325,7 @@ def test_another_request_starts_anew(request_of, corpus, write_lines, tmp_path, 
     assert not any(reports)
 
 
-def test_a_half_written_file_that_shrank_is_not_gone_on_with(request_of, corpus, write_lines, tmp_path, monkeypatch):
+def test_an_unfinished_file_that_shrank_is_not_resumed(request_of, corpus, write_lines, tmp_path, monkeypatch):
     monkeypatch.setattr(preprocessing_module, "BLOCK_BYTES", 1000)
     request = request_of(write_lines(corpus.documents(30)), commit_seconds=0)
 
@@ -388,7 +388,7 @@ def test_two_runs_with_one_output_in_common(request_of, tmp_path):
     assert len(files(tmp_path / "out")) == 4
 
 
-def test_an_output_begun_by_another_request_is_not_gone_on_with(request_of, corpus, tmp_path, monkeypatch):
+def test_an_output_of_another_request_is_not_resumed(request_of, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(preprocessing_module, "BLOCK_BYTES", 1000)
     for name, more in (("in", ""), ("other", "other ")):
         lines = [json.dumps({"x": text, "y": more + text}) for text in corpus.documents(30)]
@@ -420,7 +420,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_killed_process_goes_on_to_the_same_bytes(arguments, request_of, corpus, tmp_path, workers):
+def test_a_killed_process_resumes_to_the_same_bytes(arguments, request_of, corpus, tmp_path, workers):
     (tmp_path / "in.jsonl").write_bytes(corpus.json_lines(corpus.documents(400, seed=5) * 4))
     preprocess(request_of(tmp_path / "in.jsonl", output_prefix=str(tmp_path / "whole" / "o")))
     (tmp_path / "command.py").write_text(SMALL_BLOCKS)
@@ -441,7 +441,7 @@ def test_a_killed_process_goes_on_to_the_same_bytes(arguments, request_of, corpu
     assert kills == 3
     assert documents == sorted(set(documents))
     job = subprocess.run(command, capture_output=True, check=True)
-    assert b"going on behind document" in job.stderr
+    assert b"resuming after document" in job.stderr
     assert files(tmp_path / "out") == files(tmp_path / "whole")
     assert hidden_files(tmp_path / "out") == []
 
@@ -449,7 +449,7 @@ def test_a_killed_process_goes_on_to_the_same_bytes(arguments, request_of, corpu
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "terminated"]
 )
-def test_an_interruption_says_how_to_go_on(arguments, corpus, tmp_path, number, code):
+def test_an_interruption_reports_how_to_resume(arguments, corpus, tmp_path, number, code):
     (tmp_path / "in.jsonl").write_bytes(corpus.json_lines(corpus.documents(400, seed=5) * 4))
     (tmp_path / "command.py").write_text(SMALL_BLOCKS)
     options = ["--input", tmp_path / "in.jsonl", "--engine", "hf", "--workers", 2, "--commit-interval", 0]
@@ -463,9 +463,9 @@ def test_an_interruption_says_how_to_go_on(arguments, corpus, tmp_path, number, 
     said = process.communicate()[1].decode()
     assert (process.returncode, said) == (
         code,
-        "ascend-adapt preprocess: interrupted — the same command goes on from the last place that was saved\n",
+        "ascend-adapt preprocess: interrupted — the same command resumes from the last saved position\n",
     )
-    assert b"going on behind document" in subprocess.run(command, capture_output=True, check=True).stderr
+    assert b"resuming after document" in subprocess.run(command, capture_output=True, check=True).stderr
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("hf", 2), ("gigatoken", 2), ("hf", 1)])
@@ -483,13 +483,11 @@ def test_an_impatient_user_does_not_make_it_hang(arguments, corpus, tmp_path, en
         time.sleep(0.05)
     said = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130
-    assert (
-        said == "ascend-adapt preprocess: interrupted — the same command goes on from the last place that was saved\n"
-    )
+    assert said == "ascend-adapt preprocess: interrupted — the same command resumes from the last saved position\n"
 
 
 @pytest.mark.parametrize("from_stdin", [False, True], ids=["nothing saved", "standard input"])
-def test_an_interruption_that_cannot_be_gone_on_from_says_so(arguments, corpus, tmp_path, from_stdin):
+def test_an_interruption_that_cannot_resume_reports_it(arguments, corpus, tmp_path, from_stdin):
     (tmp_path / "in.jsonl").write_bytes(corpus.json_lines(corpus.documents(400, seed=5) * 4))
     (tmp_path / "command.py").write_text(SMALL_BLOCKS)
     seconds = 0 if from_stdin else 3600

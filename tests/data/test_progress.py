@@ -51,7 +51,7 @@ def test_what_an_interrupted_run_did_is_not_counted_as_speed(clock):
         clock.now += 40
         show(at(60, resumed=True))
     assert stream.getvalue().splitlines() == [
-        "going on behind document 500",
+        "resuming after document 500",
         "600 documents, 60.0 MB, 0.25 MB/s, 160 s left, engine hf",
     ]
 

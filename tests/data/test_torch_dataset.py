@@ -134,7 +134,7 @@ def test_a_step_is_the_same_samples_however_it_is_shared(micro, ranks):
 
 
 @pytest.mark.parametrize("consumed", [0, 8, 40, 96, 101])
-def test_the_sampler_takes_up_the_order_anywhere(consumed):
+def test_the_sampler_resumes_anywhere(consumed):
     whole = list(ResumableSampler(101, micro_batch_size=2, data_parallel_rank=1, data_parallel_size=2))
     rest = ResumableSampler(
         101, consumed_samples=consumed, micro_batch_size=2, data_parallel_rank=1, data_parallel_size=2
@@ -170,7 +170,7 @@ def test_the_cyclic_order_is_megatrons(recorder):
 
 
 @pytest.mark.parametrize("sharded", [True, False])
-def test_the_cyclic_sampler_goes_on_through_epochs(sharded):
+def test_the_cyclic_sampler_resumes_across_epochs(sharded):
     def take(count, consumed=0, rank=0):
         options = {"micro_batch_size": 2, "data_parallel_rank": rank, "data_parallel_size": 2}
         sampler = CyclicSampler(13, consumed_samples=consumed, data_sharding=sharded, **options)
@@ -278,10 +278,10 @@ def test_too_many_open_files_is_reported_at_once(prefix, tmp_path):
     cache = IndexCache(tmp_path / "c", builds=True)
     cache.load({"n": 1}, lambda: ARRAYS)
     waiting = IndexCache(tmp_path / "c", builds=False)  # for half an hour
-    told = r"Too many open files \(this process may have 3: raise it, such as by `ulimit -n 65536`\)"
-    with no_more_descriptors(), pytest.raises(DataError, match=told):
+    message = r"Too many open files \(this process may have 3: raise it, such as by `ulimit -n 65536`\)"
+    with no_more_descriptors(), pytest.raises(DataError, match=message):
         waiting.load({"n": 1}, refuse)
-    with no_more_descriptors(), pytest.raises(DataError, match=told):
+    with no_more_descriptors(), pytest.raises(DataError, match=message):
         IndexedDataset(prefix)
 
 

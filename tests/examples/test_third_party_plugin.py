@@ -44,8 +44,8 @@ def test_it_gets_the_generated_suite(installed: Path, tmp_path: Path) -> None:
 def test_status_shows_it(installed: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ascend_adapt.cli", "status", "--json"]
     environ = {**os.environ, "PYTHONPATH": str(installed)}
-    told = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    outcomes = [one for one in json.loads(told.stdout)["outcomes"] if one["plugin"] == "quiet_training"]
+    status = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    outcomes = [one for one in json.loads(status.stdout)["outcomes"] if one["plugin"] == "quiet_training"]
     assert {one["state"] for one in outcomes} == {"skipped"}
     assert len(outcomes) == 4
 
