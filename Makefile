@@ -100,32 +100,32 @@ bench-startup: install
 npu-operators: install
 	$(BIN)/python tests/upstream/torch_npu_schemas.py
 
-# Every axis of the native trainer's parallelism and what they make together, on 2, 4 and 8 ranks, beside one process;
-# and its model beside those of Megatron-core and, from ASCEND_ADAPT_UPSTREAMS, GPT-NeoX.
+# Every kind of parallelism of the native trainer and their combinations, on 2, 4 and 8 ranks, compared with one
+# process; and its model compared with those of Megatron-core and, from ASCEND_ADAPT_UPSTREAMS, GPT-NeoX.
 MEGATRON_CORE ?= 0.12.1
 native-matrix: install
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .megatron-core megatron-core==$(MEGATRON_CORE)
 	$(BIN)/python -m pytest --timeout 1200 tests/native/every_mesh.py tests/native/convergence.py \
 	    tests/native/equal_to_upstream.py
 
-# The numerical suites under every kind of arithmetic that torch, MKL, oneDNN and OpenBLAS can be held to:
+# The numerical suites under every kind of arithmetic that torch, MKL, oneDNN and OpenBLAS can be restricted to:
 # NUMERICS='avx2 compatible' runs some of them.
 NUMERICS ?=
 numerics: install .triton/.installed
 	$(BIN)/python tests/numerics.py $(NUMERICS)
 
-# Whole runs of unmodified code bases, from ASCEND_ADAPT_UPSTREAMS, beside the native trainer told the same.
+# Whole runs of unmodified code bases, from ASCEND_ADAPT_UPSTREAMS, compared with the native trainer on the same arguments.
 native-equal: install
 	$(BIN)/python -m pytest --timeout 1200 tests/native/whole_runs_beside_upstream.py
 
 # Jobs of unmodified code bases on the CPU and an emulated NPU: UPSTREAM_JOBS=hugging_face:gpt2-zero2 runs one. What is
-# not in ASCEND_ADAPT_UPSTREAMS is told as not checked, with the command that gets it.
+# not in ASCEND_ADAPT_UPSTREAMS is reported as not checked, with the command that fetches it.
 UPSTREAM_JOBS ?= hugging_face megatron_core megatron_lm megatron_deepspeed gpt_neox glm
 upstream-runs: install
 	$(BIN)/python tests/upstream_runs/run.py $(UPSTREAM_JOBS) --device cpu --device npu-emulated
 
-# The same jobs once more without each patch: what a patch is for. Hours; what was seen is kept, and stopped it goes on.
-# Patches of DeepSpeed and of Hugging Face are told on one page, for all.
+# The same jobs again without each patch, to show what it is for. Takes hours; results are kept, and a stopped run
+# resumes. Patches of DeepSpeed and of Hugging Face are on one page, for all code bases.
 OF_CODE_BASES := --plugin old_dependencies
 REMOVALS := $(BIN)/python tests/upstream_runs/removal.py --device cpu --device npu-emulated --keep runs/removals
 upstream-removals: install

@@ -1,7 +1,7 @@
-"""Environments for releases of DeepSpeed older than the one in constraints.txt: one each, on the torch of today.
+"""Environments for DeepSpeed releases older than the one in constraints.txt: one for each, with current torch.
 
-``make behaviour`` makes them all and runs the behavioural matrix on each; ``nox -s "deepspeed(0.9.2)"`` one. The newest
-release has no session: it is in .venv.
+``make behaviour`` creates all and runs the behavioural matrix on each; ``nox -s "deepspeed(0.9.2)"`` does one. The
+newest release has no session: it is in .venv.
 """
 
 import sys
@@ -11,7 +11,7 @@ import nox
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_existing_virtualenvs = True
 
-# Release -> what its own requirements do not say, or say too loosely.
+# Release -> requirements that its own metadata lacks or leaves too loose.
 RELEASES = {
     "0.6.0": "pydantic==1.10.27",
     "0.9.2": "pydantic==1.10.27",
@@ -28,7 +28,7 @@ NOT_ISOLATED = ("0.6.0",)
 @nox.session
 @nox.parametrize("release", list(RELEASES), ids=list(RELEASES))
 def deepspeed(session: nox.Session, release: str) -> None:
-    """One DeepSpeed release in an environment of its own."""
+    """One DeepSpeed release in its own environment."""
     constraints = ("--quiet", "--constraint", "constraints-deepspeed.txt")
     session.install(*constraints, "torch", "setuptools", "wheel")
     isolation = ("--no-build-isolation",) if release in NOT_ISOLATED else ()
@@ -38,6 +38,6 @@ def deepspeed(session: nox.Session, release: str) -> None:
     suite = ("--pyargs", "ascend_adapt.testing", "-k", "installed_target", "--evidence", EVIDENCE)
     session.run("python", "-m", "pytest", "-q", *suite)
     tests = "tests/plugins/test_deepspeed_behaviour.py"
-    # pytest is that of the environment nox itself runs in.
+    # pytest runs in nox's own environment.
     command = (sys.executable, "-m", "pytest", tests, "-k", f"{release} or reference")
     session.run(*command, env={"DEEPSPEED_RELEASE": release}, external=True)

@@ -51,7 +51,7 @@ class IndexedDataset:
         self._multimodal = multimodal
         for file in (idx_path(prefix), bin_path(prefix)):
             if not os.path.isfile(file):
-                raise DataError(f"{file}: not found, expected PREFIX.idx and PREFIX.bin — check the prefix")
+                raise DataError(f"{file}: no such file, expected PREFIX.idx and PREFIX.bin — check the prefix")
             if not os.access(file, os.R_OK):
                 raise DataError(f"{file}: not readable, expected a file to read — check its permissions")
         try:

@@ -96,7 +96,7 @@ def _matches(item: str) -> list[str]:
         return [item]
     found = sorted(glob.glob(item, recursive=True))
     if not found:
-        raise DataError(f"{item}: not found, expected a file — check --input")
+        raise DataError(f"{item}: no such file, expected one — check --input")
     return found
 
 

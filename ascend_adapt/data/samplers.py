@@ -85,7 +85,7 @@ class CyclicSampler(ResumableSampler):
             )
         if consumed_samples % self._step:
             raise SettingsError(
-                f"consumed_samples: {consumed_samples}, expected a multiple of the step, {self._step} — resume with the "
+                f"consumed_samples: {consumed_samples}, expected a multiple of the step {self._step} — resume with the "
                 "batch size and ranks that consumed them"
             )
 

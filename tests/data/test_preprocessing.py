@@ -517,7 +517,7 @@ def test_a_folder_that_was_there_before_stays_after_an_error(request_of, write_l
 def test_sentences_are_refused(arguments, write_lines, run_command, tmp_path):
     job = run_command(*arguments, "--input", write_lines(["One. Two."]), "--split-sentences")
     assert (job.returncode, job.stderr.decode().count("\n")) == (2, 1)
-    assert "--split-sentences: asked for, expected whole documents" in job.stderr.decode()
+    assert "--split-sentences: not supported, expected complete documents" in job.stderr.decode()
     assert not (tmp_path / "out").exists()
 
 
