@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
-# Where the emulated NPU of the tests is downloaded to and built.
+# Folder in which the tests download and build the emulated NPU.
 export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
@@ -17,12 +17,12 @@ $(VENV)/.installed: setup.cfg constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[deepspeed,data,data-fast,data-parquet,data-all,hf,test]'
 	touch $@
 
-# What needs an older DeepSpeed runs it in an environment of its own, which nox makes.
+# Tests of older DeepSpeed releases run in their own environments, which nox creates.
 .nox/deepspeed-%.installed: noxfile.py constraints-deepspeed.txt setup.cfg | $(VENV)/.installed
 	$(BIN)/nox --install-only --session "deepspeed($*)"
 	touch $@
 
-# Triton is tried in its interpreter, apart from .venv: where it is installed, other packages behave otherwise.
+# Triton is tested in its interpreter, outside .venv: its presence changes the behaviour of other packages.
 .triton/.installed: constraints-triton.txt $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(@D) --requirement constraints-triton.txt
 	touch $@
@@ -51,7 +51,7 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_packaging.py
 
-# Every release, every alteration, every patch: nothing is taken from a record. `--evidence` renews the records that ship.
+# Every release, every alteration, every patch: nothing is read from a record. `--evidence` renews the shipped records.
 conformance: install
 	$(BIN)/python -m pytest tests/upstream/every_release.py tests/upstream/mutations.py tests/upstream/test_record.py
 	$(BIN)/python -m pytest $(SUITE) --evidence ascend_adapt/diagnosis/evidence_records.json
@@ -81,7 +81,7 @@ torture-checkpoint: RUNS = 100
 torture-checkpoint: install
 	$(BIN)/python bench/torture_checkpoint.py --runs $(RUNS) --seed $(SEED) --write docs/reliability.md
 
-# Four hosts in namespaces of this machine; needs root, and Debian's iproute2, openssh-server and pdsh. GPT-NeoX on two
+# Four hosts in namespaces of this host; needs root, and Debian's iproute2, openssh-server and pdsh. GPT-NeoX on two
 # of them is from ASCEND_ADAPT_UPSTREAMS.
 hosts: install
 	ASCEND_ADAPT_HOSTS=all $(BIN)/python -m pytest tests/launch/hosts
@@ -96,7 +96,7 @@ signals: install
 bench-startup: install
 	$(BIN)/python bench/startup.py
 
-# torch_npu's schemas, read anew out of the wheels of four releases (about 140 MB).
+# torch_npu's schemas, read again from the wheels of four releases (about 140 MB).
 npu-operators: install
 	$(BIN)/python tests/upstream/torch_npu_schemas.py
 

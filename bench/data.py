@@ -1,10 +1,10 @@
-"""What the data step costs, as ratios: `make bench-data`, or with upstream checkouts to compare with
+"""Speed and memory of preprocessing, as ratios: `make bench-data`, or with upstream checkouts to compare with
 
     python bench/data.py [--megatron DIR] [--helpers DIR] [--megabytes 110] [--engines gigatoken,tiktoken,hf]
 
 DIR of --megatron is a Megatron-LM core_v0.9.0 checkout that can run its tools/preprocess_data.py here; DIR of --helpers
-a folder with a built helpers module. The text is the Python sources on this machine. Quote ratios and CPU seconds: wall
-clocks of a busy machine mean little.
+a folder with a built helpers module. The text is the Python sources on this host. Quote ratios and CPU seconds: wall
+times of a busy host mean little.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ import numpy as np
 
 from ascend_adapt.data.sample_order import build_sample_index, build_sample_order, samples_available
 
-# What preprocess is compared with, each in a process of its own that prints its wall and CPU seconds without the start:
-# the engine on texts that lie in memory; the plainest loop from the same file to the same ids; its JSON alone; and
-# gigatoken's own way from a file, which holds all ids in memory and stops without a word at a line that it cannot read.
+# Baselines of preprocess, each in its own process that prints its wall and CPU seconds without start-up: the engine on
+# texts in memory; the plainest loop from the same file to the same ids; its JSON parsing alone; and gigatoken's own file
+# reader, which holds all ids in memory and stops silently at a line that it cannot read.
 BARE = """
 import json, sys, time
 import orjson
@@ -39,7 +39,7 @@ from ascend_adapt.data.tokenizer import TokenizerRequest, load_tokenizer
 what, file, engine, threads, vocab, merges = sys.argv[1:]
 request = TokenizerRequest("GPT2BPETokenizer", vocab, merges, engine, int(threads), proven=True)
 encoder = load_tokenizer(request).encoder
-encoder = getattr(encoder, "_encoder", encoder)  # without the look at its work
+encoder = getattr(encoder, "_encoder", encoder)  # without the check of its ids
 
 def encode(batch):
     if engine == "hf":
@@ -80,7 +80,7 @@ print(json.dumps([time.perf_counter() - started, time.process_time() - cpu]))
 
 
 def source_lines(megabytes: float) -> Iterator[bytes]:
-    """Python sources of this machine as JSON lines, about ``megabytes`` in all."""
+    """Python sources of this host as JSON lines, about ``megabytes`` in total."""
     left = megabytes * 1e6
     for root in dict.fromkeys(sysconfig.get_paths()[name] for name in ("stdlib", "purelib")):
         for path in sorted(Path(root).rglob("*.py")):
@@ -123,7 +123,7 @@ def measured(command: list[str], **environment: str) -> Measured:
 
 
 def family_of(pid: int) -> list[int]:
-    """``pid`` and all processes below it."""
+    """``pid`` and all of its descendants."""
     with contextlib.suppress(OSError):
         children = [Path(task, "children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
         return [pid, *(member for child in sum(children, []) for member in family_of(int(child)))]
@@ -131,7 +131,7 @@ def family_of(pid: int) -> list[int]:
 
 
 def memory_of(pid: int) -> int:
-    """The kB that a process holds, pages shared with others divided among them."""
+    """Memory of a process in kB (PSS)."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
@@ -173,7 +173,7 @@ def bench_preprocess(text: Path, folder: Path, known: argparse.Namespace, engine
         whole: list[Measured] = []
         starts: list[Measured] = []
         bare: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
-        # One after the other in turn, so that a busy moment meets all; the slowest takes minutes: once.
+        # Alternating, so that a busy moment affects all; the slowest takes minutes and runs once.
         for _ in range(1 if engine == "hf" else known.rounds):
             starts.append(measured([*ours, str(one_line)]))
             whole.append(measured([*ours, str(text)]))
@@ -217,7 +217,7 @@ def report(
 
 
 def bench_index(helpers_folder: str | None) -> None:
-    """Time the index of 2 M documents x 2 epochs, and of 1e9 tokens, against the C++ helpers."""
+    """Time the index of 2 M documents x 2 epochs, and of 1e9 tokens, compared with the C++ helpers."""
     helpers: Any = None
     if helpers_folder:
         sys.path.insert(0, helpers_folder)
@@ -246,7 +246,7 @@ def bench_index(helpers_folder: str | None) -> None:
 
 
 def as_megatron(helpers: Any, sizes: Any, documents: int, epochs: int, seq_length: int) -> None:
-    """The numpy calls of Megatron's whole index build around its helpers: documents, samples, shuffle."""
+    """Megatron's complete index build, numpy calls and helpers: documents, samples, shuffle."""
     tokens = int(np.sum(sizes[np.arange(documents)]))
     random = np.random.RandomState(1)
     document_index = np.mgrid[0:epochs, 0:documents][1]
@@ -258,7 +258,7 @@ def as_megatron(helpers: Any, sizes: Any, documents: int, epochs: int, seq_lengt
 
 
 def medians(runs: list[Callable[[], Any]], times: int = 7) -> list[float]:
-    """The median seconds of each, one after the other in turn, so that a busy moment meets all."""
+    """Median seconds of each, measured alternately, so that a busy moment affects all."""
     seconds: list[list[float]] = [[] for _ in runs]
     for _ in range(times):
         for run, taken in zip(runs, seconds, strict=True):

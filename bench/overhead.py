@@ -1,4 +1,4 @@
-"""What ascend_adapt costs, each figure beside its yardstick in one run: ``make bench-overhead``.
+"""Overhead of ascend_adapt, each figure with its baseline in one run: ``make bench-overhead``.
 
 Medians of alternating rounds, so that other load on the machine meets both sides alike.
 """
@@ -51,7 +51,7 @@ def per_call_ns(holder: Any, name: str, number: int = 50_000) -> float:
 
 
 def calls(rounds: int = 15) -> list[tuple[str, str, str, str]]:
-    """A wrapped no-op call, ours over wrapt's; the call itself is taken off both."""
+    """A wrapped no-op call, ours relative to wrapt's; the plain call is subtracted from both."""
     import wrapt
 
     plain, ours, theirs = (upstream(f"bench_{name}") for name in ("plain", "ours", "theirs"))
@@ -97,7 +97,7 @@ def fresh(code: str, *arguments: str) -> float:
 
 
 def arming(rounds: int = 7) -> list[tuple[str, str, str, str]]:
-    """enable() with 500 armed patches beside enable() with none, in fresh processes."""
+    """enable() with 500 armed patches compared with none, in fresh processes."""
     samples = [(fresh(ARM, "0"), fresh(ARM, "500")) for _ in range(rounds)]
     none, many = (statistics.median(column) for column in zip(*samples, strict=True))
     added = statistics.median(b - a for a, b in samples)

@@ -93,7 +93,7 @@ def gpt2_pipeline(
     num_stages: int,
     seed: int,
 ) -> PipelineModule:
-    """GPT-2 cut into `num_stages` stages of equally many transformer layers."""
+    """GPT-2 in `num_stages` stages with the same number of transformer layers."""
     embedding = (WordEmbedding, padded_vocab_size, hidden_size)
     layers = [
         TiedLayerSpec("word_embedding", *embedding),

@@ -20,16 +20,16 @@ DTYPES = {code: np.dtype(name) for code, name in {1: "u1", 2: "i1", 3: "<i2", 4:
 
 
 class IndexedDatasetError(ValueError):
-    """A token file that is not what the format asks for."""
+    """A token file that violates the format."""
 
 
 def bin_path(prefix: str | os.PathLike) -> Path:
-    """Where the tokens of `prefix` lie."""
+    """The path of the tokens of `prefix`."""
     return Path(f"{prefix}.bin")
 
 
 def idx_path(prefix: str | os.PathLike) -> Path:
-    """Where the index of `prefix` lies."""
+    """The path of the index of `prefix`."""
     return Path(f"{prefix}.idx")
 
 

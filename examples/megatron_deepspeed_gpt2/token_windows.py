@@ -16,7 +16,7 @@ def split_documents(num_documents: int, split: list[float]) -> list[range]:
 
 
 class TokenWindows:
-    """Micro batches [B, S] of inputs and labels over the documents laid end to end; iterating never ends.
+    """Micro batches [B, S] of inputs and labels over the concatenated documents; iterating never ends.
 
     Window k holds seq_length + 1 tokens and begins on the last token of window k - 1. The order of the windows is a
     function of the seed alone: ranks share each B * data_parallel_size of them without changing it.
@@ -52,7 +52,7 @@ class TokenWindows:
             yield batch[:, :-1], batch[:, 1:]
 
     def _samples(self) -> Iterator[int]:
-        """Every window once an epoch, each epoch in an order of its own."""
+        """Every window once per epoch, each epoch in its own order."""
         order = np.random.RandomState(self.seed)
         while True:
             yield from order.permutation(len(self))

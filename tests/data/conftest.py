@@ -1,4 +1,4 @@
-"""What several tests of the data layer share: files to read, token files to open, the command as a user types it."""
+"""Fixtures of the data tests: input files, token files, and the command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_script(name):
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch):
-    """fsync protects from power cuts, which no test here makes."""
+    """fsync protects from power cuts, which are not tested here."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
@@ -84,7 +84,7 @@ def write_lines(tmp_path):
 
 @pytest.fixture
 def run_command():
-    """Run `ascend-adapt` in a process of its own."""
+    """Run `ascend-adapt` in its own process."""
 
     def run(*arguments, **options):
         command = [sys.executable, "-m", "ascend_adapt.cli", *map(str, arguments)]

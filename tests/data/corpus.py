@@ -1,4 +1,4 @@
-"""A text for comparing tools: the same on every machine, with what tokenizers are known to differ in.
+"""Corpus for comparing tools: equal on every host, with the known differences of tokenizers.
 
 python tests/data/corpus.py FILE.jsonl
 """

@@ -1,4 +1,4 @@
-"""Record what the dataset classes of Megatron and its forks do, as digests: facts for test_sample_order.py.
+"""Record the sample orders of the dataset classes of Megatron and its forks, as digests for test_sample_order.py.
 
     python tests/data/record_upstream_order.py megatron-v2=DIR megatron-23.06=DIR ... > upstream_order.json
 
@@ -49,7 +49,7 @@ def cases():
 
 
 def sizes_of(sequences, kind):
-    """The sizes that a case speaks of, int32 [sequences]."""
+    """The sizes of a case, int32 [sequences]."""
     random = np.random.RandomState(sequences)
     if kind == "short":
         return random.randint(1, 4, sequences).astype(np.int32)
@@ -64,15 +64,15 @@ def sizes_of(sequences, kind):
 
 
 def digest(arrays):
-    """The same for arrays of the same numbers, whatever their type."""
+    """Equal for arrays of equal numbers of any dtype."""
     flat = b"".join(np.ascontiguousarray(array, dtype=np.int64).tobytes() for array in arrays)
     return hashlib.sha256(flat).hexdigest()[:16]
 
 
 def record(dialect, source):
-    """Yield for each case the digests of train, valid and test, - where there is no such dataset."""
+    """Yield for each case the digests of train, valid and test, - if there is no such dataset."""
     sys.path.insert(0, source)
-    for name in ("float", "int", "bool", "object"):  # numpy dropped what these code bases still name
+    for name in ("float", "int", "bool", "object"):  # names that numpy removed and these code bases use
         vars(np).setdefault(
             name, __builtins__.__dict__[name] if hasattr(__builtins__, "__dict__") else __builtins__[name]
         )
@@ -121,7 +121,7 @@ def write_tokens(prefix, sizes):
 
 
 def alone():
-    """One process that believes to be a job, on a CPU."""
+    """A one-process job on a CPU."""
     import torch
 
     if torch.distributed.is_initialized():
@@ -198,7 +198,7 @@ def splits_of_mcore(prefix, case, dialect):
 
 
 def usable(sizes):
-    """Whether the helpers of these code bases stay within their arrays: they do not check."""
+    """Whether the helpers of these code bases stay inside their arrays, which they do not check."""
     return int(sizes.sum()) > 40
 
 

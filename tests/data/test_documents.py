@@ -1,4 +1,4 @@
-"""Lines to texts: which lines are documents, and that orjson does not change that."""
+"""JSON lines to texts: which lines are documents, with and without orjson."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parser(request, monkeypatch):
 
 
 @pytest.mark.parametrize("line", BAD)
-def test_a_bad_line_is_named(line):
+def test_a_bad_line_is_reported(line):
     with pytest.raises(BadLine, match=rf"^in\.jsonl:8: .*{BAD[line]}.* — repair"):
         parse(b'{"text": "a"}\n' + line + b"\n", first_line=7)
 
@@ -56,20 +56,20 @@ def test_bad_and_blank_lines_are_counted():
 
 
 @pytest.mark.parametrize(("data", "blank"), [(b"", 0), (b"\n", 1), (b"\n\n", 2), (b" ", 1), (b'{"text": ""}\n\n', 1)])
-def test_what_follows_the_last_line_break_is_no_line(data, blank):
+def test_text_after_the_last_line_break_is_not_a_line(data, blank):
     assert parse(data).blank == blank
 
 
-def test_a_line_lacking_one_of_several_keys_gives_nothing():
+def test_a_line_without_one_of_several_keys_is_bad():
     found = parse(b'{"a": "1", "b": "2"}\n{"a": "3"}\n{"a": "4", "b": 5}\n', keys=("a", "b"), skip=True)
     assert (found.texts, found.bad) == ([["1"], ["2"]], 2)
 
 
-def test_what_only_json_takes_is_a_document():
+def test_input_that_only_json_accepts_is_a_document():
     assert parse(b'{"text": "a", "n": NaN}\r\n').texts == [["a"]]
 
 
-def test_another_encoding():
+def test_lines_in_another_encoding():
     rows = [{"text": "汉字 \\ |"}, {"text": "é" * 3}]
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("gb18030")
     assert parse(lines, encoding="gb18030").texts == [["汉字 \\ |", "ééé"]]
@@ -88,7 +88,7 @@ def test_an_encoding_whose_line_breaks_cannot_be_found(name):
         find_encoding(name)
 
 
-def test_encodings_by_other_names():
+def test_aliases_of_encodings():
     assert [find_encoding(name) for name in ("UTF8", "gbk", "utf-8-sig", "latin1")] == [
         "utf-8",
         "gbk",
@@ -98,6 +98,6 @@ def test_encodings_by_other_names():
 
 
 @given(st.text())
-def test_every_text_comes_back(text):
+def test_every_text_round_trips(text):
     assert parse(json.dumps({"text": text}).encode() + b"\n").texts == [[text]]
     assert parse(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n").texts == [[text]]

@@ -1,4 +1,4 @@
-"""Files changed at random: refused, or read within their bounds; never an output after an error.
+"""Randomly changed files: refused, or read within their bounds; no output after an error.
 
 A hundred thousand of these were run once, in processes of their own; ASCEND_ADAPT_FUZZ sets how many are run here.
 """

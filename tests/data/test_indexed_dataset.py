@@ -1,4 +1,4 @@
-"""Reading token files: what is there, and refusing what cannot be right."""
+"""Token files: reading valid ones and refusing damaged ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_adapt.errors import DataError
 DOCUMENTS = [[1, 2, 3], [4], [], [5, 6]]
 
 
-def test_every_sequence_is_what_was_written(write_tokens):
+def test_sequences_round_trip(write_tokens):
     data = IndexedDataset(write_tokens(DOCUMENTS))
     assert [sequence.tolist() for sequence in data] == DOCUMENTS
     assert data[-1].tolist() == [5, 6]
@@ -72,7 +72,7 @@ def test_several_sequences_a_document_and_modes(write_tokens):
     assert data.modes.tolist() == [0, 1, 0, 1]
 
 
-def test_modes_that_are_not_there(write_tokens):
+def test_missing_modes(write_tokens):
     with pytest.raises(DataError, match="length is 122 bytes, expected 126"):
         IndexedDataset(write_tokens(DOCUMENTS, doc_idx=np.arange(5)), multimodal=True)
 
@@ -176,7 +176,7 @@ def test_a_missing_file_is_named(write_tokens, suffix):
         IndexedDataset(prefix)
 
 
-def test_no_sequences_at_all(write_tokens):
+def test_an_empty_dataset(write_tokens):
     data = IndexedDataset(write_tokens([]))
     assert len(data) == 0
     assert list(data) == []
@@ -196,7 +196,7 @@ def test_more_sequences_than_are_checked_at_once(write_tokens, monkeypatch):
         IndexedDataset(prefix)
 
 
-def test_a_file_that_may_not_be_read(write_tokens, monkeypatch):
+def test_an_unreadable_file(write_tokens, monkeypatch):
     prefix = write_tokens([[1]])
     monkeypatch.setattr(os, "access", lambda file, mode: False)  # root may read all files
     with pytest.raises(DataError, match=r"tokens\.idx: not readable"):

@@ -1,4 +1,4 @@
-"""What --input names, and reading it block by block whatever it is packed in."""
+"""Inputs of preprocess, and reading them in blocks from any compression."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_an_unknown_suffix(tmp_path, name):
 
 
 @pytest.mark.parametrize("words", [[], [""], [",", " , "]])
-def test_no_input_at_all(words):
+def test_no_input(words):
     with pytest.raises(DataError, match="no file is named"):
         find_inputs(words)
 
 
 @pytest.mark.parametrize("word", ["missing.jsonl", "no*.jsonl", "a.jsonl,missing.jsonl"])
-def test_what_is_not_there(tmp_path, monkeypatch, word):
+def test_a_missing_input(tmp_path, monkeypatch, word):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.jsonl").touch()
     with pytest.raises(DataError, match="no such file"):
@@ -76,7 +76,7 @@ def test_what_is_not_there(tmp_path, monkeypatch, word):
 
 @pytest.mark.parametrize("suffix", PACKED)
 @pytest.mark.parametrize("block_bytes", [1, 64, 1000, 1 << 20])
-def test_blocks_are_the_file_in_whole_lines(tmp_path, suffix, block_bytes):
+def test_blocks_are_the_file_in_complete_lines(tmp_path, suffix, block_bytes):
     path = tmp_path / f"in{suffix}"
     path.write_bytes(PACKED[suffix](LINES))
     found = list(read_blocks([Input(str(path))], block_bytes, Position()))
@@ -84,7 +84,7 @@ def test_blocks_are_the_file_in_whole_lines(tmp_path, suffix, block_bytes):
     assert all(block.data.endswith(b"\n") for block in found)
     assert found[-1].end == Position(0, len(LINES), 100)
     assert found[-1].bytes_read == path.stat().st_size
-    # Every block's end is where the next begins, and a position to resume reading from.
+    # Every block ends where the next begins; reading can resume there.
     for number, block in enumerate(found[:: max(1, len(found) // 5)]):
         rest = list(read_blocks([Input(str(path))], 100, block.end))
         assert b"".join(part.data for part in rest) == LINES[block.end.offset :], number
@@ -184,13 +184,13 @@ def test_a_comma_list_longer_than_a_name_may_be(tmp_path, monkeypatch):
     assert len(find_inputs([f"{tmp_path}/a.jsonl," * 400])) == 400
 
 
-def test_a_name_that_cannot_be_is_an_error():
+def test_an_invalid_name_is_an_error():
     with pytest.raises(DataError, match="File name too long, expected a readable file"):
         find_inputs(["a" * 300])
 
 
 @pytest.mark.parametrize("damage", ["between members", "in a header", "header"])
-def test_an_archive_that_would_end_early_without_a_word(tmp_path, damage):
+def test_an_archive_that_would_silently_end_early(tmp_path, damage):
     path = tmp_path / "in.jsonl.zst.tar"
     packed = PACKED[".jsonl.zst"](LINES)
     with tarfile.open(path, "w") as archive:
@@ -211,7 +211,7 @@ def test_an_archive_that_would_end_early_without_a_word(tmp_path, damage):
 
 
 @pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.xz", ".jsonl.zst"])
-def test_nothing_is_not_a_packed_file(tmp_path, suffix):
+def test_an_empty_file_is_not_a_compressed_file(tmp_path, suffix):
     path = tmp_path / f"in{suffix}"
     path.touch()
     with pytest.raises(DataError, match="ends early"):
@@ -220,7 +220,7 @@ def test_nothing_is_not_a_packed_file(tmp_path, suffix):
 
 @pytest.mark.parametrize("block_bytes", [100, 1000])
 @pytest.mark.parametrize("tail", [b"", b"\n", b'\n{"text": "after"}\n', b'\n{"text": "after"}'])
-def test_a_line_too_long_is_named_or_skipped(tmp_path, monkeypatch, block_bytes, tail):
+def test_a_too_long_line_is_reported_or_skipped(tmp_path, monkeypatch, block_bytes, tail):
     monkeypatch.setattr(blocks, "LONGEST_LINE", 4000)
     path = tmp_path / "in.jsonl"
     before = b"".join(LINES.splitlines(keepends=True)[:6])

@@ -1,4 +1,4 @@
-"""Cutting a long text changes none of its ids, and nothing is cut where that is not proven."""
+"""Cuts of long texts change no ids; nothing is cut without that proof."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ TOKENIZERS["NFC"] = byte_level(change=lambda tokenizer: setattr(tokenizer, "norm
 @pytest.mark.parametrize("words", TOKENIZERS)
 @settings(max_examples=400)
 @given(text=TEXTS)
-def test_parts_have_the_ids_of_the_whole(words, text):
+def test_parts_have_the_ids_of_the_full_text(words, text):
     tokenizer = TOKENIZERS[words]
     cut = part_function(tokenizer)
     assert cut is parts_of
@@ -112,7 +112,7 @@ def test_long_texts_are_cut_and_short_ones_are_not(gpt2_files):
 
 
 class Before014:
-    """What tokenizers 0.13 offers, which comes with transformers of the guides' time."""
+    """The interface of tokenizers 0.13, of the guides' time."""
 
     def __init__(self, tokenizer):
         self.now = tokenizer

@@ -1,4 +1,4 @@
-"""What is held, what goes back, and that a long document does not need a hundred times its size."""
+"""Memory: freed blocks are returned, and a long document does not need a hundred times its size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ sys.exit(code)
 """
 
 
-def test_large_blocks_go_back():
+def test_large_blocks_are_returned_to_the_system():
     assert give_back_large_blocks()
     before = resident_bytes()
     held = np.ones(64 << 20, np.uint8)

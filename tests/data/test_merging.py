@@ -1,4 +1,4 @@
-"""Joining token files, and showing one."""
+"""Merging and inspecting token files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_commands(write_tokens, run_command, tmp_path):
     assert shown["tokens_per_sequence"] == {"min": 0, "median": 1.0, "mean": 1.4, "max": 3}
 
 
-def test_the_commands_refuse_what_is_not_there(run_command, tmp_path):
+def test_the_commands_refuse_missing_files(run_command, tmp_path):
     for arguments in (
         ["inspect", tmp_path / "x"],
         ["merge", "--input", tmp_path / "x", "--output-prefix", tmp_path / "y"],

@@ -1,4 +1,4 @@
-"""`ascend-adapt preprocess` as a user types it: the same bytes whatever the way, and nothing left after an error."""
+"""`ascend-adapt preprocess`: the same bytes for all engines, workers and interruptions, and no output after an error."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_bad_lines_are_skipped_and_counted(arguments, write_lines, run_command, 
     assert hidden_files(out.parent) == []
 
 
-def test_a_packed_file_gives_the_same_bytes(write_lines, request_of, tmp_path, corpus):
+def test_a_compressed_file_gives_the_same_bytes(write_lines, request_of, tmp_path, corpus):
     plain = write_lines(corpus.documents(20, seed=2))
     packed = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
     inputs = [plain]
@@ -168,7 +168,7 @@ def test_a_file_system_without_locks_is_not_another_process(request_of, write_li
     def flock(stream, flags):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("fcntl.flock", flock)  # no such file system is at hand
+    monkeypatch.setattr("fcntl.flock", flock)  # no such file system is available here
     with pytest.raises(DataError, match=r"No locks available, expected a file system with locks"):
         preprocess(request_of(write_lines(["a"])))
 
@@ -193,7 +193,7 @@ def test_nothing_to_write_is_an_error(arguments, run_command, tmp_path, content)
     assert not (tmp_path / "out").exists()
 
 
-def test_what_was_there_before_stays_after_an_error(request_of, write_lines, tmp_path):
+def test_existing_output_is_kept_after_an_error(request_of, write_lines, tmp_path):
     preprocess(request_of(write_lines(["good"])))
     before = files(tmp_path / "out")
     with pytest.raises(DataError):
@@ -254,7 +254,7 @@ def test_ftfy_repairs(request_of, write_lines, tmp_path):
     assert repaired.tolist() == right.tolist()
 
 
-def test_workers_do_not_choose_an_engine_for_themselves(tmp_path, write_lines, gpt2_files):
+def test_workers_use_the_chosen_engine(tmp_path, write_lines, gpt2_files):
     import tokenizers
 
     # A token before every text: gigatoken does not add it, so that auto comes to hf.
@@ -271,7 +271,7 @@ def test_workers_do_not_choose_an_engine_for_themselves(tmp_path, write_lines, g
 
 
 class Killed(BaseException):
-    """Stands for a signal: no handler of ours may clean up after it."""
+    """Replaces a signal: no handler of ours may clean up after it."""
 
 
 @pytest.mark.parametrize("stop_after", [1, 4, 9])
@@ -310,7 +310,7 @@ def iter_blocks(request):
     return [*read_blocks(find_inputs(request.inputs), 4000, Position()), None]
 
 
-def test_another_request_starts_anew(request_of, corpus, write_lines, tmp_path, monkeypatch):
+def test_another_request_starts_from_the_beginning(request_of, corpus, write_lines, tmp_path, monkeypatch):
     monkeypatch.setattr(preprocessing_module, "BLOCK_BYTES", 1000)
     path = write_lines(corpus.documents(30))
 
@@ -507,7 +507,7 @@ def test_an_interruption_that_cannot_resume_reports_it(arguments, corpus, tmp_pa
     assert from_stdin or not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_was_there_before_stays_after_an_error(request_of, write_lines, tmp_path):
+def test_an_existing_folder_is_kept_after_an_error(request_of, write_lines, tmp_path):
     (tmp_path / "made").mkdir()
     with pytest.raises(DataError):
         preprocess(request_of(write_lines([CUT]), output_prefix=str(tmp_path / "made" / "new" / "newer" / "o")))
@@ -521,7 +521,7 @@ def test_sentences_are_refused(arguments, write_lines, run_command, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_help_names_what_is_read(run_command):
+def test_the_help_lists_inputs(run_command):
     said = run_command("preprocess", "--help").stdout.decode()
     for name in (*TYPES, *JSON_LINES, *COMPRESSED, *ARCHIVES):
         assert re.search(rf"{re.escape(name)}(?!\w)", said.partition("inputs, one document a line:")[2]), name
@@ -566,7 +566,7 @@ def test_blocks_in_flight_are_few_or_small(monkeypatch):
             reader.join()
 
 
-def test_a_worker_that_dies_is_an_error(request_of, write_lines, tmp_path, monkeypatch):
+def test_a_killed_worker_is_an_error(request_of, write_lines, tmp_path, monkeypatch):
     from ascend_adapt.data import workers
 
     monkeypatch.setattr(workers, "_in_worker", exit_at_once)

@@ -1,4 +1,4 @@
-"""What a run says of itself while it goes."""
+"""Progress output of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def at(megabytes, total=100, resumed=False):
     return DocumentProgress(counts, megabytes * 1_000_000, total * 1_000_000, "hf", resumed)
 
 
-def test_lines_now_and_then(clock):
+def test_lines_at_intervals(clock):
     stream = io.StringIO()
     with progress_display(stream) as show:
         for megabytes in range(10, 101, 10):
@@ -44,7 +44,7 @@ def test_lines_now_and_then(clock):
     ]
 
 
-def test_what_an_interrupted_run_did_is_not_counted_as_speed(clock):
+def test_the_work_of_an_interrupted_run_does_not_count_as_speed(clock):
     stream = io.StringIO()
     with progress_display(stream) as show:
         show(at(50, resumed=True))

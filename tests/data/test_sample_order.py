@@ -1,4 +1,4 @@
-"""The order of samples: what the real dataset classes gave (upstream_order.json), and what numbers it needs."""
+"""Sample order: equal to the real dataset classes (upstream_order.json), and its dtypes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_samples_that_do_not_overlap():
 
 
 @pytest.mark.parametrize(("dialect", "threshold"), [("megatron-v2", 799), ("mcore", 799), ("bigscience", 949)])
-def test_the_last_epoch_is_shuffled_by_itself_below_the_threshold(dialect, threshold):
+def test_the_last_epoch_is_shuffled_separately_below_the_threshold(dialect, threshold):
     # 1000 tokens and 999 samples an epoch; two epochs, of the second of which `more` are needed.
     sizes = np.full(100, 10, np.int32)
     for more in (threshold - 1, threshold):
@@ -135,7 +135,7 @@ def test_splits(split, sequences, megatron, mcore):
 
 
 @pytest.mark.parametrize("split", ["", "a,b", "0,0", "-1,2", "1,2,3,4", "nan", "inf,1"])
-def test_a_split_that_cannot_be_meant(split):
+def test_an_invalid_split(split):
     with pytest.raises(SettingsError, match="--split"):
         split_sequences(split, 10)
 

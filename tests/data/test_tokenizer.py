@@ -1,4 +1,4 @@
-"""Every tokenizer type of the guides, and that the engines give the same ids."""
+"""Every tokenizer type of the guides, and equal ids of all engines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def save_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["hf", "gigatoken", "tiktoken"])
-def test_gpt2_as_it_is_known(gpt2, engine):
+def test_known_ids_of_gpt2(gpt2, engine):
     loaded = gpt2[engine]
     assert (loaded.vocab_size, loaded.eod, loaded.engine) == (50257, 50256, engine)
     assert ids(loaded, "Hello world") == [15496, 995]
@@ -66,7 +66,7 @@ def test_engines_agree_on_any_text(gpt2, texts):
         assert (mine.tolist(), my_sizes.tolist()) == (reference.tolist(), sizes.tolist())
 
 
-def test_gigatoken_forgets_when_it_is_too_much(gpt2, gpt2_files, monkeypatch):
+def test_gigatoken_is_loaded_again_when_its_cache_is_too_large(gpt2, gpt2_files, monkeypatch):
     encoder = load_tokenizer(TokenizerRequest("GPT2BPETokenizer", *gpt2_files, "gigatoken")).encoder._encoder
     first = encoder._tokenizer
     texts = [f"words {number}" for number in range(100)]
@@ -92,7 +92,7 @@ def test_an_engine_that_differs_is_refused(gpt2, monkeypatch, gpt2_files):
     assert load_tokenizer(TokenizerRequest("GPT2BPETokenizer", vocab, merges, "auto")).engine == "hf"
 
 
-def test_an_engine_that_begins_to_differ_is_stopped(gpt2):
+def test_an_engine_that_starts_to_differ_is_stopped(gpt2):
     class Tiring:
         def __init__(self):
             self.calls = 0
@@ -185,7 +185,7 @@ def test_a_sentencepiece_model_without_end_of_document(tmp_path):
     assert load_tokenizer(TokenizerRequest("SPMTokenizer", train_sentencepiece(tmp_path))).eod is None
 
 
-def test_sentencepiece_as_gpt_neox_has_it(sentencepiece_model):
+def test_sentencepiece_as_in_gpt_neox(sentencepiece_model):
     import sentencepiece
 
     truth = sentencepiece.SentencePieceProcessor(model_file=sentencepiece_model)
@@ -194,7 +194,7 @@ def test_sentencepiece_as_gpt_neox_has_it(sentencepiece_model):
     assert ids(loaded, "the cat") == truth.encode("the cat")
 
 
-def test_sentencepiece_as_megatron_has_it(sentencepiece_model):
+def test_sentencepiece_as_in_megatron(sentencepiece_model):
     import sentencepiece
 
     truth = sentencepiece.SentencePieceProcessor(model_file=sentencepiece_model)
@@ -222,7 +222,7 @@ def test_sentencepiece_as_megatron_has_it(sentencepiece_model):
         (TokenizerRequest("TiktokenTokenizer", "gpt2", engine="hf"), SettingsError, "tiktoken does its work"),
     ],
 )
-def test_what_cannot_be_loaded(request_, error, text):
+def test_files_that_cannot_be_loaded(request_, error, text):
     with pytest.raises(error, match=text):
         load_tokenizer(request_)
 
@@ -241,7 +241,7 @@ def test_tiktoken_refuses_ids_out_of_the_order_of_merges(gpt2_files, tmp_path):
 
 
 @pytest.mark.parametrize("damage", [lambda text: text.rstrip(b"\n"), lambda text: text.partition(b"\n")[2]])
-def test_merges_that_megatron_would_read_otherwise(gpt2_files, tmp_path, damage):
+def test_merges_that_megatron_would_read_differently(gpt2_files, tmp_path, damage):
     (tmp_path / "merges.txt").write_bytes(damage(Path(gpt2_files[1]).read_bytes()))
     with pytest.raises(DataError, match=r"merges\.txt: expected '#version'"):
         load_tokenizer(TokenizerRequest("GPT2BPETokenizer", gpt2_files[0], str(tmp_path / "merges.txt")))

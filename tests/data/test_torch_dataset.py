@@ -1,4 +1,4 @@
-"""Samples as torch's DataLoader gets them: masks, blends, the cache, and an order that does not depend on the ranks."""
+"""Samples for torch's DataLoader: masks, blends, the index cache, and an order independent of the ranks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_positions_and_masks_of_two_documents():
 
 
 @pytest.mark.parametrize("tokens", [[E], [E, E, 1], [1, E], [E, 1, E, E, 2]])
-def test_positions_as_megatron_walks_them(tokens):
+def test_positions_as_in_megatron(tokens):
     tokens = np.array(tokens)
     expected = np.arange(len(tokens))
     before = 0
@@ -97,7 +97,7 @@ def test_without_an_extra_token_the_last_label_does_not_count(prefix):
     assert sample["loss_mask"].tolist() == [1.0] * 15 + [0.0]
 
 
-def test_a_partial_validation_sample_is_filled_up(write_tokens):
+def test_a_partial_validation_sample_is_padded(write_tokens):
     tokens = IndexedDataset(write_tokens([[1, 2, 3, 4], [5, 6, 7]]))
     options = {"seq_length": 4, "num_samples": None, "seed": 1, "dialect": "mcore", "drop_last_partial_sequence": False}
     dataset = GPTDataset(tokens, build_sample_order(tokens.sizes, np.arange(2), **options), seq_length=4)
@@ -143,7 +143,7 @@ def test_the_sampler_resumes_anywhere(consumed):
     assert list(rest) == list(rest)
 
 
-def test_a_sampler_that_cannot_be_meant():
+def test_invalid_sampler_arguments():
     for options in (
         {"consumed_samples": -1},
         {"micro_batch_size": 0},
@@ -184,7 +184,7 @@ def test_the_cyclic_sampler_resumes_across_epochs(sharded):
         assert len(set(of_all)) == 12
 
 
-def test_a_cyclic_sampler_that_cannot_be_meant(prefix):
+def test_invalid_cyclic_sampler_arguments(prefix):
     with pytest.raises(SettingsError, match="total_samples: 3, expected at least 4"):
         CyclicSampler(3, micro_batch_size=2, data_parallel_size=2)
     with pytest.raises(SettingsError, match="consumed_samples: 6, expected whole steps of 4"):
@@ -220,7 +220,7 @@ def test_blends_as_the_helpers_make_them(recorder):
 
 
 def greedy(weights, size, limits=None):
-    """The helpers' definition: one sample after the other from the dataset that lags most, the first of equals."""
+    """The helpers' definition: each sample from the dataset that is furthest behind, the first in a tie."""
     taken = [0] * len(weights)
     order = []
     for sample in range(size):
@@ -304,12 +304,12 @@ def test_a_blended_dataset(write_tokens):
     assert len(older) == 24 + 49
 
 
-def test_half_a_percent_to_spare():
+def test_blends_request_half_a_percent_more():
     assert [samples_to_ask_for(1000, weight) for weight in (0.25, 1.0, 0.001)] == [252, 1005, 2]
 
 
 @pytest.mark.parametrize("words", [["a", "b"], ["0.5", "a", "0.5"], ["-1", "a", "2", "b"], ["0", "a", "0", "b"], []])
-def test_a_blend_that_cannot_be_meant(words):
+def test_an_invalid_blend(words):
     with pytest.raises(SettingsError, match="--data-path"):
         parse_blend(words)
 
@@ -324,7 +324,7 @@ def test_weights_are_normalised():
     ("rank", "local_rank", "shared", "builds"),
     [(8, 0, False, True), (8, 0, True, False), (9, 1, False, False), (9, 1, True, False), (0, 0, True, True)],
 )
-def test_who_builds_the_cache(prefix, tmp_path, rank, local_rank, shared, builds, monkeypatch):
+def test_which_rank_builds_the_cache(prefix, tmp_path, rank, local_rank, shared, builds, monkeypatch):
     assert builds_index_cache(rank, local_rank, shared) == builds
     monkeypatch.setattr("ascend_adapt.data.torch_dataset.IndexCache", impatient)
     options = {"rank": rank, "local_rank": local_rank, "shared_storage": shared, "cache": tmp_path / "cache"}
@@ -348,7 +348,7 @@ def refuse():
 ARRAYS = {"a": np.arange(5, dtype=np.int32), "b": np.ones((2, 3))}
 
 
-def test_the_cache_is_built_once_and_checked(tmp_path):
+def test_the_cache_is_built_once_and_validated(tmp_path):
     cache = IndexCache(tmp_path / "c", builds=True)
     cache.load({"n": 1}, lambda: ARRAYS)
     again = cache.load({"n": 1}, refuse)
@@ -381,7 +381,7 @@ def test_a_damaged_cache_is_built_again(tmp_path, damage):
     assert cache.load({"n": 1}, refuse)["b"].shape == (2, 3)
 
 
-def test_nothing_half_built_has_its_name(tmp_path, monkeypatch):
+def test_an_unfinished_cache_has_no_final_name(tmp_path, monkeypatch):
     def save(path, array):
         assert all(folder.name.startswith(".unfinished-") for folder in (tmp_path / "c").iterdir())
         raise OSError(28, "No space left on device", str(path))

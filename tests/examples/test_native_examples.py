@@ -1,4 +1,4 @@
-"""Each native example's --dry-run, against the numbers of the guide it is of."""
+"""Each native example's --dry-run, compared with the numbers of its guide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example plugin, installed in a folder of its own, is found and gets the whole suite for nothing."""
+"""The example plugin, installed in its own folder, is found and tested by the complete suite."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def suite(folder: Path, tmp_path: Path, *options: str) -> subprocess.CompletedPr
     return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=280)
 
 
-def test_it_gets_the_generated_suite(installed: Path, tmp_path: Path) -> None:
+def test_the_generated_suite_runs_on_it(installed: Path, tmp_path: Path) -> None:
     job = suite(installed, tmp_path, "--plugin", "quiet_training")
     assert job.returncode == 0, job.stdout + job.stderr
     assert "4 of 4 patches reached applied, 0 on a real target, 4 on a stand-in" in job.stdout
     assert "quiet_training.no_nvidia_smi (gpt2_recipes is not installed)" in job.stdout
-    assert not (tmp_path / "evidence.json").exists()  # a stand-in is no evidence
+    assert not (tmp_path / "evidence.json").exists()  # a stand-in is not evidence
 
 
 def test_status_shows_it(installed: Path, tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_status_shows_it(installed: Path, tmp_path: Path) -> None:
     assert len(outcomes) == 4
 
 
-def test_on_a_real_package_it_is_judged_as_it_is(installed: Path, tmp_path: Path) -> None:
+def test_it_is_judged_on_a_real_package(installed: Path, tmp_path: Path) -> None:
     """With sources: what fits is seen to fit, what has changed fails by name."""
     package = tmp_path / "upstream" / "gpt2_recipes"
     package.mkdir(parents=True)
