@@ -30,8 +30,8 @@ import numpy as np
 from ascend_adapt.data.sample_order import build_sample_index, build_sample_order, samples_available
 
 # Baselines of preprocess, each in its own process that prints its wall and CPU seconds without start-up: the engine on
-# texts in memory; the plainest loop from the same file to the same ids; its JSON parsing alone; and gigatoken's own file
-# reader, which holds all ids in memory and stops silently at a line that it cannot read.
+# texts in memory; the plainest loop from the same file to the same ids; its JSON parsing alone; gigatoken's own file
+# reader, which holds all ids in memory and silently stops at unreadable lines.
 BARE = """
 import json, sys, time
 import orjson

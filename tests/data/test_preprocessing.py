@@ -1,4 +1,4 @@
-"""`ascend-adapt preprocess`: the same bytes for all engines, workers and interruptions, and no output after an error."""
+"""`ascend-adapt preprocess`: equal bytes for all engines, workers and interruptions, and no output after an error."""
 
 from __future__ import annotations
 
