@@ -156,7 +156,7 @@ def _hf_gpt2(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
 def _of_hf(tokenizer: tokenizers.Tokenizer, file: str, request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
     for setting, value in (("padding", tokenizer.padding), ("truncation", tokenizer.truncation)):
         if value is not None:
-            raise DataError(f"{file}: {setting} is {value}, expected none, as it changes documents — remove it")
+            raise DataError(f"{file}: {setting} is {value}, expected none — remove it, it would change documents")
     # BPE's dropout and Unigram's sampling give other tokens in each epoch: they cannot be stored in a file.
     for setting in ("dropout", "alpha", "nbest_size"):
         if value := getattr(tokenizer.model, setting, None):

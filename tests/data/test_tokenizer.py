@@ -219,7 +219,7 @@ def test_sentencepiece_as_in_megatron(sentencepiece_model):
         (TokenizerRequest("SPMTokenizer", __file__), DataError, "cannot be loaded"),
         (TokenizerRequest("CharLevelTokenizer", engine="hf"), SettingsError, "expected auto"),
         (TokenizerRequest("TiktokenTokenizer", "nothing"), SettingsError, "r50k_base"),
-        (TokenizerRequest("TiktokenTokenizer", "gpt2", engine="hf"), SettingsError, "tiktoken does its work"),
+        (TokenizerRequest("TiktokenTokenizer", "gpt2", engine="hf"), SettingsError, "it is encoded by tiktoken"),
     ],
 )
 def test_files_that_cannot_be_loaded(request_, error, text):
