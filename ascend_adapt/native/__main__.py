@@ -1,7 +1,7 @@
-"""What each rank of a native run runs: `python -m ascend_adapt.native [config.yaml]`.
+"""Entry point of each rank of a native run: `python -m ascend_adapt.native [config.yaml]`.
 
-`ascend-run --native` hands the configuration over in ASCEND_ADAPT_NATIVE_CONFIG; a file of an earlier run, its
-config.yaml, does as well.
+`ascend-run --native` passes the configuration in ASCEND_ADAPT_NATIVE_CONFIG; the config.yaml of an earlier run
+works as well.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ VARIABLE = "ASCEND_ADAPT_NATIVE_CONFIG"
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Train as configured, and keep the configuration in the run directory.
+    """Train as configured, and write the configuration to the run directory.
 
     Raises:
-        ConfigError: no configuration, or one that cannot be meant.
-        TrainingError: the run directory cannot be written to, or what ``loop.train`` raises.
+        ConfigError: the configuration is missing or invalid.
+        TrainingError: the run directory is not writable, or as ``loop.train``.
     """
     config = _configuration(argv, environ)
     run_dir = Path(environ.get("ASCEND_ADAPT_RUN_DIR", config.checkpoint.save or "runs/native"))
     rank = int(environ.get("RANK", "0"))
     if rank == 0:
-        _keep(config, run_dir)
-    # torch takes its time, and a configuration that cannot be meant should not.
+        _write_config(config, run_dir)
+    # Importing torch takes seconds; an invalid configuration should fail before it.
     from ascend_adapt.native import device, loop
     from ascend_adapt.native.metrics.progress_pipe import ProgressPipe
     from ascend_adapt.native.metrics.run_log import RunLog
 
-    told = ProgressPipe.of(environ, config.iterations)
-    log = RunLog(config, run_dir, rank=rank, device_name=device.name(device.of_this_rank()), progress=told)
+    progress = ProgressPipe.of(environ, config.iterations)
+    log = RunLog(config, run_dir, rank=rank, device_name=device.name(device.of_this_rank()), progress=progress)
     try:
         loop.train(config, run_dir, log)
     finally:
         log.close()
 
 
-def _keep(config: TrainConfig, run_dir: Path) -> None:
+def _write_config(config: TrainConfig, run_dir: Path) -> None:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_durably(run_dir / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
@@ -66,7 +66,7 @@ def _configuration(argv: Sequence[str], environ: Mapping[str, str]) -> TrainConf
             raise ConfigError(f"{argv[0]}: {error.strerror} — give the config.yaml of a native run") from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ConfigError(
-                f"{argv[0]}: is no YAML ({one_line(error)}) — give the config.yaml of a native run"
+                f"{argv[0]}: is not valid YAML ({one_line(error)}) — give the config.yaml of a native run"
             ) from error
         return from_dict(content)
     if VARIABLE not in environ:

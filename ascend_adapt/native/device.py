@@ -1,4 +1,4 @@
-"""All that the trainer asks of a device, so that nothing else in it names one."""
+"""Device operations of the trainer; no other module depends on the kind of device."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ascend_adapt import probe
 from ascend_adapt.errors import TrainingError
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
-"""The collectives of each kind of device."""
+"""Collective backend of each kind of device."""
 
 
 def of_this_rank() -> torch.device:
     """Return the device of this rank, by LOCAL_RANK, and make it the current one.
 
-    Its kind is the one that ``ascend-run --device`` chose (ASCEND_ADAPT_DEVICE), else what this machine has.
+    Its kind is the one that ``ascend-run --device`` chose (ASCEND_ADAPT_DEVICE), else the one this host has.
     """
     kind, _ = probe.device_to_use(os.environ.get("ASCEND_ADAPT_DEVICE"), os.environ)
     if kind == "cpu":
@@ -35,43 +35,43 @@ def of_this_rank() -> torch.device:
 
 
 def backend(device: torch.device) -> str:
-    """Return the backend of torch.distributed; beside an accelerator's also one for host memory, for offloading."""
+    """Return the torch.distributed backend; for an accelerator also gloo for host memory, for offloading."""
     own = BACKENDS[device.type]
     return own if device.type == "cpu" else f"cpu:gloo,{device.type}:{own}"
 
 
 def name(device: torch.device) -> str:
-    """Return what the device calls itself, such as "NVIDIA H100 80GB HBM3"; "cpu" of a CPU."""
+    """Return the device's name, such as "NVIDIA H100 80GB HBM3", or "cpu"."""
     return "cpu" if device.type == "cpu" else str(_module(device).get_device_name(device))
 
 
-def repeat_if_told(environ: MutableMapping[str, str]) -> None:
-    """Make torch choose operations that repeat, and refuse others, where ``ascend-run --deterministic`` asks.
+def set_deterministic(environ: MutableMapping[str, str]) -> None:
+    """Turn on torch's deterministic algorithms if ``ascend-run --deterministic`` requests it.
 
-    What that also sets for cuBLAS is set here for those who have set the variable themselves.
+    The variable for cuBLAS is set here too, for runs that set ASCEND_ADAPT_DETERMINISTIC themselves.
     """
     if environ.get("ASCEND_ADAPT_DETERMINISTIC", "0") != "0":
-        # Not warn_only: by that, flash attention's gradients do not repeat.
+        # Not warn_only: flash attention's gradients would not be deterministic.
         torch.use_deterministic_algorithms(True)
-        # Without it torch refuses every matrix product on a GPU.
+        # Without it torch raises at every matrix product on a GPU.
         environ["CUBLAS_WORKSPACE_CONFIG"] = environ.get("CUBLAS_WORKSPACE_CONFIG") or ":4096:8"
-        # A kernel for every torch.empty; nothing here reads what it has not written.
+        # It adds a kernel to every torch.empty; nothing here reads uninitialized memory.
         torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def of_counters(device: torch.device) -> torch.device:
-    """Return where step counters of parameters on ``device`` belong: beside them, but an NPU's operator reads them."""
+    """Return the device for the step counters of parameters on ``device``: an NPU's operator reads them on the CPU."""
     return torch.device("cpu") if device.type == "npu" else device
 
 
 def rng_state(device: torch.device) -> torch.Tensor:
-    """Return the state of the device's default generator."""
+    """Return the RNG state of the device's default generator."""
     state: torch.Tensor = torch.get_rng_state() if device.type == "cpu" else _module(device).get_rng_state(device)
     return state
 
 
 def set_rng_state(device: torch.device, state: torch.Tensor) -> None:
-    """Put the device's default generator into that state."""
+    """Set the RNG state of the device's default generator."""
     if device.type == "cpu":
         torch.set_rng_state(state)
     else:
@@ -79,7 +79,7 @@ def set_rng_state(device: torch.device, state: torch.Tensor) -> None:
 
 
 def seed(device: torch.device, number: int) -> None:
-    """Start the device's default generator anew, and no other."""
+    """Seed the device's default generator, and no other."""
     if device.type == "cpu":
         torch.default_generator.manual_seed(number)
     else:
@@ -87,9 +87,9 @@ def seed(device: torch.device, number: int) -> None:
 
 
 def take_overflow(device: torch.device) -> bool:
-    """Return whether a device that saturates has overflowed since it was last asked; others show it by Inf and NaN.
+    """Return and clear the overflow flag of a device that saturates; others show an overflow by Inf and NaN.
 
-    An Ascend 910A has neither: a result that is too large is the largest number, and a flag is raised.
+    An Ascend 910A has neither: an overflow gives the largest finite value and raises a flag.
     """
     if not _saturates(device):
         return False
@@ -101,7 +101,7 @@ def take_overflow(device: torch.device) -> bool:
 
 
 def profiler(device: torch.device) -> Any:
-    """Return a profiler of the host and of the device, not started: torch's own, or torch_npu's.
+    """Return a profiler of host and device, not started: torch's, or torch_npu's on an NPU.
 
     Raises:
         RuntimeError: the device is emulated.
@@ -120,10 +120,10 @@ def profiler(device: torch.device) -> Any:
 
 
 def check_compiler(device: torch.device) -> None:
-    """Check that torch.compile makes code for the device here.
+    """Check that torch.compile has a compiler for the device.
 
     Raises:
-        TrainingError: it does not, and why.
+        TrainingError: it has none, with the reason.
     """
     missing = ""
     if device.type == "cpu":
@@ -132,7 +132,7 @@ def check_compiler(device: torch.device) -> None:
             missing = f"{compilers[0]} is missing, expected a C++ compiler"
     elif device.type == "cuda":
         if importlib.util.find_spec("triton") is None:
-            missing = "triton is not installed, expected it beside a torch for CUDA"
+            missing = "triton is not installed, expected it with a CUDA build of torch"
     else:
         missing = "torch_npu's compilers are not used here, expected a CPU or a GPU"
     if missing:
@@ -140,7 +140,7 @@ def check_compiler(device: torch.device) -> None:
 
 
 def moment(device: torch.device) -> Any:
-    """Return this moment of the device's work, without waiting for it; on a CPU it is the clock's."""
+    """Return a timing event recorded on the device, without synchronizing; on a CPU the clock's seconds."""
     if device.type == "cpu":
         return time.perf_counter()
     event = _module(device).Event(enable_timing=True)
@@ -149,7 +149,7 @@ def moment(device: torch.device) -> Any:
 
 
 def seconds_between(first: Any, second: Any) -> float:
-    """Return the seconds between two moments that the device has come past."""
+    """Return the seconds between two events that the device has completed."""
     return second - first if isinstance(first, float) else float(first.elapsed_time(second)) / 1e3
 
 

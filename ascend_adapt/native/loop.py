@@ -1,4 +1,4 @@
-"""A run from its configuration to its end: steps, evaluations, checkpoints."""
+"""Training loop: steps, evaluations and checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ from ascend_adapt.native.step.trainer import Trainer
 
 
 class Log(Protocol):
-    """Who is told of a run. Every rank tells the same."""
+    """Receives the log events of a run; every rank logs the same."""
 
     def say(self, text: str) -> None:
-        """Take note of a line."""
+        """Log a line."""
 
     def step(self, metrics: StepMetrics) -> None:
-        """Take note of an iteration."""
+        """Log an iteration."""
 
     def evaluation(self, iteration: int, part: str, loss: float) -> None:
-        """Take note of an evaluation."""
+        """Log an evaluation."""
 
 
 def train(config: TrainConfig, run_dir: str | Path, log: Log) -> None:
-    """Train on this rank, one of as many as the configuration's axes make; RANK and WORLD_SIZE say which.
+    """Train on this rank; RANK and WORLD_SIZE name it, and the world size must fit the configuration.
 
     Raises:
-        ConfigError: there are more or fewer ranks; before any process group is made.
-        TrainingError: a checkpoint that cannot be loaded, or a run that cannot go on.
+        ConfigError: the world size does not fit; raised before any process group is created.
+        TrainingError: a checkpoint that cannot be loaded, or a run that cannot continue.
         DataError: token files that cannot be read, or are too short.
     """
     meshes.check_world(config.parallel, int(os.environ.get("WORLD_SIZE", "1")))
     device = devices.of_this_rank()
-    devices.repeat_if_told(os.environ)
+    devices.set_deterministic(os.environ)
     started_here = not dist.is_initialized()
     if started_here:
         _start(device)
     try:
         mesh = meshes.build(config.parallel, device)
-        with SaveLock(config.checkpoint.save, mesh) as told:
-            for line in told:
+        with SaveLock(config.checkpoint.save, mesh) as warnings:
+            for line in warnings:
                 log.say(line)
             TrainingRun(config, mesh, log, Path(run_dir)).to_the_end()
     finally:
@@ -79,15 +79,15 @@ def _start(device: torch.device) -> None:
 
 
 class TrainingRun:
-    """One run on this rank, where it is, its data, and what saves it."""
+    """State of a run on this rank: its progress, data, trainer and saver."""
 
     def __init__(self, config: TrainConfig, mesh: meshes.Mesh, log: Log, run_dir: Path) -> None:
         self.config, self.mesh, self.log = config, mesh, log
         self.group = HostGroup(mesh)
         self.token_files = self._agreed_token_files()
         self.trainer = Trainer(config, mesh)
-        self.progress, told = load(self.trainer, self.token_files)
-        self._say(told)
+        self.progress, messages = load(self.trainer, self.token_files)
+        self._say(messages)
         self.interruption, self.watch = SignalHandler(config.exit_signals), AnomalyDetector(mesh)
         self.times = StepTimes(mesh, [] if config.compile else self.trainer.decoders)
         self.profiler = Profiler(config.profile, mesh, run_dir)
@@ -108,10 +108,10 @@ class TrainingRun:
         self.began = time.monotonic()
 
     def to_the_end(self) -> None:
-        """Train until the last iteration, or until the configuration or a signal says to stop; then save.
+        """Train until the last iteration, an exit condition of the configuration, or a signal; then save.
 
         Raises:
-            TrainingError: a run that cannot go on, or a checkpoint that could not be written.
+            TrainingError: a run that cannot continue, or a checkpoint that could not be written.
         """
         try:
             with self.interruption:
@@ -127,10 +127,10 @@ class TrainingRun:
                 self.saver.close()
 
     def _agreed_token_files(self) -> dict[str, str]:
-        """Return what the token files are, the same on every rank.
+        """Return the identities of the token files, checked to be equal on every rank.
 
         Raises:
-            DataError: hosts have different ones under one name.
+            DataError: hosts have different files under the same name.
         """
         first, *others = self.group.together(lambda: identities(self.config))
         for rank, theirs in enumerate(others, 1):
@@ -145,8 +145,8 @@ class TrainingRun:
     def _samples(self, part: str, consumed: int = 0) -> Samples:
         """Return the samples of a part; every rank must call it.
 
-        The first rank computes their order, then one of each host which does not see what that has written; the others
-        find it.
+        Rank 0 computes the sample order first. Then one rank of each host does, if it does not see the cached order;
+        all others find it in the cache.
         """
         turn = 0 if self.mesh.rank == 0 else 1 if os.environ.get("LOCAL_RANK", "0") == "0" else 2
         for now in range(3):
@@ -156,7 +156,7 @@ class TrainingRun:
         return self.opened[-1]
 
     def _check_enough(self) -> None:
-        """Check now that samples last to the last step; a run that goes on in smaller batches asks for fewer in all.
+        """Check that the samples last to the last step; a run resumed with smaller batches requests fewer in total.
 
         Raises:
             DataError: they do not.
@@ -223,8 +223,8 @@ class TrainingRun:
         self.progress = after = TrainState(
             before.iteration + 1, before.consumed_samples + total, before.scheduled + advance
         )
-        spreads = self.times.spread() if after.iteration % config.logging.interval == 0 else {}
-        self._say(self.times.told(after.iteration, spreads))
+        spreads = self.times.report() if after.iteration % config.logging.interval == 0 else {}
+        self._say(self.times.warnings(after.iteration, spreads))
         self.log.step(
             StepMetrics(
                 iteration=after.iteration,
@@ -257,15 +257,15 @@ class TrainingRun:
         """Begin to save a checkpoint.
 
         Raises:
-            TrainingError: the weights are no numbers any more, and would take the place of those that were.
+            TrainingError: the weights are NaN or Inf, and would replace valid ones.
         """
         assert self.saver is not None
         iteration = self.progress.iteration
         if self.watch.is_spoiled and not self.trainer.is_finite():
             self.saver.wait()
             raise TrainingError(
-                f"iteration {iteration}: not saved, weights are no numbers; the latest whole checkpoint is "
-                f"{self.saver.folder.latest() or 'none'} — go on from there with a lower learning rate, or in fp32"
+                f"iteration {iteration}: not saved, weights are NaN or Inf; the latest complete checkpoint is "
+                f"{self.saver.folder.latest() or 'none'} — resume from there with a lower learning rate, or in fp32"
             )
         self.log.say(f"saving {self.saver.save(self.progress)}")
 
@@ -277,7 +277,7 @@ class TrainingRun:
             self.log.say(f"asked to save by a signal after iteration {iteration}: the run continues")
 
     def _reason_to_stop(self, iteration: int) -> str | None:
-        """Return the same on every rank."""
+        """Return why the run stops after this iteration, the same on every rank, or None."""
         if self.config.exit_interval and iteration % self.config.exit_interval == 0:
             return "as asked"
         return "as a signal or the time limit asks" if self.votes else None

@@ -1,4 +1,4 @@
-"""Signals that ask a run to save, or to save and end: responded to between steps."""
+"""Signal handler: requests to save, or to save and end, handled between steps."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 _END = (signal.SIGTERM, signal.SIGHUP)
 _NOTED = (*_END, signal.SIGUSR1, signal.SIGUSR2)
-# What asks for a save reaches each rank at its own time, some after another rank has asked for the same save.
+# A save request reaches each rank at a different time, sometimes after another rank has already voted for it.
 _ONE_REQUEST_S = 2.0
 
 
 class SignalHandler:
-    """While it is entered SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 end nothing; it notes that they have come.
+    """Context in which SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are recorded instead of ending the process.
 
-    Launchers and schedulers send them to every process of a job. So they are blocked, which what is started meanwhile
-    inherits, a handler would not be: a compiler that they end would end the step, and what was not saved with it.
+    Launchers and schedulers send them to every process of a job. They are blocked because child processes inherit the
+    mask, but not a handler: a compiler killed by a signal would end the step before its checkpoint is saved.
     """
 
     def __init__(self, exit_signals: Iterable[str] = ()) -> None:
-        """SIGTERM and SIGHUP, and the names of ``exit_signals``, ask for the end; the others for a checkpoint."""
+        """SIGTERM, SIGHUP and ``exit_signals`` (names) request to save and end; the others request a checkpoint."""
         self._ends = {*_END, *(signal.Signals[name] for name in exit_signals)}
         self._came: set[int] = set()
         self._answered = -_ONE_REQUEST_S
@@ -32,39 +32,39 @@ class SignalHandler:
 
     @property
     def asked_to_stop(self) -> bool:
-        """Whether a signal has asked for the end."""
+        """Whether a signal has requested the end of the run."""
         self._take_pending()
         return bool(self._came & self._ends)
 
     @property
     def asked_to_save(self) -> bool:
-        """Whether a signal has asked for a checkpoint since the last one that was asked for."""
+        """Whether a signal has requested a checkpoint since the last requested one."""
         self._take_pending()
         if time.monotonic() - self._answered < _ONE_REQUEST_S:
             self._came &= self._ends
         return bool(self._came - self._ends)
 
     def forget_save_requests(self) -> None:
-        """Count all requests of now, and those of the same moment that come a little later, as answered."""
+        """Mark pending save requests as handled, and late copies of the same request too."""
         self._take_pending()
         self._came &= self._ends
         self._answered = time.monotonic()
 
     def __enter__(self) -> SignalHandler:
-        # Python lets no other thread handle signals.
+        # Only the main thread can set signal handlers.
         if threading.current_thread() is threading.main_thread():
-            # A thread of before does not block them; what it is given comes to the handler.
+            # Threads started earlier do not block them; a signal delivered there runs the handler.
             noted = [one for one in _NOTED if one not in _END or signal.getsignal(one) is not signal.SIG_IGN]  # nohup
-            self._before = {number: signal.signal(number, self._take_note) for number in noted}
+            self._before = {number: signal.signal(number, self._record) for number in noted}
             self._blocked = set(signal.pthread_sigmask(signal.SIG_BLOCK, noted))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._before:
-            # What is pending comes now, and to the handler still.
+            # Pending signals are delivered now, while the handler is still set.
             signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
             for number, before in self._before.items():
-                # In a job these are ignored from the start, which Python's record does not say.
+                # A launched job ignores these from the start, which signal.signal does not return.
                 is_harmless = number not in _END and before is signal.SIG_DFL
                 signal.signal(number, signal.SIG_IGN if is_harmless else before)
             self._before = {}
@@ -73,11 +73,11 @@ class SignalHandler:
         while self._before and (pending := signal.sigtimedwait(self._before, 0)) is not None:
             self._came.add(pending.si_signo)
 
-    def _take_note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         self._came.add(number)
 
 
 def leave_to_parent(_: int) -> None:
-    """Ignore such signals in a worker of a DataLoader: a launcher sends them to every process; its parent continues."""
+    """Ignore these signals in a DataLoader worker: a launcher sends them to every process, and the parent continues."""
     for number in _NOTED:
         signal.signal(number, signal.SIG_IGN)

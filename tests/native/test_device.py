@@ -11,7 +11,7 @@ def test_a_job_that_must_repeat_has_torch_refuse_what_does_not() -> None:
     # A warning would not do: under warn_only torch's flash attention warns once, and its gradients do not repeat.
     environ = {"ASCEND_ADAPT_DETERMINISTIC": "1"}
     try:
-        device.repeat_if_told(environ)
+        device.set_deterministic(environ)
         # As ascend-run --deterministic sets it; without, torch refuses matrix products on a GPU.
         assert environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
         assert torch.are_deterministic_algorithms_enabled()
@@ -23,5 +23,5 @@ def test_a_job_that_must_repeat_has_torch_refuse_what_does_not() -> None:
 
 def test_another_job_is_left_alone() -> None:
     for environ in ({}, {"ASCEND_ADAPT_DETERMINISTIC": "0"}):
-        device.repeat_if_told(environ)
+        device.set_deterministic(environ)
         assert not torch.are_deterministic_algorithms_enabled()

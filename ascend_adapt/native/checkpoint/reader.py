@@ -1,4 +1,4 @@
-"""Read a distributed checkpoint as data: neither its metadata nor its shards can run code.
+"""Safe reader of distributed checkpoints: neither metadata nor shards can run code.
 
 torch reads ``.metadata`` by plain ``pickle.load``, and, by ``weights_only=False``, every entry that the metadata
 declares as bytes rather than as a tensor. Here the metadata may name only the classes below, and every entry is a
@@ -35,13 +35,13 @@ _PATHS = {(module, "PosixPath") for module in ("pathlib", "pathlib._local")}
 
 
 class CheckpointReader(dcp.FileSystemReader):
-    """torch's reader, for a checkpoint that may come from anybody."""
+    """torch's FileSystemReader, for checkpoints from untrusted sources."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Return the metadata, of tensors alone.
+        """Return the metadata, which may describe tensors only.
 
         Raises:
-            TrainingError: it names anything else than torch's own structures, is damaged, or holds other entries.
+            TrainingError: it is damaged, names a class other than torch's own structures, or describes anything but tensors.
         """
         file = Path(self.path) / METADATA
         with file.open("rb") as stream:
@@ -84,7 +84,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
         return found
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class on the list; nothing is imported before it is looked up there."""
+        """Return an allowed class; nothing is imported before the check."""
         if (module, name) in _PATHS:
             return pathlib.PurePosixPath
         if module == "torch" and isinstance(vars(torch).get(name), torch.dtype):

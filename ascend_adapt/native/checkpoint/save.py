@@ -1,6 +1,6 @@
-"""Save a run while it goes on: copied to host memory at once, written by a thread, published when all of it is there.
+"""Asynchronous checkpoint save: copied to host memory at once, written by a thread, published when complete.
 
-The format is torch.distributed.checkpoint's; ``checkpoint_folder`` says how it gets to its place.
+The format is torch.distributed.checkpoint's; ``folder`` describes how a checkpoint is published.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ascend_adapt.native.step.trainer import Trainer
 
 
 class Saver:
-    """The checkpoints of a run under ``folder``. Every rank must make it, and call its methods in the same order."""
+    """Saver of a run's checkpoints in ``folder``. Every rank must create it and call its methods in the same order."""
 
     def __init__(self, trainer: Trainer, folder: Path, token_files: Mapping[str, str] | None = None) -> None:
-        """``token_files``: what is trained on, by ``token_files.identities``; who goes on is told of others."""
+        """``token_files``: identities of the training data, from ``token_files.identities``; a run that resumes on others is warned."""
         self.trainer, self.folder = trainer, CheckpointFolder(folder)
         self._token_files = dict(token_files or {})
         self._group = HostGroup(trainer.mesh)
@@ -37,12 +37,12 @@ class Saver:
         self._running: Future[None] | None = None
 
     def save(self, progress: TrainState) -> Path:
-        """Begin a checkpoint, which does not change with what is trained then, and return where it will be.
+        """Begin to save a checkpoint of the present state, and return its path.
 
-        It waits for the one before. Where ``asynchronous`` is off it waits for this one too.
+        It waits for the previous one; if ``asynchronous`` is off, for this one too.
 
         Raises:
-            TrainingError: a checkpoint could not be written; the ones before it are as they were.
+            TrainingError: a checkpoint could not be written; earlier ones are unchanged.
         """
         self.wait()
         config = self.trainer.config.checkpoint
@@ -52,13 +52,13 @@ class Saver:
         if config.save_rng:
             state |= generators(self.trainer.mesh)
         copied = BlockingAsyncStager().stage(state)
-        self._running = self._thread.submit(self._write, copied, progress, self._told(progress))
+        self._running = self._thread.submit(self._write, copied, progress, self._metadata(progress))
         if not config.asynchronous:
             self.wait()
         return self.folder.of(progress.iteration)
 
     def check(self) -> None:
-        """Look, without waiting, whether the last checkpoint has failed; raises as ``save``."""
+        """Raise as ``save`` if the last checkpoint has failed, without waiting for it."""
         if self._running is not None and self._running.done():
             self.wait()
 
@@ -69,15 +69,15 @@ class Saver:
             running.result()
 
     def close(self) -> None:
-        """Wait for the thread, whatever comes of it."""
+        """Wait for the thread; a failed save is not raised."""
         self._thread.shutdown()
 
-    def _told(self, progress: TrainState) -> str:
+    def _metadata(self, progress: TrainState) -> str:
         trainer = self.trainer
-        told: dict[str, Any] = {**asdict(progress), "loss_scale": trainer.scaler.state_dict()}
-        return json.dumps({**told, "token_files": self._token_files, "config": to_dict(trainer.config)}, indent=1)
+        metadata: dict[str, Any] = {**asdict(progress), "loss_scale": trainer.scaler.state_dict()}
+        return json.dumps({**metadata, "token_files": self._token_files, "config": to_dict(trainer.config)}, indent=1)
 
-    def _write(self, state: dict[str, Any], progress: TrainState, told: str) -> None:
+    def _write(self, state: dict[str, Any], progress: TrainState, metadata: str) -> None:
         iteration, group = progress.iteration, self._group
         keep_last = self.trainer.config.checkpoint.keep_last
         aside = self.folder.aside(iteration)
@@ -86,19 +86,19 @@ class Saver:
             writer = dcp.FileSystemWriter(aside, sync_files=True)
             dcp.save(state, storage_writer=writer, process_group=group.process_group, no_dist=not dist.is_initialized())
             sums = {name: value for each in group.together(lambda: self._sums(aside)) for name, value in each.items()}
-            group.on_first(lambda: self.folder.publish(iteration, told, sums, keep_last))
+            group.on_first(lambda: self.folder.publish(iteration, metadata, sums, keep_last))
         except (TrainingError, OSError, RuntimeError, dcp.CheckpointException) as error:
             if group.rank == 0:
                 self.folder.abandon(iteration)
-            # A full disk may be told in other words: torch's writer of archives has its own.
+            # torch's archive writer reports a full disk by an error of its own, so the free space is added.
             why = f"{_reason(error)}; {_free(self.folder.path)}"
             raise TrainingError(
-                f"{self.folder.of(iteration)}: not saved ({why}), the latest whole checkpoint is "
+                f"{self.folder.of(iteration)}: not saved ({why}), the latest complete checkpoint is "
                 f"{self.folder.latest() or 'none'} — make room, or correct the folder, and start again"
             ) from error
 
     def _sums(self, aside: Path) -> dict[str, str]:
-        """Return the sums of the files that this rank wrote, and rank 0's of all that no rank owns."""
+        """Return the checksums of the files this rank wrote; rank 0 adds those that belong to no rank."""
         mine = [*aside.glob(f"__{self._group.rank}_*"), *(aside.glob(".metadata") if self._group.rank == 0 else ())]
         return {one.name: checksum(one) for one in mine if one.name not in (PROGRESS, SUMS)}
 

@@ -1,4 +1,4 @@
-"""One run at a time saves into a folder: two would write into each other's checkpoints."""
+"""Save lock: one run at a time saves into a folder; two would overwrite each other's checkpoints."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ascend_adapt.native.parallel.mesh import Mesh
 
 FILE = ".in-use"
 PATIENCE = 65.0
-"""Seconds in which every host must see what the first rank wrote: NFS may tell of a folder as it was a minute ago."""
+"""Seconds in which every host must see what rank 0 wrote: NFS may serve a cached view up to a minute old."""
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class SaveLock:
-    """Held by the first rank of the run that saves into ``folder``; it goes with that process, however that ends.
+    """Lock held by rank 0 of the run that saves into ``folder``; released when that process ends, however it ends.
 
-    A POSIX lock, as NFS has it, and as no DataLoader worker inherits it. Its file stays.
+    A POSIX lock: NFS supports it, and DataLoader workers do not inherit it. Its file remains.
     """
 
     def __init__(self, folder: str | None, mesh: Mesh) -> None:
@@ -34,19 +34,19 @@ class SaveLock:
         self._stream: TextIO | None = None
 
     def __enter__(self) -> list[str]:
-        """Take the lock, which every rank must do; return in words what could not be done.
+        """Take the lock; every rank must call it. Return warnings for the log.
 
         Raises:
-            TrainingError: another run has it, nothing can be written there, or it is not one folder of all ranks.
+            TrainingError: another run holds it, the folder is not writable, or not all ranks share it.
         """
         folder = self._folder
         if folder is None:
             return []
         group = HostGroup(self._mesh)
         holder = f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now().isoformat()}"
-        refusal, told, holder = group.on_first(lambda: (*self._take(folder, holder), holder))
+        refusal, warnings, holder = group.on_first(lambda: (*self._take(folder, holder), holder))
         if refusal is None:
-            # Not on the first rank: its lock would go with any handle of that file which it closes.
+            # Not on rank 0: closing any handle of the file would release its POSIX lock.
             seen = group.together(lambda: _wrong_with(folder, holder) if group.rank else None)
             wrong = next((f"rank {rank} {each}" for rank, each in enumerate(seen) if each is not None), None)
             if wrong is not None:
@@ -56,7 +56,7 @@ class SaveLock:
         if refusal is not None:
             self._release()
             raise TrainingError(f"{folder}: {refusal}")
-        return told
+        return warnings
 
     def __exit__(self, *_: object) -> None:
         self._release()
@@ -67,7 +67,7 @@ class SaveLock:
             stream.close()
 
     def _take(self, folder: Path, holder: str) -> tuple[str | None, list[str]]:
-        told = []
+        warnings = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
             stream = (folder / FILE).open("a+", encoding="utf-8")
@@ -83,18 +83,18 @@ class SaveLock:
                 return f"{whose} saves there, expected no other run — end that one, or save elsewhere", []
             if error.errno not in _NO_LOCKS:
                 return f"cannot be saved into ({error.strerror}), expected a folder to write to — correct --save", []
-            told = [f"warning: {folder}: has no locks, so a second run that saves there is not noticed"]
+            warnings = [f"warning: {folder}: does not support locks, so a second run that saves there is not detected"]
         try:
             stream.truncate(0)
             os.write(stream.fileno(), holder.encode())
             os.fsync(stream.fileno())
         except OSError as error:
             return f"cannot be saved into ({error.strerror}), expected a folder to write to — make room", []
-        return None, told
+        return None, warnings
 
 
 def _wrong_with(folder: Path, holder: str) -> str | None:
-    """Return in words why this rank cannot save into the folder that ``holder`` has, or None."""
+    """Return why this rank cannot save into the folder that ``holder`` has locked, or None."""
     until = time.monotonic() + PATIENCE
     while (wrong := _not_shared(folder, holder)) is not None and time.monotonic() < until:
         time.sleep(0.5)

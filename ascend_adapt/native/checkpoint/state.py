@@ -1,7 +1,7 @@
-"""What of a run is saved: tensors under global names, which any mesh reads, and where the run was.
+"""Checkpoint state: tensors under global names, which any mesh can load, and the progress of the run.
 
-What FSDP and tensor parallelism leave on a rank is told as a piece of the whole: rows (or columns) over tensor ranks,
-the rows of each such piece over data ranks.
+A rank's FSDP and tensor-parallel shard is described as a DTensor of the whole: rows (or columns) over tensor ranks,
+then the rows of each such shard over data ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ascend_adapt.native.step.trainer import Trainer
 
 @dataclass(frozen=True)
 class TrainState:
-    """Where a run is. ``scheduled`` counts the samples or iterations that advanced the learning rate's schedule."""
+    """Progress of a run. ``scheduled`` counts the samples or iterations that advanced the learning rate schedule."""
 
     iteration: int = 0
     consumed_samples: int = 0
@@ -28,7 +28,7 @@ class TrainState:
 
 
 def whole(tensor: torch.Tensor, one: Placed, mesh: Mesh) -> torch.Tensor:
-    """Return this rank's numbers of a parameter, or of a state that lies as it does, as a piece of the whole."""
+    """Return this rank's shard of a parameter, or of an optimizer state sharded alike, as a DTensor of the whole."""
     if mesh.device_mesh is None:
         return tensor
     shape = torch.Size(one.whole_shape(mesh.parallel.tensor))
@@ -45,12 +45,12 @@ def whole(tensor: torch.Tensor, one: Placed, mesh: Mesh) -> torch.Tensor:
 
 
 def model_state(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """Return this rank's parameters by ``model.NAME``; they are those of the model, not copies."""
+    """Return this rank's parameters by ``model.NAME``; not copies."""
     return {f"model.{one.name}": whole(one.local, one, trainer.mesh) for one in trainer.parameters}
 
 
 def optimizer_state(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """Return the optimizer's states by ``optimizer.NAME.STATE``, and each parameter's counter."""
+    """Return the optimizer states by ``optimizer.NAME.STATE``, and each parameter's step counter."""
     optimizer, found = trainer.optimizer, {}
     for one, state, step in zip(optimizer.parameters, optimizer.states, optimizer.steps, strict=True):
         for name, tensor in state.items():
@@ -68,7 +68,7 @@ def generators(mesh: Mesh) -> dict[str, torch.Tensor]:
 
 
 def set_generators(mesh: Mesh, states: dict[str, torch.Tensor]) -> None:
-    """Put this rank's default generators into the states that ``generators`` gave."""
+    """Restore this rank's default generators from the states that ``generators`` returned."""
     torch.set_rng_state(states[f"generator.{mesh.rank}.cpu"])
     if mesh.device.type != "cpu":
         devices.set_rng_state(mesh.device, states[f"generator.{mesh.rank}.device"])

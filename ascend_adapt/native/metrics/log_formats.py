@@ -1,4 +1,4 @@
-"""The lines a run prints, letter by letter those of each upstream, so that what reads upstream's logs reads these.
+"""Log lines of each upstream, byte for byte, so that existing log parsers read them.
 
 Sources: Megatron-LM@v2.5 megatron/training.py and @core_v0.9.0 megatron/training/training.py training_log; bigscience
 Megatron-DeepSpeed@8387ae17 and deepspeedai Megatron-DeepSpeed@4efb479d megatron/training.py; gpt-neox@9610391a
@@ -19,10 +19,10 @@ from ascend_adapt.native.config.train_config import TrainConfig
 
 @dataclass(frozen=True)
 class Interval:
-    """What is told at a logged iteration: the last step's values, and means over the steps since the line before.
+    """Metrics of one log interval: values of its last step, and means over its steps.
 
-    ``lm_loss`` is the mean of the steps that were not skipped, None without one. ``seconds`` is that of an iteration,
-    ``tflops`` what the dialect counts a device and second, in 1e12.
+    ``lm_loss`` is the mean over the steps that were not skipped, None if all were. ``seconds`` is the mean time of an
+    iteration. ``tflops`` is the dialect's own count per device, in TFLOP/s.
     """
 
     iteration: int
@@ -44,10 +44,10 @@ class Interval:
     num_zeros: float | None = None
     params_norm: float | None = None
     ranks: Mapping[str, Any] | None = None
-    """Seconds of parts of a step, least, median and most of the ranks, and the slowest; None of one rank."""
+    """Straggler report by part of a step, in seconds; None for a single rank."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what metrics.jsonl keeps of it."""
+        """Return the row of metrics.jsonl."""
         names = (
             "iteration consumed_samples lm_loss learning_rate grad_norm loss_scale skipped nan samples_per_s "
             "tokens_per_s tflops model_tflops mfu num_zeros params_norm ranks"
@@ -57,13 +57,13 @@ class Interval:
         return {name: value for name, value in values.items() if value is not None or name not in optional}
 
 
-def step_lines(config: TrainConfig, told: Interval, *, first: bool) -> list[str]:
-    """Return the lines of a logged iteration; a table has a head before its ``first``."""
-    return _STEP[config.logging.format](config, told, first)
+def step_lines(config: TrainConfig, interval: Interval, *, first: bool) -> list[str]:
+    """Return the log lines of an interval; a table has its header above the ``first`` row."""
+    return _STEP[config.logging.format](config, interval, first)
 
 
 def evaluation_lines(config: TrainConfig, iteration: int, part: str, loss: float) -> list[str]:
-    """Return the lines of an evaluation: ``part`` is "valid" while training, "test" at its end."""
+    """Return the log lines of an evaluation: ``part`` is "valid" during training, "test" at its end."""
     ppl = math.exp(min(20, loss))
     style = config.logging.format
     if style == "json":
@@ -80,100 +80,100 @@ def evaluation_lines(config: TrainConfig, iteration: int, part: str, loss: float
     return [rule, line, rule]
 
 
-def _of_megatron(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+def _of_megatron(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
     parts = [
-        f" iteration {told.iteration:8d}/{config.iterations:8d}",
-        f" consumed samples: {told.consumed_samples:12d}",
-        f" elapsed time per iteration (ms): {told.seconds * 1000.0:.1f}",
-        f" learning rate: {told.learning_rate:.3E}",
-        f" global batch size: {told.samples:5d}",
-        *_loss(told),
-        f" loss scale: {told.loss_scale:.1f}",
-        *_norms(told),
-        *_counts(told),
+        f" iteration {interval.iteration:8d}/{config.iterations:8d}",
+        f" consumed samples: {interval.consumed_samples:12d}",
+        f" elapsed time per iteration (ms): {interval.seconds * 1000.0:.1f}",
+        f" learning rate: {interval.learning_rate:.3E}",
+        f" global batch size: {interval.samples:5d}",
+        *_loss(interval),
+        f" loss scale: {interval.loss_scale:.1f}",
+        *_norms(interval),
+        *_counts(interval),
     ]
     return [_joined(parts)]
 
 
-def _of_mcore(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+def _of_mcore(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
     parts = [
-        f" [{time.strftime('%Y-%m-%d %H:%M:%S')}] iteration {told.iteration:8d}/{config.iterations:8d}",
-        f" consumed samples: {told.consumed_samples:12d}",
-        f" elapsed time per iteration (ms): {told.seconds * 1000.0:.1f}",
-        f" throughput per GPU (TFLOP/s/GPU): {told.tflops:.1f}",
-        f" learning rate: {told.learning_rate:.6E}",
-        f" global batch size: {told.samples:5d}",
-        *_loss(told),
-        f" loss scale: {told.loss_scale:.1f}",
-        *_norms(told),
-        *_counts(told),
+        f" [{time.strftime('%Y-%m-%d %H:%M:%S')}] iteration {interval.iteration:8d}/{config.iterations:8d}",
+        f" consumed samples: {interval.consumed_samples:12d}",
+        f" elapsed time per iteration (ms): {interval.seconds * 1000.0:.1f}",
+        f" throughput per GPU (TFLOP/s/GPU): {interval.tflops:.1f}",
+        f" learning rate: {interval.learning_rate:.6E}",
+        f" global batch size: {interval.samples:5d}",
+        *_loss(interval),
+        f" loss scale: {interval.loss_scale:.1f}",
+        *_norms(interval),
+        *_counts(interval),
     ]
     return [_joined(parts)]
 
 
-def _of_bigscience(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+def _of_bigscience(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
     parts = [
-        *_with_tokens(config, told),
-        f" elapsed time per iteration (s): {told.seconds:.2f}",
-        f" learning rate: {told.learning_rate:.3E}",
-        f" global batch size: {told.samples:5d}",
-        *_loss(told),
-        *([f" loss scale: {told.loss_scale:.1f}"] if config.precision.dtype == "fp16" else []),
-        *_norms(told),
-        *_counts(told),
-        f" samples per second: {told.samples_per_s:.3f}",
-        f" TFLOPs: {told.tflops:.2f}",
+        *_with_tokens(config, interval),
+        f" elapsed time per iteration (s): {interval.seconds:.2f}",
+        f" learning rate: {interval.learning_rate:.3E}",
+        f" global batch size: {interval.samples:5d}",
+        *_loss(interval),
+        *([f" loss scale: {interval.loss_scale:.1f}"] if config.precision.dtype == "fp16" else []),
+        *_norms(interval),
+        *_counts(interval),
+        f" samples per second: {interval.samples_per_s:.3f}",
+        f" TFLOPs: {interval.tflops:.2f}",
     ]
     return [_joined(parts)]
 
 
-def _of_deepspeed(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+def _of_deepspeed(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
     parts = [
-        *_with_tokens(config, told),
-        f" elapsed time per iteration (ms): {told.seconds * 1000.0:.1f}",
-        f" learning rate: {told.learning_rate:.3E}",
-        f" global batch size: {told.samples:5d}",
-        *_loss(told),
-        f" loss scale: {told.loss_scale:.1f}",
-        *_norms(told),
+        *_with_tokens(config, interval),
+        f" elapsed time per iteration (ms): {interval.seconds * 1000.0:.1f}",
+        f" learning rate: {interval.learning_rate:.3E}",
+        f" global batch size: {interval.samples:5d}",
+        *_loss(interval),
+        f" loss scale: {interval.loss_scale:.1f}",
+        *_norms(interval),
         f" actual seqlen: {config.data.seq_length:5d}",
-        *_counts(told),
-        f" samples per second: {told.samples_per_s:.3f}",
-        f" tokens per gpu per second (tgs): {told.tokens_per_s / config.parallel.world_size:.3f}",
-        f" TFLOPs: {told.tflops:.2f}",
+        *_counts(interval),
+        f" samples per second: {interval.samples_per_s:.3f}",
+        f" tokens per gpu per second (tgs): {interval.tokens_per_s / config.parallel.world_size:.3f}",
+        f" TFLOPs: {interval.tflops:.2f}",
     ]
     return [_joined(parts)]
 
 
-def _of_neox(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+def _of_neox(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
     parts = [
-        f" samples/sec: {told.samples_per_s:.3f}",
-        f" iteration {told.iteration:8d}/{config.iterations:8d}",
-        f" elapsed time per iteration (ms): {told.seconds * 1000.0:.1f}",
-        f" learning rate: {told.learning_rate:.3E}",
-        f" approx flops per GPU: {_human_readable(told.tflops * 1e12)}",
-        f" lm_loss: {told.lm_loss or 0.0:.6E}",
-        *([f" loss scale: {told.loss_scale:.1f}"] if config.precision.dtype == "fp16" else []),
-        *_counts(told),
+        f" samples/sec: {interval.samples_per_s:.3f}",
+        f" iteration {interval.iteration:8d}/{config.iterations:8d}",
+        f" elapsed time per iteration (ms): {interval.seconds * 1000.0:.1f}",
+        f" learning rate: {interval.learning_rate:.3E}",
+        f" approx flops per GPU: {_human_readable(interval.tflops * 1e12)}",
+        f" lm_loss: {interval.lm_loss or 0.0:.6E}",
+        *([f" loss scale: {interval.loss_scale:.1f}"] if config.precision.dtype == "fp16" else []),
+        *_counts(interval),
     ]
     return [_joined(parts)]
 
 
-def _of_glm(config: TrainConfig, told: Interval, first: bool) -> list[str]:
+def _of_glm(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
     parts = [
-        f" iteration {told.iteration:8d}/{config.iterations:8d}",
-        f" elapsed time per iteration (ms): {told.seconds * 1000.0:.1f}",
-        f" learning rate {told.learning_rate:.3E}",
-        f" lm loss {told.lm_loss or 0.0:.6E}",
-        f" loss scale {told.loss_scale:.1f}",
+        f" iteration {interval.iteration:8d}/{config.iterations:8d}",
+        f" elapsed time per iteration (ms): {interval.seconds * 1000.0:.1f}",
+        f" learning rate {interval.learning_rate:.3E}",
+        f" lm loss {interval.lm_loss or 0.0:.6E}",
+        f" loss scale {interval.loss_scale:.1f}",
     ]
     return [_joined(parts)]
 
 
-def _of_oneflow(config: TrainConfig, told: Interval, first: bool) -> list[str]:
-    micro_batches = told.consumed_samples // (config.batch.micro * config.parallel.data)
-    values = (told.iteration, micro_batches, told.consumed_samples)
-    measures = (told.samples_per_s, told.seconds, told.lm_loss or 0.0)
+def _of_oneflow(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
+    micro_batches = interval.consumed_samples // (config.batch.micro * config.parallel.data)
+    values = (interval.iteration, micro_batches, interval.consumed_samples)
+    measures = (interval.samples_per_s, interval.seconds, interval.lm_loss or 0.0)
     if not config.logging.table:
         names = ("step", "micro_batches", "samples"), ("throughput", "latency", "loss")
         whole = "".join(f"{name}={value}," for name, value in zip(names[0], values, strict=True))
@@ -188,30 +188,30 @@ def _of_oneflow(config: TrainConfig, told: Interval, first: bool) -> list[str]:
     return [*head, row] if first else [row]
 
 
-def _of_json(config: TrainConfig, told: Interval, first: bool) -> list[str]:
-    return [json.dumps(told.to_json())]
+def _of_json(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
+    return [json.dumps(interval.to_json())]
 
 
-def _with_tokens(config: TrainConfig, told: Interval) -> list[str]:
+def _with_tokens(config: TrainConfig, interval: Interval) -> list[str]:
     return [
-        f" iteration {told.iteration:8d}/{config.iterations:8d}",
-        f" consumed samples: {told.consumed_samples:12d}",
-        f" consumed tokens: {told.consumed_samples * config.data.seq_length:12d}",
+        f" iteration {interval.iteration:8d}/{config.iterations:8d}",
+        f" consumed samples: {interval.consumed_samples:12d}",
+        f" consumed tokens: {interval.consumed_samples * config.data.seq_length:12d}",
     ]
 
 
-def _loss(told: Interval) -> list[str]:
-    return [f" lm loss: {told.lm_loss:.6E}"] if told.lm_loss is not None and told.lm_loss > 0 else []
+def _loss(interval: Interval) -> list[str]:
+    return [f" lm loss: {interval.lm_loss:.6E}"] if interval.lm_loss is not None and interval.lm_loss > 0 else []
 
 
-def _norms(told: Interval) -> list[str]:
-    zeros = [] if told.num_zeros is None else [f" num zeros: {told.num_zeros:.1f}"]
-    params = [] if told.params_norm is None else [f" params norm: {told.params_norm:.3f}"]
-    return [f" grad norm: {told.grad_norm:.3f}", *zeros, *params]
+def _norms(interval: Interval) -> list[str]:
+    zeros = [] if interval.num_zeros is None else [f" num zeros: {interval.num_zeros:.1f}"]
+    params = [] if interval.params_norm is None else [f" params norm: {interval.params_norm:.3f}"]
+    return [f" grad norm: {interval.grad_norm:.3f}", *zeros, *params]
 
 
-def _counts(told: Interval) -> list[str]:
-    return [f" number of skipped iterations: {told.skipped:3d}", f" number of nan iterations: {told.nan:3d}"]
+def _counts(interval: Interval) -> list[str]:
+    return [f" number of skipped iterations: {interval.skipped:3d}", f" number of nan iterations: {interval.nan:3d}"]
 
 
 def _joined(parts: list[str]) -> str:

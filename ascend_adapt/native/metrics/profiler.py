@@ -1,4 +1,4 @@
-"""Look at some steps of some ranks with the device's own profiler, and keep a trace that chrome://tracing reads."""
+"""Profiles chosen steps of chosen ranks with the device's own profiler, as traces for chrome://tracing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ascend_adapt.native.parallel.mesh import Mesh
 
 
 class Profiler:
-    """The steps of a run; every rank must make it, and tell it of every step. Ranks that are not chosen do nothing.
+    """Profiler of a run. Every rank must create it and call it at every step; ranks that are not chosen do nothing.
 
-    A profiler that is not there, or fails, is told of and never ends a run.
+    A profiler that is missing or fails is reported and never ends the run.
     """
 
     def __init__(self, profile: Profile, mesh: Mesh, run_dir: Path) -> None:
@@ -27,7 +27,7 @@ class Profiler:
         self._outcome = ""
 
     def before(self, iteration: int) -> None:
-        """Begin to look, where ``iteration`` is the first of the chosen that this run does."""
+        """Start profiling if ``iteration`` is the first chosen one of this run."""
         profile = self._profile
         if not profile.is_on or self._first or not profile.first <= iteration <= profile.last:
             return
@@ -41,29 +41,29 @@ class Profiler:
                 self._outcome = f"no trace, {_reason(error)}"
 
     def after(self, iteration: int) -> list[str]:
-        """Take note of a step that was done; return what is to be said, on rank 0, after the last of the chosen."""
+        """Count a finished step; after the last chosen one write the traces and return the log lines, on rank 0."""
         if not self._first:
             return []
         self._done = iteration
         return self.finish() if iteration == self._profile.last else []
 
     def finish(self) -> list[str]:
-        """Write the traces of what was looked at until now, and return what is to be said."""
+        """Write the traces of the profiled steps, and return the log lines."""
         if self._group is None:
             return []
         if not self._done:
             chosen = self._profile
-            return [f"profile: none of the iterations {chosen.first} to {chosen.last} was among those that were done"]
+            return [f"profile: none of the iterations {chosen.first} to {chosen.last} was run"]
         if self._running is not None:
             self._outcome = self._written()
         mine = (self._mesh.rank, self._outcome)
-        told = [(rank, outcome) for rank, outcome in self._group.together(lambda: mine) if outcome]
+        outcomes = [(rank, outcome) for rank, outcome in self._group.together(lambda: mine) if outcome]
         steps = f"{self._first}" if self._done == self._first else f"{self._first} to {self._done}"
         self._group, self._done = None, 0
-        return [f"profile of iterations {steps}, rank {rank}: {outcome}" for rank, outcome in told]
+        return [f"profile of iterations {steps}, rank {rank}: {outcome}" for rank, outcome in outcomes]
 
     def close(self) -> None:
-        """Stop looking, whatever has happened; nothing is written."""
+        """Stop profiling; nothing is written. Safe to call after an error."""
         running, self._running = self._running, None
         if running is not None:
             try:
@@ -80,7 +80,7 @@ class Profiler:
             self._folder.mkdir(parents=True, exist_ok=True)
             running.export_chrome_trace(str(aside))
             if not aside.exists():
-                return "no trace, the profiler has written none — what it says of itself is in the rank's log"
+                return "no trace, the profiler wrote none — see its messages in the rank's log"
             aside.replace(path)
             size = path.stat().st_size / 1e6
         except _FAILURES as error:

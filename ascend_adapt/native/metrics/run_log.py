@@ -1,4 +1,4 @@
-"""Tell of a run: lines on the terminal, metrics.jsonl and evaluations.jsonl, TensorBoard, Weights & Biases."""
+"""Run log: lines on the terminal, metrics.jsonl and evaluations.jsonl, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ascend_adapt.native.metrics.step_metrics import StepMetrics
 
 
 class RunLog:
-    """What one rank tells of a run; rank 0 does, the others are silent.
+    """Log of a run, written by rank 0; other ranks are silent.
 
-    Where telling fails, as on a full disk, that is said, and the run goes on.
-    ``step`` is called after every iteration, ``evaluation`` after every evaluation, ``close`` at the end. A run that
-    goes on from a checkpoint goes on in the same files, without what an earlier one wrote past that checkpoint.
+    A failed write, such as on a full disk, is reported and the run continues. Call ``step`` after every iteration,
+    ``evaluation`` after every evaluation, and ``close`` at the end. A resumed run appends to the same files; rows that
+    an earlier run wrote past the checkpoint are dropped.
     """
 
     def __init__(
@@ -45,27 +45,27 @@ class RunLog:
         self._progress = progress
         self._peak = peak_flops(device_name)
         self._steps: list[StepMetrics] = []
-        self._told = 0
-        self._tells = rank == 0
+        self._logged = 0
+        self._writes = rank == 0
         self._folder = Path(run_dir)
         self._is_open = False
         self._files: dict[str, TextIO] = {}
         self._scalars: dict[str, Callable[[str, float, int], None]] = {}
         self._closing: dict[str, Callable[[], Any]] = {}
         self._failed: set[str] = set()
-        if self._tells:
+        if self._writes:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._try("tensorboard", lambda: self._open_tensorboard(self._folder))
             self._try("wandb", self._open_wandb)
 
     def say(self, text: str) -> None:
         """Print one line, once for all ranks."""
-        if self._tells:
+        if self._writes:
             print(text, file=self._output, flush=True)
 
     def step(self, metrics: StepMetrics) -> None:
-        """Take note of one iteration, and tell of it where the interval is full."""
-        if not self._tells:
+        """Record an iteration; log the interval if it ends here."""
+        if not self._writes:
             return
         if not self._is_open:
             self._open_files(lambda row: row["iteration"] < metrics.iteration)
@@ -76,21 +76,21 @@ class RunLog:
             self._write_scalars(metrics)
         if metrics.iteration % self._config.logging.interval:
             return
-        told = self._interval()
-        for line in step_lines(self._config, told, first=not self._told):
+        interval = self._interval()
+        for line in step_lines(self._config, interval, first=not self._logged):
             self.say(line)
-        self._keep("metrics", told.to_json())
+        self._keep("metrics", interval.to_json())
         for name in ("samples_per_s", "tokens_per_s", "tflops", "model_tflops"):
-            self._scalar(f"runtime/{name}", getattr(told, name), told.iteration)
-        self._told += 1
+            self._scalar(f"runtime/{name}", getattr(interval, name), interval.iteration)
+        self._logged += 1
         self._steps = []
 
     def evaluation(self, iteration: int, part: str, loss: float) -> None:
-        """Tell of an evaluation: ``part`` is "valid", or "test" at the end of training."""
-        if not self._tells:
+        """Log an evaluation: ``part`` is "valid", or "test" at the end of training."""
+        if not self._writes:
             return
         if not self._is_open:
-            # Nothing was left to train on, so what was told of this iteration stands, but for this very row.
+            # No step was left to train, so earlier rows of this iteration stay, except this very one.
             self._open_files(
                 lambda row: row["iteration"] <= iteration and (row["iteration"], row.get("part")) != (iteration, part)
             )
@@ -100,24 +100,24 @@ class RunLog:
         self._scalar(f"{part}/lm_loss", loss, iteration)
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Flush and close all outputs."""
         for name, file in self._files.items():
             self._try(name, file.close)
         for name, close in self._closing.items():
-            # A writer that has failed may wait for its thread for ever.
+            # A writer that has failed may wait for its thread forever.
             if name not in self._failed:
                 self._try(name, close)
         if self._failed:
             self.say(f"warning: incomplete: {', '.join(sorted(self._failed))}, see the warnings above")
 
-    def _try(self, name: str, tell: Callable[[], Any]) -> None:
-        """Tell one of those that are told; what fails there is said once, and is no reason to end a run."""
+    def _try(self, name: str, write: Callable[[], Any]) -> None:
+        """Write to one output; its first failure is reported and never ends the run."""
         try:
-            tell()
-        except Exception as error:  # TensorBoard and Weights & Biases have some of their own
+            write()
+        except Exception as error:  # TensorBoard and Weights & Biases raise their own errors
             if name not in self._failed:
                 self._failed.add(name)
-                self.say(f"warning: {name}: {type(error).__name__}: {one_line(error)} — the run goes on without")
+                self.say(f"warning: {name}: {type(error).__name__}: {one_line(error)} — the run continues without it")
 
     def _interval(self) -> Interval:
         steps, config = self._steps, self._config
@@ -150,9 +150,9 @@ class RunLog:
         )
 
     def _keep(self, file: str, values: dict[str, Any]) -> None:
-        # JSON has no word for what is not a number.
-        known = {name: None if _is_nothing(value) else value for name, value in values.items()}
-        row = json.dumps(known, allow_nan=False) + "\n"
+        # JSON has no NaN or Inf.
+        finite = {name: None if _is_not_finite(value) else value for name, value in values.items()}
+        row = json.dumps(finite, allow_nan=False) + "\n"
         if file in self._files:
             self._try(f"{file}.jsonl", lambda: self._files[file].write(row))
 
@@ -166,7 +166,7 @@ class RunLog:
                 self._try(sink, functools.partial(write, name, value, iteration))
 
     def _open_files(self, is_kept: Callable[[dict[str, Any]], bool]) -> None:
-        """Open what this run adds rows to, with those of an earlier run that are kept."""
+        """Open the files for appending, keeping the rows of an earlier run that ``is_kept`` accepts."""
         self._is_open = True
         for name in ("metrics", "evaluations"):
             self._try(f"{name}.jsonl", functools.partial(self._open_file, name, is_kept))
@@ -174,7 +174,7 @@ class RunLog:
     def _open_file(self, name: str, is_kept: Callable[[dict[str, Any]], bool]) -> None:
         path = self._folder / f"{name}.jsonl"
         before = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        kept = "".join(f"{row}\n" for row in before.splitlines() if _is_whole(row, is_kept))
+        kept = "".join(f"{row}\n" for row in before.splitlines() if _is_complete_and_kept(row, is_kept))
         if kept != before:
             aside = path.with_suffix(".part")
             aside.write_text(kept, encoding="utf-8")
@@ -195,7 +195,7 @@ class RunLog:
         if not logging.wandb_project:
             return
         if find_spec("wandb") is None:
-            self.say(f"wandb: nothing is told to {logging.wandb_project}, wandb is not installed — install it")
+            self.say(f"wandb: nothing is logged to {logging.wandb_project}, wandb is not installed — install it")
             return
         run = import_module("wandb").init(
             project=logging.wandb_project,
@@ -208,13 +208,13 @@ class RunLog:
         self._closing["wandb"] = run.finish
 
 
-def _is_whole(row: str, is_kept: Callable[[dict[str, Any]], bool]) -> bool:
-    """Return whether it is a whole row, which a crash or a full disk may have cut, and one that is kept."""
+def _is_complete_and_kept(row: str, is_kept: Callable[[dict[str, Any]], bool]) -> bool:
+    """Return whether the row is complete (a crash or a full disk may have cut it) and kept."""
     try:
         return is_kept(json.loads(row))
     except (ValueError, TypeError, KeyError, RecursionError):
         return False
 
 
-def _is_nothing(value: Any) -> bool:
+def _is_not_finite(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)

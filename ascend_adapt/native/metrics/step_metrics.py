@@ -1,4 +1,4 @@
-"""What is told of one step."""
+"""Metrics of one training step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class StragglerReport:
-    """Seconds of a part of the step: of the quickest rank, in the middle, and of the slowest, with its number."""
+    """Straggler report of one part of a step: least, median and most seconds over the ranks, and the slowest rank."""
 
     least: float
     median: float
@@ -18,17 +18,17 @@ class StragglerReport:
 
     @staticmethod
     def of(seconds: Sequence[float]) -> StragglerReport:
-        """Return that of the ranks' seconds, in the order of the ranks."""
+        """Return the report of each rank's seconds, in rank order."""
         most = max(seconds)
         return StragglerReport(min(seconds), statistics.median(seconds), most, seconds.index(most))
 
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """One iteration, the same on every rank. ``iteration`` and ``consumed_samples`` are those after it.
+    """Metrics of one iteration, the same on every rank; ``iteration`` and ``consumed_samples`` count it.
 
-    ``learning_rate`` is that of the next step, as every upstream prints it. A skipped step is one whose gradients were
-    not finite under a moving loss scale; ``nan`` says that the loss was not a number.
+    ``learning_rate`` is that of the next step, as every upstream prints it. A step is skipped if its
+    gradients are not finite under dynamic loss scaling; ``nan`` says whether the loss is NaN.
     """
 
     iteration: int
@@ -45,4 +45,4 @@ class StepMetrics:
     params_norm: float | None = None
     num_zeros: float | None = None
     spreads: Mapping[str, StragglerReport] = field(default_factory=dict)
-    """Of the interval that ends with this step; empty of other steps, and of one rank."""
+    """Of the log interval that ends with this step; empty at other steps and for a single rank."""

@@ -1,8 +1,8 @@
-"""How far ranks are apart in what each does by itself: a slow one makes all others wait, and all their steps long.
+"""Straggler detection: a slow rank makes all others wait and every step long.
 
-In a step that ranks do together their times are alike, whoever was slow. So two parts are timed in which no rank waits
-for another: getting the samples, and the first MLP of the forward pass up to its second matrix, which is the same work
-on every rank. Neither makes the host wait for the device: moments are read where a log interval ends.
+The step time is the same on all ranks, whichever is slow. So two parts are timed in which no rank waits for another:
+loading the samples, and the first MLP of the forward pass up to its second matrix, which is the same work on every
+rank. Neither synchronizes the host with the device: events are read at the end of a log interval.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.parallel.mesh import Mesh
 
 KEPT = 32
-"""Steps of an interval that are looked at, the last."""
+"""Last steps of an interval that are timed."""
 SLOW = 1.5
 LEAST_S = {"samples": 2e-3, "mlp": 2e-4}
 LEAST_STEPS = 8
-"""A rank is slow which takes this many times the median, and this many seconds more, in so many steps or more."""
+"""A rank is slow if it takes SLOW times the median and LEAST_S seconds more, over LEAST_STEPS steps or more."""
 SHARE = 0.1
-"""Of a step, at least, that a rank which is slow in getting its samples makes the others wait."""
+"""Least share of a step that a rank slow in getting its samples makes the others wait."""
 PARTS = {"samples": "getting its samples", "mlp": "the first MLP of a step"}
 
 
 class StepTimes:
-    """This rank's times; every rank must make it, and call ``spread`` after the same steps.
+    """This rank's times. Every rank must create it, and call ``report`` after the same steps.
 
-    Without ``decoders`` no MLP is timed: in compiled blocks it is nothing by itself.
+    Without ``decoders`` no MLP is timed: in compiled blocks it is not a separate module.
     """
 
     def __init__(self, mesh: Mesh, decoders: Sequence[nn.Module]) -> None:
@@ -47,7 +47,7 @@ class StepTimes:
         self._steps, self._step_s = 0, 0.0
         self._first: Any = None
         self._is_due = False
-        self._told: set[tuple[str, int]] = set()
+        self._warned: set[tuple[str, int]] = set()
         mlps = (one for decoder in decoders for one in decoder.modules() if isinstance(one, MLP))
         mlp = next(mlps, None) if mesh.parallel.world_size > 1 else None
         self._parts = list(PARTS) if mlp is not None else ["samples"]
@@ -56,7 +56,7 @@ class StepTimes:
             mlp.dense_4h_to_h.register_forward_pre_hook(self._ends)
 
     def step(self, seconds_of_samples: float) -> None:
-        """Take note of the step that begins, whose samples took so long to get."""
+        """Record the start of a step, and the seconds its samples took."""
         self._samples.append(seconds_of_samples)
         self._began.append(time.perf_counter())
         self._is_due = True
@@ -70,10 +70,10 @@ class StepTimes:
             self._moments.append((self._first, devices.moment(self._mesh.device)))
             self._is_due, self._first = False, None
 
-    def spread(self) -> dict[str, StragglerReport]:
-        """Return the spread over all ranks of what was timed since the last call, by the name of the part.
+    def report(self) -> dict[str, StragglerReport]:
+        """Return the straggler report over all ranks since the last call, by the name of the part.
 
-        The device must have done the steps.
+        The device must have finished the steps.
         """
         if self._group.size == 1:
             return {}
@@ -81,16 +81,18 @@ class StepTimes:
         mine = (statistics.fmean(self._samples or [0.0]), statistics.median(mlp or [0.0]))
         self._steps = len(self._samples)
         self._step_s = statistics.median([after - before for before, after in pairwise(self._began)] or [0.0])
-        told = self._group.numbers(mine)
+        gathered = self._group.numbers(mine)
         self._samples.clear()
         self._began.clear()
         self._moments.clear()
-        return {part: StragglerReport.of([times[number] for times in told]) for number, part in enumerate(self._parts)}
+        return {
+            part: StragglerReport.of([times[number] for times in gathered]) for number, part in enumerate(self._parts)
+        }
 
-    def told(self, iteration: int, spreads: Mapping[str, StragglerReport]) -> list[str]:
-        """Return a line for each part in which a rank is slow, and was not said to be."""
-        slow = {(part, one.slowest): one for part, one in spreads.items() if self._is_slow(part, one)}
-        new, self._told = {key: one for key, one in slow.items() if key not in self._told}, set(slow)
+    def warnings(self, iteration: int, reports: Mapping[str, StragglerReport]) -> list[str]:
+        """Return a warning for each part in which a rank is newly slow."""
+        slow = {(part, one.slowest): one for part, one in reports.items() if self._is_slow(part, one)}
+        new, self._warned = {key: one for key, one in slow.items() if key not in self._warned}, set(slow)
         return [
             f"warning: iteration {iteration}: rank {rank} is slow in {PARTS[part]}: {one.most * 1e3:.2f} ms, the "
             f"median of the ranks is {one.median * 1e3:.2f} ms, the least {one.least * 1e3:.2f} ms"
@@ -98,7 +100,7 @@ class StepTimes:
         ]
 
     def _is_slow(self, part: str, one: StragglerReport) -> bool:
-        # Of two ranks the median is the mean of both.
+        # The median of two ranks is their mean.
         usual = one.median if self._group.size > 2 else one.least
         matters = max(LEAST_S[part], SHARE * self._step_s if part == "samples" else 0.0)
         return self._steps >= LEAST_STEPS and one.most > max(SLOW * usual, usual + matters)

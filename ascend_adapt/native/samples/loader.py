@@ -1,4 +1,4 @@
-"""The samples of a run, as batches of one data-parallel rank: a pure function of how many the job has consumed."""
+"""Sample loader: the batches of one data-parallel rank, a pure function of the samples the job has consumed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTS = ("train", "valid", "test")
 
 
 class Samples:
-    """The micro batches of one part, in order, from ``consumed`` samples on; workers read them until ``close``."""
+    """Micro batches of one part, in order, starting after ``consumed`` samples; call ``close`` to end the workers."""
 
     def __init__(self, config: TrainConfig, mesh: Mesh, part: str, consumed: int = 0) -> None:
         data = config.data
@@ -57,19 +57,19 @@ class Samples:
             batch_sampler=sampler,
             num_workers=data.num_workers,
             pin_memory=self.device.type != "cpu",
-            # It draws a number for its workers; of the default generator, that would shift all dropout behind it.
+            # It draws a seed for its workers; from the default generator, that would shift all later dropout.
             generator=torch.Generator(),
             worker_init_fn=leave_to_parent,
         )
         self.left = math.inf if data.sampler == "cyclic" else max(sampler.total_samples - consumed, 0)
-        """How many samples of all ranks were left at the start."""
+        """Samples left at the start, over all ranks."""
         self._micro_batches: Iterator[Batch] | None = None
 
     def next(self, micro_batches: int) -> Batch:
-        """Return the next micro batches, one behind the other, on the device.
+        """Return the next micro batches, concatenated along the batch axis, on the device.
 
         Raises:
-            DataError: there are not so many left.
+            DataError: too few are left.
         """
         if self._micro_batches is None:
             self._micro_batches = iter(self._loader)
@@ -85,7 +85,7 @@ class Samples:
     def close(self) -> None:
         """End the workers.
 
-        An error's traceback may keep them, and when Python ends it waits for them for ever: they do not heed SIGTERM.
+        A traceback may keep them alive; then Python waits for them forever at exit, because they ignore SIGTERM.
         """
         end = getattr(self._micro_batches, "_shutdown_workers", None)
         if end is not None:
@@ -93,8 +93,8 @@ class Samples:
 
 
 def is_evaluated(config: TrainConfig, part: str) -> bool:
-    """Return whether the run evaluates on a part: it evaluates, and the part has token files or a share of them
-    that is not empty."""
+    """Return whether the run evaluates on a part: evaluation is on, and the part has token files or a share that
+    is not empty."""
     data = config.data
     if not (config.eval_interval and config.eval_iterations):
         return False
@@ -106,7 +106,7 @@ def is_evaluated(config: TrainConfig, part: str) -> bool:
 
 
 def _source(data: Data, part: str) -> tuple[Sequence[str], str]:
-    """Return the token files of a part, and the split that cuts it out of them."""
+    """Return the token files of a part, and the split that selects it."""
     own = {"train": data.train, "valid": data.valid, "test": data.test}[part]
     if data.valid or data.test:
         split = ",".join("1" if part == one else "0" for one in PARTS)

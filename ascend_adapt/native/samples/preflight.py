@@ -1,4 +1,4 @@
-"""Whether the token files can feed a run, asked before any process is started."""
+"""Preflight of the token files, before any process is started."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ascend_adapt.errors import DataError
 from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.native.samples.token_files import empty_by_split, prefixes, words_by_part
 
-# As many ids at the front of each file are looked at; all of them would take as long as reading a corpus.
-_IDS_LOOKED_AT = 1 << 20
+# Token ids checked at the front of each file; checking all would take as long as reading the corpus.
+_CHECKED_IDS = 1 << 20
 
 
 def check_data(config: TrainConfig) -> None:
-    """Check that every part that the run reads has a sample, and that its ids fit the table.
+    """Check that each part the run reads has a sample, and that its token ids fit the embedding table.
 
     Raises:
         DataError: no token files, a part without sequences or shorter than one sample, or an id beyond the table.
@@ -39,20 +39,20 @@ def check_data(config: TrainConfig) -> None:
 
 
 def missing_files(config: TrainConfig) -> list[str]:
-    """Return the token files that the run names and this host has not."""
+    """Return the token files of the run that are missing on this host."""
     named = [prefix for words in words_by_part(config).values() for prefix in prefixes(words, config.data)]
     return [f"{prefix}.bin" for prefix in dict.fromkeys(named) if not Path(f"{prefix}.bin").exists()]
 
 
 def _check_part(config: TrainConfig, part: str, prefix: str, tokens: IndexedDataset, cut: range) -> None:
     if not len(cut):
-        step = "change it" if part == "train" else "change it, or evaluate never (eval-iters 0)"
+        step = "change it" if part == "train" else "change it, or do not evaluate (eval-iters 0)"
         raise DataError(
             f"{prefix}: none of its {len(tokens.sizes)} sequences falls to {part} by split {config.data.split}, "
             f"expected at least one — {step}"
         )
     found = int(tokens.sizes[cut.start : cut.stop].sum(dtype=np.int64))
-    # GPT-NeoX lays as many epochs end to end as a sample needs; Megatron's classes assert a sample an epoch.
+    # GPT-NeoX concatenates as many epochs as a sample needs; Megatron's classes assert a sample an epoch.
     repeats = find_dialect(config.data.order).separate_below is None
     least = 2 if repeats else config.data.seq_length + 1
     if found < least:
@@ -64,12 +64,12 @@ def _check_part(config: TrainConfig, part: str, prefix: str, tokens: IndexedData
 
 def _opened(prefix: str, config: TrainConfig) -> IndexedDataset:
     tokens = IndexedDataset(prefix)
-    largest, looked_at = 0, 0
+    largest, checked = 0, 0
     for number in range(len(tokens.sizes)):
         ids = tokens[number]
         largest = max(largest, int(ids.max(initial=0)))
-        looked_at += len(ids)
-        if looked_at >= _IDS_LOOKED_AT:
+        checked += len(ids)
+        if checked >= _CHECKED_IDS:
             break
     rows = config.model.padded_vocab_size
     if largest >= rows:

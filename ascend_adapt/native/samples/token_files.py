@@ -1,4 +1,4 @@
-"""Which token files a run reads, and what each of them is, so that another one of the same name is noticed."""
+"""Token files of a run, and the identity of each, so that a different file under the same name is detected."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ascend_adapt.native.config.train_config import Data, TrainConfig
 
 
 def words_by_part(config: TrainConfig) -> dict[str, tuple[str, ...]]:
-    """Return the weights and prefixes, or prefixes, of each part that has token files of its own and is read."""
+    """Return the weights and prefixes, or prefixes, of each part that is read and has its own token files."""
     data = config.data
     evaluates = config.eval_interval and config.eval_iterations
     return {"train": data.train, **({"valid": data.valid, "test": data.test} if evaluates else {})}
 
 
 def prefixes(words: tuple[str, ...], data: Data) -> list[str]:
-    """Return the prefixes among weights and prefixes; their weights may be left to the number of documents."""
+    """Return the prefixes among weights and prefixes; weights may be derived from the number of documents."""
     if len(words) < 2 or data.weight_by_documents is not None:
         return list(words)
     return list(parse_blend(words)[1])
 
 
 def empty_by_split(data: Data) -> tuple[str, ...]:
-    """Return which of valid and test the split leaves without a sequence in every token file, though it has a share.
+    """Return which of valid and test have a share of the split but no sequence in any token file.
 
-    Upstream goes on without them, but Megatron-core, which therefore never has any here. Source: gpt-neox@9610391a and
+    Upstream skips evaluation on them, except Megatron-core, for which the result is always empty. Source: gpt-neox@9610391a and
     Megatron-LM@v2.5, build_train_valid_test_datasets: None for such a part, and no evaluation on it.
 
     Raises:
@@ -46,15 +46,15 @@ def empty_by_split(data: Data) -> tuple[str, ...]:
 
 
 def identities(config: TrainConfig) -> dict[str, str]:
-    """Return in words, by prefix, what decides the order of a token file's samples: how many and how long they are.
+    """Return the identity of each token file by prefix: its count of sequences and tokens, and a digest of their sizes.
 
     Raises:
         DataError: token files that cannot be read.
     """
-    told = {}
+    found = {}
     for words in words_by_part(config).values():
         for prefix in prefixes(words, config.data):
             sizes = np.asarray(IndexedDataset(prefix).sizes)
             tokens, digest = int(sizes.sum(dtype=np.int64)), hashlib.sha256(sizes.data).hexdigest()[:12]
-            told[prefix] = f"{len(sizes)} sequences of {tokens} tokens (sizes {digest})"
-    return told
+            found[prefix] = f"{len(sizes)} sequences of {tokens} tokens (sizes {digest})"
+    return found

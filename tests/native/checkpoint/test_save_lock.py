@@ -49,6 +49,8 @@ def test_a_folder_without_locks_is_used_and_told_of(settings, tmp_path, monkeypa
     monkeypatch.setattr(save_lock.fcntl, "lockf", none)
     checkpoint = Checkpoint(save=str(tmp_path))
     told = run(replace(settings, iterations=1, eval_interval=0, checkpoint=checkpoint))
-    assert told.said[0] == f"warning: {tmp_path}: has no locks, so a second run that saves there is not noticed"
+    assert (
+        told.said[0] == f"warning: {tmp_path}: does not support locks, so a second run that saves there is not detected"
+    )
     assert (tmp_path / "iter_0000001").exists()
     assert (tmp_path / FILE).exists()

@@ -44,7 +44,7 @@ def test_a_run_that_ends_before_its_last_step_keeps_what_there_is(settings, tmp_
 
 def test_a_run_that_ends_before_its_first_step_has_none(settings, tmp_path):
     told = run(replace(settings, exit_interval=3), tmp_path, Profile(4, 9))
-    assert told.said[-1] == "profile: none of the iterations 4 to 9 was among those that were done"
+    assert told.said[-1] == "profile: none of the iterations 4 to 9 was run"
     assert not (tmp_path / "profile").exists()
     with pytest.raises(ConfigError, match="profile: iteration 6, expected at most 5, the run's last — name earlier"):
         run(settings, tmp_path, Profile(6, 9))

@@ -119,7 +119,7 @@ def test_a_full_disk_ends_no_run(tmp_path):
     log.step(step(4))
     log.close()
     told = [line for line in output.getvalue().splitlines() if line.startswith("warning")]
-    why = "OSError: [Errno 28] No space left on device — the run goes on without"
+    why = "OSError: [Errno 28] No space left on device — the run continues without it"
     last = "warning: incomplete: metrics.jsonl, tensorboard, see the warnings above"
     assert sorted(told) == [last, f"warning: metrics.jsonl: {why}", f"warning: tensorboard: {why}"]
     assert told[-1] == last
@@ -163,7 +163,7 @@ def test_a_package_that_is_asked_for_and_missing_is_named(tmp_path, monkeypatch)
     monkeypatch.setattr(run_log, "find_spec", lambda name: None)
     printed = tell(tmp_path, [step(1), step(2)], tensorboard="t", wandb_project="p")
     assert "tensorboard: nothing is written to t, tensorboard is not installed" in printed
-    assert "wandb: nothing is told to p, wandb is not installed" in printed
+    assert "wandb: nothing is logged to p, wandb is not installed" in printed
 
 
 def test_wandb_is_told_the_same(tmp_path, monkeypatch):
