@@ -276,6 +276,6 @@ def test_weights_that_are_no_numbers_take_no_checkpoints_place(settings, tmp_pat
 
     monkeypatch.setattr(Trainer, "step", spoiled)
     checkpoint = Checkpoint(save=str(tmp_path / "saved"), interval=4, keep_last=1)
-    with pytest.raises(TrainingError, match="iteration 8: not saved, weights are no numbers; .* is 4 — go on from"):
+    with pytest.raises(TrainingError, match="iteration 8: not saved, weights are NaN or Inf; .* is 4 — resume from"):
         run(replace(settings, eval_interval=0, checkpoint=checkpoint))
     assert [one.name for one in (tmp_path / "saved").glob("iter_*")] == ["iter_0000004"]

@@ -41,7 +41,7 @@ class CheckpointReader(dcp.FileSystemReader):
         """Return the metadata, which may describe tensors only.
 
         Raises:
-            TrainingError: it is damaged, names a class other than torch's own structures, or describes anything but tensors.
+            TrainingError: it is damaged, names a class other than torch's own structures, or has other entries.
         """
         file = Path(self.path) / METADATA
         with file.open("rb") as stream:

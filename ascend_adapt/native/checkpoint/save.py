@@ -29,7 +29,7 @@ class Saver:
     """Saver of a run's checkpoints in ``folder``. Every rank must create it and call its methods in the same order."""
 
     def __init__(self, trainer: Trainer, folder: Path, token_files: Mapping[str, str] | None = None) -> None:
-        """``token_files``: identities of the training data, from ``token_files.identities``; a run that resumes on others is warned."""
+        """``token_files``: of the training data, by ``token_files.identities``; resuming on others logs a warning."""
         self.trainer, self.folder = trainer, CheckpointFolder(folder)
         self._token_files = dict(token_files or {})
         self._group = HostGroup(trainer.mesh)

@@ -16,7 +16,7 @@ from ascend_adapt.native.config.train_config import Checkpoint
 
 HOLDS = """
 import sys, time, torch
-from ascend_adapt.native import mesh
+from ascend_adapt.native.parallel import mesh
 from ascend_adapt.native.checkpoint.save_lock import SaveLock
 with SaveLock(sys.argv[1], mesh.single(torch.device("cpu"))):
     print("held", flush=True)
@@ -24,7 +24,7 @@ with SaveLock(sys.argv[1], mesh.single(torch.device("cpu"))):
 """
 
 
-def test_a_second_run_is_refused_until_the_first_is_gone(settings, tmp_path):
+def test_second_run_is_refused_until_the_first_has_ended(settings, tmp_path):
     settings = replace(settings, iterations=1, eval_interval=0, checkpoint=Checkpoint(save=str(tmp_path)))
     with subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
@@ -36,21 +36,21 @@ def test_a_second_run_is_refused_until_the_first_is_gone(settings, tmp_path):
     run(settings)
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_of_before_the_first_step(settings, tmp_path):
+def test_unwritable_folder_is_refused_before_the_first_step(settings, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(TrainingError, match=r"file/saved: cannot be saved into \(Not a directory\), expected a folder"):
         run(replace(settings, checkpoint=Checkpoint(save=str(tmp_path / "file" / "saved"))))
 
 
-def test_a_folder_without_locks_is_used_and_told_of(settings, tmp_path, monkeypatch):
+def test_folder_without_locks_is_used_with_a_warning(settings, tmp_path, monkeypatch):
     def none(*_):
         raise OSError(save_lock.errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(save_lock.fcntl, "lockf", none)
     checkpoint = Checkpoint(save=str(tmp_path))
-    told = run(replace(settings, iterations=1, eval_interval=0, checkpoint=checkpoint))
+    log = run(replace(settings, iterations=1, eval_interval=0, checkpoint=checkpoint))
     assert (
-        told.said[0] == f"warning: {tmp_path}: does not support locks, so a second run that saves there is not detected"
+        log.said[0] == f"warning: {tmp_path}: does not support locks, so a second run that saves there is not detected"
     )
     assert (tmp_path / "iter_0000001").exists()
     assert (tmp_path / FILE).exists()

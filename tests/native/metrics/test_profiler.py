@@ -62,11 +62,11 @@ def test_a_profiler_that_fails_is_told_of_and_the_run_goes_on(settings, tmp_path
     assert not list((tmp_path / "profile").glob("*"))
 
 
-def test_a_profiler_that_writes_nothing_and_says_nothing(settings, tmp_path, monkeypatch):
+def test_profiler_that_silently_writes_no_trace_is_reported(settings, tmp_path, monkeypatch):
     """As torch_npu's does, whose errors go to its own log."""
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda *_: None)
     told = run(settings, tmp_path, Profile(2, 2))
-    assert "rank 0: no trace, the profiler has written none" in told.said[-1]
+    assert "rank 0: no trace, the profiler wrote none" in told.said[-1]
 
 
 def test_an_emulated_npu_has_no_profiler(monkeypatch):

@@ -47,7 +47,7 @@ def times(others):
     return made
 
 
-def test_what_is_not_timed_is_not_told():
+def test_untimed_parts_are_not_reported():
     assert list(times([(1.0, 0.0)] * 3).report()) == ["samples"]
 
 
@@ -57,7 +57,7 @@ def test_a_slow_rank_is_named_once():
     def interval(steps):
         for _ in range(steps):
             mine.step(1e-3)
-        return mine.told(10, mine.report())
+        return mine.warnings(10, mine.report())
 
     assert interval(4) == []  # too few to tell
     assert interval(8) == [
@@ -76,7 +76,7 @@ def test_a_little_slower_is_no_matter(seconds, lines):
     mine = times([(1e-3, 0.0), (1e-3, 0.0), (seconds, 0.0)])
     for _ in range(8):
         mine.step(1e-3)
-    assert len(mine.told(8, mine.report())) == lines
+    assert len(mine.warnings(8, mine.report())) == lines
 
 
 @pytest.mark.parametrize(("step_s", "lines"), [(0.7, 1), (0.9, 0)])
@@ -87,7 +87,7 @@ def test_what_is_little_of_a_step_is_no_matter(monkeypatch, step_s, lines):
     mine = times([(1e-3, 0.0), (80e-3, 0.0), (1e-3, 0.0)])
     for _ in range(8):
         mine.step(1e-3)
-    assert len(mine.told(8, mine.report())) == lines
+    assert len(mine.warnings(8, mine.report())) == lines
 
 
 def test_one_rank_is_not_timed():
