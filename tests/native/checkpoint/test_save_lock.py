@@ -1,4 +1,4 @@
-"""A folder that a run saves into is its own, and told to be no such folder before a step is done."""
+"""Save lock: a folder in use, or not writable, is refused before the first step."""
 
 from __future__ import annotations
 

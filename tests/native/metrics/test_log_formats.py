@@ -9,7 +9,7 @@ from native.configurations import config
 from ascend_adapt.native.config.train_config import Logging, LossScale, Parallel, Precision
 from ascend_adapt.native.metrics.log_formats import Interval, evaluation_lines, step_lines
 
-TOLD = Interval(
+INTERVAL = Interval(
     iteration=100,
     consumed_samples=800,
     steps=10,
@@ -29,7 +29,7 @@ TOLD = Interval(
 )
 
 
-def lines(style, told=TOLD, *, first=False, dtype="fp16", **more):
+def lines(style, interval=INTERVAL, *, first=False, dtype="fp16", **more):
     run = config(
         logging=Logging(format=style, **more),
         precision=Precision(dtype=dtype, loss_scale=LossScale()),
@@ -37,7 +37,7 @@ def lines(style, told=TOLD, *, first=False, dtype="fp16", **more):
         parallel=Parallel(tensor=4, stages=(2,)),
         data={"seq_length": 64},
     )
-    return step_lines(run, told, first=first)
+    return step_lines(run, interval, first=first)
 
 
 @pytest.mark.parametrize(
@@ -81,17 +81,17 @@ def lines(style, told=TOLD, *, first=False, dtype="fp16", **more):
         ),
     ],
 )
-def test_a_line_is_upstreams_letter_by_letter(style, expected):
+def test_log_lines_equal_upstreams_byte_for_byte(style, expected):
     assert lines(style) == [expected]
 
 
-def test_the_line_of_megatron_core_begins_with_the_time():
+def test_megatron_core_line_begins_with_the_time():
     (line,) = lines("mcore")
     assert re.fullmatch(r" \[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] iteration      100/    5000 \| .*", line)
     assert " throughput per GPU (TFLOP/s/GPU): 4.9 | learning rate: 1.500000E-04 |" in line
 
 
-def test_oneflows_table_has_a_head_once():
+def test_oneflow_table_has_one_header():
     head, rule, row = lines("oneflow", first=True, table=True)
     assert head == "| step     | micro_batches   | samples         | throughput | latency    | loss       |"
     assert rule.startswith("| -------- | --------------- |")
@@ -99,19 +99,19 @@ def test_oneflows_table_has_a_head_once():
     assert len(lines("oneflow", table=True)) == 1
 
 
-def test_what_upstream_leaves_out():
+def test_values_that_upstream_omits():
     assert "loss scale" not in lines("bigscience", dtype="bf16")[0]
     assert "loss scale" not in lines("neox", dtype="fp32")[0]
     import dataclasses
 
-    assert "lm loss" not in lines("megatron", dataclasses.replace(TOLD, lm_loss=None))[0]
-    more = dataclasses.replace(TOLD, num_zeros=12.0, params_norm=3.5)
+    assert "lm loss" not in lines("megatron", dataclasses.replace(INTERVAL, lm_loss=None))[0]
+    more = dataclasses.replace(INTERVAL, num_zeros=12.0, params_norm=3.5)
     assert " | num zeros: 12.0 | params norm: 3.500 | " in lines("megatron", more)[0]
 
 
-def test_json_is_what_metrics_jsonl_keeps():
-    assert json.loads(lines("json")[0]) == TOLD.to_json()
-    assert set(TOLD.to_json()) == {
+def test_json_line_equals_the_row_of_metrics_jsonl():
+    assert json.loads(lines("json")[0]) == INTERVAL.to_json()
+    assert set(INTERVAL.to_json()) == {
         *("iteration", "consumed_samples", "lm_loss", "learning_rate", "grad_norm", "loss_scale", "skipped", "nan"),
         *("samples_per_s", "tokens_per_s", "tflops", "model_tflops", "mfu"),
     }
@@ -143,11 +143,11 @@ def test_json_is_what_metrics_jsonl_keeps():
         ),
     ],
 )
-def test_an_evaluation_stands_between_rules(style, part, expected):
+def test_evaluation_is_printed_between_rules(style, part, expected):
     above, line, below = evaluation_lines(config(logging=Logging(format=style)), 7, part, 2.0)
     assert line == expected
     assert above == below == "-" * (len(line) + 1)
 
 
-def test_a_perplexity_beyond_all_bounds_is_cut_off():
+def test_perplexity_is_capped():
     assert "lm loss PPL: 4.851652E+08" in evaluation_lines(config(), 7, "valid", 99.0)[1]  # exp(20)

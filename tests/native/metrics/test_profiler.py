@@ -17,18 +17,18 @@ from ascend_adapt.native.config.profile_config import Profile, read_profile
 
 
 def run(settings, folder, profile):
-    told = Told()
-    loop.train(replace(settings, eval_interval=0, iterations=5, profile=profile), folder, told)
-    return told
+    log = Told()
+    loop.train(replace(settings, eval_interval=0, iterations=5, profile=profile), folder, log)
+    return log
 
 
-def test_the_steps_asked_for_are_in_a_trace_and_no_others(settings, tmp_path):
+def test_only_the_chosen_steps_are_traced(settings, tmp_path):
     plain = run(settings, tmp_path, Profile())
     assert not (tmp_path / "profile").exists()
-    told = run(settings, tmp_path, Profile(2, 3))
-    assert told.losses == plain.losses
+    log = run(settings, tmp_path, Profile(2, 3))
+    assert log.losses == plain.losses
     path = tmp_path / "profile" / "rank00000-iterations-2-3.json"
-    assert told.said[-1].startswith(f"profile of iterations 2 to 3, rank 0: {path}, ")
+    assert log.said[-1].startswith(f"profile of iterations 2 to 3, rank 0: {path}, ")
     assert [one.name for one in path.parent.iterdir()] == [path.name]
     events = json.loads(path.read_text())["traceEvents"]
     # 8 micro batches a step, each with a loss of its own.
@@ -36,37 +36,37 @@ def test_the_steps_asked_for_are_in_a_trace_and_no_others(settings, tmp_path):
     assert any("Backward" in one.get("name", "") for one in events)
 
 
-def test_a_run_that_ends_before_its_last_step_keeps_what_there_is(settings, tmp_path):
-    told = run(replace(settings, exit_interval=3), tmp_path, Profile(2, 9))
-    assert told.said[-1].startswith("profile of iterations 2 to 3, rank 0: ")
+def test_run_that_ends_early_keeps_the_profiled_steps(settings, tmp_path):
+    log = run(replace(settings, exit_interval=3), tmp_path, Profile(2, 9))
+    assert log.said[-1].startswith("profile of iterations 2 to 3, rank 0: ")
     assert (tmp_path / "profile" / "rank00000-iterations-2-3.json").exists()
 
 
-def test_a_run_that_ends_before_its_first_step_has_none(settings, tmp_path):
-    told = run(replace(settings, exit_interval=3), tmp_path, Profile(4, 9))
-    assert told.said[-1] == "profile: none of the iterations 4 to 9 was run"
+def test_run_that_ends_before_the_chosen_steps_has_no_trace(settings, tmp_path):
+    log = run(replace(settings, exit_interval=3), tmp_path, Profile(4, 9))
+    assert log.said[-1] == "profile: none of the iterations 4 to 9 was run"
     assert not (tmp_path / "profile").exists()
     with pytest.raises(ConfigError, match="profile: iteration 6, expected at most 5, the run's last — name earlier"):
         run(settings, tmp_path, Profile(6, 9))
 
 
 @pytest.mark.parametrize("when", ["start", "export_chrome_trace"])
-def test_a_profiler_that_fails_is_told_of_and_the_run_goes_on(settings, tmp_path, monkeypatch, when):
+def test_failing_profiler_is_reported_and_the_run_continues(settings, tmp_path, monkeypatch, when):
     def fails(*_):
         raise RuntimeError("no such counter\nand more")
 
     monkeypatch.setattr(torch.profiler.profile, when, fails)
-    told = run(settings, tmp_path, Profile(2, 2))
-    assert told.said[-1].startswith("profile of iterations 2, rank 0: no trace, RuntimeError: no such counter")
-    assert len(told.losses) == 5
+    log = run(settings, tmp_path, Profile(2, 2))
+    assert log.said[-1].startswith("profile of iterations 2, rank 0: no trace, RuntimeError: no such counter")
+    assert len(log.losses) == 5
     assert not list((tmp_path / "profile").glob("*"))
 
 
 def test_profiler_that_silently_writes_no_trace_is_reported(settings, tmp_path, monkeypatch):
     """As torch_npu's does, whose errors go to its own log."""
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda *_: None)
-    told = run(settings, tmp_path, Profile(2, 2))
-    assert "rank 0: no trace, the profiler wrote none" in told.said[-1]
+    log = run(settings, tmp_path, Profile(2, 2))
+    assert "rank 0: no trace, the profiler wrote none" in log.said[-1]
 
 
 def test_an_emulated_npu_has_no_profiler(monkeypatch):

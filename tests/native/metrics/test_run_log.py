@@ -34,7 +34,7 @@ def step(iteration, loss=2.0, **values):
     )
 
 
-def tell(folder, steps, *, rank=0, device_name="", **logging):
+def log_run(folder, steps, *, rank=0, device_name="", **logging):
     output = io.StringIO()
     log = RunLog(config(logging={"interval": 2, **logging}), folder, rank=rank, device_name=device_name, output=output)
     for one in steps:
@@ -48,8 +48,8 @@ def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_means_are_over_the_interval_and_the_steps_that_counted(tmp_path):
-    printed = tell(tmp_path, [step(1, 4.0), step(2, 2.0), step(3, 9.0, skipped=True), step(4, 1.0)])
+def test_means_are_over_the_steps_of_the_interval_that_were_not_skipped(tmp_path):
+    printed = log_run(tmp_path, [step(1, 4.0), step(2, 2.0), step(3, 9.0, skipped=True), step(4, 1.0)])
     assert printed.count("iteration        ") == 2
     first, second = rows(tmp_path / "metrics.jsonl")
     assert (first["lm_loss"], first["skipped"], second["lm_loss"], second["skipped"]) == (3.0, 0, 1.0, 1)
@@ -58,16 +58,16 @@ def test_means_are_over_the_interval_and_the_steps_that_counted(tmp_path):
     assert rows(tmp_path / "evaluations.jsonl") == [{"iteration": 4, "part": "valid", "lm_loss": 3.0}]
 
 
-def test_a_run_that_goes_on_writes_what_came_after_anew(tmp_path):
-    tell(tmp_path, [step(number) for number in range(1, 9)])
-    tell(tmp_path, [step(5, 1.0), step(6, 1.0)])
+def test_resumed_run_replaces_the_rows_after_its_checkpoint(tmp_path):
+    log_run(tmp_path, [step(number) for number in range(1, 9)])
+    log_run(tmp_path, [step(5, 1.0), step(6, 1.0)])
     found = rows(tmp_path / "metrics.jsonl")
     assert [(row["iteration"], row["lm_loss"]) for row in found] == [(2, 2.0), (4, 2.0), (6, 1.0)]
     assert [row["iteration"] for row in rows(tmp_path / "evaluations.jsonl")] == [6]
 
 
-def test_a_run_that_was_done_and_is_started_again_loses_nothing(tmp_path):
-    tell(tmp_path, [step(number) for number in range(1, 9)])
+def test_restarting_a_finished_run_keeps_all_rows(tmp_path):
+    log_run(tmp_path, [step(number) for number in range(1, 9)])
     for _ in range(2):
         log = RunLog(config(), tmp_path, rank=0, output=io.StringIO())
         log.evaluation(8, "test", 4.0)
@@ -80,11 +80,11 @@ def test_a_run_that_was_done_and_is_started_again_loses_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("lost", [1, 20])
-def test_a_row_that_was_cut_short_is_written_anew(tmp_path, lost):
-    tell(tmp_path, [step(number) for number in range(1, 5)])
+def test_truncated_row_is_written_again(tmp_path, lost):
+    log_run(tmp_path, [step(number) for number in range(1, 5)])
     for path in tmp_path.glob("*.jsonl"):
         os.truncate(path, path.stat().st_size - lost)
-    tell(tmp_path, [step(5, 1.0), step(6, 1.0)])
+    log_run(tmp_path, [step(5, 1.0), step(6, 1.0)])
     assert [row["iteration"] for row in rows(tmp_path / "metrics.jsonl")] == ([2, 4, 6] if lost == 1 else [2, 6])
     assert [row["iteration"] for row in rows(tmp_path / "evaluations.jsonl")] == ([4, 6] if lost == 1 else [6])
 
@@ -104,7 +104,7 @@ class Full:
         self.stream.close()
 
 
-def test_a_full_disk_ends_no_run(tmp_path):
+def test_full_disk_does_not_end_the_run(tmp_path):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -118,33 +118,33 @@ def test_a_full_disk_ends_no_run(tmp_path):
     disk.is_full = False
     log.step(step(4))
     log.close()
-    told = [line for line in output.getvalue().splitlines() if line.startswith("warning")]
+    warnings = [line for line in output.getvalue().splitlines() if line.startswith("warning")]
     why = "OSError: [Errno 28] No space left on device — the run continues without it"
     last = "warning: incomplete: metrics.jsonl, tensorboard, see the warnings above"
-    assert sorted(told) == [last, f"warning: metrics.jsonl: {why}", f"warning: tensorboard: {why}"]
-    assert told[-1] == last
+    assert sorted(warnings) == [last, f"warning: metrics.jsonl: {why}", f"warning: tensorboard: {why}"]
+    assert warnings[-1] == last
     assert [row["iteration"] for row in rows(tmp_path / "metrics.jsonl")] == [1, 4]
 
 
-def test_only_the_first_rank_tells(tmp_path):
-    assert tell(tmp_path / "run", [step(1), step(2)], rank=1) == ""
+def test_only_rank_0_logs(tmp_path):
+    assert log_run(tmp_path / "run", [step(1), step(2)], rank=1) == ""
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_not_a_number_is_null_in_json(tmp_path):
-    tell(tmp_path, [step(1, float("nan"), nan=True), step(2, float("inf"), grad_norm=float("inf"))])
+def test_nan_and_inf_are_null_in_json(tmp_path):
+    log_run(tmp_path, [step(1, float("nan"), nan=True), step(2, float("inf"), grad_norm=float("inf"))])
     (row,) = rows(tmp_path / "metrics.jsonl")
     assert (row["lm_loss"], row["grad_norm"], row["nan"]) == (None, None, 1)
 
 
-def test_an_interval_without_a_step_that_counted(tmp_path):
-    printed = tell(tmp_path, [step(1, skipped=True), step(2, skipped=True)])
+def test_interval_of_skipped_steps_only(tmp_path):
+    printed = log_run(tmp_path, [step(1, skipped=True), step(2, skipped=True)])
     assert "lm loss:" not in printed
     assert rows(tmp_path / "metrics.jsonl")[0]["lm_loss"] is None
 
 
-def test_utilisation_where_the_devices_peak_is_known(tmp_path):
-    tell(tmp_path, [step(1), step(2)], device_name="NVIDIA A100-SXM4-40GB")
+def test_mfu_if_the_peak_of_the_device_is_known(tmp_path):
+    log_run(tmp_path, [step(1), step(2)], device_name="NVIDIA A100-SXM4-40GB")
     (row,) = rows(tmp_path / "metrics.jsonl")
     assert row["mfu"] == pytest.approx(row["model_tflops"] / 312)
 
@@ -152,22 +152,22 @@ def test_utilisation_where_the_devices_peak_is_known(tmp_path):
 @pytest.mark.parametrize("asked", [None, "elsewhere"])
 def test_tensorboard(tmp_path, asked):
     folder = tmp_path / (asked or "run/tensorboard")
-    tell(tmp_path / "run", [step(1, 4.0), step(2, 2.0)], tensorboard=str(folder) if asked else None)
+    log_run(tmp_path / "run", [step(1, 4.0), step(2, 2.0)], tensorboard=str(folder) if asked else None)
     events = EventAccumulator(str(folder)).Reload()
     assert [(one.step, one.value) for one in events.Scalars("train/lm_loss")] == [(1, 4.0), (2, 2.0)]
     assert [one.value for one in events.Scalars("valid/lm_loss")] == [3.0]
     assert events.Scalars("runtime/samples_per_s")[0].value == 4.0
 
 
-def test_a_package_that_is_asked_for_and_missing_is_named(tmp_path, monkeypatch):
+def test_requested_but_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(run_log, "find_spec", lambda name: None)
-    printed = tell(tmp_path, [step(1), step(2)], tensorboard="t", wandb_project="p")
+    printed = log_run(tmp_path, [step(1), step(2)], tensorboard="t", wandb_project="p")
     assert "tensorboard: nothing is written to t, tensorboard is not installed" in printed
     assert "wandb: nothing is logged to p, wandb is not installed" in printed
 
 
-def test_wandb_is_told_the_same(tmp_path, monkeypatch):
-    """wandb wants an account: its module is a stand-in that keeps what it is told."""
+def test_wandb_gets_the_same_values(tmp_path, monkeypatch):
+    """wandb needs an account: a stand-in for its module keeps the logged values."""
     kept = []
 
     class Run:

@@ -51,7 +51,7 @@ def test_untimed_parts_are_not_reported():
     assert list(times([(1.0, 0.0)] * 3).report()) == ["samples"]
 
 
-def test_a_slow_rank_is_named_once():
+def test_slow_rank_is_named_once():
     mine = times([(1e-3, 0.0), (80e-3, 0.0), (1e-3, 0.0)])
 
     def interval(steps):
@@ -72,7 +72,7 @@ def test_a_slow_rank_is_named_once():
 
 
 @pytest.mark.parametrize(("seconds", "lines"), [(1.4e-3, 0), (2.9e-3, 0), (3.1e-3, 1)])
-def test_a_little_slower_is_no_matter(seconds, lines):
+def test_small_difference_is_not_reported(seconds, lines):
     mine = times([(1e-3, 0.0), (1e-3, 0.0), (seconds, 0.0)])
     for _ in range(8):
         mine.step(1e-3)
@@ -80,7 +80,7 @@ def test_a_little_slower_is_no_matter(seconds, lines):
 
 
 @pytest.mark.parametrize(("step_s", "lines"), [(0.7, 1), (0.9, 0)])
-def test_what_is_little_of_a_step_is_no_matter(monkeypatch, step_s, lines):
+def test_small_share_of_a_step_is_not_reported(monkeypatch, step_s, lines):
     """79 ms more than the others are 0.113 of one step and 0.088 of the other."""
     clock = itertools.count(0, step_s)
     monkeypatch.setattr("ascend_adapt.native.metrics.stragglers.time.perf_counter", lambda: next(clock))
@@ -97,7 +97,7 @@ def test_one_rank_is_not_timed():
     assert not any(module._forward_pre_hooks for module in trainer.decoders[0].modules())
 
 
-def test_a_rank_that_is_slow_is_found_in_a_job(settings, tmp_path):
+def test_slow_rank_of_a_job_is_found(settings, tmp_path):
     """Rank 1 sleeps where it gets samples, and in its MLPs; tensor-parallel ranks wait for each other all the time."""
     made = config(GPT2, tensor=2)
     settings = replace(settings, parallel=made.parallel, batch=made.batch, eval_interval=0)

@@ -1,4 +1,4 @@
-"""Which samples a step gets, whatever the data-parallel size, and from wherever a run goes on."""
+"""Which samples a step gets, whatever the data-parallel size, and from wherever a run continues."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def test_an_epoch_ends_within_them(long):
 
 @pytest.mark.parametrize("stop", [2, 4, 5])
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_another_data_parallel_size_goes_on_with_the_same_samples(long, ranks, stop):
+def test_another_data_parallel_size_continues_with_the_same_samples(long, ranks, stop):
     whole = steps(long, 1, 0, STEPS)
     assert steps(long, 2, 0, stop) + steps(long, ranks, stop, STEPS) == whole

@@ -37,14 +37,14 @@ def test_enough_of_everything(tokens):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "split", "told"),
+    ("lengths", "split", "message"),
     [
         ([10, 10], "1,0,0", r"20 tokens for train, expected at least 33 for a sample"),
         ([40, 40, 5], "1,1,1", r"5 tokens for test, expected at least 33"),
     ],
 )
-def test_too_little_is_told_with_numbers(tokens, lengths, split, told):
-    with pytest.raises(DataError, match=told):
+def test_too_few_tokens_are_reported_with_numbers(tokens, lengths, split, message):
+    with pytest.raises(DataError, match=message):
         check_data(run(tokens(*lengths), split=split))
 
 
@@ -77,7 +77,7 @@ def test_a_part_that_nobody_reads_may_be_empty(tokens):
     check_data(run(tokens(40, 40), split="98,1,1", eval_interval=0))
 
 
-def test_every_dataset_of_a_blend_is_looked_at(tokens):
+def test_every_dataset_of_a_blend_is_checked(tokens):
     with pytest.raises(DataError, match="short: 8 tokens for train"):
         check_data(run("0.9", tokens(*[40] * 10), "0.1", tokens(*[1] * 10, name="short"), split="8,1,1"))
 
@@ -95,7 +95,7 @@ def test_parts_with_files_of_their_own(tokens):
     check_data(run(tokens(40), data={"valid": data["valid"]}))
 
 
-def test_an_id_beyond_the_table(tokens):
+def test_token_id_outside_the_embedding_table(tokens):
     with pytest.raises(DataError, match="has the id 300, expected ids below the table's 256 rows"):
         check_data(run(tokens(*[40] * 10, largest=300)))
 
