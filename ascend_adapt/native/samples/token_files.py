@@ -31,7 +31,8 @@ def empty_by_split(data: Data) -> tuple[str, ...]:
     """Return which of valid and test have a share of the split but no sequence in any token file.
 
     Upstream skips evaluation on them, except Megatron-core, for which the result is always empty. Source:
-    gpt-neox@9610391a and Megatron-LM@v2.5, build_train_valid_test_datasets: None for such a part, and no evaluation on it.
+    gpt-neox@9610391a and Megatron-LM@v2.5, build_train_valid_test_datasets: None for such
+    a part, and no evaluation on it.
 
     Raises:
         DataError: token files that cannot be read.
