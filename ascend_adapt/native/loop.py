@@ -167,7 +167,7 @@ class TrainingRun:
         if self.train.left < needed:
             raise DataError(
                 f"train: {self.train.left} samples left after {done.consumed_samples}, expected {needed} for the "
-                f"{steps} steps to come — ask for more samples or iterations in all, or resume with the earlier batch size"
+                f"{steps} steps to come — ask for more samples or iterations in all, or keep the batch size"
             )
 
     def _say(self, lines: list[str]) -> None:

@@ -286,6 +286,8 @@ class Interrupted(Told):
 def test_sigterm_saves_and_ends_and_the_run_goes_on_bit_for_bit(settings, tmp_path):
     settings = replace(settings, model=replace(GPT2, hidden_dropout=0.1, attention_dropout=0.1))
     whole = run(settings)
+    # A SIGTERM from outside, such as timeout(1)'s, ends this run early too.
+    assert len(whole.steps) == settings.iterations, whole.said[-1]
     settings = replace(settings, checkpoint=Checkpoint(save=str(tmp_path / "saved"), load=str(tmp_path / "saved")))
     first, before = Interrupted(), signal.getsignal(signal.SIGTERM)
     loop.train(settings, "unused", first)
