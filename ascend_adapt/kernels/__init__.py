@@ -1,4 +1,4 @@
-"""Operations on a device: each has one contract, a reference that defines it, and backends that agree with it."""
+"""Training kernels: each has one contract, a reference that defines it, and backends that agree with the reference."""
 
 from ascend_adapt.kernels.masks import masked_out_from_keep
 from ascend_adapt.kernels.operators.adamw import adamw

@@ -1,4 +1,4 @@
-"""What every kernel asks of its tensors and numbers, beside masks."""
+"""Argument checks that all kernels share; masks have their own in ``masks``."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from ascend_adapt.errors import KernelArgumentError
 
 
 def is_tensor(value: Any) -> bool:
-    """Return whether it is one of torch's tensors; arrays of numpy are none."""
+    """Return whether ``value`` is a torch tensor; a NumPy array is not."""
     return hasattr(value, "requires_grad") and hasattr(value, "dtype")
 
 
-def told(value: Any) -> str:
-    """Return dtype and shape of a tensor, the type of anything else."""
+def describe(value: Any) -> str:
+    """Return dtype and shape of a tensor, or the type name of anything else."""
     return f"{value.dtype} {list(value.shape)}" if is_tensor(value) else type(value).__name__
 
 
 def check_float(name: str, tensor: Any, dims: int | None = None, shape: str = "", *, least: int = 0) -> None:
-    """Refuse what is not a float tensor of ``dims`` axes, or of ``least``; ``shape`` is the contract's word for it."""
+    """Refuse what is not a float tensor with ``dims`` axes, or at least ``least``; ``shape`` is the expected shape."""
     if not is_tensor(tensor) or not tensor.dtype.is_floating_point:
-        raise KernelArgumentError(f"{name}: is {told(tensor)}, expected a float tensor {shape} — convert it")
+        raise KernelArgumentError(f"{name}: is {describe(tensor)}, expected a float tensor {shape} — convert it")
     if tensor.dim() < least or (dims is not None and tensor.dim() != dims):
         raise KernelArgumentError(f"{name}: has shape {list(tensor.shape)}, expected {shape} — reshape it")
 
 
 def check_shape(name: str, tensor: Any, expected: Sequence[int], of: str) -> None:
-    """Refuse another shape than ``expected``, which follows from ``of``."""
+    """Refuse any shape other than ``expected``, which follows from ``of``."""
     if tuple(tensor.shape) != tuple(expected):
         raise KernelArgumentError(
-            f"{name}: has shape {list(tensor.shape)}, {of} asks for {list(expected)} — give matching tensors"
+            f"{name}: has shape {list(tensor.shape)}, {of} requires {list(expected)} — give matching tensors"
         )
 
 
 def check_float_or_none(name: str, tensor: Any, expected: Sequence[int], of: str) -> None:
-    """Refuse what is neither None nor a float tensor of the shape ``expected``, which follows from ``of``."""
+    """Refuse what is neither None nor a float tensor of shape ``expected``, which follows from ``of``."""
     if tensor is not None:
         check_float(name, tensor, shape=str(list(expected)))
         check_shape(name, tensor, expected, of)
 
 
 def check_together(first: str, tensor: Any, **others: Any) -> None:
-    """Refuse tensors on another device than the first."""
+    """Refuse tensors that are not on the device of the first."""
     for name, other in others.items():
         if other is not None and other.device != tensor.device:
             raise KernelArgumentError(f"{name}: is on {other.device}, {first} on {tensor.device} — move it")
 
 
 def check_number(name: str, value: Any) -> None:
-    """Refuse what is neither a number nor a tensor of one."""
+    """Refuse what is neither a number nor a one-element tensor."""
     if not hasattr(value, "__float__") or math.prod(getattr(value, "shape", ())) != 1:
-        found = told(value) if is_tensor(value) else repr(value)
+        found = describe(value) if is_tensor(value) else repr(value)
         raise KernelArgumentError(f"{name}: is {found}, expected a number — correct it")

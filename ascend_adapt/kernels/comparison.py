@@ -1,4 +1,4 @@
-"""A backend beside the reference: the same call, forward and backward, and how far apart they are."""
+"""Compares a backend with the reference: the same call, forward and backward, and the largest errors."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from ascend_adapt.errors import BackendUnavailable
 from ascend_adapt.kernels.operation import KernelCall, Operation
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 3e-2, "float16": 5e-3}
-"""Of the largest difference to the largest number of the reference, by the dtype of what is compared."""
+"""Allowed error by dtype: the largest difference, divided by the largest value of the reference."""
 
 _CANCELLED = 0.25
-"""Where terms of about 1 cancel, as in the gradient of a query with few keys, little but their rounding is left."""
+"""Smallest divisor of an error. Where terms of about 1 cancel, as in a query's gradient with few keys, only rounding
+is left."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far a backend is from the reference on one call."""
+    """Errors of a backend against the reference on one call."""
 
     kernel: str
     backend: str
     call: str
     errors: dict[str, float]
-    """Of each result and gradient: the largest difference over the largest number of the reference; or nan."""
+    """For each result and gradient: the largest difference over the largest value of the reference, or NaN."""
     tolerances: dict[str, float]
     failed: str = ""
-    """What the backend raised, in words."""
+    """Message of the error that the backend raised."""
 
     @property
     def agrees(self) -> bool:
@@ -34,18 +35,18 @@ class Comparison:
         return not self.failed and all(error <= self.tolerances[name] for name, error in self.errors.items())
 
     def __str__(self) -> str:
-        """Return the comparison in one line."""
+        """Return a one-line summary."""
         if self.failed:
             return f"{self.kernel}: {self.backend} failed on {self.call}: {self.failed}"
         worst = max(self.errors, key=lambda name: _or_infinite(self.errors[name]) / self.tolerances[name])
-        told = f"{worst} differs by {self.errors[worst]:.2g}, {self.tolerances[worst]:.2g} is allowed"
-        return f"{self.kernel}: {self.backend} on {self.call}: {told}"
+        difference = f"{worst} differs by {self.errors[worst]:.2g}, {self.tolerances[worst]:.2g} is allowed"
+        return f"{self.kernel}: {self.backend} on {self.call}: {difference}"
 
 
 def compare(kernel: Operation, backend: str, call: KernelCall, seed: int = 0) -> Comparison:
-    """Return how far ``backend`` is from the reference on ``call``, whose tensors stay as they are.
+    """Compare ``backend`` with the reference on ``call``, without changing the call's tensors.
 
-    Dropout is left out: two backends never drop the same.
+    Dropout is switched off: two backends never drop the same elements.
 
     Raises:
         BackendUnavailable: there is no such backend, or it does not serve the call.
@@ -68,7 +69,7 @@ def compare(kernel: Operation, backend: str, call: KernelCall, seed: int = 0) ->
 
 
 def _results(implementation: Any, call: KernelCall, seed: int) -> dict[str, Any]:
-    """Return the result, every gradient, and what the call changed in place, by name."""
+    """Return by name the result and every gradient, or what the call changed in place."""
     import torch
 
     copy = type(call)(**{name: _copied(value) for name, value in vars(call).items()})

@@ -1,4 +1,4 @@
-"""Which backend computes a call: chosen by the tensor's device, once for each kind of call, and kept to be shown."""
+"""Kernel dispatch: chooses a backend by the tensor's device, once for each kind of call, and records the choice."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ascend_adapt.kernels.operation import Backend, Choice, Implementation, Kern
 logger = logging.getLogger("ascend_adapt")
 _AUTOCAST = ("cuda", "cpu", "npu")
 _KINDS_KEPT = 1024
-"""Kinds of call that a kernel remembers: where every batch has another length there would be no end of them."""
+"""Kinds of call that a kernel remembers; with a new length in every batch they would grow without bound."""
 
 
 class Kernel(Operation):
-    """An operation, and the backends that compute it, the preferred first and the reference last."""
+    """An operation and its backends in order of preference, with the reference last."""
 
     def __init__(self, name: str, backends: Sequence[Backend]) -> None:
         super().__init__(name, backends)
         self.choices: dict[tuple[Any, ...], Choice] = {}
-        # Compiled code is made anew where one of these has grown; an evaluation must not do so to training's.
+        # torch.compile recompiles when one of these has grown; an evaluation must not recompile the training graph.
         self._chosen_with_gradients: dict[tuple[Any, ...], Implementation] = {}
         self._chosen_without: dict[tuple[Any, ...], Implementation] = {}
         _KERNELS[name] = self
 
     def __call__(self, call: KernelCall) -> Any:
-        """Return what the backend chosen for this kind of call computes.
+        """Run the backend chosen for this kind of call and return its result.
 
         Raises:
-            BackendUnavailable: a backend was asked for that is not there, or does not serve this call.
+            BackendUnavailable: the requested backend does not exist, or cannot serve this call.
         """
         import torch
 
@@ -44,7 +44,7 @@ class Kernel(Operation):
             chosen = self._choose(call, key) if found is None else found
         kind = call.tensor().device.type
         if kind in _AUTOCAST and torch.is_autocast_enabled(kind):
-            # It would round what a backend computes in fp32, and give layer_norm another dtype than its input's.
+            # Autocast would round what a backend computes in fp32, and change the output dtype of layer_norm.
             with torch.autocast(kind, enabled=False):
                 return chosen.run(call)
         return chosen.run(call)
@@ -59,27 +59,27 @@ class Kernel(Operation):
         return self.choices[key]
 
     def candidates(self, call: KernelCall, *, composed: bool = False) -> Iterator[tuple[Backend, str]]:
-        """Yield every backend of the call's device, or the composed ones, with "" or why it does not serve the call."""
+        """Yield each backend of the call's device (or each composed one) with "" or why it cannot serve the call."""
         device = call.tensor().device.type
         for backend in self.backends:
             if (not backend.devices or device in backend.devices) and (backend.composed or not composed):
                 yield backend, _unfit(backend, call)
 
     def extend(self, backends: Sequence[Backend]) -> None:
-        """Prefer these to the built-in ones, in place of what was so preferred before, and choose anew."""
+        """Prefer these backends to the built-in ones, replace those of an earlier call, and forget all choices."""
         extended = [*backends, *self.built_in]
         if extended != self.backends:
             self.backends = extended
             self.forget()
 
     def forget(self) -> None:
-        """Choose anew from now on."""
+        """Forget the choices, so that the next call of each kind chooses again."""
         self.choices.clear()
         self._chosen_with_gradients.clear()
         self._chosen_without.clear()
 
     def _key(self, call: KernelCall, torch: Any) -> tuple[Any, ...]:
-        repeats = (torch.are_deterministic_algorithms_enabled() or _told_to_repeat(), attention_gradients_repeat())
+        repeats = (torch.are_deterministic_algorithms_enabled() or _must_repeat(), attention_gradients_repeat())
         return (requests.wanted(self.name), torch.is_grad_enabled(), repeats, type(call), call.signature())
 
     def _chosen(self, torch: Any) -> dict[tuple[Any, ...], Implementation]:
@@ -91,7 +91,7 @@ class Kernel(Operation):
         call.check()
         wish = requests.wanted(self.name)
         if wish is not None:
-            backend, reason, settled = self._asked_for(wish, call), "as asked", True
+            backend, reason, settled = self._asked_for(wish, call), "as requested", True
             passed_over: list[tuple[str, str]] = []
         else:
             backend, reason, passed_over, settled = self._automatic(call)
@@ -109,7 +109,7 @@ class Kernel(Operation):
         return implementation
 
     def _composed(self, call: KernelCall) -> Implementation:
-        """Return what serves a call without numbers; it is not kept: such calls have the shapes of real ones."""
+        """Return the backend for a call without values; not remembered, as real calls have the same shapes."""
         call.check()
         fit = [backend for backend, unfit in self.candidates(call, composed=True) if not unfit]
         return fit[0].implementation()
@@ -122,13 +122,13 @@ class Kernel(Operation):
             why = _unfit(backend, call) or verification.disagreement(self, backend, call)
         if why:
             raise BackendUnavailable(
-                f"kernel {self.name!r}: backend {wish!r} was asked for, but {why} (call: {call.describe()}) — "
-                f"ask for another, or unset kernels= and {requests.VARIABLE}"
+                f"kernel {self.name!r}: backend {wish!r} was requested, but {why} (call: {call.describe()}) — "
+                f"request another, or unset kernels= and {requests.VARIABLE}"
             )
         return backend
 
     def _automatic(self, call: KernelCall) -> tuple[Backend, str, list[tuple[str, str]], bool]:
-        """Return the backend, why it, those passed over, and whether this holds for the next such call too."""
+        """Return the backend, the reason, those passed over, and whether the choice holds for the next such call."""
         passed_over: list[tuple[str, str]] = []
         fit = []
         for backend, unfit in self.candidates(call):
@@ -153,12 +153,12 @@ class Kernel(Operation):
             reason = f"the first that serves the call; not measured: {why_not}"
             return rivals[0], reason, passed_over, why_not != measurement.CAPTURED
         runs = {backend.name: backend.implementation().run for backend in rivals}
-        told = measurement.fastest(self.name, call, runs)
-        return self.backend(told.backend), told.reason, [*passed_over, *told.failed], True
+        fastest = measurement.fastest(self.name, call, runs)
+        return self.backend(fastest.backend), fastest.reason, [*passed_over, *fastest.failed], True
 
 
 _KERNELS: dict[str, Kernel] = {}
-_told_already: set[str] = set()
+_logged: set[str] = set()
 
 
 def kernels() -> Mapping[str, Kernel]:
@@ -169,7 +169,7 @@ def kernels() -> Mapping[str, Kernel]:
 
 
 def ask_for(wishes: Mapping[str, str] | None) -> None:
-    """Put the backends that the user asked for in force, by kernel; None: those of the environment.
+    """Apply the requested backends, by kernel; None: those of the environment variable.
 
     Raises:
         SettingsError: no such kernel, or no such backend of it.
@@ -184,44 +184,44 @@ def ask_for(wishes: Mapping[str, str] | None) -> None:
 
 
 def unusable(kernel: str, backend: Any) -> str:
-    """Return "" if ``backend`` may extend the kernel of that name, else why not, in words."""
+    """Return "" if ``backend`` may extend the kernel of that name, else the reason."""
     if kernel not in kernels():
         return f"there is no kernel {kernel!r}, expected one of {', '.join(kernels())}"
     if not isinstance(backend, Backend):
-        return f"{backend!r} is no backend, expected a Backend of ascend_adapt.kernels.dispatch"
+        return f"{backend!r} is not a backend, expected a Backend of ascend_adapt.kernels.dispatch"
     if backend.name in [one.name for one in kernels()[kernel].built_in]:
-        return f"{kernel} has a backend {backend.name!r} of its own, expected another name"
+        return f"{kernel} already has a backend {backend.name!r}, expected another name"
     return ""
 
 
 def extend(backends: Sequence[tuple[str, Backend]]) -> None:
-    """Prefer these backends, by kernel, to the built-in ones, in place of all that an earlier call has given."""
+    """Prefer these backends, by kernel, to the built-in ones; they replace those of an earlier call."""
     for name, kernel in kernels().items():
         kernel.extend([backend for extended, backend in backends if extended == name])
 
 
 def choices() -> tuple[Choice, ...]:
-    """Return every choice made in this process, in order; ranks of a job that differ in one diverge without a word."""
+    """Return every choice made in this process, in order; ranks that differ in one diverge silently."""
     return tuple(choice for kernel in _KERNELS.values() for choice in kernel.choices.values())
 
 
 def forget() -> None:
-    """Make every choice anew from now on."""
+    """Forget every choice, so that each kind of call chooses again."""
     for kernel in _KERNELS.values():
         kernel.forget()
 
 
 def is_deterministic() -> bool:
-    """Return whether the same call must give the same bits: torch was told so, or the job was (--deterministic)."""
+    """Return whether results must be bitwise repeatable, by torch's setting or the job's (--deterministic)."""
     import torch
 
-    return torch.are_deterministic_algorithms_enabled() or _told_to_repeat()
+    return torch.are_deterministic_algorithms_enabled() or _must_repeat()
 
 
 def attention_gradients_repeat() -> bool:
-    """Return whether torch's own attention has gradients that repeat: only where torch would refuse what does not.
+    """Return whether gradients of torch's own attention are repeatable: only where torch raises for what is not.
 
-    Under ``warn_only`` flash attention warns once and does not repeat.
+    Under ``warn_only`` flash attention warns once and is not repeatable.
     """
     import torch
 
@@ -231,16 +231,16 @@ def attention_gradients_repeat() -> bool:
 def _torch_only_warns() -> bool:
     import torch
 
-    told: bool = torch.is_deterministic_algorithms_warn_only_enabled()
-    return told
+    warns_only: bool = torch.is_deterministic_algorithms_warn_only_enabled()
+    return warns_only
 
 
-# torch's compiler cuts a graph at that question, and makes code anew where the answer has changed. This is what
-# torch.compiler.assume_constant_result does, which imports all of the compiler.
+# torch.compile breaks the graph at that call, and recompiles when the result has changed. The attribute is what
+# torch.compiler.assume_constant_result sets; the function itself imports all of the compiler.
 _torch_only_warns._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _told_to_repeat() -> bool:
+def _must_repeat() -> bool:
     return os.environ.get("ASCEND_ADAPT_DETERMINISTIC", "0") != "0"
 
 
@@ -255,6 +255,6 @@ def _unfit(backend: Backend, call: KernelCall) -> str:
 
 
 def _tell_once(text: str) -> None:
-    if text not in _told_already:
-        _told_already.add(text)
+    if text not in _logged:
+        _logged.add(text)
         logger.info("ascend_adapt: %s", text)

@@ -1,6 +1,6 @@
-"""Gradients that have no gradient of their own, and say so: autograd would leave a penalty on them out without a word.
+"""First-order gradients that raise on double backward; autograd would silently drop a gradient penalty.
 
-torch's once_differentiable does not see it where only what was saved depends on the inputs, as behind ``loss.sum()``.
+torch's once_differentiable misses the case where only saved tensors depend on the inputs, as after ``loss.sum()``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ascend_adapt.errors import KernelError
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function's ``backward`` whose results, with create_graph, raise when their own gradient is asked for."""
+    """Wrap an autograd function's ``backward``: with create_graph, its results raise when they are differentiated."""
 
     @functools.wraps(backward)
     def once(ctx: Any, *grads: Any) -> Any:
@@ -37,6 +37,6 @@ class _Refusal(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> None:
         raise KernelError(
-            "kernel: the gradient of its gradient was asked for, expected first derivatives only — compute what the "
-            "penalty looks at in plain torch, or disable the swap"
+            "kernel: its gradient was differentiated, expected first derivatives only — compute what the "
+            "penalty uses in plain torch, or disable the swap"
         )

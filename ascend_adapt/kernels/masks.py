@@ -1,9 +1,9 @@
-"""The one mask contract of all kernels.
+"""The mask contract that all kernels share.
 
 ``masked_out`` is bool, True = not seen (Megatron's and torch_npu's sense). ``bias`` is float and added after scaling;
-minus infinity in it hides too. ``causal`` is aligned to the last key: query i of Q sees the keys up to i + K - Q.
-``window=w`` is causal, and a query sees itself and the w - 1 keys before it. ``cu_seqlens`` are the borders of packed
-documents, none of which sees another. A row with nothing to see gives zeros, and zero gradients.
+minus infinity in it masks too. ``causal`` is aligned to the last key: query i of Q sees the keys up to i + K - Q.
+``window=w`` is causal, and a query sees itself and the w - 1 keys before it. ``cu_seqlens`` are the cumulative lengths
+of packed documents, which do not see each other. A fully masked row gives zeros, and zero gradients.
 
 Shapes: B batch, N heads, Q query length, K key length, D head dim.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import tracing
-from ascend_adapt.kernels.arguments import is_tensor, told
+from ascend_adapt.kernels.arguments import describe, is_tensor
 
 
 def masked_out_from_keep(keep: Any) -> Any:
@@ -43,7 +43,7 @@ def check_bias(bias: Any, scores: Sequence[int], device: Any) -> None:
         return
     if not is_tensor(bias) or not bias.dtype.is_floating_point:
         raise KernelArgumentError(
-            f"bias: is {told(bias)}, expected a float tensor that is added to the scores — "
+            f"bias: is {describe(bias)}, expected a float tensor that is added to the scores — "
             "give a bool mask as masked_out=, or as masked_out=masked_out_from_keep(mask) where True means seen"
         )
     _check_fits("bias", bias, scores, device)
@@ -56,20 +56,20 @@ def check_window(window: Any) -> None:
 
 
 def check_cu_seqlens(cu_seqlens: Any, batch: int, queries: int, keys: int, device: Any) -> None:
-    """Refuse borders that are not int32 [documents + 1] from 0 to the length of the one packed row.
+    """Refuse cu_seqlens that are not int32 [documents + 1] from 0 to the length of the packed row.
 
-    The values of borders on a device are not read: that would wait for the device.
+    Values on a device are not read: that would synchronise with the device.
     """
     if cu_seqlens is None:
         return
     if not is_tensor(cu_seqlens) or str(cu_seqlens.dtype) != "torch.int32" or cu_seqlens.dim() != 1:
         raise KernelArgumentError(
-            f"cu_seqlens: is {told(cu_seqlens)}, expected int32 [documents + 1] — convert it with .to(torch.int32)"
+            f"cu_seqlens: is {describe(cu_seqlens)}, expected int32 [documents + 1] — convert it with .to(torch.int32)"
         )
     if batch != 1 or queries != keys:
         raise KernelArgumentError(
             f"cu_seqlens: q has batch {batch} and length {queries}, k has length {keys}, expected B = 1 and equal "
-            "lengths — pack the documents one behind the other"
+            "lengths — pack the documents one after the other"
         )
     if cu_seqlens.device != device:
         raise KernelArgumentError(f"cu_seqlens: is on {cu_seqlens.device}, q on {device} — move it")
@@ -82,7 +82,7 @@ def check_cu_seqlens(cu_seqlens: Any, batch: int, queries: int, keys: int, devic
 
 
 def hidden(rows: slice, columns: slice, shift: int, *, causal: bool, window: int | None, device: Any) -> Any:
-    """Return the bool mask [rows, columns] of what ``causal`` and ``window`` hide; ``shift`` is K - Q."""
+    """Return the bool mask [rows, columns] of what ``causal`` and ``window`` mask out; ``shift`` is K - Q."""
     import torch
 
     query = torch.arange(rows.start, rows.stop, device=device)[:, None] + shift
@@ -97,7 +97,7 @@ _causal: dict[int, tuple[Any, int, bool]] = {}
 
 
 def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
-    """Return whether a bool mask hides just the future; read once, as all layers of a step get the same tensor."""
+    """Return whether a bool mask hides only the future; read once, as all layers of a step get the same tensor."""
     import torch
 
     known, version = _causal.get(id(masked_out)), None if masked_out.is_inference() else masked_out._version
@@ -106,17 +106,17 @@ def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
     if tuple(masked_out.shape[-2:]) != (queries, keys) or masked_out.dtype != torch.bool:
         return False
     if not tracing.has_values(masked_out):
-        return False  # nobody can tell, and as a mask it hides the same
+        return False  # its values cannot be read; used as a mask it gives the same result
     rows, columns = slice(0, queries), slice(0, keys)
     future = hidden(rows, columns, keys - queries, causal=True, window=None, device=masked_out.device)
     answer, identity = bool((masked_out == future).all()), id(masked_out)
-    if version is not None:  # whether a mask of inference_mode was written to is not told
+    if version is not None:  # a tensor of inference_mode has no version counter
         _causal[identity] = (weakref.ref(masked_out, lambda _: _causal.pop(identity, None)), version, answer)
     return answer
 
 
 def documents(cu_seqlens: Any, length: int) -> Any:
-    """Return the number of the document that each of ``length`` packed positions belongs to, int64 [length]."""
+    """Return the index of the document that each of ``length`` packed positions belongs to, int64 [length]."""
     import torch
 
     positions = torch.arange(length, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
@@ -126,7 +126,7 @@ def documents(cu_seqlens: Any, length: int) -> Any:
 def _check_bool(name: str, mask: Any) -> None:
     if not is_tensor(mask) or str(mask.dtype) != "torch.bool":
         raise KernelArgumentError(
-            f"{name}: is {told(mask)}, expected a bool tensor — give what is added to the scores as bias=, "
+            f"{name}: is {describe(mask)}, expected a bool tensor — give what is added to the scores as bias=, "
             "or compare a 0/1 mask first"
         )
 

@@ -1,4 +1,4 @@
-"""The fastest of several backends for a class of shapes: timed once, and the same for every rank of a job."""
+"""Autotuning: times several backends once for a class of shapes and gives every rank of a job the same choice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _known: dict[tuple[Any, ...], Measured] = {}
 
 @dataclass(frozen=True)
 class Measured:
-    """The outcome of one measurement."""
+    """Result of one measurement."""
 
     backend: str
     seconds: Mapping[str, float]
@@ -26,12 +26,12 @@ class Measured:
 
     @property
     def reason(self) -> str:
-        """Why this backend, in words."""
+        """Why this backend was chosen."""
         return "fastest: " + ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in self.seconds.items())
 
 
 def why_not(tensor: Any) -> str:
-    """Return why nothing can be measured here and now, or ""."""
+    """Return why nothing can be measured now, or ""."""
     import torch
 
     if tensor.device.type != "cuda":
@@ -39,15 +39,15 @@ def why_not(tensor: Any) -> str:
     if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
         return CAPTURED
     if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not os.environ.get("ASCEND_ADAPT_RUN_DIR"):
-        return "several ranks, and no run directory to agree in (ascend-run gives one)"
+        return "several ranks without a run directory to agree in (ascend-run gives one)"
     return ""
 
 
 def fastest(kernel: str, call: Any, runs: Mapping[str, Callable[[Any], Any]]) -> Measured:
-    """Return the fastest of ``runs`` on calls of this class of shapes, measured now unless it is known.
+    """Return the fastest of ``runs`` for this class of shapes, measured now unless it is known.
 
     Raises:
-        KernelError: every one of them failed.
+        KernelError: all of them failed.
     """
     import torch
 
@@ -102,7 +102,7 @@ def _race(call: Any, runs: Mapping[str, Callable[[Any], Any]], with_gradients: b
 
 
 def _time(call: Any, run: Callable[[Any], Any]) -> float:
-    """Seconds of one forward, and backward if there are gradients, on copies that share the data."""
+    """Return the seconds of one forward pass, and backward if there are gradients, on copies that share the data."""
     import torch
 
     def detached(value: Any) -> Any:

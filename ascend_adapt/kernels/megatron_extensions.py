@@ -1,4 +1,4 @@
-"""The CUDA extensions that Megatron's descendants import for softmax, on any device, each with its line's numbers.
+"""Megatron's fused softmax extensions on any device, with the exact masking of each fork.
 
 ``forward(x, scale)``, ``forward(x, mask, scale)``, ``backward(grad, y, scale)``, ``get_batch_per_block(sq, sk, b, np)``
 as the extensions have them; ``scale`` is a number or a tensor of one. Unlike some of them, backward never writes into
@@ -30,20 +30,20 @@ FILLS = {
     # bigscience-workshop/Megatron-DeepSpeed@8387ae17 megatron/fused_kernels/scaled_masked_softmax.h
     "bigscience-megatron-deepspeed": EXACT,
 }
-"""What masked-out scores become in each line."""
+"""What masked-out scores become in each fork."""
 
 
 def fill_module(module: ModuleType, line: str, *, numerics: str | None = None) -> None:
-    """Give ``module``, which has the name of one of MODULES, that extension's functions.
+    """Fill ``module``, named like one of MODULES, with that extension's functions.
 
     Args:
         module: an empty module.
-        line: one of FILLS.
-        numerics: ``upstream``: as the line's own extension computes; ``exact``: masked out is exactly 0, and so is a
-            row with nothing to see. None: ASCEND_ADAPT_NUMERICS, else upstream.
+        line: the fork, one of FILLS.
+        numerics: ``upstream``: as the fork's own extension computes; ``exact``: masked entries are exactly 0, and so
+            is a fully masked row. None: ASCEND_ADAPT_NUMERICS, else upstream.
 
     Raises:
-        KernelArgumentError: another name, line or kind of numerics.
+        KernelArgumentError: unknown module, fork or numerics.
     """
     if line not in FILLS:
         raise KernelArgumentError(f"line {line!r}: expected one of {', '.join(FILLS)} — correct it")
@@ -62,7 +62,7 @@ def functions(name: str, fill: str, numerics: str = "upstream") -> dict[str, Cal
 
     def masked(x: torch.Tensor, mask: torch.Tensor, scale: Any) -> torch.Tensor:
         _check_dims(name, x=(x, 4), mask=(mask, 4))
-        # Its mask is bytes, of which only 1 hides.
+        # The extension's mask is bytes, of which only 1 masks out.
         masked_out = mask if mask.dtype == torch.bool else mask == 1
         with torch.no_grad():
             return _tensor(masked_softmax_as(fill, x, masked_out=masked_out, scale=rounded(scale, x)))
@@ -88,7 +88,7 @@ def functions(name: str, fill: str, numerics: str = "upstream") -> dict[str, Cal
 
 
 def backward(output_grads: torch.Tensor, softmax_results: torch.Tensor, scale: Any) -> torch.Tensor:
-    """Return the gradient of the scores, computed in fp32 and rounded once."""
+    """Softmax gradient: return the gradient of the scores, computed in fp32 and rounded once."""
     if output_grads.shape != softmax_results.shape:
         raise KernelArgumentError(
             f"output_grads {list(output_grads.shape)}, softmax_results {list(softmax_results.shape)}: expected one "

@@ -1,4 +1,4 @@
-"""Operators of torch_npu, called by name once their installed schema was compared with the one we wrote for."""
+"""torch_npu's operators, called by name after the installed schema was compared with the expected one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ascend_adapt.kernels import schema
 
 
 class Operator:
-    """One operator, in the schema of torch_npu 2.13.0; ``uses`` are the arguments that our calls give."""
+    """One operator with its schema in torch_npu 2.13.0; ``uses`` are the arguments that our calls pass."""
 
     def __init__(self, written_for: str, uses: Sequence[str]) -> None:
         self.schema, self.uses = written_for, tuple(uses)
@@ -17,18 +17,18 @@ class Operator:
         self.overload = overload or "default"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Return what the operator returns."""
+        """Call the operator."""
         import torch
 
         return getattr(getattr(torch.ops.npu, self.name), self.overload)(*args, **named)
 
     def difference(self) -> str:
-        """Return "" if the installed operator can be called as ours is, else in what it differs."""
+        """Return "" if the installed operator accepts our calls, else the difference."""
         return schema.gate(self.schema, self.uses)
 
 
 def dtype_reason(*tensors: Any) -> str:
-    """Return "" if all are fp16, bf16 or fp32 and of one dtype, as most operators ask, else why not."""
+    """Return "" if all tensors have one dtype of fp16, bf16 and fp32, as most operators require, else the reason."""
     dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors if tensor is not None]
     if len(set(dtypes)) > 1:
         return f"its tensors are {', '.join(dtypes)}, not of one dtype"

@@ -1,4 +1,4 @@
-"""An operation as data: its calls, and the backends that can compute them."""
+"""Data types of kernels: an operation, its calls, and its backends."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from ascend_adapt.errors import BackendUnavailable
 
 
 class KernelCall:
-    """One call of a kernel; subclasses are dataclasses of its arguments, which nobody changes.
+    """Arguments of one kernel call; subclasses are dataclasses that nobody changes.
 
-    Not frozen ones: to build those takes three times as long, and every call of a kernel builds one.
+    They are not frozen: a frozen dataclass takes three times as long to build, and every kernel call builds one.
     """
 
     def tensor(self) -> Any:
-        """Return the tensor that says on which device the call runs."""
+        """Return the tensor whose device the call runs on."""
         return next(iter(self.__dict__.values()))
 
     def check(self) -> None:
-        """Refuse arguments that break the contract, by what ``signature`` shows; asked once for each kind of call."""
+        """Refuse arguments that break the contract, using only ``signature``; called once for each kind of call."""
 
     def signature(self) -> tuple[Any, ...]:
-        """Return all of the call that ``check`` and a backend's ``supports`` may look at.
+        """Return everything that ``check`` and a backend's ``supports`` may read.
 
-        That is shapes, dtypes, devices and flags, but no values.
+        That is shapes, dtypes, devices and flags, but not values.
         """
         return tuple([value if type(value) in _PLAIN else _seen(value) for value in self.__dict__.values()])
 
     def small(self) -> KernelCall | None:
-        """Return a small call of the same kind, with random numbers; None: there is none that shows anything."""
+        """Return a small call of the same kind with random values, or None if no small call is meaningful."""
         return None
 
     def describe(self, *, rounded: bool = False) -> str:
-        """Return the call in words; ``rounded``: with sizes rounded up to powers of two, as a class of shapes."""
-        told = ((name, _told(value, rounded)) for name, value in vars(self).items())
-        return ", ".join(f"{name} {text}" if text != "True" else name for name, text in told if text)
+        """Describe the call; ``rounded``: with sizes rounded up to powers of two, as a class of shapes."""
+        described = ((name, _described(value, rounded)) for name, value in vars(self).items())
+        return ", ".join(f"{name} {text}" if text != "True" else name for name, text in described if text)
 
 
 _PLAIN = frozenset((type(None), int, str))
@@ -45,7 +45,7 @@ _PLAIN = frozenset((type(None), int, str))
 
 def _seen(value: Any) -> Any:
     if value is True or value is False:
-        return bool, value  # a key in which True is not 1
+        return bool, value  # unlike in the values, True is not 1 in this key
     if hasattr(value, "requires_grad"):
         return (value.shape, value.dtype, value.device, value.requires_grad)
     if isinstance(value, float):
@@ -55,45 +55,45 @@ def _seen(value: Any) -> Any:
     return value if type(value) in _PLAIN else type(value)
 
 
-def _told(value: Any, rounded: bool) -> str:
+def _described(value: Any, rounded: bool) -> str:
     if hasattr(value, "shape"):
         sizes = [1 << (size - 1).bit_length() if rounded and size else size for size in value.shape]
         grad = " with gradient" if value.requires_grad else ""
         return f"{sizes} {str(value.dtype).removeprefix('torch.')}{grad}"
     if isinstance(value, (list, tuple)):
-        return f"{len(value)} x ({_told(value[0], rounded)})" if value else ""
+        return f"{len(value)} x ({_described(value[0], rounded)})" if value else ""
     if value is None or value is False or value == 0.0:
         return ""
     return str(value) if isinstance(value, (bool, int, str)) else "given"
 
 
 class Implementation(Protocol):
-    """What a backend's module, or an object in it, must have."""
+    """Interface of a backend's module, or of an object in it."""
 
     def supports(self, call: Any) -> str:
-        """Return "" if this computes ``call`` as the contract says, else why not, in words."""
+        """Return "" if this backend computes ``call`` as the contract says, else the reason."""
 
     def run(self, call: Any) -> Any:
-        """Return the result; gradients flow through it."""
+        """Compute and return the differentiable result."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to compute a kernel."""
+    """Backend: one implementation of a kernel."""
 
     name: str
     devices: tuple[str, ...]
-    """Types of device; none: every device."""
+    """Device types; empty: every device."""
     where: str
-    """``package.module`` or ``package.module:object`` of the Implementation, imported when it is first considered."""
+    """``package.module`` or ``package.module:object`` of the Implementation, imported when first considered."""
     measured: bool = False
-    """Whether it is timed against its neighbours in the list, rather than preferred to those behind it."""
+    """Whether it is timed against its neighbours in the list, rather than preferred to those after it."""
     deterministic: bool = True
     composed: bool = False
-    """Whether it is made of torch's operators alone, so that it also takes fake and transformed tensors."""
+    """Whether it consists of torch operators only, so that it also accepts fake and transformed tensors."""
 
     def implementation(self) -> Implementation:
-        """Return the implementation, imported now if it was not."""
+        """Return the implementation; imports it on first use."""
         module, _, name = self.where.partition(":")
         loaded = importlib.import_module(module)
         return cast(Implementation, getattr(loaded, name) if name else loaded)
@@ -101,7 +101,7 @@ class Backend:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which backend computes one kind of call, and why."""
+    """The backend chosen for one kind of call, and the reason."""
 
     kernel: str
     call: str
@@ -109,7 +109,7 @@ class Choice:
     backend: str
     reason: str
     passed_over: tuple[tuple[str, str], ...] = ()
-    """Backends of this device that come first but do not serve the call, each with its reason."""
+    """Preferred backends of this device that cannot serve the call, each with its reason."""
 
 
 class Operation:

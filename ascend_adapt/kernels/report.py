@@ -1,4 +1,4 @@
-"""`ascend-adapt kernels`: which backend each kernel takes on this machine and why, and whether it agrees."""
+"""`ascend-adapt kernels`: the backend of each kernel on this host, the reason, and whether it agrees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascend_adapt.kernels.samples import DTYPES, samples
 
 @dataclass(frozen=True)
 class KernelRow:
-    """What one kind of call takes here."""
+    """Choice for one kind of call."""
 
     kernel: str
     call: str
@@ -28,7 +28,7 @@ class KernelRow:
 
 @dataclass
 class KernelReport:
-    """What was found on this machine."""
+    """Report of `ascend-adapt kernels` for this host."""
 
     device: str
     device_reason: str
@@ -44,7 +44,7 @@ class KernelReport:
 
 
 def examine(environ: Mapping[str, str], *, check: bool) -> KernelReport:
-    """Return the choices for a small call of each kind; ``check``: and each backend beside the reference."""
+    """Report the choice for a small call of each kind; ``check``: also compare each backend with the reference."""
     device, reason = probe.device_to_use(environ.get("ASCEND_ADAPT_DEVICE"), environ)
     try:
         import torch
@@ -60,7 +60,7 @@ def examine(environ: Mapping[str, str], *, check: bool) -> KernelReport:
     report = KernelReport(device, reason, torch.__version__)
     try:
         if device == "npu":
-            importlib.import_module("torch_npu")  # older torch does not load it by itself
+            importlib.import_module("torch_npu")  # older torch does not load it automatically
         torch.empty(1, device=device)
     except (ImportError, RuntimeError, AssertionError) as error:
         problem = f"device {device}: torch cannot use it ({' '.join(str(error).split())[:200]})"
@@ -108,10 +108,10 @@ def show(report: KernelReport) -> None:
     for row in report.rows:
         passed = "; ".join(f"{name}: {why}" if why else name for name, why in row.passed_over)
         cells = (row.kernel, row.call, row.dtype, row.backend, row.reason, passed)
-        # Text and not str: brackets in a reason are no markup.
+        # Text, not str: brackets in a reason are not markup.
         table.add_row(*(Text(cell) for cell in cells))
     console = Console()
-    # A pipe has no width of its own; 80 columns would fold every word.
+    # A pipe has no width; the default of 80 columns would wrap every word.
     Console(width=None if console.is_terminal else 200, soft_wrap=False).print(table)
     if report.comparisons:
         agree = sum(one.agrees for one in report.comparisons)

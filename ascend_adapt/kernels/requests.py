@@ -1,4 +1,4 @@
-"""Which backends the user asked for: ``attention:npu,softmax:reference``."""
+"""Backends that the user requests: ``attention:npu,softmax:reference``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parse(wishes: Mapping[str, str] | str) -> dict[str, str]:
     """Return kernel name -> backend name.
 
     Raises:
-        SettingsError: not of that form, or a kernel that does not exist.
+        SettingsError: another form, or an unknown kernel.
     """
     pairs: list[tuple[str, str]]
     if isinstance(wishes, str):
@@ -40,26 +40,26 @@ def parse(wishes: Mapping[str, str] | str) -> dict[str, str]:
         pairs = list(wishes.items())
     else:
         raise SettingsError(f"kernels {wishes!r}: expected {{'attention': 'npu'}} or 'attention:npu' — correct it")
-    told: dict[str, str] = {}
+    backends: dict[str, str] = {}
     for name, backend in pairs:
         if not (isinstance(name, str) and isinstance(backend, str) and name and backend):
             raise SettingsError(f"kernels {wishes!r}: expected KERNEL:BACKEND, separated by commas — correct it")
         name = _SHORT.get(name, name)
         if name not in NAMES:
             raise SettingsError(f"kernels {wishes!r}: there is no kernel {name!r} — choose from {', '.join(NAMES)}")
-        if told.setdefault(name, backend) != backend:
+        if backends.setdefault(name, backend) != backend:
             raise SettingsError(f"kernels {wishes!r}: two backends for {name} — name one")
-    return told
+    return backends
 
 
 def state(wishes: Mapping[str, str] | None) -> None:
-    """Put the backends that enable() was given in force, in place of the environment's; None: those again."""
+    """Apply the backends given to enable(), instead of the environment's; None restores the environment's."""
     global _stated
     _stated = None if wishes is None else dict(wishes)
 
 
 def wanted(kernel: str) -> str | None:
-    """Return the backend asked for, or None: the automatic choice."""
+    """Return the requested backend, or None for the automatic choice."""
     global _of_environment
     if _stated is not None:
         return _stated.get(kernel)

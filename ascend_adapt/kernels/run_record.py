@@ -1,7 +1,7 @@
-"""What the ranks of a job hold in common about kernels: small JSON files in the run directory, written once.
+"""Kernel choices shared by the ranks of a job: small JSON files in the run directory, written once.
 
-Pipeline stages meet different calls at different times, so a collective could hang. Instead whoever needs a fact first
-writes it, as a whole or not at all; the others read it, and so does the next job that is given this directory.
+Pipeline stages meet different calls at different times, so a collective could hang. Instead the first rank that needs
+a fact writes it atomically; the others read it, and so does the next job with this run directory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDER = "kernel-choices"
 
 
 def read(subject: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what is held about ``subject``, or None: nothing yet, or there is no run directory.
+    """Return the recorded facts about ``subject``, or None if there are none or there is no run directory.
 
     Raises:
         KernelError: the file is damaged.
@@ -30,7 +30,7 @@ def read(subject: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def hold(subject: Mapping[str, Any], mine: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Write ``mine`` about ``subject``, unless another rank was first; return what holds for all.
+    """Record ``mine`` about ``subject`` unless another rank was first; return what holds for all ranks.
 
     Raises:
         KernelError: the run directory cannot be written.
@@ -43,7 +43,7 @@ def hold(subject: Mapping[str, Any], mine: Mapping[str, Any]) -> Mapping[str, An
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as aside:
             json.dump({**subject, **mine}, aside, indent=1)
             aside.flush()
-            os.link(aside.name, path)  # unlike rename, never over what is there
+            os.link(aside.name, path)  # unlike rename, never overwrites
     except FileExistsError:
         pass
     except OSError as error:
@@ -53,7 +53,7 @@ def hold(subject: Mapping[str, Any], mine: Mapping[str, Any]) -> Mapping[str, An
 
 
 def card(tensor: Any) -> str:
-    """Return what the device of a tensor is called; ranks on other ones need not agree."""
+    """Return the name of a tensor's device; ranks on different models need not agree."""
     import torch
 
     if tensor.device.type == "cuda":

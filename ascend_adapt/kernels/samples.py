@@ -1,4 +1,4 @@
-"""Small calls of every kernel, one of each kind that backends tell apart; `ascend-adapt kernels` shows them."""
+"""Sample calls for `ascend-adapt kernels`: one small call of each kind that backends distinguish."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("bfloat16", "float16"), "npu"
 
 
 def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, KernelCall]]:
-    """Yield (kernel, what kind of call, call) with tensors of ``dtype`` on ``device``."""
+    """Yield (kernel, kind of call, call) with tensors of ``dtype`` on ``device``."""
     import torch
 
     generator = torch.Generator().manual_seed(1)
@@ -33,7 +33,7 @@ def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, KernelCall]]:
         return torch.randint(bound, shape, generator=generator).to(device)
 
     def out(*shape: int) -> Any:
-        """A mask of one entry in three, and of the whole of the first rows."""
+        """Return a mask of one entry in three and of all of the first rows."""
         mask = torch.rand(shape, generator=generator) < 0.33
         mask[..., :3, :] = True
         return mask.to(device)

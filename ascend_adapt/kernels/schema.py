@@ -1,7 +1,7 @@
-"""The schema gate: is an operator of the installed torch_npu still what a kernel backend was written for?
+"""Schema gate: does the installed torch_npu still have the operator that a kernel backend was written for?
 
-torch_npu does not register quite what its yaml says. What it exposes has ``input`` where the yaml has ``self``, and
-several out arguments are one list, ``out`` (seen in 2.1.0.post17 to 2.14.0). Both forms are read as one here.
+torch_npu's registered schemas differ from its yaml: they have ``input`` where the yaml has ``self``, and one list,
+``out``, for several out arguments (seen in 2.1.0.post17 to 2.14.0). Both forms are treated as equal here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 def installed(operator: str) -> str:
     """Return the schema under which the installed torch_npu registers ``npu_swiglu`` or ``npu_apply_adam_w.out``.
 
-    "" if it has no such operator, or is not imported.
+    "" if torch_npu has no such operator or is not imported.
     """
     import torch
 
@@ -25,7 +25,7 @@ def installed(operator: str) -> str:
 
 
 def gate(written_for: str, uses: Collection[str] | None = None) -> str:
-    """Return "" if the installed operator is what a schema text says, else the difference: why to skip a kernel."""
+    """Return "" if the installed operator matches the schema text, else the difference, a reason to skip a kernel."""
     operator = written_for.partition("(")[0]
     found = installed(operator)
     if not found:
@@ -35,14 +35,14 @@ def gate(written_for: str, uses: Collection[str] | None = None) -> str:
 
 @functools.cache
 def difference(written_for: str, found: str, uses: frozenset[str] | None = None) -> str:
-    """Return "" if two schemas say the same, else how the second differs, in one line.
+    """Return "" if two schemas are equal, else the differences of the second in one line.
 
-    Names, order, types, defaults, what is by keyword only, and returns. With ``uses``, the arguments that a call gives
-    (under either name of the first): others may be missing, and new ones with a default may be there.
+    Compares names, order, types, defaults, keyword-only arguments and returns. With ``uses``, the arguments that a
+    call passes (under either name of the first): others may be missing, and new ones may exist if they have a default.
     """
     ours, theirs = _Schema(written_for), _Schema(found)
-    told = [*_arguments(ours, theirs, uses), *_returns(ours, theirs)]
-    return f"{ours.name}: {'; '.join(told)}" if told else ""
+    differences = [*_arguments(ours, theirs, uses), *_returns(ours, theirs)]
+    return f"{ours.name}: {'; '.join(differences)}" if differences else ""
 
 
 class _Schema:
@@ -64,11 +64,11 @@ class _Schema:
 
 
 class _Argument:
-    """One argument; ``default`` is None for none, else its text."""
+    """One argument; ``default`` is its text, or None if there is no default."""
 
     def __init__(self, parsed: Any) -> None:
         self.name = known_as(parsed.name)
-        # The type as written: int and ScalarType are one type to the dispatcher, and two to whoever calls.
+        # The type as written: int and ScalarType are one type to the dispatcher, and two to callers.
         self.type = str(parsed.real_type)
         self.keyword = parsed.kwarg_only
         self.default = repr(parsed.default_value) if parsed.has_default_value() else None
@@ -81,36 +81,36 @@ class _Argument:
 
 
 def known_as(name: str) -> str:
-    """Return the one name of an argument that is ``self`` in torch_npu's yaml and ``input`` where it is registered."""
+    """Map ``self`` of torch_npu's yaml to ``input``, its registered name; return other names unchanged."""
     return "input" if name == "self" else name
 
 
 def _arguments(ours: _Schema, theirs: _Schema, uses: frozenset[str] | None) -> list[str]:
     given = None if uses is None else {known_as(name) for name in uses}
-    told = []
+    differences = []
     for place, argument in enumerate(ours.arguments):
         used = given is None or argument.name in given
         if argument.name not in theirs.by_name:
             if used:
-                told.append(f"has no argument {argument.name}")
+                differences.append(f"has no argument {argument.name}")
             continue
         where, other = theirs.by_name[argument.name]
         if other.default != argument.default and (given is None or not used):
-            told.append(f"{argument.name} is {_shown(other)} by default, not {_shown(argument)}")
+            differences.append(f"{argument.name} is {_shown(other)} by default, not {_shown(argument)}")
         if not used:
             continue
         if other.type != argument.type:
-            told.append(f"{argument.name} is {other.type}, not {argument.type}")
+            differences.append(f"{argument.name} is {other.type}, not {argument.type}")
         if other.keyword and not argument.keyword:
-            told.append(f"{argument.name} is by keyword only")
+            differences.append(f"{argument.name} is by keyword only")
         elif not argument.keyword and where != place:
-            told.append(f"{argument.name} is argument {where + 1}, not {place + 1}")
+            differences.append(f"{argument.name} is argument {where + 1}, not {place + 1}")
         elif argument.keyword and not other.keyword and given is None:
-            told.append(f"{argument.name} is by position, too")
+            differences.append(f"{argument.name} is by position, too")
     for name, (_, other) in theirs.by_name.items():
         if name not in ours.by_name and (given is None or other.default is None):
-            told.append(f"has a new argument {name}" + ("" if other.default is None else f"={other.default}"))
-    return told
+            differences.append(f"has a new argument {name}" + ("" if other.default is None else f"={other.default}"))
+    return differences
 
 
 def _returns(ours: _Schema, theirs: _Schema) -> list[str]:

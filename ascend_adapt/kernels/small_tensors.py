@@ -1,4 +1,4 @@
-"""Small tensors like those of a call: of their dtype and device, with random numbers, the same on every rank."""
+"""Small random tensors with the dtype and device of a call's tensors, the same on every rank."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 ROWS, SIDE = 16, 128
-"""Rows of a tensor, and queries or keys of an attention, that are enough to see a wrong formula."""
+"""Rows of a tensor, and queries or keys of an attention, that are enough to expose a wrong formula."""
 
 
 def maker() -> Callable[..., Any]:
-    """Return alike(tensor, *shape): random numbers of that shape, like ``tensor`` otherwise; None stays None."""
+    """Return alike(tensor, *shape): random values of that shape, otherwise like ``tensor``; None stays None."""
     import torch
 
     generator = torch.Generator().manual_seed(1)
@@ -25,7 +25,7 @@ def maker() -> Callable[..., Any]:
 
 
 def corner(mask: Any, rows: int, columns: int, heads: int | None = None) -> Any:
-    """Return the part of a mask or bias that the last ``rows`` and ``columns`` of the first batch see."""
+    """Return the part of a mask or bias for the last ``rows`` and ``columns`` of the first batch."""
     if mask is None:
         return None
     shape = mask.shape

@@ -1,7 +1,7 @@
-"""How a kernel over rows is cut into programs and tiles, within what a chip holds.
+"""Tiling: cuts a kernel over rows into programs and tiles that fit on the chip.
 
 An Ascend 910B core has 192 KB of on-chip memory for vectors and a grid of at most 65535 programs (triton-ascend,
-docs/en/FAQ.md); a CUDA multiprocessor has 64 Ki registers, and its grid no limit that matters here.
+docs/en/FAQ.md). A CUDA multiprocessor has 64 Ki registers, and no grid limit that matters here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ascend_adapt.errors import KernelError
 ON_CHIP_BYTES = 192 * 1024
 GRID_LIMIT = 65535
 WIDEST = 8192
-"""Elements of a row that are held at once; wider rows take several tiles."""
+"""Elements of a row that one tile holds; wider rows take several tiles."""
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Rows a program holds at once, the width of a tile, tiles in a row, and warps (CUDA) a program."""
+    """Tiling of one kernel: rows per program, width of a tile, tiles per row, and warps (CUDA) per program."""
 
     rows: int
     width: int
@@ -30,7 +30,7 @@ class Tiles:
 
 @functools.lru_cache(maxsize=256)
 def tiles(row: int, *, live: int, widest: int = WIDEST) -> Tiles:
-    """Return how rows of ``row`` elements are cut when ``live`` fp32 copies of a tile are alive at once.
+    """Return the tiling for rows of ``row`` elements when ``live`` fp32 copies of a tile are live at once.
 
     Raises:
         KernelError: a tile does not fit on the chip.
@@ -47,14 +47,14 @@ def tiles(row: int, *, live: int, widest: int = WIDEST) -> Tiles:
 
 
 def programs(rows: int, cut: Tiles, device: str) -> int:
-    """Return the number of programs for ``rows`` rows on a type of device; each takes several where it limits them."""
+    """Return the number of programs for ``rows`` rows on a device type; each takes several if the grid is limited."""
     wanted = -(-rows // cut.rows)
-    # As many programs as rows measured 6-8 % faster on an H100 than a grid of the multiprocessors' number.
+    # One program per row measured 6-8 % faster on an H100 than one program per multiprocessor.
     return wanted if device == "cuda" else min(wanted, GRID_LIMIT)
 
 
 def multiprocessors(device: Any) -> int:
-    """Return how many programs run at the same time on the device, at least."""
+    """Return the least number of programs that run at the same time on the device."""
     if device.type != "cuda":
         return 1
     import torch

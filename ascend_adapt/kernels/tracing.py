@@ -1,4 +1,4 @@
-"""Tensors without numbers: those of FakeTensorMode, of make_fx, inside torch.func's transforms, and on meta."""
+"""Tensors without readable values: under FakeTensorMode, make_fx and torch.func transforms, and on meta."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def has_values(tensor: Any) -> bool:
-    """Return whether the numbers of a tensor may be read on the host: where it is traced there are none, or others."""
+    """Return whether a tensor's values may be read on the host; under tracing there are none, or not the real ones."""
     import torch
 
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
@@ -15,14 +15,14 @@ def has_values(tensor: Any) -> bool:
 
 
 def is_transformed() -> bool:
-    """Return whether torch.func transforms the call: vmap, grad, jvp, functionalize."""
+    """Return whether the call is inside a torch.func transform: vmap, grad, jvp or functionalize."""
     import torch
 
     return torch._C._functorch.maybe_current_level() is not None
 
 
 def is_abstract(tensor: Any) -> bool:
-    """Return whether only torch's own operators can take a tensor: it is fake, recorded by make_fx, or transformed."""
+    """Return whether only torch operators accept a tensor: it is fake, recorded by make_fx, or transformed."""
     import torch
 
     if is_transformed():

@@ -1,4 +1,4 @@
-"""A trial run beside the user's own computation, which must not notice it."""
+"""Trial run that leaves the user's own computation untouched."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Result = TypeVar("Result")
 
 
 def aside(run: Callable[[], Result], device: Any) -> Result:
-    """Return what ``run`` returns, from a thread of its own; what it raises is raised here.
+    """Run ``run`` in its own thread and return its result; its exceptions are raised here.
 
-    Autocast, modes of gradients and dispatch, and the hooks that activation checkpointing puts on saved tensors belong
-    to a thread: none of them sees the trial, and none of them changes it.
+    Autocast, gradient and dispatch modes, and the saved-tensor hooks of activation checkpointing are thread-local: they
+    neither see the trial nor change it.
 
-    Within a backward pass on a device ``run`` stays in this thread, and all of that is put aside: autograd has one
-    thread for each device, this one, which the backward pass of another thread would wait for while we wait for it.
+    Inside a backward pass on a device ``run`` stays in this thread, with those modes disabled. Autograd has one thread
+    per device, which is this one: a backward pass in another thread would wait for it, and deadlock.
     """
     import torch
 
@@ -34,7 +34,7 @@ def aside(run: Callable[[], Result], device: Any) -> Result:
         return result
 
     if kind is not None:
-        kind.synchronize(device)  # its streams are not those of this thread
+        kind.synchronize(device)  # the new thread has other current streams
     with ThreadPoolExecutor(1, thread_name_prefix="ascend_adapt-trial") as pool:
         return pool.submit(within).result()
 
@@ -49,7 +49,7 @@ def _within_backward(run: Callable[[], Result], device: Any) -> Result:
     with (
         torch.enable_grad(),
         torch.autocast(device.type, enabled=False),
-        torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is),  # of several only the innermost are asked
+        torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is),  # only the innermost hooks are called
         _disable_current_modes(),
     ):
         result = run()

@@ -1,6 +1,6 @@
-"""Launching a Triton kernel again without Triton's look at each argument.
+"""Relaunches a compiled Triton kernel without Triton's inspection of each argument.
 
-On the host of an H100 that look is 14 of the 26 microseconds of a launch, and a softmax of 64 Mi scores waits for it.
+On an H100 host that inspection takes 14 of the 26 microseconds of a launch, and a softmax of 64 Mi scores waits for it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _KINDS_KEPT = 1024
 
 
 class Launcher:
-    """A Triton kernel that keeps what it was compiled to, for each kind of arguments."""
+    """A Triton kernel with a cache of its compiled forms, by kind of arguments."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
     def __call__(self, programs: int, *arguments: Any, warps: int) -> None:
-        """Start ``programs`` programs on the device of the first argument; constants come last, in their order."""
+        """Launch ``programs`` programs on the device of the first argument; constants come last, in order."""
         if torch.compiler.is_compiling():
             self.kernel[(programs,)](*arguments, num_warps=warps)
             return
@@ -34,7 +34,7 @@ class Launcher:
                 again(*arguments)
                 return
             compiled = self.kernel[(programs,)](*arguments, num_warps=warps)
-            # Triton's interpreter returns none, a compiler that works in the background one without [].
+            # Triton's interpreter returns None; an asynchronous compiler returns an object without [].
             if hasattr(compiled, "__getitem__"):
                 if len(self._compiled) >= _KINDS_KEPT:
                     self._compiled.clear()
@@ -45,5 +45,5 @@ _BY_VALUE = frozenset((int, bool, type(None)))
 
 
 def _kind(argument: Any) -> Any:
-    """Return all that Triton compiles for: of tensors the dtype and alignment, of floats nothing."""
+    """Return what Triton specialises on: dtype and alignment of a tensor, nothing of a float."""
     return float if type(argument) is float else (argument.dtype, argument.data_ptr() % 16)

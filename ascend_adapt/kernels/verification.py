@@ -1,4 +1,4 @@
-"""Before its first use for a class of shapes, a backend is compared with the reference on a small call of that kind."""
+"""Verification: compares a backend with the reference on a small call before its first use for a class of shapes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _known: dict[tuple[str, str, str, str], str] = {}
 
 
 def is_possible(call: KernelCall) -> bool:
-    """Return whether numbers can be had now: not while a call is traced, transformed or captured, or has no data."""
+    """Return whether values can be computed now: not if a call is traced, transformed, captured or without data."""
     import torch
 
     tensor = call.tensor()
     if tensor.device.type not in _DEVICES or not tracing.has_values(tensor):
-        return False  # where a call is traced or transformed sizes may be tensors, and random numbers are not these
+        return False  # in a traced or transformed call sizes may be tensors, and random values are traced too
     return not (tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
 
 
 def disagreement(kernel: Operation, backend: Backend, call: KernelCall) -> str:
-    """Return "" if the backend agrees with the reference on a small call like ``call``, else the numbers, in words.
+    """Return "" if the backend agrees with the reference on a small call like ``call``, else the difference.
 
     Raises:
-        KernelError: it does here, and does not on another rank of this job, or the other way round.
+        KernelError: another rank of this job came to the opposite result.
     """
     if backend.name == "reference" or not is_possible(call):
         return ""
@@ -43,7 +43,7 @@ def disagreement(kernel: Operation, backend: Backend, call: KernelCall) -> str:
 
 
 def _settle(key: tuple[str, str, str, str], mine: str) -> str:
-    """Return this rank's verdict, if no other rank has come to the opposite."""
+    """Return this rank's result; raise if another rank came to the opposite one."""
     import torch
 
     names = ("kernel", "backend", "call", "card")
@@ -53,6 +53,6 @@ def _settle(key: tuple[str, str, str, str], mine: str) -> str:
     if bool(theirs) != bool(mine):
         raise KernelError(
             f"kernel {key[0]!r}: backend {key[1]!r} agrees with the reference on one rank and not on another "
-            f"({mine or theirs}) — see what is wrong with that card, or set ASCEND_ADAPT_KERNELS={key[0]}:reference"
+            f"({mine or theirs}) — check that card, or set ASCEND_ADAPT_KERNELS={key[0]}:reference"
         )
     return mine

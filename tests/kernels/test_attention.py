@@ -292,7 +292,7 @@ def test_what_does_not_fit_is_refused_with_both_shapes(tensors, given, words):
 @pytest.mark.parametrize("backend", ["npu", "flash"])
 def test_a_backend_of_another_device_is_refused(backend):
     requests.state({"attention": backend})
-    with pytest.raises(BackendUnavailable, match=f"backend '{backend}' was asked for, but it is for .*on cpu"):
+    with pytest.raises(BackendUnavailable, match=f"backend '{backend}' was requested, but it is for .*on cpu"):
         attention(*shapes())
 
 

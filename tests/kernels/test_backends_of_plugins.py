@@ -111,8 +111,8 @@ def test_joining_adds_them_and_leaving_takes_just_those_back():
     ("pairs", "text"),
     [
         ([("glue", mine()[1])], "register_kernels: there is no kernel 'glue', expected one of adamw, attention"),
-        ([("gelu", "counting")], "'counting' is no backend, expected a Backend of ascend_adapt.kernels.dispatch"),
-        ([mine("torch")], "gelu has a backend 'torch' of its own, expected another name"),
+        ([("gelu", "counting")], "'counting' is not a backend, expected a Backend of ascend_adapt.kernels.dispatch"),
+        ([mine("torch")], "gelu already has a backend 'torch', expected another name"),
         (["gelu"], "register_kernels returned 'gelu', expected pairs of a kernel's name and a backend"),
         ([mine(), mine()], "gelu: two backends are named 'counting'"),
     ],

@@ -47,7 +47,7 @@ def kernel(monkeypatch):
     for stub in (first, second):
         stub.reason, stub.asked = "", 0
     monkeypatch.setattr(dispatch, "_KERNELS", dict(dispatch._KERNELS))
-    monkeypatch.setattr(dispatch, "_told_already", set())
+    monkeypatch.setattr(dispatch, "_logged", set())
     monkeypatch.setattr(requests, "NAMES", (*requests.NAMES, "one"))
     monkeypatch.setitem(sys.modules, "kernel_stubs", sys.modules[__name__])
     return Kernel(
@@ -118,13 +118,13 @@ def test_what_does_not_serve_is_passed_over_with_its_reason_told_once(kernel, ca
 def test_a_backend_that_is_asked_for_must_work(kernel):
     requests.state({"one": "second"})
     assert kernel(call()) == "second"
-    assert kernel.choose(call()).reason == "as asked"
+    assert kernel.choose(call()).reason == "as requested"
     requests.state({"one": "first"})
     first.reason = "3 is odd"
-    with pytest.raises(BackendUnavailable, match=r"'first' was asked for, but 3 is odd \(call: x \[2, 3\] float32\)"):
+    with pytest.raises(BackendUnavailable, match=r"'first' was requested, but 3 is odd \(call: x \[2, 3\] float32\)"):
         kernel(call())
     requests.state({"one": "missing"})
-    with pytest.raises(BackendUnavailable, match="'missing' was asked for, but it cannot be imported"):
+    with pytest.raises(BackendUnavailable, match="'missing' was requested, but it cannot be imported"):
         kernel(call())
     requests.state({"one": "npu"})
     with pytest.raises(BackendUnavailable, match="it is for npu, the tensors are on cpu"):

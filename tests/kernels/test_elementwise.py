@@ -121,7 +121,7 @@ def test_what_is_not_turned_passes_unchanged():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: rms_norm(torch.randn(2, 3), torch.randn(2)), "weight: has shape [2], x [2, 3] asks for [3]"),
+        (lambda: rms_norm(torch.randn(2, 3), torch.randn(2)), "weight: has shape [2], x [2, 3] requires [3]"),
         (lambda: layer_norm(torch.randn(2, 3), None, torch.randn(3)), "bias: is given without a weight"),
         (lambda: swiglu(torch.randn(2, 3)), "x: has shape [2, 3], expected an even last axis"),
         (lambda: gelu(torch.randn(2, 3), approximate="erf"), "approximate='erf': expected none or tanh"),
@@ -138,7 +138,7 @@ def test_what_is_not_turned_passes_unchanged():
         (lambda: gelu(torch.tensor(1.0)), "x: has shape [], expected [..., H]"),
         (lambda: gelu(torch.randn(2, 3), np.ones(3)), "bias: is ndarray, expected a float tensor [3]"),
         (lambda: swiglu(np.ones((2, 4), dtype=np.float32)), "x: is ndarray, expected a float tensor [..., 2 H]"),
-        (lambda: rotary(torch.randn(2, 4), torch.randn(4), torch.randn(2)), "sin: has shape [2], cos [4] asks for [4]"),
+        (lambda: rotary(torch.randn(2, 4), torch.randn(4), torch.randn(2)), "sin: has shape [2], cos [4] requires [4]"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, words):

@@ -29,7 +29,7 @@ def test_every_kernel_is_shown_with_its_backend_and_why():
     assert (data["device"], data["device_reason"], data["problems"]) == ("cpu", "as asked", [])
     assert {row["kernel"] for row in data["rows"]} == set(requests.NAMES)
     reasons = {row["kernel"]: row["reason"] for row in data["rows"]}
-    assert reasons["masked_softmax"] == "as asked"
+    assert reasons["masked_softmax"] == "as requested"
     assert reasons["attention"] == "the first that serves the call"
     assert data["comparisons"]
     assert all(one["agrees"] and one["errors"] for one in data["comparisons"])
@@ -57,7 +57,7 @@ def test_a_device_that_torch_cannot_use_is_named():
 def test_a_wish_that_cannot_be_met_is_an_error():
     told = command(ASCEND_ADAPT_DEVICE="cpu", ASCEND_ADAPT_KERNELS="attention:npu")
     assert told.returncode == 1
-    assert "backend 'npu' was asked for, but it is for npu, the tensors are on cpu" in told.stderr
+    assert "backend 'npu' was requested, but it is for npu, the tensors are on cpu" in told.stderr
 
 
 def test_a_wrong_result_is_a_problem_with_its_numbers(monkeypatch):

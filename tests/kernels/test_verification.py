@@ -35,7 +35,7 @@ def test_a_backend_that_disagrees_is_not_used_and_its_numbers_are_told(wrong_gel
 
 def test_one_that_was_asked_for_raises_with_its_numbers(wrong_gelu):
     requests.state({"gelu": "torch"})
-    with pytest.raises(BackendUnavailable, match=r"'torch' was asked for, but gelu: torch on .* differs by 0\.01"):
+    with pytest.raises(BackendUnavailable, match=r"'torch' was requested, but gelu: torch on .* differs by 0\.01"):
         gelu(torch.randn(3, 8))
 
 

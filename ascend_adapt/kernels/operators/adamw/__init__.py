@@ -13,8 +13,8 @@ from ascend_adapt.kernels.arguments import (
     check_float_or_none,
     check_number,
     check_together,
+    describe,
     is_tensor,
-    told,
 )
 from ascend_adapt.kernels.dispatch import Kernel
 from ascend_adapt.kernels.operation import Backend, KernelCall
@@ -164,7 +164,9 @@ def _check_row(index: int, row: tuple[Any, ...], step: Any, first: Any) -> None:
         check_float_or_none(f"{name}[{index}]", other, param.shape, f"params[{index}]")
         check_together(f"params[{index}]", param, **{f"{name}[{index}]": other})
     if not _counts(step):
-        raise KernelArgumentError(f"steps[{index}]: is {told(step)}, expected a tensor of one fp32 number — give it")
+        raise KernelArgumentError(
+            f"steps[{index}]: is {describe(step)}, expected a tensor of one fp32 number — give it"
+        )
     check_together("params[0]", first, **{f"params[{index}]": param})
 
 

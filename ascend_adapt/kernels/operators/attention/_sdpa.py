@@ -146,10 +146,10 @@ class _OnCuda(_Torch):
         asked = getattr(torch.backends.cuda, self.can_use)
         if asked(given, False):
             return ""
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             asked(given, True)
-        reasons = [str(warning.message).partition(" (Triggered internally")[0] for warning in told]
+        reasons = [str(warning.message).partition(" (Triggered internally")[0] for warning in caught]
         return " ".join(" ".join(reasons).split()) or "torch refuses it"
 
     def _selected(self, call: AttentionCall) -> Any:

@@ -7,7 +7,14 @@ from typing import Any
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors, tracing
-from ascend_adapt.kernels.arguments import check_float, check_number, check_shape, check_together, is_tensor, told
+from ascend_adapt.kernels.arguments import (
+    check_float,
+    check_number,
+    check_shape,
+    check_together,
+    describe,
+    is_tensor,
+)
 from ascend_adapt.kernels.dispatch import Kernel
 from ascend_adapt.kernels.operation import Backend, KernelCall
 
@@ -86,7 +93,9 @@ def check_labels(
 ) -> tuple[int, int]:
     """Return the id of the first column and the size of the vocabulary, or refuse what does not fit."""
     if not is_tensor(labels) or str(labels.dtype) != "torch.int64":
-        raise KernelArgumentError(f"labels: is {told(labels)}, expected int64 {list(tensor.shape[:-1])} — convert it")
+        raise KernelArgumentError(
+            f"labels: is {describe(labels)}, expected int64 {list(tensor.shape[:-1])} — convert it"
+        )
     if not columns:
         raise KernelArgumentError(
             f"{name} {list(tensor.shape)}: a vocabulary of 0, expected at least 1 — give its columns"

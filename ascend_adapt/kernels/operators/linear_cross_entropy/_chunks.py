@@ -204,12 +204,12 @@ class _ByToken(torch.autograd.Function):
         call: LinearCrossEntropyCall,
         arithmetic: Arithmetic,
     ) -> torch.Tensor:
-        told = [
+        chunks = [
             arithmetic.losses_and_normaliser(_logits(hidden[chunk.rows], weight, bias, arithmetic), chunk)
             for chunk in _chunks(call, arithmetic)
         ]
         empty = exact(hidden.new_zeros(0))
-        losses, normaliser = (torch.cat([empty, *(pair[index] for pair in told)]) for index in (0, 1))
+        losses, normaliser = (torch.cat([empty, *(pair[index] for pair in chunks)]) for index in (0, 1))
         ctx.call, ctx.arithmetic = call, arithmetic
         ctx.save_for_backward(hidden, weight, bias, normaliser)
         return losses
