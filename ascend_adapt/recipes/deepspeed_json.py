@@ -137,11 +137,11 @@ def is_on(value: Any) -> bool:
     return bool(value)
 
 
-def zero_stage(content: Mapping[str, Any] | None) -> tuple[int, bool, bool]:
-    """Return the ZeRO stage, and whether optimizer states and parameters are kept in host memory.
+def zero_stage(content: Mapping[str, Any] | None) -> tuple[int, bool]:
+    """ZeRO stage, and whether optimizer states or parameters are offloaded to host memory, which here is the same.
 
     Raises:
-        ConfigError: a stage that is none, or a part that is not built.
+        ConfigError: the stage is unknown, or a part is not supported.
     """
     zero = section("zero_optimization", content)
     stage = zero.get("stage", 0)
@@ -150,7 +150,7 @@ def zero_stage(content: Mapping[str, Any] | None) -> tuple[int, bool, bool]:
     optimizer = bool(zero.get("cpu_offload")) or _is_offloaded(zero, "offload_optimizer")
     parameters = any(zero.get(name) for name in ("cpu_offload_param", "cpu_offload_params"))
     parameters = parameters or _is_offloaded(zero, "offload_param")
-    return int(stage), optimizer, parameters
+    return int(stage), optimizer or parameters
 
 
 def _is_offloaded(zero: Mapping[str, Any], name: str) -> bool:

@@ -101,7 +101,7 @@ def _exit_signals(options: Options) -> tuple[str, ...]:
 
 
 def _deepspeed(options: Options, notes: list[str]) -> dict[str, Any]:
-    """Return DeepSpeed's file as far as upstream, or this trainer, heeds it."""
+    """Return DeepSpeed's file as far as upstream, or this trainer, uses it."""
     path, switched_on = options("deepspeed_config"), options("deepspeed", False)
     stage = options("zero_stage")
     if path is None:
@@ -112,8 +112,8 @@ def _deepspeed(options: Options, notes: list[str]) -> dict[str, Any]:
     if switched_on:
         return {**content, "switched_on": True}
     notes.append(
-        "--deepspeed_config without --deepspeed: upstream does not read the file; its zero_optimization is heeded, "
-        "which changes no number, and the rest is not"
+        "--deepspeed_config without --deepspeed: upstream does not read the file; its zero_optimization is used, "
+        "which changes no result, and the rest is ignored"
     )
     return {"zero_optimization": content.get("zero_optimization", {})}
 
@@ -131,7 +131,7 @@ def _parallel(options: Options, world_size: int, deepspeed: dict[str, Any]) -> P
     layers = options.size("num_layers")
     virtual = _virtual_stages(options, layers, pipeline)
     uneven = bool(deepspeed.get("switched_on")) and virtual == 1
-    stage, offload, offload_parameters = deepspeed_json.zero_stage(deepspeed.get("zero_optimization"))
+    stage, offload = deepspeed_json.zero_stage(deepspeed.get("zero_optimization"))
     if options("use_distributed_optimizer", False):
         stage = max(stage, 1)
     if options("use_torch_fsdp2", False):
@@ -149,7 +149,6 @@ def _parallel(options: Options, world_size: int, deepspeed: dict[str, Any]) -> P
         sequence=options("sequence_parallel", False) and tensor > 1,
         zero_stage=stage,
         offload_optimizer=offload,
-        offload_parameters=offload_parameters,
         recompute=recompute,
         recompute_layers=layers_kept,
     )

@@ -176,7 +176,7 @@ def _parallel(options: Options, world_size: int) -> Parallel:
         raise ConfigError(
             f"pipe_partition_method: {method!r}, expected 'type:transformer|mlp' — stages are cut by layers here"
         )
-    stage, offload, offload_parameters = deepspeed_json.zero_stage(options("zero_optimization"))
+    stage, offload = deepspeed_json.zero_stage(options("zero_optimization"))
     return Parallel(
         tensor=tensor,
         pipeline=pipeline,
@@ -185,7 +185,6 @@ def _parallel(options: Options, world_size: int) -> Parallel:
         sequence=options("sequence_parallel", False) and tensor > 1,
         zero_stage=stage,
         offload_optimizer=offload,
-        offload_parameters=offload_parameters,
         recompute="full" if options("checkpoint_activations") else "none",
         recompute_layers=options("checkpoint_num_layers"),
     )
@@ -228,7 +227,6 @@ def _optimizer(options: Options) -> tuple[float, OptimizerConfig]:
         betas=(float(betas[0]), float(betas[1])),
         eps=eps,
         weight_decay=decay,
-        decayed="not_bias_or_norm",
         clip_grad=clip,
     )
 

@@ -186,7 +186,6 @@ def _optimizer(options: Options) -> OptimizerConfig:
         betas=(options("adam_beta1"), options("adam_beta2")),
         eps=options("adam_eps"),
         weight_decay=options("weight_decay"),
-        decayed="not_bias_or_norm",
         clip_grad=options("clip_grad"),
     )
 

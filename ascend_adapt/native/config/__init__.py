@@ -1,1 +1,1 @@
-"""The configuration of a native run, and what can be computed from it without torch."""
+"""Configuration of the native trainer, and what can be computed from it without torch."""

@@ -1,4 +1,4 @@
-"""The arithmetic of batches: micro x accumulation x data ranks, and how a batch grows."""
+"""Batch sizes: global = micro x accumulation x data ranks, and batch size ramp-up."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from ascend_adapt.native.config.train_config import Batch, TrainConfig
 
 
 def resolve_batch(data: int, total: int | None, micro: int | None, accumulation: int | None) -> Batch:
-    """Return the batch that two of the three numbers give for ``data`` ranks.
+    """Resolve the batch sizes for ``data`` data-parallel ranks from two of the three numbers.
 
-    One alone is enough: accumulation is then 1, as DeepSpeed and GPT-NeoX have it.
+    One size alone is enough: accumulation is then 1, as in DeepSpeed and GPT-NeoX.
 
     Raises:
-        ConfigError: neither total nor micro, or numbers that do not divide.
+        ConfigError: neither ``total`` nor ``micro`` is given, or the numbers do not divide.
     """
     for name, value in (("train batch", total), ("micro batch", micro), ("accumulation", accumulation)):
         if value is not None and value < 1:
             raise ConfigError(f"{name}: {value}, expected at least 1 — correct it")
     if total is None and micro is None:
-        raise ConfigError("batch: no size is given, expected that of a micro batch or of a whole one — add one")
+        raise ConfigError("batch: no size is given, expected a micro batch size or a global batch size — add one")
     if total is None:
         total = (micro or 0) * (accumulation or 1) * data
     if micro is None:
@@ -40,9 +40,9 @@ def _divided(total: int, by: int, what: str) -> int:
 
 
 def batch_at(batch: Batch, data: int, consumed_samples: int) -> tuple[int, int]:
-    """Return size and accumulation of the step that begins after ``consumed_samples``, in ``data`` ranks.
+    """Global batch size and accumulation of the step that starts after ``consumed_samples``, on ``data`` ranks.
 
-    A ramp-up (first, increment, samples) grows by the increment after equal shares of the samples.
+    With a ramp-up (start, increment, samples) the size grows by the increment at equal intervals of the samples.
     Source: Megatron-LM@v2.5 megatron/microbatches.py.
     """
     if batch.rampup is None:
@@ -56,10 +56,10 @@ def batch_at(batch: Batch, data: int, consumed_samples: int) -> tuple[int, int]:
 
 
 def check_rampup(batch: Batch, data: int) -> None:
-    """Check that every size of a growing batch is whole micro batches for each rank.
+    """Check that every batch size of a ramp-up is a multiple of micro batch x data ranks.
 
     Raises:
-        ConfigError: one that is not, or an increment that does not lead to the final size.
+        ConfigError: a size is not, or the increments do not lead to the final size.
     """
     if batch.rampup is None:
         return
@@ -79,7 +79,7 @@ def check_rampup(batch: Batch, data: int) -> None:
 
 
 def samples_from(batch: Batch, data: int, consumed_samples: int, iterations: int) -> int:
-    """Return how many samples that many further steps take after ``consumed_samples``."""
+    """Number of samples that the next ``iterations`` steps consume after ``consumed_samples``."""
     consumed = consumed_samples
     while iterations and batch.rampup is not None and consumed <= batch.rampup[2]:
         consumed += batch_at(batch, data, consumed)[0]
@@ -88,7 +88,7 @@ def samples_from(batch: Batch, data: int, consumed_samples: int, iterations: int
 
 
 def iterations_for(batch: Batch, data: int, samples: int) -> int:
-    """Return the steps that ``samples`` are enough for, the last of them whole.
+    """Number of full steps in ``samples`` samples.
 
     Source: Megatron-LM@v2.5 megatron/training.py update_train_iters.
     """
@@ -101,7 +101,7 @@ def iterations_for(batch: Batch, data: int, samples: int) -> int:
 
 
 def samples_wanted(config: TrainConfig) -> tuple[int, int, int]:
-    """Return how many samples of train, valid and test the run asks its data for; they decide the order."""
+    """Number of train, valid and test samples that the run requests; the sample order depends on it."""
     train = config.train_samples or config.iterations * config.batch.total
     if not config.eval_interval:
         return train, 0, 0

@@ -1,4 +1,4 @@
-"""Parameters in runs: what each costs the host is then paid once for many, and a fast link is kept busy."""
+"""Buckets of parameters: one copy or collective for many parameters saves host time and uses the bandwidth."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 BUCKET = 2**26
-"""Numbers of a bucket, at most, if it is not one thing that has more: five blocks of GPT-2 345M, one of 1.3B."""
+"""Maximum elements of a bucket, unless a single parameter is larger: five blocks of GPT-2 345M, one of 1.3B."""
 
 
 def in_buckets(things: Iterable[T], numbers: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield things in their order, cut into runs of at most BUCKET ``numbers``, or of one."""
+    """Yield ``things`` in order, in lists of at most BUCKET elements, or of a single larger thing.
+
+    ``numbers`` returns the number of elements of a thing.
+    """
     bucket: list[T] = []
     count = 0
     for thing in things:

@@ -1,4 +1,4 @@
-"""What the parts of a configuration are checked for, in one wording."""
+"""Validation of configuration values, with one wording of the errors."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def one_of(name: str, value: object, choices: Collection[object]) -> None:
 
 
 def at_least(name: str, value: float, least: float) -> None:
-    """Check that a number is not too small, and a number."""
+    """Check that a number is finite and at least ``least``."""
     if not least <= value < math.inf:
         raise ConfigError(f"{name}: {value}, expected at least {least} — correct it")
 
 
 def divides(name: str, value: int, by_name: str, by: int) -> None:
-    """Check that a number is a multiple of another."""
+    """Check that ``value`` is a multiple of ``by``."""
     if value % by:
         raise ConfigError(f"{name}: {value}, expected a multiple of {by_name} {by} — change one of them")
 
 
 def check_split(split: str) -> None:
-    """Check that the shares of train, valid and test are numbers, and that something is left to train on."""
+    """Check that the train, valid and test shares are finite and not negative, and that the train share is above 0."""
     try:
         shares = [float(share) for share in re.split("[,/]", split)]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Floating-point operations of a step: what each upstream prints under its own name, and those of the model.
+"""FLOPs of a step: the formula that each upstream logs, and the model FLOPs.
 
 Sources: paper, arXiv 2104.04473 equation 3, as bigscience Megatron-DeepSpeed@8387ae17 and gpt-neox@ea7aefd8 print it;
 mcore, Megatron-LM@core_v0.9.0 megatron/training/training.py num_floating_point_operations; neox-v2, gpt-neox@9610391a
@@ -10,14 +10,14 @@ from __future__ import annotations
 from ascend_adapt.native.config.memory_estimate import total_parameters
 from ascend_adapt.native.config.train_config import TrainConfig
 
-# Dense half-precision operations a second in the maker's data sheet; no sheet of an Ascend device was at hand.
+# Dense half-precision FLOP/s from the vendor's data sheet; none was available for an Ascend device.
 _PEAK = {"A100": 312e12, "H100": 989e12, "H100 PCIe": 756e12, "H200": 989e12}
 
 
 def model_flops(config: TrainConfig, samples: int) -> float:
-    """Return the operations that a step of ``samples`` needs: every product forward once and backward twice.
+    """Model FLOPs of a step of ``samples``: each matrix product counts once forward and twice backward.
 
-    Recomputation is not counted, and attention as if nothing were masked, as upstreams do.
+    As in the upstreams, recomputation does not count, and attention counts as if it were not masked.
     """
     model, length = config.model, config.data.seq_length
     hidden, ratio = model.hidden_size, model.head_dim * model.num_heads / model.hidden_size
@@ -28,7 +28,7 @@ def model_flops(config: TrainConfig, samples: int) -> float:
 
 
 def dialect_flops(config: TrainConfig, samples: int) -> float:
-    """Return what the dialect counts for a step of ``samples``."""
+    """FLOPs of a step of ``samples`` by the dialect's formula."""
     kind = config.logging.flops
     if kind == "mcore":
         return model_flops(config, samples)
@@ -49,6 +49,6 @@ def _neox_v2(config: TrainConfig, samples: int) -> float:
 
 
 def peak_flops(device_name: str) -> float | None:
-    """Return what the maker states for a device of this name, or None where that is not known here."""
+    """Peak dense half-precision FLOP/s of a device by its name, or None if unknown."""
     found = [kind for kind in _PEAK if kind in device_name]
     return _PEAK[max(found, key=len)] if found else None

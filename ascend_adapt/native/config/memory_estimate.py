@@ -1,4 +1,4 @@
-"""How many parameters a rank has, and the bytes it will hold, from the configuration alone."""
+"""Memory estimate: parameters and bytes of each rank, from the configuration alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 def block_parameters(model: Model, tensor: int = 1) -> int:
-    """Return the parameters of one block on one of ``tensor`` ranks."""
+    """Number of parameters of one block on one of ``tensor`` tensor-parallel ranks."""
     hidden, inner = model.hidden_size, model.ffn_hidden_size // tensor
     heads, groups = model.num_heads // tensor, model.num_query_groups // tensor
     rows, width = model.head_dim * (heads + 2 * groups), model.head_dim * heads
@@ -21,13 +21,13 @@ def block_parameters(model: Model, tensor: int = 1) -> int:
 
 
 def total_parameters(model: Model) -> int:
-    """Return the parameters of the whole model, a tied table counted once."""
+    """Number of parameters of the model; a tied embedding counts once."""
     tables = (1 if model.tied_embeddings else 2) * model.padded_vocab_size * model.hidden_size
     return model.num_layers * block_parameters(model) + tables + _position_parameters(model) + _norm_parameters(model)
 
 
 def rank_parameters(model: Model, parallel: Parallel, pipeline_rank: int) -> int:
-    """Return the parameters of one tensor rank of a pipeline rank, before data ranks cut them."""
+    """Number of parameters on one tensor-parallel rank of a pipeline rank, before ZeRO shards them."""
     last = parallel.pipeline - 1
     layers = sum(parallel.stages[pipeline_rank :: parallel.pipeline])
     count = layers * block_parameters(model, parallel.tensor)
@@ -35,17 +35,17 @@ def rank_parameters(model: Model, parallel: Parallel, pipeline_rank: int) -> int
     if pipeline_rank == 0:
         count += table + _position_parameters(model)
     if pipeline_rank == last:
-        # A tied table lies on both ends of a pipeline.
+        # The first and the last stage of a pipeline both hold a tied embedding.
         count += _norm_parameters(model) + (table if last or not model.tied_embeddings else 0)
     return count
 
 
 def memory_bytes(config: TrainConfig, pipeline_rank: int) -> dict[str, int]:
-    """Return the bytes that a rank of this stage holds on its device, by what for, and their ``total``.
+    """Device memory of a rank of this pipeline stage in bytes, by purpose, with their ``total``.
 
-    Masters and Adam's two moments are fp32, as ZeRO leaves them; ``parameters`` are the masters and what is gathered or
-    cast to compute with. ``activations`` is an estimate: Korthikanti et al. 2022 (arXiv 2205.05198), without the
-    S x S scores, which no kernel keeps, plus the logits of one micro batch in fp32 on the last stage.
+    Master weights and optimizer states are fp32 and sharded by ZeRO. ``parameters`` are the master weights and the
+    gathered or cast weights. ``activations`` is an estimate after Korthikanti et al. 2022 (arXiv 2205.05198), without
+    the S x S scores, which no kernel stores, plus the fp32 logits of one micro batch on the last stage.
     """
     model, parallel, precision = config.model, config.parallel, config.precision
     own = rank_parameters(model, parallel, pipeline_rank)
@@ -57,15 +57,14 @@ def memory_bytes(config: TrainConfig, pipeline_rank: int) -> dict[str, int]:
     if is_sharded and (shards > 1 or precision.dtype != "fp32"):
         layers = sum(parallel.stages[pipeline_rank :: parallel.pipeline])
         block = block_parameters(model, parallel.tensor)
-        # Under ZeRO-3 two buckets of blocks are gathered at a time, one of them ahead.
+        # ZeRO-3 holds two gathered buckets of blocks at a time, one of them prefetched.
         kept = min(2 * max(1, BUCKET // block), layers) if parallel.zero_stage == 3 else layers
         gathered = element * (own - (layers - kept) * block)
     moments = {"sgd": 1}.get(config.optimizer.kind, 2)
     optimizer = 4 * moments * -(-own // shards)
-    offloads = parallel.offload_optimizer or parallel.offload_parameters
-    if offloads:
+    if parallel.offload_optimizer:
         masters = optimizer = 0
-    # Sums of this rank's micro batches, or the masters' gradients, fp32; 16-bit ones are there bucket by bucket.
+    # Accumulated gradients of this rank, or the fp32 gradients of the master weights; 16-bit ones exist per bucket.
     summed = _BYTES[precision.reduce] * -(-own // (parallel.data if parallel.zero_stage >= 2 else 1))
     gradients = max(summed, 4 * -(-own // shards))
     parts = {
@@ -85,7 +84,7 @@ def _activation_bytes(config: TrainConfig, pipeline_rank: int, element: int) -> 
     cut = parallel.tensor
     whole_cut = cut if parallel.sequence else 1
     residual = tokens * model.hidden_size * element // whole_cut
-    # Kept by one block: inputs of norms and of the two halves; query, key, value, attention's output; the MLP's inside.
+    # Stored by a block: inputs of norms, attention and MLP; query, key, value and attention output; MLP intermediates.
     width = model.head_dim * (2 * model.num_heads + 2 * model.num_query_groups)
     inner = (3 if model.gated else 2) * model.ffn_hidden_size
     block = 4 * residual + tokens * (width + inner) * element // cut

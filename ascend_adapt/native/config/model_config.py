@@ -1,4 +1,4 @@
-"""The model of a run, as part of its configuration."""
+"""Model configuration."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ INITS = ("normal", "xavier_uniform", "xavier_normal", "orthogonal")
 
 @dataclass(frozen=True)
 class Init:
-    """How one kind of weight is filled: N(0, std) for ``normal``, times ``gain`` for ``orthogonal``.
+    """Weight initialisation: N(0, std) for ``normal``; ``gain`` scales ``orthogonal``.
 
-    xavier and orthogonal look at the shape [out, in] of the whole tensor, never at a rank's part of it.
+    xavier and orthogonal use the shape [out, in] of the full tensor, not of a rank's shard.
     """
 
     kind: str = "normal"
@@ -32,12 +32,12 @@ class Init:
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder of the GPT family.
+    """GPT decoder architecture.
 
-    ``vocab_size`` counts the tokenizer's ids, ``padded_vocab_size`` the rows of the table. ``num_query_groups`` is the
-    number of key and value heads. ``rotary_fraction`` of each head is turned, in the half-split style. With
-    ``parallel_residual`` a block is x + attention(norm1(x)) + mlp(norm2(x)); with ``shared_norm`` norm2 is norm1.
-    ``ffn_hidden_size`` is the width after the gate for swiglu and geglu. Biases of norms exist where layernorm does.
+    ``vocab_size`` counts the tokenizer's ids, ``padded_vocab_size`` the rows of the embedding. ``num_query_groups`` is
+    the number of key and value heads. Rotary embedding applies to ``rotary_fraction`` of each head, half-split style.
+    With ``parallel_residual`` a block is x + attention(norm1(x)) + mlp(norm2(x)); with ``shared_norm`` norm2 is norm1.
+    ``ffn_hidden_size`` is the width after the gate for swiglu and geglu. LayerNorm has a bias, RMSNorm has none.
     RMSNorm divides by sqrt(mean(x^2) + eps); with ``rms_eps_on_root`` by sqrt(mean(x^2)) + eps.
     """
 
@@ -84,13 +84,13 @@ class Model:
                 raise ConfigError(f"{name}: {getattr(self, name)}, expected at least 0 and below 1 — correct it")
         if self.vocab_size > self.padded_vocab_size:
             raise ConfigError(
-                f"vocabulary: {self.vocab_size} ids, expected at most the table's {self.padded_vocab_size} rows — "
+                f"vocabulary: {self.vocab_size} ids, expected at most padded_vocab_size = {self.padded_vocab_size} — "
                 "enlarge the padded size"
             )
         divides("num_heads", self.num_heads, "num_query_groups", self.num_query_groups)
         if self.positions == "rotary":
             if not 0 < self.rotary_base < math.inf:
-                raise ConfigError(f"rotary_base: {self.rotary_base}, expected above 0, and a number — correct it")
+                raise ConfigError(f"rotary_base: {self.rotary_base}, expected a finite number above 0 — correct it")
             if not 0 < self.rotary_fraction <= 1:
                 raise ConfigError(
                     f"rotary_fraction: {self.rotary_fraction}, expected above 0 and at most 1 — correct it"
@@ -107,10 +107,10 @@ class Model:
 
     @property
     def rotary_dim(self) -> int:
-        """Dimensions of each head that are turned."""
+        """Number of dimensions of each head with rotary embedding."""
         return int(self.head_dim * self.rotary_fraction)
 
     @property
     def gated(self) -> bool:
-        """Whether the activation multiplies two halves."""
+        """Whether the MLP is gated."""
         return self.activation in ("swiglu", "geglu")

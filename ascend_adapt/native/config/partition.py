@@ -1,4 +1,4 @@
-"""How layers are cut into stages, and an embedding table over tensor ranks."""
+"""Partition of layers into pipeline stages, and vocabulary padding for tensor parallelism."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from ascend_adapt.native.config.checks import at_least, divides
 
 
 def even_stages(num_layers: int, pipeline: int, virtual_stages: int = 1) -> tuple[int, ...]:
-    """Return the layers of each stage where all have as many, as Megatron cuts a model.
+    """Layers of each pipeline stage, the same number in all, as in Megatron.
 
     Raises:
-        ConfigError: the layers cannot be divided so.
+        ConfigError: the layers cannot be divided evenly.
     """
     at_least("virtual stages", virtual_stages, 1)
     stages = pipeline * virtual_stages
@@ -19,9 +19,9 @@ def even_stages(num_layers: int, pipeline: int, virtual_stages: int = 1) -> tupl
 
 
 def balanced_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
-    """Return the layers of each stage, the first ones one more where they do not divide.
+    """Layers of each pipeline stage; if they do not divide evenly, the first stages have one more.
 
-    So does DeepSpeed 0.19.8 runtime/utils.py partition_balanced with one weight for each layer.
+    Equal to DeepSpeed 0.19.8 runtime/utils.py partition_balanced with the same weight for every layer.
 
     Raises:
         ConfigError: more stages than layers.
@@ -33,10 +33,10 @@ def balanced_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
 
 
 def padded(vocab_size: int, multiple: int, tensor: int) -> int:
-    """Return the rows of an embedding table: the vocabulary, up to a multiple of ``multiple`` * ``tensor``.
+    """Padded vocabulary size: ``vocab_size`` rounded up to a multiple of ``multiple`` * ``tensor``.
 
     Raises:
-        ConfigError: a multiple below 1.
+        ConfigError: ``multiple`` is below 1.
     """
     at_least("multiple of the padded vocabulary", multiple, 1)
     step = multiple * tensor

@@ -1,4 +1,4 @@
-"""Which steps of which ranks a profiler looks at."""
+"""Profiler configuration: the profiled steps and ranks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.checks import at_least
 
 MOST_STEPS = 20
-"""A trace grows by each of them: a few MB of a small model, a hundred of a large one with many micro batches."""
+"""Each step adds to the trace: a few MB for a small model, 100 MB for a large one with many micro batches."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Iterations ``first`` to ``last``, numbered as in the log, on ``ranks``; ``first`` 0: none."""
+    """Profiled iterations ``first`` to ``last``, numbered as in the log, on ``ranks``; ``first`` = 0 disables it."""
 
     first: int = 0
     last: int = 0
@@ -27,8 +27,8 @@ class Profile:
         at_least("profile: last step", self.last, self.first)
         if self.last - self.first >= MOST_STEPS:
             raise ConfigError(
-                f"profile: {self.last - self.first + 1} steps, expected at most {MOST_STEPS} — a trace grows by each; "
-                "choose fewer"
+                f"profile: {self.last - self.first + 1} steps, expected at most {MOST_STEPS} — each step adds to the "
+                "trace; choose fewer"
             )
         if not self.ranks:
             raise ConfigError("profile: no ranks, expected at least one — name them, such as 0")
@@ -37,15 +37,15 @@ class Profile:
 
     @property
     def is_on(self) -> bool:
-        """Whether any step is looked at."""
+        """Whether any step is profiled."""
         return self.first > 0
 
 
 def read_profile(steps: str, ranks: str = "0") -> Profile:
-    """Return what "10" or "10-12", and "0" or "0,4-7", ask for.
+    """Parse --profile ("10" or "10-12") and --profile-ranks ("0" or "0,4-7").
 
     Raises:
-        ConfigError: they cannot be meant.
+        ConfigError: a value has another form.
     """
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", steps)
     if found is None or int(found[1]) == 0:
@@ -54,6 +54,6 @@ def read_profile(steps: str, ranks: str = "0") -> Profile:
     for word in ranks.split(","):
         span = re.fullmatch(r"(\d+)(?:-(\d+))?", word.strip())
         if span is None:
-            raise ConfigError(f"--profile-ranks: {ranks!r}, expected ranks and spans of them — such as 0,4-7")
+            raise ConfigError(f"--profile-ranks: {ranks!r}, expected ranks and ranges of ranks — such as 0,4-7")
         chosen += range(int(span[1]), int(span[2] or span[1]) + 1)
     return Profile(int(found[1]), int(found[2] or found[1]), tuple(dict.fromkeys(chosen)))

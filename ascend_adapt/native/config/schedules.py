@@ -1,11 +1,11 @@
-"""Learning rate and weight decay by progress, as each dialect computes them; pure functions.
+"""Learning rate and weight decay schedules of each dialect; pure functions.
 
-``progress`` counts samples or iterations, as the schedule's unit says, and is that before the step: the first step has
-0. A step that is skipped for an overflow does not count. Sources:
+``progress`` counts samples or iterations, by the schedule's unit, before the step: the first step has 0. A step that
+is skipped after an overflow does not count. Sources:
 
 - megatron: Megatron-LM@v2.5 megatron/learning_rates.py, Megatron-LM@core_v0.9.0 and @d98e8a64
-  megatron/core/optimizer_param_scheduler.py; the later ones add to the earlier.
-- neox-v2: EleutherAI/gpt-neox@9610391a megatron/learning_rates.py; neox: @ea7aefd8, where it differs throughout.
+  megatron/core/optimizer_param_scheduler.py; the later versions only add styles.
+- neox-v2: EleutherAI/gpt-neox@9610391a megatron/learning_rates.py; neox: @ea7aefd8, which differs throughout.
 - oneflow: OneFlow's CosineScheduler with a linear warm-up, oneflow@v0.3.5 learning_rate_schedule_kernel_util.
 """
 
@@ -18,12 +18,12 @@ from ascend_adapt.native.config.train_config import Schedule
 
 
 def learning_rate(schedule: Schedule, progress: float) -> float:
-    """Return the learning rate of the step that begins at ``progress``."""
+    """Learning rate of the step that starts at ``progress``."""
     return _DIALECTS[schedule.dialect](schedule, progress)
 
 
 def weight_decay(schedule: Schedule, constant: float, progress: float) -> float:
-    """Return the weight decay of that step: ``constant``, unless the schedule raises it over the decay.
+    """Weight decay of the step that starts at ``progress``: ``constant``, unless the schedule increases it.
 
     Source: Megatron-LM@core_v0.9.0 megatron/core/optimizer_param_scheduler.py get_wd.
     """
@@ -71,7 +71,7 @@ def _warmup_stable_decay(schedule: Schedule, progress: float) -> float:
 
 def _neox_v2(schedule: Schedule, progress: float) -> float:
     lr, warmup, decay = schedule.lr, schedule.warmup, schedule.decay
-    # The end of the warm-up is taken off twice, so the rate stays where it is for the last part of a run.
+    # Upstream subtracts the warm-up twice, so the learning rate is constant at the end of a run.
     number = min(progress, decay - warmup)
     if warmup > 0 and progress <= warmup:
         return lr * number / warmup

@@ -1,7 +1,7 @@
-"""One training run as data, whatever dialect it was written in: frozen, validated, and importable without torch.
+"""Training configuration, the same for every dialect: frozen, validated, and importable without torch.
 
-A dialect is translated into this once, in ``ascend_adapt.recipes``. Nothing here is None because it was left out: a
-recipe fills in its dialect's own defaults, so two runs with equal configurations train alike.
+``ascend_adapt.recipes`` translates each dialect into it once. A recipe fills in the defaults of its dialect, so
+two runs with equal configurations train in the same way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from ascend_adapt.native.config.profile_config import Profile as Profile
 
 RECOMPUTE = ("none", "full", "selective")
 OPTIMIZERS = ("adam", "adamw", "sgd")
-DECAYED = ("matrices", "not_bias_or_norm")
 SCHEDULES = ("megatron", "neox-v2", "neox", "oneflow")
 DECAY_STYLES = ("constant", "linear", "cosine", "exponential", "inverse-square-root", "WSD")
 WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
@@ -29,10 +28,11 @@ FLOPS = ("paper", "mcore", "neox-v2")
 
 @dataclass(frozen=True)
 class Parallel:
-    """Ranks along each axis; tensor is the innermost, then data, then pipeline (a rank is (pp * dp + d) * tp + t).
+    """Parallelism: ranks along each axis. Rank = (pipeline * data ranks + data) * tensor ranks + tensor.
 
-    ``stages`` is how many layers each stage has, in model order: pipeline * virtual_stages numbers; stage s lives on
-    pipeline rank s % pipeline. ``recompute_layers`` is how many layers share one stored activation.
+    ``stages`` is the number of layers of each stage, in model order: pipeline * virtual_stages numbers; stage s is on
+    pipeline rank s % pipeline. ``recompute_layers`` is the number of layers per activation checkpoint.
+    ``offload_optimizer`` keeps master weights and optimizer states in host memory.
     """
 
     tensor: int = 1
@@ -43,7 +43,6 @@ class Parallel:
     sequence: bool = False
     zero_stage: int = 0
     offload_optimizer: bool = False
-    offload_parameters: bool = False
     recompute: str = "none"
     recompute_layers: int = 1
 
@@ -60,21 +59,21 @@ class Parallel:
         if self.zero_stage > 1 and self.pipeline > 1:
             raise ConfigError(
                 f"zero_stage: {self.zero_stage} with {self.pipeline} pipeline stages, expected stage 0 or 1 — "
-                "a pipeline keeps its gradients whole until the last micro batch; lower the stage or use no pipeline"
+                "a pipeline cannot shard its gradients before the last micro batch; lower the stage or use no pipeline"
             )
 
     @property
     def world_size(self) -> int:
-        """Ranks of the whole run."""
+        """Number of ranks of the run."""
         return self.tensor * self.pipeline * self.data
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of one step: ``total`` = micro * accumulation * data ranks.
+    """Batch sizes in samples: ``total`` = micro * accumulation * data ranks.
 
-    ``rampup`` is (first global size, increment, samples over which it grows), or None. While it grows, accumulation is
-    what the size of the step makes it.
+    ``rampup`` is (start size, increment, samples), or None. During the ramp-up, accumulation follows from the global
+    batch size of the step.
     """
 
     micro: int
@@ -89,10 +88,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Adam (``decoupled`` decay is AdamW's) or SGD; ``decayed`` says which weights decay.
+    """Adam, AdamW (``decoupled`` weight decay) or SGD.
 
-    ``matrices``: all but biases and one-dimensional weights (Megatron). ``not_bias_or_norm``: all but biases and the
-    weights of norms (GPT-NeoX and OneFlow; the same tensors in these models).
+    Weight decay applies to matrices only, not to biases and norm weights, as in Megatron, GPT-NeoX and OneFlow.
     """
 
     kind: str = "adam"
@@ -101,12 +99,12 @@ class OptimizerConfig:
     momentum: float = 0.9
     weight_decay: float = 0.01
     decoupled: bool = True
-    decayed: str = "matrices"
+
     clip_grad: float = 1.0
 
     def __post_init__(self) -> None:
         one_of("optimizer", self.kind, OPTIMIZERS)
-        one_of("decayed", self.decayed, DECAYED)
+
         for name, beta in zip(("first beta", "second beta"), self.betas, strict=True):
             if not 0 <= beta < 1:
                 raise ConfigError(f"{name} of Adam: {beta}, expected at least 0 and below 1 — correct it")
@@ -118,11 +116,11 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate by progress; ``native.schedules`` computes it as ``dialect`` does.
+    """Learning rate schedule; ``native.config.schedules`` computes it by the formula of ``dialect``.
 
-    ``warmup`` and ``decay`` are counted in ``unit`` ("samples" or "iterations"), warmup may be fractional. Weight decay
-    goes from ``start_weight_decay`` to ``end_weight_decay`` over ``weight_decay_over``, if they are given.
-    A run that goes on from a checkpoint takes up its progress there, in this schedule.
+    ``warmup`` and ``decay`` are counted in ``unit`` ("samples" or "iterations"); warmup may be fractional. Weight decay
+    changes from ``start_weight_decay`` to ``end_weight_decay`` over ``weight_decay_over``, if they are given.
+    A run that resumes from a checkpoint continues at its progress there, in this schedule.
     """
 
     dialect: str
@@ -161,10 +159,11 @@ class Schedule:
 
 @dataclass(frozen=True)
 class LossScale:
-    """fp16's loss scale; ``fixed`` is a number, or None for a scale that moves.
+    """Loss scaling for fp16; ``fixed`` is a static scale, or None for a dynamic one.
 
-    ``rule`` says whose: after ``hysteresis`` overflows Megatron halves at each further one until the scale has grown,
-    DeepSpeed halves at each; both grow it after ``window`` good steps. A skipped step does not advance the schedule.
+    ``rule`` selects the upstream: after ``hysteresis`` overflows Megatron halves the scale at each further overflow
+    until it has grown again; DeepSpeed halves it at each. Both double it after ``window`` steps without overflow. A
+    skipped step does not advance the schedule.
     """
 
     fixed: float | None = None
@@ -178,15 +177,16 @@ class LossScale:
         one_of("loss scale rule", self.rule, ("megatron", "deepspeed"))
         for name, value in (("initial", self.initial), ("fixed", self.fixed)):
             if value is not None and not 0 < value < math.inf:
-                raise ConfigError(f"{name} loss scale: {value}, expected above 0, and a number — correct it")
+                raise ConfigError(f"{name} loss scale: {value}, expected a finite number above 0 — correct it")
         at_least("loss scale window", self.window, 1)
 
 
 @dataclass(frozen=True)
 class Precision:
-    """``dtype`` of weights and activations; masters and optimizer states are fp32; ``reduce`` is the gradients'.
+    """Mixed precision: ``dtype`` of compute weights and activations, ``reduce`` for gradient reduction.
 
-    One of 16 bits is never rounded to the other: bf16's gradients overflow in fp16, fp16's would lose three bits.
+    Master weights and optimizer states are fp32. fp16 and bf16 cannot be combined: bf16 gradients overflow in fp16, and
+    fp16 gradients lose three bits in bf16.
     """
 
     dtype: str = "fp32"
@@ -202,11 +202,11 @@ class Precision:
 
 @dataclass(frozen=True)
 class Data:
-    """Token files and the order they are read in.
+    """Token datasets and their sample order.
 
-    ``train``, ``valid`` and ``test`` are prefixes, or weights and prefixes in turn; with ``valid`` and ``test`` empty
-    ``split`` cuts ``train``. ``order`` is a dialect of ``ascend_adapt.data``. ``eod`` is the id that ends a document,
-    needed only by the three masks.
+    ``train``, ``valid`` and ``test`` are prefixes, or alternating weights and prefixes; if ``valid`` and ``test`` are
+    empty, ``split`` divides ``train``. ``order`` is a dialect of ``ascend_adapt.data``. ``eod`` is the end-of-document
+    id, needed only for ``reset_position_ids``, ``reset_attention_mask`` and ``eod_mask_loss``.
     """
 
     train: tuple[str, ...]
@@ -240,10 +240,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Logging:
-    """What is told of the run; ``interval`` in iterations.
+    """Logging; ``interval`` is in iterations.
 
-    ``loss_mean``: whether micro batches count alike in the loss that is told, or by their tokens that count. The
-    gradient is always that of the mean over micro batches.
+    ``loss_mean``: the logged loss is the mean over micro batches, or over unmasked tokens. The gradient is always that
+    of the mean over micro batches.
     """
 
     format: str = "megatron"
@@ -269,9 +269,10 @@ class Logging:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where weights come from and go to; saved every ``interval`` iterations (0: at the end only), and at ``steps``.
+    """Checkpoints, saved every ``interval`` iterations (0: at the end only), and at ``steps``.
 
-    ``asynchronous``: a copy in host memory is written while training goes on. ``keep_last``: older ones are removed.
+    ``asynchronous``: training continues while a copy in host memory is written. ``keep_last``: number of checkpoints
+    to keep; older ones are deleted.
     """
 
     save: str | None = None
@@ -295,10 +296,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One run. ``eval_interval`` 0 evaluates never; ``exit_interval`` stops after a save, None does not.
+    """Configuration of one run. ``eval_interval`` 0 disables evaluation; ``exit_interval`` stops the run after a save.
 
-    ``exit_signals``: SIGUSR1, SIGUSR2, after which it saves and ends; otherwise it saves and continues.
-    ``compile``: torch.compile makes code of the blocks, for this device.
+    ``exit_signals``: of SIGUSR1 and SIGUSR2, those that save and stop the run; the others save and continue.
+    ``compile``: compile the transformer blocks with torch.compile.
     """
 
     dialect: str
@@ -343,7 +344,7 @@ class TrainConfig:
         if len(parallel.stages) != parallel.pipeline * parallel.virtual_stages:
             raise ConfigError(
                 f"stages: {len(parallel.stages)}, expected {parallel.pipeline} pipeline ranks x "
-                f"{parallel.virtual_stages} virtual stages — give each its number of layers"
+                f"{parallel.virtual_stages} virtual stages — give the number of layers of each"
             )
         if sum(parallel.stages) != model.num_layers:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""A configuration as plain data, as config.yaml has it, and back."""
+"""Conversion of a TrainConfig to plain data, as in config.yaml, and back."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
 
 
 def from_dict(data: dict[str, Any]) -> TrainConfig:
-    """Return the configuration that ``to_dict`` gave.
+    """Build the configuration from the output of ``to_dict``.
 
     Raises:
-        ConfigError: a name that is unknown or missing, or a value that does not fit.
+        ConfigError: a name is unknown or missing, or a value is not valid.
     """
     config: TrainConfig = _built(TrainConfig, data, "config")
     return config
@@ -37,7 +37,7 @@ def from_dict(data: dict[str, Any]) -> TrainConfig:
 
 def _built(kind: type, data: Any, where: str) -> Any:
     if not isinstance(data, dict):
-        raise ConfigError(f"{where}: {data!r}, expected names and values — write it as config.yaml has it")
+        raise ConfigError(f"{where}: {data!r}, expected names and values — write it as in config.yaml")
     fields = {one.name: str(one.type) for one in dataclasses.fields(kind)}
     unknown = sorted(set(data) - set(fields))
     if unknown:

@@ -1,1 +1,1 @@
-"""The transformer that is trained."""
+"""GPT decoder model."""

@@ -73,8 +73,8 @@ def _numbers(block: nn.Module) -> int:
 
 
 def is_offloaded(mesh: Mesh) -> bool:
-    """Return whether masters and optimizer states wait in host memory; those of a CPU are there in any case."""
-    return (mesh.parallel.offload_optimizer or mesh.parallel.offload_parameters) and mesh.device.type != "cpu"
+    """Whether master weights and optimizer states are kept in host memory; on a CPU they always are."""
+    return mesh.parallel.offload_optimizer and mesh.device.type != "cpu"
 
 
 def before_passes(decoder: Decoder) -> None:

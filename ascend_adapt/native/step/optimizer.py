@@ -13,7 +13,7 @@ from ascend_adapt.native.parallel.parameters import Placed
 
 
 def decays(one: Placed) -> bool:
-    """Return whether weight decay holds for a parameter: both rules of ``decayed`` leave out the same of a decoder."""
+    """Whether weight decay applies to a parameter: to matrices, not to biases and norm weights."""
     return one.is_matrix
 
 
