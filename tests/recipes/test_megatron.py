@@ -220,7 +220,7 @@ def test_interleaved_stages():
         ("--split 1,2,3,4", "split: '1,2,3,4', expected shares of train, valid and test"),
         ("--split all", "split: 'all', expected shares of train, valid and test"),
         ("--adam-beta2 1.0", "second beta of Adam: 1.0, expected at least 0 and below 1"),
-        ("--initial-loss-scale 0", "initial loss scale: 0.0, expected above 0"),
+        ("--initial-loss-scale 0", "initial loss scale: 0.0, expected a finite number above 0"),
         ("--eval-iters -1", "eval_iterations: -1, expected at least 0"),
         ("--seed -1", "seed: -1, expected at least 0"),
         ("--seed x", "argument --seed: invalid int value: 'x'"),

@@ -206,7 +206,7 @@ def test_data_in_three_parts_with_weights(tmp_path):
         ('{"seed": 1.5}', "seed: 1.5, expected int"),
         ('{"seed": null}', "seed: null, expected a value such as 1234"),
         ('{"hidden_dropout": null}', "hidden_dropout: null, expected a value"),
-        ('{"rotary_emb_base": 0}', "rotary_base: 0.0, expected above 0"),
+        ('{"rotary_emb_base": 0}', "rotary_base: 0.0, expected a finite number above 0"),
         ('{"init_method_std": .inf}', "init std: inf, expected at least 0"),
         ('{"fp16": {"enabled": "False"}}', "fp16.enabled: 'False', expected true or false"),
         ('{"fp16": {"enabled": true, "type": "bf16"}}', "fp16.type: 'bf16', expected 'fp16' or 'bfloat16'"),

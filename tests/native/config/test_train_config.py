@@ -62,7 +62,7 @@ def test_what_was_kept_and_changed_is_checked(change, told):
             {"model": {"num_query_groups": 2}, "parallel": Parallel(tensor=4, stages=(2,))},
             "num_query_groups: 2, expected a multiple of tensor parallel size 4",
         ),
-        ({"model": {"padded_vocab_size": 249}}, "vocabulary: 250 ids, expected at most the table's 249 rows"),
+        ({"model": {"padded_vocab_size": 249}}, "vocabulary: 250 ids, expected at most padded_vocab_size = 249"),
         ({"model": {"num_query_groups": 3}}, "num_heads: 4, expected a multiple of num_query_groups 3"),
         ({"model": {"hidden_dropout": 1.0}}, "hidden_dropout: 1.0, expected at least 0 and below 1"),
         ({"model": {"shared_norm": True}}, "shared_norm: True without parallel_residual"),
