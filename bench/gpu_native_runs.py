@@ -188,7 +188,7 @@ def straight_killed_and_resumed(runs: Runs, name: str) -> dict[str, Any]:
     began = time.monotonic()
     runs.finish(killed, command)
     resumed = runs.rows(killed)
-    taken_up = [line for line in runs.log(killed).splitlines() if "going on from" in line]
+    taken_up = [line for line in runs.log(killed).splitlines() if "resuming from" in line]
     shutil.rmtree(runs.folder / killed)
 
     steady = straight[len(straight) // 4 :]
@@ -202,7 +202,7 @@ def straight_killed_and_resumed(runs: Runs, name: str) -> dict[str, Any]:
         "model_tflops_per_gpu": round(statistics.median(row["model_tflops"] for row in steady), 1),
         "mfu": steady[-1]["mfu"],
         "killed_at_step": before[-1]["iteration"],
-        "taken_up": taken_up[-1].split("going on from ")[-1].rpartition("/")[2] if taken_up else None,
+        "taken_up": taken_up[-1].split("resuming from ")[-1].rpartition("/")[2] if taken_up else None,
         "seconds_to_the_end_again": round(time.monotonic() - began, 1),
         "until_the_kill": compared(straight, before),
         "taken_up_beside_straight": compared(straight[size.save_at :], resumed[size.save_at :]),

@@ -108,7 +108,7 @@ def test_a_damaged_one_is_passed_over(saved, tmp_path, damage):
     assert progress == TrainState(2, 16, 2)
     assert numbers(trainer) == {2.0}
     assert told[0].startswith(f"warning: {folder / 'iter_0000004'} is damaged (")
-    assert told[1] == f"going on from {folder / 'iter_0000002'}, iteration 2"
+    assert told[1] == f"resuming from {folder / 'iter_0000002'}, iteration 2"
     DAMAGES[damage](folder / "iter_0000002") if damage != "gone" else (folder / "iter_0000002").rename(folder / "gone")
     with pytest.raises(TrainingError, match="no whole checkpoint, expected one .* — restore one"):
         load(filled(Checkpoint(load=str(folder)), 7))
@@ -135,7 +135,7 @@ def test_a_tracker_that_names_nothing_is_passed_over(saved, tmp_path, named):
     assert told[0].startswith(f"warning: {folder / LATEST} names no checkpoint (")
     for one in folder.glob("iter_*"):
         shutil.rmtree(one)
-    with pytest.raises(TrainingError, match=f"^{folder}: no "):
+    with pytest.raises(TrainingError, match=f"^{folder}: holds {LATEST}, but not the checkpoint that it names, "):
         load(filled(Checkpoint(load=str(folder)), 7))
 
 
@@ -295,7 +295,7 @@ def test_sigterm_saves_and_ends_and_the_run_goes_on_bit_for_bit(settings, tmp_pa
     assert len(first.steps) == 4
     assert first.said[-1] == "stopping after iteration 4, as a signal or the time limit asks"
     then = run(settings)
-    assert then.said[0] == f"going on from {tmp_path / 'saved' / 'iter_0000004'}, iteration 4"
+    assert then.said[0] == f"resuming from {tmp_path / 'saved' / 'iter_0000004'}, iteration 4"
     assert first.losses + then.losses == whole.losses
 
 

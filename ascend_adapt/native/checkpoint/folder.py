@@ -25,7 +25,7 @@ from ascend_adapt.errors import ran_out, system_error
 LATEST = "latest_checkpointed_iteration.txt"
 PROGRESS = "progress.json"
 SUMS = "SHA256SUMS"
-_SAVING, _REMOVING = ".saving-", ".removing-"
+SAVING, REMOVING = ".saving-", ".removing-"
 _PIECE = 1 << 22
 
 
@@ -59,7 +59,7 @@ class CheckpointFolder:
         target = self.of(iteration)
         if target.exists() and not (target / PROGRESS).exists() and not (target / SUMS).exists():
             raise ValueError(f"{target.name} is there, and is not of this trainer")
-        for left in (*self.path.glob(f"{_SAVING}*"), *self.path.glob(f"{_REMOVING}*")):
+        for left in (*self.path.glob(f"{SAVING}*"), *self.path.glob(f"{REMOVING}*")):
             shutil.rmtree(left)
         for left in self.path.glob(f".{LATEST}.*"):
             left.unlink()
@@ -69,7 +69,7 @@ class CheckpointFolder:
 
     def aside(self, iteration: int) -> Path:
         """Return the folder that a checkpoint is written into."""
-        return self.path / f"{_SAVING}{self.of(iteration).name}"
+        return self.path / f"{SAVING}{self.of(iteration).name}"
 
     def publish(self, iteration: int, progress: str, sums: Mapping[str, str], keep_last: int | None) -> None:
         """Make what was written aside the latest checkpoint, and remove older ones; ``sums`` are those of its files.
@@ -99,7 +99,7 @@ class CheckpointFolder:
         shutil.rmtree(self.aside(iteration), ignore_errors=True)
 
     def _remove(self, folder: Path) -> None:
-        aside = folder.with_name(_REMOVING + folder.name)
+        aside = folder.with_name(REMOVING + folder.name)
         folder.rename(aside)
         shutil.rmtree(aside)
 

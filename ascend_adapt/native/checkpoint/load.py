@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ import torch.distributed.checkpoint as dcp
 from ascend_adapt.errors import TrainingError, ran_out
 from ascend_adapt.native.checkpoint.config_changes import changes_of_model, changes_of_order, scheduled_by
 from ascend_adapt.native.checkpoint.folder import LATEST, PROGRESS, SUMS, CheckpointFolder, damage, recorded_sums
+from ascend_adapt.native.checkpoint.foreign_formats import content, foreign_format
 from ascend_adapt.native.checkpoint.reader import CheckpointReader
 from ascend_adapt.native.checkpoint.state import TrainState, generators, model_state, optimizer_state, set_generators
+from ascend_adapt.native.config.train_config import Checkpoint
 from ascend_adapt.native.config.yaml_file import to_dict
 from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.parallel.parameters import local
@@ -26,35 +28,70 @@ AXES = ("tensor", "pipeline", "data")
 
 
 def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tuple[TrainState, list[str]]:
-    """Take up the run that the configuration names; return where it is, and in words what was done.
+    """Load the checkpoint that the configuration names; return where the run is, and log messages.
 
-    ``token_files``, by ``token_files.identities``: those that are not what the run was trained on are named.
-
-    An empty ``load`` that is also ``save`` is a fresh start, as is none. Every rank must call it.
+    A run starts from random weights only without ``load``, or where ``load`` is also ``save`` and holds nothing but
+    logs of native runs. ``token_files``, by ``token_files.identities``, are compared with those of the checkpoint.
+    Every rank must call it.
 
     Raises:
-        TrainingError: there is nothing to load elsewhere, or it is not of this model, or none is whole.
+        TrainingError: there is nothing to load, it belongs to another trainer or model, or no checkpoint is valid.
     """
-    config = trainer.config.checkpoint
+    config, group = trainer.config.checkpoint, HostGroup(trainer.mesh)
+    conflict, warnings = group.on_first(lambda: _other_trainers_in_save(config))
+    if conflict is not None:
+        raise TrainingError(conflict)
     if config.load is None:
-        return TrainState(), [f"{FRESH} no checkpoint was named"]
-    folder, group = CheckpointFolder(Path(config.load)), HostGroup(trainer.mesh)
+        return TrainState(), [f"{FRESH} --load was not given", *warnings]
+    folder = CheckpointFolder(Path(config.load))
     candidates, doubts = group.on_first(lambda: _candidates(folder))
     if not candidates:
-        if group.on_first(lambda: _is_of_oneflow(folder.path)):
-            raise TrainingError(
-                f"{folder.path}: is a snapshot of OneFlow's own, expected a checkpoint of the native trainer — leave "
-                "--load out, or name the folder of a native run"
-            )
-        if not config.finetune and config.save is not None and folder.path.resolve() == Path(config.save).resolve():
-            return TrainState(), [f"{FRESH} {folder.path} is empty, and the run will be saved there"]
-        raise TrainingError(
-            f"{folder.path}: no {LATEST}, expected a checkpoint of the native trainer to load — correct --load, or "
-            "leave it out to start from random weights"
-        )
-    source, told = _first_whole(candidates, group)
-    progress, more = _take_up(trainer, source, token_files or {}, group)
-    return progress, [*doubts, *told, *more]
+        outputs = (trainer.config.logging.tensorboard, trainer.config.data.cache)
+        refusal = group.on_first(lambda: _why_not_random(config, outputs))
+        if refusal is not None:
+            raise TrainingError(refusal)
+        return TrainState(), [f"{FRESH} {folder.path} holds no checkpoint yet, and the run will be saved there"]
+    source, passed_over = _first_whole(candidates, group)
+    progress, messages = _take_up(trainer, source, token_files or {}, group)
+    return progress, [*warnings, *doubts, *passed_over, *messages]
+
+
+def _other_trainers_in_save(config: Checkpoint) -> tuple[str | None, list[str]]:
+    """Return why a run must not save into its folder, or None, and warnings; not of a folder that it loads."""
+    if config.save is None or _is_saved_there(config):
+        return None, []
+    folder = CheckpointFolder(Path(config.save))
+    found = None if folder.saved() else foreign_format(folder.path)
+    if found is None:
+        return None, []
+    if folder.latest() is None:
+        return None, [f"warning: {folder.path} holds {found}, which this run does not load"]
+    return (
+        f"{folder.path}: holds {found}, expected a folder where {LATEST} is not another trainer's, because a save "
+        "replaces it — choose another --save"
+    ), []
+
+
+def _is_saved_there(config: Checkpoint) -> bool:
+    """Return whether the folder to load is also the one to save into."""
+    folders = (config.load, config.save)
+    return None not in folders and len({Path(one).resolve() for one in folders if one}) == 1
+
+
+def _why_not_random(config: Checkpoint, outputs: Collection[str | None]) -> str | None:
+    """Return why a run must not start from random weights although its ``load`` has no checkpoint, or None."""
+    path, is_saved_there = Path(config.load or ""), _is_saved_there(config)
+    found = content(path, outputs)
+    if found is None and is_saved_there and not config.finetune:
+        return None
+    if found is None:
+        found = "holds no checkpoint" if path.exists() else "does not exist"
+        step = "correct --load" if config.finetune else "correct --load, or remove it to start from random weights"
+    elif is_saved_there:
+        step = "name another folder with --save and --load"
+    else:
+        step = "name a native run's folder with --load, or remove it to start from random weights"
+    return f"{path}: {found}, expected a checkpoint of the native trainer — {step}"
 
 
 def _candidates(folder: CheckpointFolder) -> tuple[list[Path], list[str]]:
@@ -63,10 +100,12 @@ def _candidates(folder: CheckpointFolder) -> tuple[list[Path], list[str]]:
     The second are warnings.
     """
     latest, saved = folder.latest(), sorted(folder.saved(), reverse=True)
+    if not saved and foreign_format(folder.path) is not None:
+        return [], []
     if latest is not None and latest.isdecimal():
         number = int(latest)
         return [folder.of(number), *(folder.of(older) for older in saved if older < number)], []
-    if latest and (not saved or (folder.path / latest).is_dir()):
+    if latest and (folder.path / latest).is_dir():
         return [folder.path / latest], []
     there = [folder.of(number) for number in saved]
     if latest is None or not there:
@@ -92,7 +131,8 @@ def _wrong_with(source: Path, group: HostGroup) -> str | None:
     """Return what is wrong with a checkpoint; each rank looks at some of its files."""
     if group.on_first(lambda: _is_foreign(source)):
         raise TrainingError(
-            f"{source}: has no {PROGRESS}, expected a checkpoint of the native trainer — convert it, or correct --load"
+            f"{source}: has neither {PROGRESS} nor {SUMS}, expected a checkpoint of the native trainer — correct "
+            f"{LATEST} or --load"
         )
     recorded = group.together(lambda: _recorded(source))
     sums, wrong = recorded[0]
@@ -108,18 +148,6 @@ def _wrong_with(source: Path, group: HostGroup) -> str | None:
 
 def _is_foreign(source: Path) -> bool:
     return source.exists() and not (source / PROGRESS).exists() and not (source / SUMS).exists()
-
-
-def _is_of_oneflow(folder: Path) -> bool:
-    """Return whether OneFlow saved a model there, or in folders in it: one file, or a folder for each variable.
-
-    Sources: OneFlow-Benchmark@de4698a7 LanguageModeling/GPT/oneflow_gpt/snapshot.py, whose --load is a folder of
-    iter<N>_snapshot; Oneflow-Inc/oneflow@v0.9.0 python/oneflow/framework/check_point_v2.py.
-    """
-    if any(one.is_dir() for one in folder.glob("iter*_snapshot")):
-        return True
-    marks = [mark for name in ("snapshot_done", "pickled_data") for mark in (folder / name, *folder.glob(f"*/{name}"))]
-    return any(mark.exists() for mark in marks) or any((meta.parent / "out").exists() for meta in folder.glob("*/meta"))
 
 
 def _recorded(source: Path) -> tuple[dict[str, str], str | None]:
@@ -168,7 +196,7 @@ def _take_up(
         ]
     scheduled, more = scheduled_by(then, trainer.config)
     progress = TrainState(then["iteration"], then["consumed_samples"], scheduled)
-    told = [f"going on from {source}, iteration {progress.iteration}"]
+    told = [f"resuming from {source}, iteration {progress.iteration}"]
     if takes_generators:
         set_generators(mesh, own)
     else:

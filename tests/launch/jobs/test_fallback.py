@@ -92,7 +92,7 @@ def test_the_guides_command_trains_saves_and_resumes(ascend_run, tmp_path):
     assert sum(row["skipped"] for row in rows) > 0  # 2**32 is too large a scale to begin with
     again = ascend_run("--device", "cpu", *ONEFLOW, OMP_NUM_THREADS="1")
     assert again.returncode == 0, again.stderr
-    assert "going on from checkpoint/iter_0000006, iteration 6" in again.stdout
+    assert "resuming from checkpoint/iter_0000006, iteration 6" in again.stdout
     rows = [json.loads(line) for line in (tmp_path / "checkpoint" / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["iteration"] == 40
     assert rows[-1]["skipped"] == 0

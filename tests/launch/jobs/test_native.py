@@ -203,7 +203,7 @@ def test_a_killed_run_resumes_bit_for_bit(ascend_run, corpus, tmp_path):
     job.stdout.close()
     done = ascend_run(*argv("killed"), OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"going on from killed/iter_00000(03|06|09|12), iteration", done.stdout)
+    assert re.search(r"resuming from killed/iter_00000(03|06|09|12), iteration", done.stdout)
     assert losses("killed") == losses("straight")
     assert len(losses("killed")) == 12
 
