@@ -88,7 +88,9 @@ class TrainingRun:
         self.trainer = Trainer(config, mesh)
         self.progress, messages = load(self.trainer, self.token_files)
         self._say(messages)
-        self.interruption, self.watch = SignalHandler(config.exit_signals), AnomalyDetector(mesh)
+        self.resumed_at = self.progress.iteration
+        self.interruption = SignalHandler(config.exit_signals)
+        self.watch = AnomalyDetector(mesh, scale_adapts=self.trainer.scaler.moves)
         self.times = StepTimes(mesh, [] if config.compile else self.trainer.decoders)
         self.profiler = Profiler(config.profile, mesh, run_dir)
         self.votes = self.votes_to_save = 0
@@ -198,7 +200,11 @@ class TrainingRun:
             self.log.evaluation(self.progress.iteration, "test", self.evaluate(self._samples("test")))
 
     def step(self) -> None:
-        """Train on the next global batch."""
+        """Train on the next global batch.
+
+        Raises:
+            TrainingError: NaN or Inf in the loss or the gradients, and ``check_for_nan_in_loss_and_grad``.
+        """
         config, before, began = self.config, self.progress, time.perf_counter()
         self.profiler.before(before.iteration + 1)
         total, micro_batches = batch_at(config.batch, config.parallel.data, before.consumed_samples)
@@ -243,6 +249,13 @@ class TrainingRun:
                 spreads=spreads,
             )
         )
+        if config.check_for_nan_in_loss_and_grad and self.watch.is_spoiled:
+            cause = "" if self.watch.cause is None else f", {self.watch.cause}"
+            raise TrainingError(
+                f"iteration {after.iteration}: loss {done.loss:g}, gradient norm {done.grad_norm:g}{cause}; expected "
+                f"finite values — {self._valid_checkpoint()}; lower the learning rate or train in fp32, or continue "
+                "anyway with --no-check-for-nan-in-loss-and-grad"
+            )
 
     def evaluate(self, samples: Samples) -> float:
         """Return the mean loss of the next ``eval_iterations`` global batches."""
@@ -257,15 +270,13 @@ class TrainingRun:
         """Begin to save a checkpoint.
 
         Raises:
-            TrainingError: the weights are NaN or Inf, and would replace valid ones.
+            TrainingError: weights are NaN or Inf.
         """
         assert self.saver is not None
-        iteration = self.progress.iteration
-        if self.watch.is_spoiled and not self.trainer.is_finite():
-            self.saver.wait()
+        if not self.trainer.is_finite():
             raise TrainingError(
-                f"iteration {iteration}: not saved, weights are NaN or Inf; the latest complete checkpoint is "
-                f"{self.saver.folder.latest() or 'none'} — resume from there with a lower learning rate, or in fp32"
+                f"iteration {self.progress.iteration}: weights are NaN or Inf and were not saved, expected finite "
+                f"weights — {self._valid_checkpoint()}; lower the learning rate or train in fp32"
             )
         self.log.say(f"saving {self.saver.save(self.progress)}")
 
@@ -275,6 +286,15 @@ class TrainingRun:
             self.log.say(f"asked to save by a signal after iteration {iteration}: nothing is saved without --save")
         else:
             self.log.say(f"asked to save by a signal after iteration {iteration}: the run continues")
+
+    def _valid_checkpoint(self) -> str:
+        """Return where to resume from, after a checkpoint that is being written is complete."""
+        if self.saver is not None:
+            self.saver.wait()
+            latest = self.group.on_first(self.saver.folder.latest) or ""
+            if latest.isdecimal():
+                return f"resume from {self.saver.folder.of(int(latest))}"
+        return f"resume from {self.config.checkpoint.load}" if self.resumed_at else "no checkpoint was saved"
 
     def _reason_to_stop(self, iteration: int) -> str | None:
         """Return why the run stops after this iteration, the same on every rank, or None."""

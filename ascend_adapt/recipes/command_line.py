@@ -11,6 +11,8 @@ from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.train_config import LOG_FORMATS
 from ascend_adapt.recipes.options import Line, choose_line
 
+NO_NAN_CHECK = "--no-check-for-nan-in-loss-and-grad"
+"""An option of every dialect here; upstream only Megatron-core has it."""
 _TYPES = {"int": int, "float": float}
 
 
@@ -22,6 +24,7 @@ class OwnOptions:
     log_format: str | None
     vocab_size: int | None
     exit_interval: int | None
+    check_for_nan_in_loss_and_grad: bool = True
 
 
 class _Parser(argparse.ArgumentParser):
@@ -36,21 +39,30 @@ def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
     parser.add_argument("--log-format", choices=LOG_FORMATS)
     parser.add_argument("--vocab-size", "--vocab_size", type=int)
     parser.add_argument("--exit-interval", "--exit_interval", type=int)
+    parser.add_argument(NO_NAN_CHECK, "--no_check_for_nan_in_loss_and_grad", action="store_true")
     known, rest = parser.parse_known_args(list(argv))
-    return OwnOptions(known.upstream_line, known.log_format, known.vocab_size, known.exit_interval), rest
+    return OwnOptions(
+        known.upstream_line,
+        known.log_format,
+        known.vocab_size,
+        known.exit_interval,
+        not known.no_check_for_nan_in_loss_and_grad,
+    ), rest
 
 
-def parse(dialect: str, argv: Sequence[str], lines: Sequence[str], asked: str | None) -> tuple[Line, dict[str, Any]]:
+def parse(
+    dialect: str, argv: Sequence[str], lines: Sequence[str], asked: str | None, prefer: Sequence[str] = ()
+) -> tuple[Line, dict[str, Any]]:
     """Return the line that ``argv`` is written for, and what it gives, by the name a value is kept under.
 
-    Dashes and underscores are equal in the names of options.
+    Dashes and underscores are equal in the names of options. ``prefer``: as of ``choose_line``.
 
     Raises:
         ConfigError: an option that is unknown, or a value that is not of its kind.
     """
     names = [word.partition("=")[0] for word in argv if word.startswith("--")]
     spelled = {_plain(name): name for one in lines for name in choose_line(dialect, (), [one], None).options}
-    of = choose_line(dialect, [spelled.get(_plain(name), name) for name in names], lines, asked)
+    of = choose_line(dialect, [spelled.get(_plain(name), name) for name in names], lines, asked, prefer)
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     for name, facts in of.options.items():
         _add(parser, name, facts)

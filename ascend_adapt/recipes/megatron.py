@@ -25,7 +25,7 @@ from ascend_adapt.native.config.train_config import (
     TrainConfig,
 )
 from ascend_adapt.recipes import deepspeed_json
-from ascend_adapt.recipes.command_line import OwnOptions, parse, take_own_options
+from ascend_adapt.recipes.command_line import NO_NAN_CHECK, OwnOptions, parse, take_own_options
 from ascend_adapt.recipes.megatron_ignored import IGNORED
 from ascend_adapt.recipes.megatron_model import read_model, read_seq_length
 from ascend_adapt.recipes.megatron_schedule import read_schedule
@@ -47,7 +47,8 @@ def read(argv: Sequence[str]) -> Recipe:
         ConfigError: an argument that is unknown, or cannot be meant.
     """
     own, rest = take_own_options(argv)
-    line, given = parse("megatron", rest, LINES, own.upstream_line)
+    prefer = () if own.check_for_nan_in_loss_and_grad else (NO_NAN_CHECK,)
+    line, given = parse("megatron", rest, LINES, own.upstream_line, prefer)
     if own.exit_interval is not None:
         given["exit_interval"] = own.exit_interval
 
@@ -87,6 +88,7 @@ def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]
         exit_duration_minutes=options("exit_duration_in_mins"),
         exit_signals=_exit_signals(options),
         seed=options("seed"),
+        check_for_nan_in_loss_and_grad=own.check_for_nan_in_loss_and_grad,
     )
 
 

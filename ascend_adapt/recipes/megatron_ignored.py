@@ -58,8 +58,7 @@ IGNORED = {
         profile_step_start profile_steps straggler_ctrlr_port straggler_minmax_count
         disable_straggler_on_startup tensorboard_queue_size timing_log_level timing_log_option
         use_pytorch_profiler wandb_save_dir record_memory_history memory_snapshot_path
-        check_for_nan_in_loss_and_grad check_for_spiky_loss check_for_large_grads
-        check_weight_hash_across_dp_replicas_interval rerun_mode""",
+        check_for_spiky_loss check_for_large_grads check_weight_hash_across_dp_replicas_interval rerun_mode""",
     "it is about tasks other than training a GPT": """
         bert_binary_head bert_embedder_type biencoder_projection_dim classes_fraction data_per_class_fraction
         decoder_seq_length dino_bottleneck_size ict_head_size img_dim img_h img_w indexer_batch_size

@@ -152,6 +152,7 @@ def _config(options: Options, own: OwnOptions, line: Line, world_size: int) -> T
         eval_iterations=options("eval_iters"),
         exit_interval=options("exit_interval"),
         seed=options("seed"),
+        check_for_nan_in_loss_and_grad=own.check_for_nan_in_loss_and_grad,
     )
 
 

@@ -120,6 +120,7 @@ def _config(options: Options, own: OwnOptions, world_size: int) -> TrainConfig:
         eval_interval=0,
         exit_interval=own.exit_interval,
         seed=options("seed"),
+        check_for_nan_in_loss_and_grad=own.check_for_nan_in_loss_and_grad,
     )
 
 

@@ -197,38 +197,53 @@ def test_the_time_limit(settings, tmp_path):
     ]
 
 
-def test_a_loss_that_is_no_number_is_told(settings, monkeypatch):
-    from ascend_adapt.native.step.trainer import Trainer
-
-    step = Trainer.step
-
-    def spoiled(self, *given, **named):
-        next(one for one in self.parameters if one.name == "layers.1.mlp.dense_h_to_4h.weight").local.fill_(math.nan)
-        return step(self, *given, **named)
-
-    monkeypatch.setattr(Trainer, "step", spoiled)
-    told = run(replace(settings, iterations=2, eval_interval=0))
-    assert told.steps[0].nan
-    assert told.said[1] == "warning: iteration 1: loss nan, gradient norm nan"
-    place = "rank 0 (stage 0, data 0, tensor 0)"
-    assert told.said[2:] == [f"  {place}: weights of 1 parameters, the first layers.1.mlp.dense_h_to_4h.weight"]
-    assert not told.steps[0].skipped
-    assert not torch.distributed.is_initialized()
-
-
-def test_weights_that_are_no_numbers_take_no_checkpoints_place(settings, tmp_path, monkeypatch):
+@pytest.fixture
+def spoiled_step(monkeypatch):
+    """spoiled_step(N): a weight is NaN from step N on."""
     from ascend_adapt.native.step.trainer import Trainer
 
     step, done = Trainer.step, []
 
-    def spoiled(self, *given, **named):
-        done.append(1)
-        if len(done) == 6:
-            self.parameters[3].local.view(-1)[0] = math.nan
-        return step(self, *given, **named)
+    def spoil(number):
+        def spoiled(self, *given, **named):
+            done.append(1)
+            if len(done) == number:
+                next(one for one in self.parameters if one.name == "layers.1.mlp.dense_h_to_4h.weight").local[0] = (
+                    math.nan
+                )
+            return step(self, *given, **named)
 
-    monkeypatch.setattr(Trainer, "step", spoiled)
-    checkpoint = Checkpoint(save=str(tmp_path / "saved"), interval=4, keep_last=1)
-    with pytest.raises(TrainingError, match="iteration 8: not saved, weights are NaN or Inf; .* is 4 — resume from"):
-        run(replace(settings, eval_interval=0, checkpoint=checkpoint))
-    assert [one.name for one in (tmp_path / "saved").glob("iter_*")] == ["iter_0000004"]
+        monkeypatch.setattr(Trainer, "step", spoiled)
+
+    return spoil
+
+
+CAUSE = "rank 0 (stage 0, data 0, tensor 0): weights of 1 parameters, the first layers.1.mlp.dense_h_to_4h.weight"
+
+
+def test_a_nan_loss_ends_the_run_and_names_the_latest_checkpoint(settings, tmp_path, spoiled_step):
+    spoiled_step(6)
+    told, folder = Told(), tmp_path / "saved"
+    settings = replace(settings, eval_interval=0, checkpoint=Checkpoint(save=str(folder), interval=4, keep_last=1))
+    with pytest.raises(TrainingError) as error:
+        loop.train(settings, "unused", told)
+    assert str(error.value) == (
+        f"iteration 6: loss nan, gradient norm nan, {CAUSE}; expected finite values — resume from "
+        f"{folder / 'iter_0000004'}; lower the learning rate or train in fp32, or continue anyway with "
+        "--no-check-for-nan-in-loss-and-grad"
+    )
+    assert told.steps[-1].nan
+    assert told.said[-2:] == ["warning: iteration 6: loss nan, gradient norm nan", f"  {CAUSE}"]
+    assert [one.name for one in folder.glob("iter_*")] == ["iter_0000004"]
+    assert not torch.distributed.is_initialized()
+
+
+def test_without_the_check_a_run_with_nan_continues_but_never_saves_it(settings, tmp_path, spoiled_step):
+    spoiled_step(2)
+    settings = replace(settings, iterations=3, eval_interval=0, check_for_nan_in_loss_and_grad=False)
+    told = run(settings)
+    assert [step.nan for step in told.steps] == [False, True, True]
+    spoiled_step(4)
+    with pytest.raises(TrainingError, match="iteration 3: weights are NaN or Inf and were not saved, .* — no "):
+        run(replace(settings, checkpoint=Checkpoint(save=str(tmp_path / "saved"))))
+    assert list((tmp_path / "saved").glob("iter_*")) == []

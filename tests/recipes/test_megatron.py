@@ -49,6 +49,20 @@ def test_each_line_has_its_order_and_its_lines(more, line, order, style):
     assert line in megatron.read([*GUIDE.split(), *more.split()]).source
 
 
+@pytest.mark.parametrize("line", ["bigscience", "v2.5", "deepspeed"])
+def test_a_nan_ends_a_run_of_each_version_unless_switched_off(line):
+    assert read(f"--upstream-line {line}")[0].check_for_nan_in_loss_and_grad
+    for off in ("--no-check-for-nan-in-loss-and-grad", "--no_check_for_nan_in_loss_and_grad"):
+        assert not read(f"--upstream-line {line} {off}")[0].check_for_nan_in_loss_and_grad
+
+
+def test_the_nan_check_chooses_megatron_core_where_that_has_the_other_options():
+    plain = GUIDE.replace("--checkpoint-activations", "").replace("--data-impl mmap", "")
+    off = "--no-check-for-nan-in-loss-and-grad"
+    assert "core_v0.9.0" in megatron.read([*plain.split(), off]).source
+    assert "bigscience" in megatron.read([*GUIDE.split(), off]).source
+
+
 def test_what_only_core_has():
     base = GUIDE.replace("--checkpoint-activations", "--recompute-granularity full --recompute-method uniform")
     base = base.replace("--data-impl mmap", "")

@@ -42,6 +42,11 @@ def test_a_file_in_json_with_what_json_has_not(tmp_path):
     assert (config.data.order, config.schedule.unit) == ("neox", "iterations")
 
 
+def test_a_nan_ends_a_run_unless_switched_off(tmp_path):
+    assert read(tmp_path)[0].check_for_nan_in_loss_and_grad
+    assert not read(tmp_path, "--no-check-for-nan-in-loss-and-grad")[0].check_for_nan_in_loss_and_grad
+
+
 def test_several_files_and_keys_of_the_command_line(tmp_path):
     paths = '{"save": "s", "load": "s", "checkpoint-factor": 5, "extra_save_iters": [7]}'
     config, _ = read(tmp_path, "--num-layers", "8", "--hidden-dropout=0.25", paths=paths)

@@ -33,6 +33,11 @@ def test_the_guides_run():
     assert any("multihead_attention_fusion" in note for note in notes)
 
 
+def test_a_nan_ends_a_run_unless_switched_off():
+    assert read()[0].check_for_nan_in_loss_and_grad
+    assert not read("--no-check-for-nan-in-loss-and-grad")[0].check_for_nan_in_loss_and_grad
+
+
 def test_metrics_without_a_table_and_the_ranks_it_names():
     recipe = dialects.read("oneflow", [*GUIDE.split(), "--metric-print-format", "normal", "--num-accumulation-steps=2"])
     assert (recipe.ranks_per_node, recipe.nodes, recipe.save) == (1, None, "checkpoint")

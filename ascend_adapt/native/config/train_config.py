@@ -300,6 +300,7 @@ class TrainConfig:
 
     ``exit_signals``: of SIGUSR1 and SIGUSR2, those that save and stop the run; the others save and continue.
     ``compile``: compile the transformer blocks with torch.compile.
+    ``check_for_nan_in_loss_and_grad``: the run ends at the first NaN or Inf that no loss scale can mend.
     """
 
     dialect: str
@@ -320,6 +321,7 @@ class TrainConfig:
     exit_duration_minutes: float | None = None
     exit_signals: tuple[str, ...] = ()
     seed: int = 1234
+    check_for_nan_in_loss_and_grad: bool = True
     compile: bool = False
     profile: Profile = field(default_factory=Profile)
 

@@ -20,12 +20,16 @@ LEAST = 0.1
 class AnomalyDetector:
     """The steps of a run; every rank must make it, and give it every step."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh, *, scale_adapts: bool = True) -> None:
+        """``scale_adapts``: a dynamic loss scale answers gradients that overflow; a fixed one cannot."""
         self._mesh, self._group = mesh, HostGroup(mesh)
         self._losses: deque[float] = deque(maxlen=SEEN)
         self.is_spoiled = False
         """Whether the last step's loss or gradients were no numbers, and not by the loss scale."""
+        self._scale_adapts = scale_adapts
         self._was_told = False
+        self.cause: str | None = None
+        """The first rank with NaN or Inf in its weights, else in its gradients, of the first spoiled step in a row."""
 
     def told(self, iteration: int, step: Step) -> list[str]:
         """Return what is to be said of a step, on rank 0; of steps in a row without numbers only the first is told.
@@ -34,7 +38,7 @@ class AnomalyDetector:
         the scale that spoils that, and no other scale will mend it.
         """
         is_bad = not (math.isfinite(step.grad_norm) and math.isfinite(step.loss))
-        self.is_spoiled = is_bad and not (step.skipped and math.isfinite(step.loss))
+        self.is_spoiled = is_bad and not (step.skipped and self._scale_adapts and math.isfinite(step.loss))
         if is_bad and not self.is_spoiled:
             return []
         was, self._was_told = self._was_told, is_bad
@@ -65,7 +69,9 @@ class AnomalyDetector:
         )
         told = self._group.together(lambda: mine)
         causes = [weight for weight, _ in told] if any(weight for weight, _ in told) else [other for _, other in told]
+        lines = [f"rank {rank} {cause}" for rank, cause in enumerate(causes) if cause]
+        self.cause = lines[0] if lines else None
         return [
             f"warning: iteration {iteration}: loss {step.loss:g}, gradient norm {step.grad_norm:g}",
-            *(f"  rank {rank} {cause}" for rank, cause in enumerate(causes) if cause),
+            *(f"  {line}" for line in lines),
         ]

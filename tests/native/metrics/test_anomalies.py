@@ -55,6 +55,13 @@ def test_what_the_loss_scale_skips_is_not_told(watch):
     assert not watch.is_spoiled
 
 
+def test_a_fixed_loss_scale_cannot_answer_an_overflow():
+    watch = AnomalyDetector(meshes.single(torch.device("cpu")), scale_adapts=False)
+    assert watch.told(1, step(2.0, math.inf, skipped=True, spoiled=("a",))) != []
+    assert watch.is_spoiled
+    assert watch.cause == "rank 0 (stage 0, data 0, tensor 0): gradients of 1 parameters, nearest to the loss a"
+
+
 def test_a_skipped_step_whose_loss_is_no_number_is_told(watch):
     told = watch.told(1, step(math.nan, math.nan, skipped=True, spoiled=("a",)))
     assert told[0] == "warning: iteration 1: loss nan, gradient norm nan"
