@@ -87,6 +87,7 @@ class TrainingRun:
         self.token_files = self._agreed_token_files()
         self.trainer = Trainer(config, mesh)
         self.progress, messages = load(self.trainer, self.token_files)
+        self.config = config = self.trainer.config  # with the schedule of a resumed run
         self._say(messages)
         self.resumed_at = self.progress.iteration
         self.interruption = SignalHandler(config.exit_signals)

@@ -9,10 +9,9 @@ from typing import Any, NoReturn
 
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.train_config import LOG_FORMATS
-from ascend_adapt.recipes.options import Line, choose_line
+from ascend_adapt.recipes.options import Line, Options, choose_line
 
-NO_NAN_CHECK = "--no-check-for-nan-in-loss-and-grad"
-"""An option of every dialect here; upstream only Megatron-core has it."""
+SCHEDULE_OPTIONS = ("override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler")
 _TYPES = {"int": int, "float": float}
 
 
@@ -25,6 +24,8 @@ class OwnOptions:
     vocab_size: int | None
     exit_interval: int | None
     check_for_nan_in_loss_and_grad: bool = True
+    override_opt_param_scheduler: bool = False
+    use_checkpoint_opt_param_scheduler: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,7 +40,10 @@ def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
     parser.add_argument("--log-format", choices=LOG_FORMATS)
     parser.add_argument("--vocab-size", "--vocab_size", type=int)
     parser.add_argument("--exit-interval", "--exit_interval", type=int)
-    parser.add_argument(NO_NAN_CHECK, "--no_check_for_nan_in_loss_and_grad", action="store_true")
+    # Megatron-core's, here of every dialect. They may be added to resume a run, so they must not choose its version.
+    for name in ("no-check-for-nan-in-loss-and-grad", *SCHEDULE_OPTIONS):
+        spellings = (f"--{one}" for one in (name, name.replace("_", "-"), name.replace("-", "_")))
+        parser.add_argument(*dict.fromkeys(spellings), action="store_true")
     known, rest = parser.parse_known_args(list(argv))
     return OwnOptions(
         known.upstream_line,
@@ -47,22 +51,35 @@ def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
         known.vocab_size,
         known.exit_interval,
         not known.no_check_for_nan_in_loss_and_grad,
+        known.override_opt_param_scheduler,
+        known.use_checkpoint_opt_param_scheduler,
     ), rest
 
 
-def parse(
-    dialect: str, argv: Sequence[str], lines: Sequence[str], asked: str | None, prefer: Sequence[str] = ()
-) -> tuple[Line, dict[str, Any]]:
+def resume_schedule(own: OwnOptions, options: Options, default: str = "match") -> str:
+    """Return whose schedule a resumed run has, of ``native.config.RESUME_SCHEDULES``; older upstreams call it lr.
+
+    Raises:
+        ConfigError: both are given.
+    """
+    override = own.override_opt_param_scheduler or options("override_lr_scheduler", False)
+    checkpoint = own.use_checkpoint_opt_param_scheduler or options("use_checkpoint_lr_scheduler", False)
+    if override and checkpoint:
+        raise ConfigError(f"--{', --'.join(SCHEDULE_OPTIONS)}: both are given, expected one — choose one")
+    return "override" if override else "checkpoint" if checkpoint else default
+
+
+def parse(dialect: str, argv: Sequence[str], lines: Sequence[str], asked: str | None) -> tuple[Line, dict[str, Any]]:
     """Return the line that ``argv`` is written for, and what it gives, by the name a value is kept under.
 
-    Dashes and underscores are equal in the names of options. ``prefer``: as of ``choose_line``.
+    Dashes and underscores are equal in the names of options.
 
     Raises:
         ConfigError: an option that is unknown, or a value that is not of its kind.
     """
     names = [word.partition("=")[0] for word in argv if word.startswith("--")]
     spelled = {_plain(name): name for one in lines for name in choose_line(dialect, (), [one], None).options}
-    of = choose_line(dialect, [spelled.get(_plain(name), name) for name in names], lines, asked, prefer)
+    of = choose_line(dialect, [spelled.get(_plain(name), name) for name in names], lines, asked)
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     for name, facts in of.options.items():
         _add(parser, name, facts)

@@ -25,7 +25,7 @@ from ascend_adapt.native.config.train_config import (
     TrainConfig,
 )
 from ascend_adapt.recipes import deepspeed_json
-from ascend_adapt.recipes.command_line import NO_NAN_CHECK, OwnOptions, parse, take_own_options
+from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule, take_own_options
 from ascend_adapt.recipes.megatron_ignored import IGNORED
 from ascend_adapt.recipes.megatron_model import read_model, read_seq_length
 from ascend_adapt.recipes.megatron_schedule import read_schedule
@@ -47,8 +47,7 @@ def read(argv: Sequence[str]) -> Recipe:
         ConfigError: an argument that is unknown, or cannot be meant.
     """
     own, rest = take_own_options(argv)
-    prefer = () if own.check_for_nan_in_loss_and_grad else (NO_NAN_CHECK,)
-    line, given = parse("megatron", rest, LINES, own.upstream_line, prefer)
+    line, given = parse("megatron", rest, LINES, own.upstream_line)
     if own.exit_interval is not None:
         given["exit_interval"] = own.exit_interval
 
@@ -79,7 +78,7 @@ def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]
         precision=_precision(options, deepspeed),
         data=data,
         logging=_logging(options, own),
-        checkpoint=_checkpoint(options),
+        checkpoint=_checkpoint(options, own),
         iterations=iterations,
         train_samples=samples,
         eval_interval=options("eval_interval", 0),
@@ -324,7 +323,7 @@ def _logging(options: Options, own: OwnOptions) -> Logging:
     )
 
 
-def _checkpoint(options: Options) -> Checkpoint:
+def _checkpoint(options: Options, own: OwnOptions) -> Checkpoint:
     save, interval = options("save"), options("save_interval")
     if save is not None and interval is None:
         raise ConfigError("--save: without --save-interval, expected both — add the interval")
@@ -337,4 +336,5 @@ def _checkpoint(options: Options) -> Checkpoint:
         load_rng=not options("no_load_rng", False),
         save_optimizer=not options("no_save_optim", False),
         save_rng=not options("no_save_rng", False),
+        resume_schedule=resume_schedule(own, options),
     )

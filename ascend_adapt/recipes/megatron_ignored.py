@@ -38,8 +38,6 @@ IGNORED = {
     "the model is always built from this package's own layers": """
         deprecated_use_mcore_models use_cpu_initialization use_legacy_models""",
     "it changes no number of the line's own model": "onnx_safe openai_gelu",
-    "the schedule is always the configuration's, also behind a checkpoint": """
-        override_lr_scheduler override_opt_param_scheduler""",
     "the format is read off the token files": """
         data_impl mmap_bin_files mmap_warmup num_dataset_builder_threads object_storage_cache_path s3_cache_path
         create_attention_mask_in_dataloader repeated_dataloader return_data_index valid_num_workers""",

@@ -26,7 +26,7 @@ from ascend_adapt.native.config.train_config import (
     TrainConfig,
 )
 from ascend_adapt.recipes import deepspeed_json
-from ascend_adapt.recipes.command_line import OwnOptions, take_own_options
+from ascend_adapt.recipes.command_line import OwnOptions, resume_schedule, take_own_options
 from ascend_adapt.recipes.neox_files import converted, parsed, read_files
 from ascend_adapt.recipes.neox_ignored import IGNORED
 from ascend_adapt.recipes.neox_model import read_model
@@ -146,7 +146,7 @@ def _config(options: Options, own: OwnOptions, line: Line, world_size: int) -> T
         precision=_precision(options),
         data=_data(options, vocabulary),
         logging=_logging(options, own, line),
-        checkpoint=_checkpoint(options, iterations),
+        checkpoint=_checkpoint(options, own, iterations),
         iterations=iterations,
         eval_interval=options("eval_interval"),
         eval_iterations=options("eval_iters"),
@@ -334,7 +334,7 @@ def _logging(options: Options, own: OwnOptions, line: Line) -> Logging:
     )
 
 
-def _checkpoint(options: Options, iterations: int) -> Checkpoint:
+def _checkpoint(options: Options, own: OwnOptions, iterations: int) -> Checkpoint:
     save, factor, extra = options("save"), options("checkpoint_factor"), options("extra_save_iters", [])
     if save is not None and factor is None and not extra:
         raise ConfigError("save: without checkpoint-factor or extra_save_iters, expected one of them — add it")
@@ -361,5 +361,6 @@ def _checkpoint(options: Options, iterations: int) -> Checkpoint:
         load_rng=not options("no_load_rng"),
         save_optimizer=not options("no_save_optim"),
         save_rng=not options("no_save_rng"),
+        resume_schedule=resume_schedule(own, options),
         keep_last=options("keep_last_n_checkpoints"),
     )

@@ -24,7 +24,6 @@ IGNORED = {
         account comment deepspeed_mpi deepspeed_slurm detect_nvlink_pairs distributed_backend force_multi
         launcher local_rank master_addr master_port no_ssh_check rank use_shared_fs user_script
         world_size""",
-    "the schedule is always the configuration's, also behind a checkpoint": "override_lr_scheduler",
     "the format is read off the token files": """
         data_impl mmap_warmup short_seq_prob""",
     "native checkpoints have one format": """

@@ -26,7 +26,7 @@ from ascend_adapt.native.config.train_config import (
     Schedule,
     TrainConfig,
 )
-from ascend_adapt.recipes.command_line import OwnOptions, parse, take_own_options
+from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule, take_own_options
 from ascend_adapt.recipes.options import Options
 from ascend_adapt.recipes.recipe import Recipe
 
@@ -115,6 +115,8 @@ def _config(options: Options, own: OwnOptions, world_size: int) -> TrainConfig:
             interval=options("save_interval", 0),
             steps=(0,) if options("save_init") else (),
             at_end=options("save_last"),
+            # OneFlow's snapshots hold no schedule to compare with.
+            resume_schedule=resume_schedule(own, options, default="override"),
         ),
         iterations=iterations,
         eval_interval=0,

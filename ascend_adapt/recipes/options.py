@@ -41,12 +41,8 @@ def line(dialect: str, name: str) -> Line:
     return Line(dialect, name, recorded["source"], recorded["options"])
 
 
-def choose_line(
-    dialect: str, names: Collection[str], lines: Iterable[str], asked: str | None, prefer: Collection[str] = ()
-) -> Line:
+def choose_line(dialect: str, names: Collection[str], lines: Iterable[str], asked: str | None) -> Line:
     """Return the line that is asked for, else the first of ``lines`` that knows every one of ``names``.
-
-    Of several, the first that also knows the options ``prefer``, which every line accepts.
 
     Raises:
         ConfigError: there is no such line, or an option that none of them (or not the one asked for) has.
@@ -59,10 +55,9 @@ def choose_line(
                 f"--upstream-line: {asked!r}, expected one of {', '.join(one.name for one in known)} — choose one"
             )
         known = matching
-    matching = [one for one in known if set(names) <= set(one.options)]
-    preferred = [one for one in matching if set(prefer) <= set(one.options)]
-    if matching:
-        return (preferred or matching)[0]
+    for one in known:
+        if set(names) <= set(one.options):
+            return one
     nearest = max(known, key=lambda one: len(set(names) & set(one.options)))
     raise _unknown(dialect, sorted(set(names) - set(nearest.options)), nearest, is_asked=asked is not None)
 

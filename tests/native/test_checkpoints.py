@@ -143,7 +143,10 @@ def test_a_loss_scale_is_taken_up_by_what_has_one(saved):
     precision = Precision("fp16", loss_scale=LossScale(initial=256.0))
     settings = replace(config(), checkpoint=Checkpoint(load=str(saved)), precision=precision)
     trainer = Trainer(settings, meshes.build(settings.parallel, torch.device("cpu")))
-    assert load(trainer)[1][1:] == ["the loss scale begins at 256: none was taken up"]
+    assert load(trainer)[1][1:] == [
+        "the loss scale begins at 256: none was taken up",
+        "precision.dtype: fp32 -> fp16, the configured value is used",
+    ]
     assert trainer.scaler.scale == 256.0
 
 
@@ -343,12 +346,64 @@ def test_another_model_is_never_taken_up_in_silence(saved, tmp_path):
 def test_a_schedule_that_counts_otherwise_goes_on_where_it_was(saved):
     made, checkpoint = config(), Checkpoint(load=str(saved))
     other = {"samples": "iterations", "iterations": "samples"}[made.schedule.unit]
+    checkpoint = replace(checkpoint, resume_schedule="override")
     progress, told = load(filled(checkpoint, 7, schedule=replace(made.schedule, unit=other)))
     assert (progress.iteration, progress.consumed_samples) == (4, 32)
     assert progress.scheduled == {"samples": 32, "iterations": 4}[other]
     assert told[1:] == [
-        f"the schedule goes on from {progress.scheduled} {other}: it was counted in {made.schedule.unit}"
+        f"schedule.unit: {made.schedule.unit} -> {other}, the configured value is used",
+        f"the schedule goes on from {progress.scheduled} {other}: it was counted in {made.schedule.unit}",
     ]
+
+
+CHANGED = {"lr": 1e-2, "decay": 40.0, "style": "linear"}
+DIFFERENCES = [
+    ("schedule.lr", "0.003", "0.01"),
+    ("schedule.style", "constant", "linear"),
+    ("schedule.decay", "20.0", "40.0"),
+    ("optimizer.weight_decay", "0.1", "0.2"),
+]
+
+
+def with_another_schedule(saved, policy, **more):
+    """A run to resume with another learning rate, horizon, decay style and weight decay, and another epsilon."""
+    made = config()
+    return filled(
+        Checkpoint(load=str(saved), resume_schedule=policy, **more),
+        7,
+        schedule=replace(made.schedule, **CHANGED),
+        optimizer=replace(made.optimizer, weight_decay=0.2, eps=1e-6),
+    )
+
+
+def test_another_schedule_is_refused_by_default(saved):
+    differences = "; ".join(f"{name} was {old}, is {new}" for name, old, new in DIFFERENCES)
+    with pytest.raises(TrainingError) as error:
+        load(with_another_schedule(saved, "match"))
+    assert str(error.value) == (
+        f"{saved / 'iter_0000004'}: {differences}; expected the same schedule — restore the values, or resume with "
+        "--override-opt_param-scheduler for the new ones or --use-checkpoint-opt_param-scheduler for those of the "
+        "checkpoint"
+    )
+
+
+@pytest.mark.parametrize(("policy", "used"), [("override", "configured"), ("checkpoint", "checkpoint's")])
+def test_another_schedule_is_logged_value_by_value(saved, policy, used):
+    trainer = with_another_schedule(saved, policy)
+    messages = load(trainer)[1]
+    assert messages[1:] == [
+        *(f"{name}: {old} -> {new}, the {used} value is used" for name, old, new in DIFFERENCES),
+        "optimizer.eps: 1e-08 -> 1e-06, the configured value is used",
+    ]
+    schedule = {"override": replace(config().schedule, **CHANGED), "checkpoint": config().schedule}[policy]
+    assert trainer.config.schedule == schedule
+    assert trainer.config.optimizer.weight_decay == {"override": 0.2, "checkpoint": 0.1}[policy]
+
+
+def test_a_finetune_or_a_new_optimizer_may_have_another_schedule(saved):
+    assert len(load(with_another_schedule(saved, "match", finetune=True))[1]) == 1
+    messages = load(with_another_schedule(saved, "checkpoint", load_optimizer=False))[1]
+    assert "schedule.lr: 0.003 -> 0.01, the configured value is used" in messages
 
 
 def test_generators_are_those_of_the_same_ranks_only(saved, tmp_path):

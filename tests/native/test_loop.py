@@ -86,6 +86,23 @@ def test_a_run_that_is_taken_up_goes_on_as_if_it_had_not_stopped(settings, tmp_p
     assert (again.losses, again.evaluations) == ([], whole.evaluations[-1:])
 
 
+def test_a_resumed_run_trains_and_saves_with_the_schedule_of_its_checkpoint(settings, tmp_path):
+    folder, schedule = tmp_path / "saved", replace(settings.schedule, lr=1.0)
+    checkpoint = Checkpoint(save=str(folder), load=str(folder), resume_schedule="checkpoint")
+    settings = replace(settings, eval_interval=0, iterations=4, checkpoint=checkpoint)
+    first = run(replace(settings, exit_interval=2))
+    then = run(replace(settings, schedule=schedule))
+    assert then.said[1:] == [
+        "schedule.lr: 0.003 -> 1.0, the checkpoint's value is used",
+        f"saving {folder / 'iter_0000004'}",
+    ]
+    assert [step.learning_rate for step in (*first.steps, *then.steps)] == pytest.approx(
+        [3e-3 * factor for factor in (1 / 2, 1, 7 / 8, 6 / 8)]
+    )
+    progress = json.loads((folder / "iter_0000004" / "progress.json").read_text())
+    assert progress["config"]["schedule"]["lr"] == 3e-3
+
+
 def test_an_empty_folder_may_be_named_twice_in_different_ways(settings, tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "disk")

@@ -56,11 +56,22 @@ def test_a_nan_ends_a_run_of_each_version_unless_switched_off(line):
         assert not read(f"--upstream-line {line} {off}")[0].check_for_nan_in_loss_and_grad
 
 
-def test_the_nan_check_chooses_megatron_core_where_that_has_the_other_options():
+@pytest.mark.parametrize("line", ["bigscience", "v2.5", "deepspeed", "core_v0.9.0"])
+def test_whose_schedule_a_resumed_run_has(line):
+    base = GUIDE.replace("--checkpoint-activations", "").replace("--data-impl mmap", "") + f" --upstream-line {line}"
+    assert read(base=base)[0].checkpoint.resume_schedule == "match"
+    older = line in ("bigscience", "v2.5")
+    for name in ("opt_param", "opt-param", *(["lr"] if older else [])):
+        assert read(f"--override-{name}-scheduler", base=base)[0].checkpoint.resume_schedule == "override"
+        assert read(f"--use-checkpoint-{name}-scheduler", base=base)[0].checkpoint.resume_schedule == "checkpoint"
+    with pytest.raises(ConfigError, match="both are given, expected one"):
+        read("--override-opt_param-scheduler --use_checkpoint_opt_param_scheduler", base=base)
+
+
+def test_options_to_resume_do_not_choose_another_version():
     plain = GUIDE.replace("--checkpoint-activations", "").replace("--data-impl mmap", "")
-    off = "--no-check-for-nan-in-loss-and-grad"
-    assert "core_v0.9.0" in megatron.read([*plain.split(), off]).source
-    assert "bigscience" in megatron.read([*GUIDE.split(), off]).source
+    for option in ("--no-check-for-nan-in-loss-and-grad", "--override-opt_param-scheduler"):
+        assert megatron.read([*plain.split(), option]).source == megatron.read(plain.split()).source
 
 
 def test_what_only_core_has():

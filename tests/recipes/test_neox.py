@@ -47,6 +47,14 @@ def test_a_nan_ends_a_run_unless_switched_off(tmp_path):
     assert not read(tmp_path, "--no-check-for-nan-in-loss-and-grad")[0].check_for_nan_in_loss_and_grad
 
 
+def test_whose_schedule_a_resumed_run_has(tmp_path):
+    assert read(tmp_path)[0].checkpoint.resume_schedule == "match"
+    for key, value in (("override_lr_scheduler", "override"), ("use_checkpoint_lr_scheduler", "checkpoint")):
+        assert read(tmp_path, more=f'{{"{key}": true}}')[0].checkpoint.resume_schedule == value
+        assert read(tmp_path, f"--{key}", "true")[0].checkpoint.resume_schedule == value
+    assert read(tmp_path, "--override-opt_param-scheduler")[0].checkpoint.resume_schedule == "override"
+
+
 def test_several_files_and_keys_of_the_command_line(tmp_path):
     paths = '{"save": "s", "load": "s", "checkpoint-factor": 5, "extra_save_iters": [7]}'
     config, _ = read(tmp_path, "--num-layers", "8", "--hidden-dropout=0.25", paths=paths)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from ascend_adapt.native.config.train_config import Model, TrainConfig
+from ascend_adapt.errors import TrainingError
+from ascend_adapt.native.config.train_config import Model, OptimizerConfig, Schedule, TrainConfig
 from ascend_adapt.native.config.yaml_file import to_dict
 
 ORDER = (
@@ -40,6 +42,57 @@ def changes_of_model(then: Mapping[str, Any], config: TrainConfig) -> list[str]:
     names = [one.name for one in dataclasses.fields(Model) if one.name not in MAY_CHANGE and one.name in was]
     changed = [f"{name} was {was[name]}, is {now[name]}" for name in names if was[name] != now[name]]
     return [f"warning: the model is another than was saved: {'; '.join(changed)}"] if changed else []
+
+
+def resumed_schedule(then: Mapping[str, Any], config: TrainConfig, source: Path) -> tuple[TrainConfig, list[str]]:
+    """Return the configuration with the schedule and weight decay of a resumed run, and a log line per changed value.
+
+    Source: NVIDIA/Megatron-LM@core_v0.9.0 megatron/core/optimizer_param_scheduler.py (_check_and_set), which does not
+    compare WSD's settings and the initial rate. A run without the optimizer's state may have another schedule.
+
+    Raises:
+        TrainingError: values differ, and ``resume_schedule`` is "match".
+    """
+    was, now = _schedule(then), _schedule(to_dict(config))
+    changed = {name: (was[name], now[name]) for name in now if name in was and was[name] != now[name]}
+    policy = config.checkpoint.resume_schedule if config.checkpoint.load_optimizer else "override"
+    if changed and policy == "match":
+        differences = "; ".join(f"{name} was {old}, is {new}" for name, (old, new) in changed.items())
+        raise TrainingError(
+            f"{source}: {differences}; expected the same schedule — restore the values, or resume with "
+            "--override-opt_param-scheduler for the new ones or --use-checkpoint-opt_param-scheduler for those of "
+            "the checkpoint"
+        )
+    used = "configured" if policy == "override" else "checkpoint's"
+    lines = [f"{name}: {old} -> {new}, the {used} value is used" for name, (old, new) in changed.items()]
+    if policy == "checkpoint":
+        known = {one.name for one in dataclasses.fields(Schedule)}
+        schedule = {name: value for name, value in then["schedule"].items() if name in known}
+        config = dataclasses.replace(
+            config,
+            schedule=dataclasses.replace(config.schedule, **schedule),
+            optimizer=dataclasses.replace(config.optimizer, weight_decay=then["optimizer"]["weight_decay"]),
+        )
+    return config, lines
+
+
+def changes_of_optimizer(then: Mapping[str, Any], config: TrainConfig) -> list[str]:
+    """Return a log line per setting of optimizer, batch and precision that changed; the configured value is used."""
+    now = to_dict(config)
+    names = [f"optimizer.{one.name}" for one in dataclasses.fields(OptimizerConfig) if one.name != "weight_decay"]
+    names += ["batch.total", "batch.rampup", "precision.dtype"]
+    pairs = {name: (_value(then, name), _value(now, name)) for name in names}
+    return [f"{name}: {old} -> {new}, the configured value is used" for name, (old, new) in pairs.items() if old != new]
+
+
+def _schedule(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the schedule that have an effect, and the weight decay."""
+    settings = {f"schedule.{name}": value for name, value in config["schedule"].items()}
+    if config["schedule"]["style"] != "WSD":
+        del settings["schedule.wsd_style"], settings["schedule.wsd_decay"]
+    if config["schedule"]["weight_decay_style"] == "constant":
+        del settings["schedule.weight_decay_over"]
+    return {**settings, "optimizer.weight_decay": config["optimizer"]["weight_decay"]}
 
 
 def scheduled_by(then: Mapping[str, Any], config: TrainConfig) -> tuple[int, list[str]]:

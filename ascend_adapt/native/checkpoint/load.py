@@ -12,7 +12,13 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from ascend_adapt.errors import TrainingError, ran_out
-from ascend_adapt.native.checkpoint.config_changes import changes_of_model, changes_of_order, scheduled_by
+from ascend_adapt.native.checkpoint.config_changes import (
+    changes_of_model,
+    changes_of_optimizer,
+    changes_of_order,
+    resumed_schedule,
+    scheduled_by,
+)
 from ascend_adapt.native.checkpoint.folder import LATEST, PROGRESS, SUMS, CheckpointFolder, damage, recorded_sums
 from ascend_adapt.native.checkpoint.foreign_formats import content, foreign_format
 from ascend_adapt.native.checkpoint.reader import CheckpointReader
@@ -171,6 +177,9 @@ def _take_up(
             "load another checkpoint"
         ) from error
     resumes = not config.finetune
+    schedule_lines: list[str] = []
+    if resumes:
+        trainer.config, schedule_lines = resumed_schedule(then["config"], trainer.config, source)
     state = model_state(trainer)
     if resumes and config.load_optimizer:
         state |= optimizer_state(trainer)
@@ -195,6 +204,7 @@ def _take_up(
             *changes_of_model(then["config"], trainer.config),
         ]
     scheduled, more = scheduled_by(then, trainer.config)
+    more = [*schedule_lines, *changes_of_optimizer(then["config"], trainer.config), *more]
     progress = TrainState(then["iteration"], then["consumed_samples"], scheduled)
     told = [f"resuming from {source}, iteration {progress.iteration}"]
     if takes_generators:

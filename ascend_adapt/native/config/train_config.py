@@ -22,6 +22,7 @@ DECAY_STYLES = ("constant", "linear", "cosine", "exponential", "inverse-square-r
 WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
 DTYPES = ("fp32", "fp16", "bf16")
 LOG_FORMATS = ("megatron", "bigscience", "deepspeed", "mcore", "neox", "glm", "oneflow", "json")
+RESUME_SCHEDULES = ("match", "override", "checkpoint")
 LOSS_MEANS = ("micro_batches", "tokens")
 FLOPS = ("paper", "mcore", "neox-v2")
 
@@ -120,7 +121,7 @@ class Schedule:
 
     ``warmup`` and ``decay`` are counted in ``unit`` ("samples" or "iterations"); warmup may be fractional. Weight decay
     changes from ``start_weight_decay`` to ``end_weight_decay`` over ``weight_decay_over``, if they are given.
-    A run that resumes from a checkpoint continues at its progress there, in this schedule.
+    ``Checkpoint.resume_schedule`` says which schedule a resumed run has.
     """
 
     dialect: str
@@ -273,6 +274,8 @@ class Checkpoint:
 
     ``asynchronous``: training continues while a copy in host memory is written. ``keep_last``: number of checkpoints
     to keep; older ones are deleted.
+    ``resume_schedule``: where schedule or weight decay differ from the checkpoint's, refuse ("match"), use the new
+    values ("override"), or those of the checkpoint.
     """
 
     save: str | None = None
@@ -287,9 +290,11 @@ class Checkpoint:
     save_rng: bool = True
     keep_last: int | None = None
     asynchronous: bool = True
+    resume_schedule: str = "match"
 
     def __post_init__(self) -> None:
         at_least("save interval", self.interval, 0)
+        one_of("resume schedule", self.resume_schedule, RESUME_SCHEDULES)
         if self.keep_last is not None:
             at_least("checkpoints to keep", self.keep_last, 1)
 
