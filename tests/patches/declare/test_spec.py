@@ -64,9 +64,7 @@ def test_every_patch_says_why_until_and_without(missing: str) -> None:
 @pytest.mark.parametrize("markers", [{"present": "own.py"}, {"present": (), "absent": "own.py"}])
 def test_markers_of_a_code_base_must_be_a_tuple(markers: dict[str, Any]) -> None:
     """One text would be taken for a marker a letter, and each patch of the host be skipped for want of them."""
-    with pytest.raises(
-        PatchSpecError, match=r"^code base mine: (present|absent)='own.py' is one string"
-    ):
+    with pytest.raises(PatchSpecError, match=r"^code base mine: (present|absent)='own.py' is one string"):
         CodeBase("mine", **markers)
 
 

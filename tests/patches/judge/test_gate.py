@@ -306,9 +306,7 @@ def test_a_library_is_patched_for_a_host_only_where_that_host_is_found(site: Sit
 
 
 @pytest.mark.parametrize("is_namespace", [False, True])
-def test_a_library_is_patched_when_its_code_base_is_imported(
-    site: Site, enable: Enable, is_namespace: bool
-) -> None:
+def test_a_library_is_patched_when_its_code_base_is_imported(site: Site, enable: Enable, is_namespace: bool) -> None:
     """As typing.override is for Megatron-core: an installed one that nothing uses leaves typing and numpy alone."""
     site.write(lib="", user="import importlib.util\nFOUND = importlib.util.find_spec('megabase.core')")
     site.install("lib", "1.0")  # both lie in one folder, as in site-packages
