@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_refused():
         adamw(params, [], means, squares, steps)
     with pytest.raises(KernelArgumentError, match="two parameters share a counter"):
         adamw(params * 2, grads * 2, means * 2, squares * 2, steps * 2)
-    with pytest.raises(KernelArgumentError, match=r"grads\[0\]: has shape \[2\], params\[0\] asks for \[1\]"):
+    with pytest.raises(KernelArgumentError, match=r"grads\[0\]: has shape \[2\], params\[0\] requires \[1\]"):
         adamw(params, [torch.zeros(2)], means, squares, steps)
     with pytest.raises(KernelArgumentError, match="betas="):
         adamw(params, grads, means, squares, steps, betas=(1.0, 0.9))
