@@ -105,7 +105,7 @@ class Kernel(Operation):
                 del chosen[oldest], self.choices[oldest]
             self.choices[key], chosen[key] = choice, implementation
         for name, why in passed_over:
-            _tell_once(f"kernel {self.name!r}: {name} does not serve this call ({why}); {backend.name} does")
+            _log_once(f"kernel {self.name!r}: {name} does not serve this call ({why}); {backend.name} does")
         return implementation
 
     def _composed(self, call: KernelCall) -> Implementation:
@@ -254,7 +254,7 @@ def _unfit(backend: Backend, call: KernelCall) -> str:
     return implementation.supports(call)
 
 
-def _tell_once(text: str) -> None:
+def _log_once(text: str) -> None:
     if text not in _logged:
         _logged.add(text)
         logger.info("ascend_adapt: %s", text)

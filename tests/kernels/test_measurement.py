@@ -105,7 +105,7 @@ def test_nothing_is_measured_where_ranks_could_not_agree(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.delenv("ASCEND_ADAPT_RUN_DIR", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "several ranks, and no run directory" in measurement.why_not(OnCuda)
+    assert "several ranks without a run directory" in measurement.why_not(OnCuda)
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert measurement.why_not(OnCuda) == ""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)

@@ -49,7 +49,7 @@ def by_chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Ten
     if call.reduction == "none":
         loss = _ByToken.apply(*inputs, call, arithmetic)
     else:
-        # A function's needs_input_grad does not tell of no_grad.
+        # needs_input_grad of an autograd function ignores no_grad.
         loss = _AllAtOnce.apply(*inputs, call, arithmetic, torch.is_grad_enabled())
     return loss
 
