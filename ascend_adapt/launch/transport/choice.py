@@ -31,11 +31,6 @@ def check_name(launcher: str) -> None:
     if launcher not in ("auto", "local") and launcher not in names():
         known = ", ".join(("auto", "local", *names()))
         raise SettingsError(f"--launcher {launcher}: no transport has this name — choose from {known}")
-    if DEFAULT not in names():
-        raise SettingsError(
-            f"transport {DEFAULT}: is not among the entry points of {GROUP}, so the installed metadata is of another "
-            "version than this code — install ascend_adapt again"
-        )
 
 
 def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: bool = True) -> Transport:
@@ -52,6 +47,11 @@ def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: b
     if others and launcher == "local":
         raise LaunchError(f"--launcher local: {len(others)} hosts of the hostfile are other machines — use ssh or pdsh")
     name = DEFAULT if launcher in ("auto", "local") else launcher
+    if DEFAULT not in names():
+        raise SettingsError(
+            f"transport {DEFAULT}: is not among the entry points of {GROUP}, so the installed metadata is of another "
+            "version than this code — install ascend_adapt again"
+        )
     (point, *_) = importlib.metadata.entry_points(group=GROUP, name=name)
     transport: type[Transport] = point.load()
     if others and (why := transport.why_unusable(others)):

@@ -93,7 +93,7 @@ def test_what_is_asked_for(steps, ranks, expected):
         ("0", "0", "--profile: '0', expected a step or first-last, from 1 on"),
         ("3-", "0", "--profile: '3-', expected"),
         ("5-4", "0", "last step: 4, expected at least 5"),
-        ("1-21", "0", "profile: 21 steps, expected at most 20 — a trace grows"),
+        ("1-21", "0", "profile: 21 steps, expected at most 20 — each step adds"),
         ("1", "a", "--profile-ranks: 'a', expected ranks"),
         ("1", "5-4", "profile: no ranks, expected at least one"),
     ],
