@@ -187,7 +187,7 @@ def test_the_cyclic_sampler_resumes_across_epochs(sharded):
 def test_invalid_cyclic_sampler_arguments(prefix):
     with pytest.raises(SettingsError, match="total_samples: 3, expected at least 4"):
         CyclicSampler(3, micro_batch_size=2, data_parallel_size=2)
-    with pytest.raises(SettingsError, match="consumed_samples: 6, expected whole steps of 4"):
+    with pytest.raises(SettingsError, match="consumed_samples: 6, expected a multiple of the step 4"):
         CyclicSampler(13, consumed_samples=6, micro_batch_size=2, data_parallel_size=2)
     with pytest.raises(SettingsError, match="dataloader_type: 'random'"):
         open_train(prefix, dataloader_type="random")
@@ -332,7 +332,7 @@ def test_which_rank_builds_the_cache(prefix, tmp_path, rank, local_rank, shared,
         open_train(prefix, **options)
         assert len(list((tmp_path / "cache").iterdir())) == 1
     else:
-        with pytest.raises(DataError, match="is the storage really shared"):
+        with pytest.raises(DataError, match="is the storage shared by all hosts"):
             open_train(prefix, **options)
         assert not (tmp_path / "cache").exists()
 

@@ -75,7 +75,7 @@ def test_a_users_own_records_are_found(tmp_path: Path) -> None:
     records, problems = evidence.known(environ)
     assert own in records
     assert len(problems) == 1
-    assert "damaged.json: holds no evidence records" in problems[0]
+    assert "damaged.json: is not a file of evidence records" in problems[0]
 
 
 def test_what_ships_is_evidence() -> None:

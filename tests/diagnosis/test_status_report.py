@@ -67,7 +67,7 @@ def test_a_job_of_which_no_rank_was_reached(tmp_path):
 
 
 def test_a_folder_without_a_status(tmp_path):
-    with pytest.raises(NoStatus, match=r"holds no adapt-status\.<rank>\.json"):
+    with pytest.raises(NoStatus, match=r"has no adapt-status\.<rank>\.json"):
         status_report.of_run(tmp_path)
 
 

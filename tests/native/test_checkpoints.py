@@ -171,7 +171,7 @@ def test_a_full_disk_is_an_error_that_loses_nothing(saved, tmp_path):
     saver = Saver(trainer, folder)
     with no_room():
         saver.save(TrainState(6, 48, 6))
-        with pytest.raises(TrainingError, match=r"iter_0000006: not saved \(rank 0: .*, the latest whole .* is 4 — "):
+        with pytest.raises(TrainingError, match=r"iter_0000006: not saved \(rank 0: .*, the latest complete checkpoint is 4 — "):
             saver.wait()
     assert sorted(one.name for one in folder.iterdir()) == ["iter_0000002", "iter_0000004", LATEST]
     assert load(trainer)[0].iteration == 4

@@ -59,7 +59,7 @@ def test_what_is_missing(changed, what, must_fix, host):
 def test_no_driver(host):
     host.at(cuda._DRIVER).unlink()
     (found,) = findings.examine(host)
-    assert (found.what, found.must_fix) == (f"no NVIDIA driver is loaded: {cuda._DRIVER} is not there", True)
+    assert (found.what, found.must_fix) == (f"no NVIDIA driver is loaded: {cuda._DRIVER} does not exist", True)
     # On WSL the GPU is that of Windows.
     host.at("/dev/dxg").touch()
     assert findings.examine(host) == ()

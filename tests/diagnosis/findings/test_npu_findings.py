@@ -204,6 +204,7 @@ def test_doctor_runs_the_tools_and_reads_the_files_of_the_host(machine, monkeypa
     installed = {"torch": "2.7.1", "torch_npu": "2.7.1"}
     monkeypatch.setattr(probe, "distribution_version", installed.get)
     environ = {**ascend_host.make(machine.root), "PATH": f"{machine.at('/usr/local/bin')}:{os.environ['PATH']}"}
+    environ["TORCH_EXTENSIONS_DIR"] = str(tmp_path / "extensions")
     diagnosis = doctor.examine({**environ, "ASCEND_ADAPT_DEVICE": "npu"}, root=machine.root)
     assert (diagnosis.device, diagnosis.device_nodes["npu"]) == ("npu", 2)
     assert diagnosis.versions["NPU driver"] == "24.1.rc3"
