@@ -222,7 +222,7 @@ class TrainingRun:
             votes_to_save=self.interruption.asked_to_save,
         )
         self.votes, self.votes_to_save = done.votes, done.votes_to_save
-        self._say(self.watch.told(before.iteration + 1, done))
+        self._say(self.watch.report(before.iteration + 1, done))
         self._say(self.profiler.after(before.iteration + 1))
         if self.saver is not None:
             self.saver.check()

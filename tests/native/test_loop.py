@@ -143,7 +143,8 @@ def test_token_files_that_changed_are_named(settings, text, tmp_path):
         write_index(stream, np.dtype(np.uint16), sizes[::-1])
     (told,) = run(again).said[1:]
     assert re.search(
-        rf"some again or never: {text} was (60 sequences of \d+ tokens) \(sizes \w+\), is \1 \(sizes \w+\)$", told
+        rf"repeated or skipped: {text} was (60 sequences of \d+ tokens) \(sizes \w+\), is \1 \(sizes \w+\)$",
+        told,
     )
 
 
@@ -160,7 +161,7 @@ def test_finetuning_takes_weights_only(settings, tmp_path):
     ):
         run(replace(settings, checkpoint=Checkpoint(load=str(folder))))
     larger = replace(GPT2, ffn_hidden_size=128)
-    with pytest.raises(TrainingError, match=r"dense_h_to_4h.weight is \[64, 32\], expected \[128, 32\] — train"):
+    with pytest.raises(TrainingError, match=r"dense_h_to_4h.weight is \[64, 32\], expected \[128, 32\] — configure"):
         run(replace(settings, model=larger, checkpoint=Checkpoint(load=str(folder), finetune=True)))
 
 

@@ -60,16 +60,14 @@ def test_a_checkpoint_that_one_host_has_is_not_loaded(settings, tmp_path):
     run(replace(settings, iterations=1, eval_interval=0, checkpoint=Checkpoint(save=str(tmp_path / "host-0" / "kept"))))
     done = train_apart(settings, tmp_path, Checkpoint(load="kept"))
     assert done.returncode == 1
-    assert "kept/iter_0000001 is damaged (rank 1 sees another: it is not there)" in done.stderr
+    assert "kept/iter_0000001 is damaged (rank 1 sees another checkpoint: it does not exist)" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_what_another_rank_wrote_elsewhere_is_not_published(tmp_path):
     folder = CheckpointFolder(tmp_path)
     (folder.begin(3) / "__0_0.distcp").touch()
-    with pytest.raises(
-        ValueError, match=r"__1_0\.distcp is not in .*saving-iter_0000003, which the rank that wrote it"
-    ):
+    with pytest.raises(ValueError, match=r"__1_0\.distcp is missing in .*saving-iter_0000003: the rank that wrote it"):
         folder.publish(3, "{}", {"__0_0.distcp": "0", "__1_0.distcp": "1"}, keep_last=1)
     assert not (tmp_path / LATEST).exists()
     assert folder.saved() == []

@@ -1,4 +1,4 @@
-"""What a run that goes on is told otherwise than the one that was saved: in words, or so that it means the same."""
+"""Settings that differ between a checkpoint and the run that resumes from it: refused, replaced or logged."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ ORDER = (
     *(f"data.{name}" for name in ("train", "valid", "test", "split", "order", "sampler", "seed", "seq_length")),
     "data.weight_by_documents",
 )
-"""Settings that decide, with the number of samples that a run asks for, which sample comes when."""
+"""Settings that decide the order of samples, together with the number of samples of the run."""
 MAY_CHANGE = ("hidden_dropout", "attention_dropout", "embedding_init", "init", "output_init", "head_init")
-"""Of a model, what weights that were trained may go on without."""
+"""Settings of a model that do not change what its weights compute."""
 
 
 def changes_of_order(then: Mapping[str, Any], config: TrainConfig, token_files: Mapping[str, str]) -> list[str]:
-    """Name the settings and token files that changed and make samples come in another order than they would have."""
+    """Return a warning that lists the settings and token files whose change alters the order of samples."""
     # A cyclic order is drawn for each data-parallel rank.
     names = (*ORDER, "batch.micro", "parallel.data") if config.data.sampler == "cyclic" else ORDER
     configs = (then["config"], to_dict(config))
     before, now = ({**{name: _value(one, name) for name in names}, **_wanted(one)} for one in configs)
-    # A checkpoint of an earlier release says nothing of its token files.
+    # Checkpoints of earlier releases do not record their token files.
     was = then.get("token_files", {})
     now |= {prefix: what for prefix, what in token_files.items() if prefix in was}
     before |= was
     changed = [f"{name} was {before[name]}, is {now[name]}" for name in now if before[name] != now[name]]
     if not changed:
         return []
-    return [f"warning: samples come in another order than they did, some again or never: {'; '.join(changed)}"]
+    return [f"warning: the order of samples changed, so some are repeated or skipped: {'; '.join(changed)}"]
 
 
 def changes_of_model(then: Mapping[str, Any], config: TrainConfig) -> list[str]:
-    """Name what of a model changed and does not show in its shapes: the same weights then compute something else."""
+    """Return a warning that lists changes of the model which its shapes do not show."""
     was, now = then["model"], to_dict(config)["model"]
     names = [one.name for one in dataclasses.fields(Model) if one.name not in MAY_CHANGE and one.name in was]
     changed = [f"{name} was {was[name]}, is {now[name]}" for name in names if was[name] != now[name]]
-    return [f"warning: the model is another than was saved: {'; '.join(changed)}"] if changed else []
+    return [f"warning: the model differs from the saved one: {'; '.join(changed)}"] if changed else []
 
 
 def resumed_schedule(then: Mapping[str, Any], config: TrainConfig, source: Path) -> tuple[TrainConfig, list[str]]:
@@ -96,21 +96,21 @@ def _schedule(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scheduled_by(then: Mapping[str, Any], config: TrainConfig) -> tuple[int, list[str]]:
-    """Return how far the learning rate's schedule is, in the unit that is configured, and what is to be said of that.
+    """Return the progress of the learning rate schedule in the configured unit, and log messages.
 
-    Samples are not taken for iterations: steps that fp16's loss scale skipped count where the unit is another.
+    After a change of unit, steps that fp16's loss scale skipped count, too.
     """
     unit = config.schedule.unit
     before = then["config"]["schedule"]["unit"]
     if unit == before:
         return then["scheduled"], []
     scheduled = then["consumed_samples" if unit == "samples" else "iteration"]
-    return scheduled, [f"the schedule goes on from {scheduled} {unit}: it was counted in {before}"]
+    return scheduled, [f"the schedule continues from {scheduled} {unit}: it was counted in {before}"]
 
 
 def _wanted(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many samples are asked for in all: the epochs that they take are shuffled as one."""
-    return {"samples in all": config["train_samples"] or config["iterations"] * config["batch"]["total"]}
+    """Return the number of samples of the run: the order shuffles all their epochs as one."""
+    return {"number of samples": config["train_samples"] or config["iterations"] * config["batch"]["total"]}
 
 
 def _value(config: Mapping[str, Any], name: str) -> Any:

@@ -1,14 +1,14 @@
-"""The folder that a run is saved in, and how a checkpoint gets there whole or not at all.
+"""Checkpoint folder of a run; a checkpoint is either complete or absent.
 
-    SAVE/latest_checkpointed_iteration.txt      the number of the last whole checkpoint
-    SAVE/iter_0000100/                          a checkpoint: parts of ranks, .metadata, progress.json
-    SAVE/iter_0000100/SHA256SUMS                sums of all its files, as sha256sum -c reads them
+    SAVE/latest_checkpointed_iteration.txt      the iteration of the latest checkpoint
+    SAVE/iter_0000100/                          a checkpoint: shards of ranks, .metadata, progress.json
+    SAVE/iter_0000100/SHA256SUMS                SHA-256 of all its files, for sha256sum -c
     SAVE/.in-use                                held by the run that saves there (save_lock)
-    SAVE/.saving-iter_0000200/                  one that is being written
-    SAVE/.removing-iter_0000050/                one that is being removed
+    SAVE/.saving-iter_0000200/                  a checkpoint that is being written
+    SAVE/.removing-iter_0000050/                a checkpoint that is being removed
 
-What begins with .saving or .removing is rubbish after a crash, and goes away with the next save. A checkpoint is
-written aside, brought to the disk, renamed, and only then named the latest.
+After a crash the next save removes folders that begin with .saving or .removing. A checkpoint is written to its
+.saving folder, synced to the disk, renamed, and only then named in the tracker.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ _PIECE = 1 << 22
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """The checkpoints of one run; only those of this trainer are seen, and ever removed."""
+    """The native checkpoints of one run; files of other trainers are never removed."""
 
     path: Path
 
     def of(self, iteration: int) -> Path:
-        """Return where the checkpoint of an iteration is."""
+        """Return the folder of an iteration's checkpoint."""
         return self.path / f"iter_{iteration:07d}"
 
     def latest(self) -> str | None:
-        """Return what is named the latest, or None where nothing is; other trainers write a file of the same name."""
+        """Return the content of the tracker, or None without one; other trainers write a file of the same name."""
         tracker = self.path / LATEST
         return tracker.read_text(encoding="utf-8", errors="replace").strip() if tracker.exists() else None
 
     def saved(self) -> list[int]:
-        """Return the iterations of which there is a checkpoint, in order; their sums are not looked at."""
+        """Return the iterations of all native checkpoints in ascending order, without checking their files."""
         found = (one for one in self.path.glob("iter_*") if one.name[5:].isdecimal() and (one / SUMS).exists())
         return sorted(int(one.name[5:]) for one in found)
 
     def begin(self, iteration: int) -> Path:
-        """Return a new folder to write a checkpoint into, after what an earlier crash left is gone.
+        """Return a new folder to write a checkpoint into, and remove what an earlier crash left.
 
         Raises:
-            ValueError: where it belongs is a checkpoint of another trainer.
+            ValueError: another trainer's checkpoint has this name.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         target = self.of(iteration)
         if target.exists() and not (target / PROGRESS).exists() and not (target / SUMS).exists():
-            raise ValueError(f"{target.name} is there, and is not of this trainer")
+            raise ValueError(f"{target.name} exists and is not a native checkpoint")
         for left in (*self.path.glob(f"{SAVING}*"), *self.path.glob(f"{REMOVING}*")):
             shutil.rmtree(left)
         for left in self.path.glob(f".{LATEST}.*"):
@@ -72,15 +72,15 @@ class CheckpointFolder:
         return self.path / f"{SAVING}{self.of(iteration).name}"
 
     def publish(self, iteration: int, progress: str, sums: Mapping[str, str], keep_last: int | None) -> None:
-        """Make what was written aside the latest checkpoint, and remove older ones; ``sums`` are those of its files.
+        """Publish a written checkpoint as the latest, and remove older ones; ``sums`` are those of its files.
 
         Raises:
-            ValueError: not all files are there.
+            ValueError: files are missing.
         """
         aside, target = self.aside(iteration), self.of(iteration)
         missing = sorted(name for name in sums if not (aside / name).exists())
         if missing:
-            raise ValueError(f"{missing[0]} is not in {aside}, which the rank that wrote it sees elsewhere")
+            raise ValueError(f"{missing[0]} is missing in {aside}: the rank that wrote it sees another folder")
         write_durably(aside / PROGRESS, progress)
         every = {**sums, PROGRESS: checksum(aside / PROGRESS)}
         write_durably(aside / SUMS, "".join(f"{every[name]}  {name}\n" for name in sorted(every)))
@@ -90,12 +90,12 @@ class CheckpointFolder:
         sync_folder(self.path)
         write_durably(self.path / LATEST, str(iteration))
         if keep_last is not None:
-            # Later ones are of a future that was given up; none of them is what a run would take up.
+            # Later iterations belong to an abandoned run; none of them is the one to resume from.
             for old in [one for one in self.saved() if one < iteration][: 1 - keep_last or None]:
                 self._remove(self.of(old))
 
     def abandon(self, iteration: int) -> None:
-        """Remove what was written aside, if it can be removed."""
+        """Remove an incomplete checkpoint, if possible."""
         shutil.rmtree(self.aside(iteration), ignore_errors=True)
 
     def _remove(self, folder: Path) -> None:
@@ -105,27 +105,27 @@ class CheckpointFolder:
 
 
 def recorded_sums(folder: Path) -> dict[str, str]:
-    """Return the sums of a checkpoint's files by name.
+    """Return the recorded sums of a checkpoint's files by name.
 
     Raises:
-        ValueError: they are not there, or do not name just the files that are.
+        ValueError: there are none, they cannot be read, or they do not match the names of the files.
     """
     if not folder.exists():
-        raise ValueError("it is not there")
+        raise ValueError("it does not exist")
     if not (folder / SUMS).exists():
         raise ValueError(f"it has no {SUMS}")
     words = [line.split("  ", 1) for line in (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()]
     if not all(len(pair) == 2 for pair in words):
         raise ValueError(f"its {SUMS} cannot be read")
     sums = {name: value for value, name in words}
-    there = {one.name for one in folder.iterdir()} - {SUMS}
-    for name in sorted(there ^ set(sums)):
+    files = {one.name for one in folder.iterdir()} - {SUMS}
+    for name in sorted(files ^ set(sums)):
         raise ValueError(f"{name} is missing" if name in sums else f"{name} has no sum")
     return sums
 
 
 def damage(folder: Path, sums: Mapping[str, str], names: Iterable[str]) -> str | None:
-    """Return in words what is wrong with some of a checkpoint's files, or None.
+    """Return what is wrong with the named files of a checkpoint, or None.
 
     Raises:
         OSError: this process lacks a resource; the files may be valid.
@@ -133,7 +133,7 @@ def damage(folder: Path, sums: Mapping[str, str], names: Iterable[str]) -> str |
     for name in names:
         try:
             if checksum(folder / name) != sums[name]:
-                return f"{name} is not what was written"
+                return f"{name} differs from its recorded sum"
         except OSError as error:
             if ran_out(error):
                 raise OSError(error.errno, system_error(error), str(folder / name)) from error
@@ -151,7 +151,7 @@ def checksum(path: Path) -> str:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write a file whole or not at all, and onto the disk."""
+    """Write a file atomically and sync it to the disk."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with aside.open("w", encoding="utf-8") as stream:
@@ -166,7 +166,7 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Bring the names in a folder onto the disk."""
+    """Sync the entries of a folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Take up a run from what was saved: the latest whole checkpoint, on any mesh."""
+"""Resume a run from its latest valid checkpoint, on any mesh."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tupl
         if refusal is not None:
             raise TrainingError(refusal)
         return TrainState(), [f"{FRESH} {folder.path} holds no checkpoint yet, and the run will be saved there"]
-    source, passed_over = _first_whole(candidates, group)
-    progress, messages = _take_up(trainer, source, token_files or {}, group)
+    source, passed_over = _first_valid(candidates, group)
+    progress, messages = _load_from(trainer, source, token_files or {}, group)
     return progress, [*warnings, *doubts, *passed_over, *messages]
 
 
@@ -101,9 +101,9 @@ def _why_not_random(config: Checkpoint, outputs: Collection[str | None]) -> str 
 
 
 def _candidates(folder: CheckpointFolder) -> tuple[list[Path], list[str]]:
-    """Return what may be loaded, the latest first; without a tracker, or by one that names nothing, all there is.
+    """Return the checkpoints to try, the latest first, and warnings.
 
-    The second are warnings.
+    Without a tracker, or where it names no checkpoint, these are all native checkpoints.
     """
     latest, saved = folder.latest(), sorted(folder.saved(), reverse=True)
     if not saved and foreign_format(folder.path) is not None:
@@ -113,28 +113,28 @@ def _candidates(folder: CheckpointFolder) -> tuple[list[Path], list[str]]:
         return [folder.of(number), *(folder.of(older) for older in saved if older < number)], []
     if latest and (folder.path / latest).is_dir():
         return [folder.path / latest], []
-    there = [folder.of(number) for number in saved]
-    if latest is None or not there:
-        return there, []
-    return there, [f"warning: {folder.path / LATEST} names no checkpoint ({latest[:40]!r}), so the newest is looked at"]
+    native = [folder.of(number) for number in saved]
+    if latest is None or not native:
+        return native, []
+    return native, [f"warning: {folder.path / LATEST} names no checkpoint ({latest[:40]!r}); trying the newest"]
 
 
-def _first_whole(candidates: Sequence[Path], group: HostGroup) -> tuple[Path, list[str]]:
-    """Return the first checkpoint that is as it was written, and a warning of each before it; ranks share the work."""
+def _first_valid(candidates: Sequence[Path], group: HostGroup) -> tuple[Path, list[str]]:
+    """Return the first checkpoint whose files match their sums, and a warning for each one before it."""
     warnings: list[str] = []
     for source in candidates:
         wrong = _wrong_with(source, group)
         if wrong is None:
             return source, warnings
-        warnings.append(f"warning: {source} is damaged ({wrong}), so the one before it is looked at")
+        warnings.append(f"warning: {source} is damaged ({wrong}); trying the one before it")
     raise TrainingError(
-        f"{candidates[0].parent}: no whole checkpoint, expected one ({'; '.join(warnings)}) — restore one, or start "
+        f"{candidates[0].parent}: no valid checkpoint, expected one ({'; '.join(warnings)}) — restore one, or start "
         "in another folder"
     )
 
 
 def _wrong_with(source: Path, group: HostGroup) -> str | None:
-    """Return what is wrong with a checkpoint; each rank looks at some of its files."""
+    """Return what is wrong with a checkpoint, or None; each rank checks a share of its files."""
     if group.on_first(lambda: _is_foreign(source)):
         raise TrainingError(
             f"{source}: has neither {PROGRESS} nor {SUMS}, expected a checkpoint of the native trainer — correct "
@@ -145,11 +145,11 @@ def _wrong_with(source: Path, group: HostGroup) -> str | None:
     if wrong is not None:
         return wrong
     for rank, (theirs, why) in enumerate(recorded):
-        # Hosts that share no folder may each have one of that name.
+        # Hosts without a shared folder may each have a checkpoint of that name.
         if theirs != sums:
-            return f"rank {rank} sees another: {why or f'its {SUMS} differs'}"
+            return f"rank {rank} sees another checkpoint: {why or f'its {SUMS} differs'}"
     mine = sorted(sums)[group.rank :: group.size]
-    return next((told for told in group.together(lambda: damage(source, sums, mine)) if told is not None), None)
+    return next((found for found in group.together(lambda: damage(source, sums, mine)) if found is not None), None)
 
 
 def _is_foreign(source: Path) -> bool:
@@ -165,7 +165,7 @@ def _recorded(source: Path) -> tuple[dict[str, str], str | None]:
         return {}, str(error)
 
 
-def _take_up(
+def _load_from(
     trainer: Trainer, source: Path, token_files: Mapping[str, str], group: HostGroup
 ) -> tuple[TrainState, list[str]]:
     config, mesh = trainer.config.checkpoint, trainer.mesh
@@ -186,7 +186,7 @@ def _take_up(
     saved = CheckpointReader(source).read_metadata().state_dict_metadata
     _check(state, saved, source)
     if resumes:
-        _check_all_is_taken(state, saved, source, group)
+        _check_all_loaded(state, saved, source, group)
     own = generators(mesh)
     takes_generators = (
         resumes
@@ -206,20 +206,20 @@ def _take_up(
     scheduled, more = scheduled_by(then, trainer.config)
     more = [*schedule_lines, *changes_of_optimizer(then["config"], trainer.config), *more]
     progress = TrainState(then["iteration"], then["consumed_samples"], scheduled)
-    told = [f"resuming from {source}, iteration {progress.iteration}"]
+    messages = [f"resuming from {source}, iteration {progress.iteration}"]
     if takes_generators:
         set_generators(mesh, own)
     else:
         seed_dropout(trainer.config.seed, mesh, progress.iteration)
         if trainer.config.model.hidden_dropout or trainer.config.model.attention_dropout:
-            told.append("dropout goes on from other random numbers: the ranks are others, or none were saved")
+            messages.append("dropout draws other random numbers: the layout differs, or no generator state was loaded")
     if config.load_optimizer:
         trainer.scaler.load_state_dict(then["loss_scale"])
     if trainer.scaler.moves and not (config.load_optimizer and then["loss_scale"]):
-        told.append(f"the loss scale begins at {trainer.scaler.scale:g}: none was taken up")
-    told += [*more, *changes_of_model(then["config"], trainer.config)]
-    told += changes_of_order(then, trainer.config, token_files)
-    return progress, told
+        messages.append(f"the loss scale starts at {trainer.scaler.scale:g}: none was loaded")
+    messages += [*more, *changes_of_model(then["config"], trainer.config)]
+    messages += changes_of_order(then, trainer.config, token_files)
+    return progress, messages
 
 
 def _axes(config: dict[str, Any]) -> list[int]:
@@ -231,31 +231,31 @@ def _check(state: dict[str, torch.Tensor], saved: dict[str, Any], source: Path) 
     if missing:
         what = "optimizer states" if missing[0].startswith("optimizer.") else "parameters"
         raise TrainingError(
-            f"{source}: has no {missing[0]}, nor {len(missing) - 1} other {what}, expected all — load its weights only "
-            "with --finetune, or train the model it is of"
+            f"{source}: has no {missing[0]}, nor {len(missing) - 1} other {what}, expected all — load only its weights "
+            "with --finetune, or configure the model that was saved"
         )
     for name, tensor in state.items():
         shape = tuple(saved[name].size)
         if shape != tuple(tensor.shape):
             raise TrainingError(
-                f"{source}: {name} is {list(shape)}, expected {list(tensor.shape)} — train the model it is of; the "
-                "padded vocabulary may differ with the tensor parallel size"
+                f"{source}: {name} is {list(shape)}, expected {list(tensor.shape)} — configure the model that was "
+                "saved; the padded vocabulary may differ with the tensor parallel size"
             )
 
 
-def _check_all_is_taken(state: dict[str, torch.Tensor], saved: dict[str, Any], source: Path, group: HostGroup) -> None:
-    """Check that no parameter is left behind: it is of another model than some rank has a part of."""
+def _check_all_loaded(state: dict[str, torch.Tensor], saved: dict[str, Any], source: Path, group: HostGroup) -> None:
+    """Check that every saved parameter is part of the model on some rank."""
     here = [name for name in state if name.startswith("model.")]
     left = {name for name in saved if name.startswith("model.")}.difference(*group.together(lambda: here))
     if left:
         raise TrainingError(
-            f"{source}: has {min(left)}, and {len(left) - 1} other parameters which this model has not, expected none "
-            "— load what it has of them with --finetune, or train the model it is of"
+            f"{source}: has {min(left)}, and {len(left) - 1} other parameters that this model does not have, "
+            "expected none — load the others with --finetune, or configure the model that was saved"
         )
 
 
 def _bring_to_host(state: dict[str, torch.Tensor], trainer: Trainer) -> None:
-    """Copy what was read to where it belongs, if that is in host memory: a DTensor is on the device of its mesh."""
+    """Copy tensors to host memory where they are offloaded: a DTensor is read onto the device of its mesh."""
     targets = {f"model.{one.name}": one.local for one in trainer.parameters}
     for one, states in zip(trainer.optimizer.parameters, trainer.optimizer.states, strict=True):
         targets |= {f"optimizer.{one.name}.{name}": tensor for name, tensor in states.items()}

@@ -1,4 +1,4 @@
-"""Look at what steps give, and say where a run went wrong: gradients that are no numbers, losses that leap."""
+"""Anomalies of training steps: NaN or Inf in loss, gradients or weights, and loss spikes."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.step.trainer import Step
 
 SEEN = 32
-"""Losses that the next is held against."""
+"""Number of earlier losses that the next one is compared with."""
 DEVIATIONS = 6.0
 LEAST = 0.1
-"""A spike is at least this much of their mean above it."""
+"""A spike exceeds the mean of the earlier losses by at least this fraction of it."""
 
 
 class AnomalyDetector:
-    """The steps of a run; every rank must make it, and give it every step."""
+    """Examines every step of a run; every rank must make one and pass every step to it."""
 
     def __init__(self, mesh: Mesh, *, scale_adapts: bool = True) -> None:
         """``scale_adapts``: a dynamic loss scale answers gradients that overflow; a fixed one cannot."""
         self._mesh, self._group = mesh, HostGroup(mesh)
         self._losses: deque[float] = deque(maxlen=SEEN)
         self.is_spoiled = False
-        """Whether the last step's loss or gradients were no numbers, and not by the loss scale."""
+        """Whether the last step had NaN or Inf that a dynamic loss scale cannot answer."""
         self._scale_adapts = scale_adapts
-        self._was_told = False
+        self._was_reported = False
         self.cause: str | None = None
         """The first rank with NaN or Inf in its weights, else in its gradients, of the first spoiled step in a row."""
 
-    def told(self, iteration: int, step: Step) -> list[str]:
-        """Return what is to be said of a step, on rank 0; of steps in a row without numbers only the first is told.
+    def report(self, iteration: int, step: Step) -> list[str]:
+        """Return warnings about a step; of consecutive steps with NaN or Inf only the first is reported.
 
-        A step that fp16's loss scale skipped is nothing to be told of, unless its loss is no number either: it is not
-        the scale that spoils that, and no other scale will mend it.
+        A step that fp16's dynamic loss scale skipped is normal, unless its loss is NaN or Inf, too: no other scale
+        mends that.
         """
         is_bad = not (math.isfinite(step.grad_norm) and math.isfinite(step.loss))
         self.is_spoiled = is_bad and not (step.skipped and self._scale_adapts and math.isfinite(step.loss))
         if is_bad and not self.is_spoiled:
             return []
-        was, self._was_told = self._was_told, is_bad
+        was_reported, self._was_reported = self._was_reported, is_bad
         if is_bad:
-            return [] if was else self._spoiled(iteration, step)
+            return [] if was_reported else self._spoiled(iteration, step)
         before, spike = list(self._losses), None
         self._losses.append(step.loss)
         if len(before) == SEEN:
@@ -56,9 +56,10 @@ class AnomalyDetector:
         return [spike] if spike else []
 
     def _spoiled(self, iteration: int, step: Step) -> list[str]:
-        """Say which ranks' weights are no numbers; where all are, which gradients, and how near to the loss.
+        """Return which ranks have NaN or Inf in weights, or, where all weights are finite, in gradients.
 
-        Backward passes go from there on. A weight spoils the loss, and by it all gradients of all ranks.
+        One such weight spoils the loss and thereby the gradients of all ranks. Of gradients, the parameter nearest to
+        the loss is named, where the backward pass starts.
         """
         mesh = self._mesh
         place = f"stage {mesh.pipeline_rank}, data {mesh.data_rank}, tensor {mesh.tensor_rank}"
@@ -67,8 +68,12 @@ class AnomalyDetector:
             f"({place}): weights of {len(weights)} parameters, the first {weights[0]}" if weights else None,
             f"({place}): gradients of {len(names)} parameters, nearest to the loss {names[-1]}" if names else None,
         )
-        told = self._group.together(lambda: mine)
-        causes = [weight for weight, _ in told] if any(weight for weight, _ in told) else [other for _, other in told]
+        by_rank = self._group.together(lambda: mine)
+        causes = (
+            [weight for weight, _ in by_rank]
+            if any(weight for weight, _ in by_rank)
+            else [other for _, other in by_rank]
+        )
         lines = [f"rank {rank} {cause}" for rank, cause in enumerate(causes) if cause]
         self.cause = lines[0] if lines else None
         return [
