@@ -60,7 +60,7 @@ def test_every_kind_and_state_is_documented():
 
 
 def test_every_switch_is_documented():
-    source = (ROOT / "ascend_adapt" / "settings.py").read_text()
+    source = (ROOT / "ascend_adapt" / "runtime" / "settings.py").read_text()
     text = (ROOT / "README.md").read_text()
     for name in re.findall(r'(?:variable|words)\("([A-Z_]+)"\)', source):
         assert f"ASCEND_ADAPT_{name}" in text, name

@@ -103,7 +103,17 @@ def test_the_megatron_guides_zero_run(gpt2_vocabulary, tensor, nproc, data, tabl
     [("20B.yml", (1, 2, 4), 11, 128), ("2pp4mp2dp.yml", (2, 4, 2), 22, 256)],
 )
 def test_neox(file, layout, layers, total):
-    run = ["ascend-run", "--device", "cpu", "--native", "neox", "-d", str(EXAMPLES / "gpt_neox"), file]
+    run = [
+        "ascend-run",
+        "--device",
+        "cpu",
+        "--oversubscribe",
+        "--native",
+        "neox",
+        "-d",
+        str(EXAMPLES / "gpt_neox"),
+        file,
+    ]
     plan = dry_run(*run, "--vocab-size", "50277", "--dry-run")
     config = plan["config"]
     assert shape(plan) == layout

@@ -113,7 +113,7 @@ def test_joining_adds_them_and_leaving_takes_just_those_back():
         ([("glue", mine()[1])], "register_kernels: there is no kernel 'glue', expected one of adamw, attention"),
         ([("gelu", "counting")], "'counting' is not a backend, expected a Backend of ascend_adapt.kernels.dispatch"),
         ([mine("torch")], "gelu already has a backend 'torch', expected another name"),
-        (["gelu"], "register_kernels returned 'gelu', expected pairs of a kernel's name and a backend"),
+        (["gelu"], "register_kernels returned 'gelu', expected pairs (kernel name, backend)"),
         ([mine(), mine()], "gelu: two backends are named 'counting'"),
     ],
 )
@@ -125,7 +125,7 @@ def test_what_no_kernel_can_take_is_told_with_the_plugin(pairs, text):
 
 
 def test_two_plugins_with_one_name_of_a_backend_are_told():
-    with pytest.raises(PluginError, match=r"plugin 'b': backend 'counting' of gelu: is one of plugin 'a' too"):
+    with pytest.raises(PluginError, match=r"plugin 'b': backend 'counting' of gelu: is already one of plugin 'a'"):
         ascend_adapt.enable(plugins=[plugin(mine(), name="a"), plugin(mine(), name="b")])
 
 
