@@ -1,4 +1,4 @@
-"""Scripts that Ascend adapted by hand (its ModelZoo's GPT-NeoX and GLM): what they import is there, and inert."""
+"""Scripts that Ascend adapted by hand (its ModelZoo's GPT-NeoX and GLM): their import is provided as an empty module."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ascend_adapt import Patch, hookimpl, patches_in, provide
 
 @provide(
     "deepspeed_npu",
-    why="scripts of Ascend's ModelZoo begin with importing it; it patches two old releases of DeepSpeed, unasked",
+    why="scripts of Ascend's ModelZoo import it first; its import patches two old releases of DeepSpeed",
     until="no script imports it",
     without="crash",
 )
 def deepspeed_npu(module: ModuleType) -> None:
-    """Fill in nothing, and say so: what it did to DeepSpeed, the patches here do."""
+    """Provide an empty module and log it: the patches here do what deepspeed_npu did to DeepSpeed."""
     logging.getLogger("ascend_adapt").warning(
         "deepspeed_npu: is not installed, an empty module takes its place — ascend_adapt's patches do its work"
     )
@@ -23,5 +23,5 @@ def deepspeed_npu(module: ModuleType) -> None:
 
 @hookimpl
 def register_patches() -> list[Patch]:
-    """Return the modules that are provided."""
+    """Return the patches of this module."""
     return patches_in(__name__)

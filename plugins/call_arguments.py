@@ -1,4 +1,4 @@
-"""The arguments of a call that a wrapper serves itself: a later upstream may have added some that it does not know."""
+"""Arguments of a wrapped call by name, checked against those that the wrapper knows: upstream may add more."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ascend_adapt.errors import PatchDrift
 
 
 def known(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the arguments by their names, or None if ``names`` lack one, or one is given twice.
+    """Return the arguments by name, or None if one is not in ``names`` or is given twice.
 
-    Such a call is for upstream's own code.
+    The caller then passes the call on to upstream's own code.
     """
     if len(args) > len(names) or not kwargs.keys() <= set(names[len(args) :]):
         return None
@@ -18,15 +18,15 @@ def known(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def expected(patch: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments by their names, where upstream's own code would compute wrong numbers.
+    """Return the arguments by name, for a call that upstream's own code would answer with wrong numbers.
 
     Raises:
-        PatchDrift: ``names`` lack one.
+        PatchDrift: one is not in ``names`` or is given twice.
     """
     if (given := known(names, args, kwargs)) is None:
-        told = ", ".join([f"{len(args)} by position", *sorted(kwargs)])
+        observed = ", ".join([f"{len(args)} by position", *sorted(kwargs)])
         raise PatchDrift(
-            f"{patch}: its target was called with {told}, expected no others than {', '.join(names)} — the code base "
-            f"has changed; --disable {patch} goes on with the numbers that it has without the patch"
+            f"{patch}: its target was called with {observed}, expected only {', '.join(names)} — the code base "
+            f"has changed; --disable {patch} continues with the numbers of the unpatched code"
         )
     return given

@@ -1,8 +1,8 @@
-"""Upstream checkpoints on torch 2.6 and newer: tensors, and the classes that upstream saves beside them, by name.
+"""Upstream checkpoints on torch 2.6 and newer: an allow list of the classes that upstream saves.
 
-``torch.load`` reads tensors and plain data only (``weights_only=True``). What a code base saves beside them is allowed
-here name by name; anything else in a file is refused, because unpickling it could run code. The user's opt-in is
-torch's own switch, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1.
+``torch.load`` reads tensors and plain data only (``weights_only=True``). Other classes that a code base
+saves are allowed here by name. Anything else in a file is refused, because unpickling it could run code. Users who
+trust a file opt out with torch's own switch, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ascend_adapt.errors import TrainingError
 TRUSTS = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
-# numpy.random's state in the words of numpy 2 and of numpy 1.
+# numpy.random's state as numpy 2 and numpy 1 pickle it.
 _NUMPY = (
     "numpy.ndarray",
     "numpy.dtype",
@@ -40,10 +40,10 @@ DEEPSPEED = (
 
 @contextlib.contextmanager
 def allowed(*names: str) -> Iterator[None]:
-    """Let ``torch.load`` read the classes named, beside those of argparse and numpy, while the block runs.
+    """Let ``torch.load`` read the classes ``names``, and those of argparse and numpy, inside the block.
 
     Raises:
-        TrainingError: a file names something else; also where upstream answers that with ``sys.exit()``.
+        TrainingError: a file names another class; also if upstream reacts to that with ``sys.exit()``.
     """
     import torch
 
@@ -59,14 +59,14 @@ def allowed(*names: str) -> Iterator[None]:
             raise
         raise TrainingError(
             f"{_file(refusal)}: names {_global(refusal)}, expected tensors, plain data and the classes that the code "
-            f"base itself saves — do not use this file, or, if you trust who wrote it to run code here, set {TRUSTS}=1"
+            f"base itself saves — do not use this file, or, if you trust its author to run code here, set {TRUSTS}=1"
         ) from error
 
 
 def _resolved(names: Iterable[str]) -> Iterator[tuple[Any, str]]:
     for name in names:
         module, _, attribute = name.rpartition(".")
-        # Other releases of a code base do not have every class.
+        # Not every release of a code base has every class.
         with contextlib.suppress(ImportError, AttributeError):
             yield getattr(importlib.import_module(module), attribute), name
 
@@ -78,7 +78,7 @@ def _refusal(error: BaseException | None) -> pickle.UnpicklingError | None:
 
 
 def _file(error: BaseException) -> str:
-    """Return the file that torch.load had, which its error does not name."""
+    """Return the file that torch.load was reading; its error does not name it."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__") == "torch.serialization" and frame.f_code.co_name == "load":
             return str(frame.f_locals["f"])

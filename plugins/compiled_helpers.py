@@ -1,4 +1,4 @@
-"""The C++ helpers of a code base's data sets, which it compiles into its own folder when training begins."""
+"""C++ data set helpers, which a code base compiles into its own folder when training starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def helpers_of_gpt(
     requires: str | tuple[str, ...] = (),
     sample_index_dtype: str = "int32",
 ) -> Patch:
-    """Return the patch that provides the helpers of GPT's data sets, in numpy, where none are compiled.
+    """Return the patch that provides the GPT data set helpers, in numpy, where none are compiled.
 
     ``sample_index_dtype`` is what the code base's own build_sample_idx returns.
     """
@@ -27,13 +27,13 @@ def helpers_of_gpt(
         name=name,
         requires=requires,
         host=host,
-        why="it is missing where it is not compiled",
+        why="the module is missing unless it was compiled",
         until="the code base has helpers in Python",
         without="crash",
-        symptom=Symptom(reason="whether a module is compiled is no matter of the source"),
+        symptom=Symptom(reason="the source does not show whether a module is compiled"),
     )
     def data_helpers(missing: ModuleType) -> None:
-        """Fill in the helpers that data sets of GPT use."""
+        """Provide the helpers that GPT data sets use."""
         from ascend_adapt.data.megatron_helpers import helpers_module
 
         own = helpers_module(missing.__name__, sample_index_dtype=sample_index_dtype)
@@ -43,19 +43,19 @@ def helpers_of_gpt(
 
 
 def compiling_nothing(compiling: str, *, host: str | tuple[str, ...]) -> Patch:
-    """Return the patch for a code base that has data sets of GPT and no others: ``compiling`` does nothing."""
+    """Return the patch for a code base with GPT data sets only: ``compiling`` does nothing."""
 
     @wrap(
         compiling,
         host=host,
-        why="without make, a compiler or pybind11 it ends the process; several hosts compile into one shared folder "
-        "at a time; and what is linked with a libstdc++ of its own crashes beside torch's",
+        why="without make, a compiler or pybind11 it exits the process; several hosts compile into one shared folder "
+        "at the same time; a helper linked with its own libstdc++ crashes together with torch's",
         until="the code base has helpers in Python",
         without="crash",
         symptom=Symptom("sys.exit(1)"),
     )
     def compile_helper(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Compile nothing: what was compiled before is used, else what is provided; both order samples alike."""
+        """Compile nothing: a helper compiled earlier is used, else the provided one; both give the same sample order."""
 
     return compile_helper
 
@@ -69,17 +69,17 @@ def compiling_if_possible(
         compiling,
         requires=requires,
         host=host,
-        why="it ends the process without make, a compiler or pybind11, or where its folder may not be written to",
-        until="the code base goes on without them",
+        why="it exits the process without make, a compiler or pybind11, or if its folder is not writable",
+        until="the code base continues without them",
         without="crash",
         symptom=Symptom("sys.exit(1)"),
     )
     def compile_helper(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Compile the helpers; where that fails, those that are provided give the same order of samples."""
+        """Compile the helpers; if that fails, the provided ones give the same sample order."""
         try:
             wrapped(*args, **kwargs)
-        except (SystemExit, OSError) as error:  # OSError: there is no make
-            told = "%s: made nothing (%s) — go on with ascend_adapt's helpers, which order samples alike"
-            logging.getLogger(__name__).warning(told, compiling, error)
+        except (SystemExit, OSError) as error:  # OSError: make is missing
+            message = "%s: compiled nothing (%s) — continuing with ascend_adapt's helpers, in the same sample order"
+            logging.getLogger(__name__).warning(message, compiling, error)
 
     return compile_helper

@@ -1,4 +1,4 @@
-"""GLM's self-attention as one operation, under any of its masks: separator, causal, memory."""
+"""Fused self-attention of GLM, with any of its masks: separator, causal, memory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .. import call_arguments
     bodies="65b987470234e761",
     host="glm",
     devices=("cuda", "npu"),
-    why="it writes and reads all scores [B, N, S, S] several times, and keeps them for the gradient",
+    why="unfused attention reads and writes all scores [B, N, S, S] several times and keeps them for the backward pass",
     until="GLM has a fused attention for every device",
     without="slower",
     symptom=Symptom("torch.matmul(attention_probs, value_layer)"),
 )
 def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the layer's output [B, S, H]; the mask [B or 1, 1, S, M + S] is float, 1 = seen, M the memory's length.
+    """Return the layer's output [B, S, H]; the mask [B or 1, 1, S, M + S] is float, 1 = visible, M memory length.
 
-    ``attention_scale`` only guards fp16 scores against overflow, and leaves the softmax as it is.
+    ``attention_scale`` only guards fp16 scores against overflow; the softmax does not depend on it.
     """
     names = ("hidden_states", "ltor_mask", "position_embeddings", "r_w_bias", "r_r_bias", "mem")
     given = call_arguments.known(names, args, kwargs)
@@ -56,7 +56,7 @@ _inverted: dict[int, tuple[Any, int, Any]] = {}
 
 
 def _masked_out(seen: Any) -> Any:
-    """Return where a mask hides, bool; computed once, as all layers of a step get the same tensor."""
+    """Return the hidden positions, bool. Cached, because all layers of a step get the same tensor."""
     known = _inverted.get(id(seen))
     if known is not None and known[0]() is seen and known[1] == seen._version:
         return known[2]

@@ -1,4 +1,4 @@
-"""GLM's checkpoints, on a torch that reads weights only unless it is told otherwise."""
+"""GLM's checkpoints, on torch 2.6 and newer, which reads weights only by default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ascend_adapt import Patch, Symptom, wrap
 
 from ..checkpoint_allow_list import DEEPSPEED, allowed
 
-# What its own FP16_Optimizer saves: fp16/fp16.py, GLM@4f61ed72.
+# Saved by its own FP16_Optimizer: fp16/fp16.py, GLM@4f61ed72.
 _LOSS_SCALERS = ("fp16.loss_scaler.LossScaler", "fp16.loss_scaler.DynamicLossScaler")
 
 
@@ -18,13 +18,13 @@ def _with_its_classes(target: str, name: str) -> Patch:
         name=name,
         host="glm",
         requires="torch>=2.6",
-        why="torch 2.6 reads weights only by default, and refuses the random states that GLM saves with them",
-        until="GLM allows what it saves, or saves weights alone",
+        why="torch 2.6 reads weights only by default, and refuses the random states in GLM checkpoints",
+        until="GLM allows the classes that it saves, or saves weights only",
         without="crash",
         symptom=Symptom("torch.load(checkpoint_name, map_location='cpu')"),
     )
     def load(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Read a checkpoint with the classes that GLM saves, and no others."""
+        """Read a checkpoint; only the classes that GLM saves are allowed."""
         with allowed(*DEEPSPEED, *_LOSS_SCALERS):
             return wrapped(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""GLM's corpora lie at paths that are written in its code: a path given as --train-data is one more."""
+"""A path as --train-data: GLM only knows corpora at paths that are written in its code."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ascend_adapt import Symptom, wrap
 @wrap(
     "data_utils:get_dataset",
     host="glm",
-    why="each corpus lies at a path of the authors' machines, such as /mnt/train, and no argument names another",
+    why="the path of each corpus is hard-coded, such as /mnt/train, and no argument sets another",
     until="GLM takes the path of a corpus as an argument",
     without="crash",
     symptom=Symptom("path = dataset.PATH"),
 )
 def corpus_at_a_path(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Read a file or folder of .jsonl files, {"text": ...} in each line, as GLM reads the Pile."""
+    """Read a .jsonl file, or a folder of them, one {"text": ...} per line, as GLM reads the Pile."""
     from data_utils import corpora
 
     class CorpusAtAPath(corpora.Pile):  # type: ignore[misc]
-        """The Pile, or lines that do not say which part of it they are."""
+        """The Pile; lines may omit which subset they are from."""
 
         PATH = args[0] if args else kwargs["name"]
 

@@ -1,17 +1,17 @@
-"""GLM's own data parallelism, without DeepSpeed's, on a torch whose process groups know their backend."""
+"""GLM's own data parallelism, without DeepSpeed, on torch without ``torch.distributed._backend``."""
 
 from __future__ import annotations
 
 from ascend_adapt import rewrite
 
-# It is asked in order to warn of float16 over gloo.
+# Used to warn about float16 over gloo.
 backend_is_asked_for = rewrite(
     "model.distributed:DistributedDataParallel.__init__",
     old="dist._backend == dist.dist_backend.GLOO",
     new="dist.get_backend() == 'gloo'",
     name="backend_is_asked_for",
     host="glm",
-    why="torch.distributed has no _backend since it was rewritten for 1.0: `--DDP-impl local` ends in AttributeError",
-    until="GLM asks get_backend()",
+    why="torch.distributed has had no _backend since torch 1.0: `--DDP-impl local` ends in AttributeError",
+    until="GLM calls get_backend()",
     without="crash",
 )

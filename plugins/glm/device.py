@@ -1,4 +1,4 @@
-"""Where GLM says torch.cuda: its scripts read their arguments before they ask for a device."""
+"""GLM on devices other than CUDA: patched where its scripts read their arguments, before any device is used."""
 
 from __future__ import annotations
 

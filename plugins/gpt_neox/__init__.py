@@ -1,7 +1,7 @@
-"""GPT-NeoX v2.0 and newest (ea7aefd8), on devices and with a torch and DeepSpeed that they do not know.
+"""GPT-NeoX v2.0 and newest (ea7aefd8), on devices and with releases of torch and DeepSpeed that they do not know.
 
-The tag v2.0 (9610391a) is no Python: a docstring is not closed. What is meant by v2.0 is the next commit, 6edf2418,
-which closes it and changes nothing else.
+The tag v2.0 (9610391a) is not valid Python: a docstring is not closed. Here v2.0 means the next commit, 6edf2418, which
+closes it and changes nothing else.
 """
 
 from ascend_adapt import Patch, hookimpl, patches_in

@@ -1,4 +1,4 @@
-"""GPT-NeoX's attention as one operation."""
+"""Fused attention of GPT-NeoX."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ logger = logging.getLogger("ascend_adapt")
     bodies="acd0544d5f8b0f78",
     host="gpt-neox",
     devices=("cuda", "npu"),
-    why="it writes and reads all scores [B, N, S, S] several times, and keeps them for the gradient",
+    why="unfused attention reads and writes all scores [B, N, S, S] several times and keeps them for the backward pass",
     until="GPT-NeoX has a fused attention for every device",
     without="slower",
     symptom=Symptom("torch.bmm(attention_probs, value_layer.transpose(0, 1))"),
 )
 def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the context [B, N, S, D] of query, key and value, each [S, B, N, D]; a mask is bool, True = not seen."""
+    """Attention context [B, N, S, D] of query, key and value, each [S, B, N, D]; the mask is bool, True = hidden."""
     names = ("query_layer", "key_layer", "value_layer", "layer_past", "attention_mask")
     given = call_arguments.known(names, args, kwargs)
     if given is None or instance.use_cache or instance.rpe is not None or instance.pos_emb == "alibi":
@@ -61,19 +61,19 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     "megatron.utils:expand_attention_types",
     host="gpt-neox",
     devices=("cpu", "npu"),
-    why='"flash" in attention_config needs flash_attn, which is for GPUs: PackageNotFoundError',
+    why='"flash" in attention_config needs flash_attn, which is for GPUs only: PackageNotFoundError',
     until="flash_attn, or GPT-NeoX's use of it, runs on every device",
     without="crash",
     symptom=Symptom("self.attention_type == 'flash'", at="megatron.model.transformer:ParallelSelfAttention.__init__"),
 )
 def flash_is_global(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the attention types, one a layer, with "global" for "flash": the same sums, over the same window.
+    """Return the attention type of each layer, with "global" for "flash": the same attention over the same window.
 
-    What global attention does, ``fused_attention`` does in one operation. Under mup the two differ in GPT-NeoX itself:
-    flash ignores its scale 1 / D, global has it.
+    ``fused_attention`` computes global attention in one operation. Under mup the two differ in GPT-NeoX itself: flash
+    ignores its scale 1 / D, global uses it.
     """
     types = wrapped(*args, **kwargs)
     if "flash" not in types:
         return types
-    logger.info('ascend_adapt: attention_config says "flash", taken for "global"')
+    logger.info('ascend_adapt: attention_config: "flash" is not available on this device, using "global"')
     return ["global" if one == "flash" else one for one in types]

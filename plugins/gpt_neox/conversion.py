@@ -1,7 +1,7 @@
 """GPT-NeoX's tools that write a checkpoint for transformers: convert_neox_to_hf.py, and convert_to_hf.py of v2.0.
 
-They know older models of transformers: the output layer was ``embed_out`` up to 5.13, and a layer's weights held
-constants, which newer ones compute (4.44.0 does).
+They expect older models of transformers: the output layer was ``embed_out`` up to 5.13, and layers stored constants
+that newer releases compute (4.44.0 does).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONSTANTS = ("attention.bias", "attention.masked_bias", "attention.rotary_emb.in
 
 
 def _embed_out(self: Any) -> Any:
-    """Return the layer that gives the logits."""
+    """Return the output layer."""
     return self.lm_head
 
 
@@ -28,8 +28,8 @@ output_layer = add(
     name="output_layer",
     host=GPT_NEOX,
     requires="transformers>=5.14",
-    why="the tools write to embed_out, which transformers calls lm_head since 5.14",
-    until="the tools ask for the output layer by its method",
+    why="the tools write to embed_out, which is lm_head since transformers 5.14",
+    until="the tools call get_output_embeddings()",
     without="crash",
     symptom=Symptom(
         "self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)", at=f"{MODEL}.__init__"
@@ -41,13 +41,13 @@ output_layer = add(
     f"{MODEL}.__init__",
     host=IMPORTING,
     requires="transformers>=4.57",
-    why="v2.0's tool asks a layer for constants that transformers computes, and gives them back as weights: KeyError",
+    why="v2.0's tool reads constants from a layer that transformers computes now, and loads them as weights: KeyError",
     until="support for GPT-NeoX v2.0 ends",
     without="crash",
     symptom=Symptom(reason="the fault is in what v2.0's tool asks for"),
 )
 def layers_with_constants(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Let each layer of the new model, asked by itself, name the constants as None, and not take them for weights."""
+    """Let the state dict of a single layer list the constants as None, and let loading it ignore them."""
     wrapped(*args, **kwargs)
     for layer in instance.gpt_neox.layers:
         _name_constants(layer)
@@ -57,12 +57,12 @@ def _name_constants(layer: Any) -> None:
     weights, load = layer.state_dict, layer.load_state_dict
 
     def state_dict(*args: Any, **kwargs: Any) -> Any:
-        """Return the weights; below a whole model, which asks with arguments, without the constants."""
+        """Return the weights; with arguments, as inside the state dict of a model, without the constants."""
         held = weights(*args, **kwargs)
         return held if args or kwargs else {**dict.fromkeys(CONSTANTS), **held}
 
     def load_state_dict(state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load the weights, all of them; a constant only where the layer holds it."""
+        """Load all weights; a constant only if the layer has it."""
         left_out = set(CONSTANTS).difference(weights())
         return load({name: one for name, one in state_dict.items() if name not in left_out}, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""The C++ helpers of the data sets: GPT-NeoX has data sets of GPT only, for which nothing need be compiled."""
+"""C++ data set helpers of GPT-NeoX: it has GPT data sets only, which need nothing compiled."""
 
 from __future__ import annotations
 

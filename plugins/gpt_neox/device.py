@@ -1,4 +1,4 @@
-"""Where GPT-NeoX says torch.cuda: before it asks for the number of devices, in deepy.py and in each rank."""
+"""GPT-NeoX on devices other than CUDA: patched before it counts devices, in deepy.py and in each rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""v2.0 imports its evaluation harness before it trains, and uses it only where eval_tasks are asked for."""
+"""Evaluation harness of v2.0: imported only if eval_tasks are set, instead of before every training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HARNESS = "eval_tasks"
 
 
 def _run_eval_harness(*args: Any, **kwargs: Any) -> Any:
-    """Return what the code base's own harness returns, which is imported now."""
+    """Import the code base's own harness and return its result."""
     return importlib.import_module(HARNESS).run_eval_harness(*args, **kwargs)
 
 
@@ -25,34 +25,34 @@ def _run_eval_harness(*args: Any, **kwargs: Any) -> Any:
     importers=("megatron.training",),
     instead=True,
     host=IMPORTING,
-    why="training imports lm_eval and best_download, which may be missing, or not run beside other packages: "
+    why="training imports lm_eval and best_download, which may be missing or incompatible with other packages: "
     "lm_eval 0.3 with transformers 5, lm_eval 0.4, best_download 0.0.9 with urllib3 2",
     until="support for GPT-NeoX v2.0 ends",
     without="crash",
     symptom=Symptom("from eval_tasks import run_eval_harness", at="megatron.training"),
 )
 def harness_when_asked_for(module: ModuleType) -> None:
-    """Fill in the one function that training takes."""
+    """Provide the one function that training imports."""
     module.run_eval_harness = _run_eval_harness  # type: ignore[attr-defined]
 
 
 @wrap(
     "megatron.training:pretrain",
     host=IMPORTING,
-    why="with harness_when_asked_for, one that was asked for and cannot be imported would be told after training only",
+    why="with harness_when_asked_for, a requested harness that cannot be imported would fail only after training",
     until="support for GPT-NeoX v2.0 ends",
     without="crash",
     symptom=Symptom("from eval_tasks import run_eval_harness", at="megatron.training"),
 )
 def harness_that_was_asked_for(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Import the harness first where eval_tasks are asked for, and say what it needs if that fails."""
+    """Import the harness before training if eval_tasks are set, and say what it needs if that fails."""
     settings = args[0] if args else kwargs["neox_args"]
     if settings.eval_tasks:
         try:
             importlib.import_module(HARNESS)
-        except Exception as error:  # whatever the packages below it raise
+        except Exception as error:  # its dependencies raise anything
             raise ImportError(
-                f"{HARNESS}: cannot be imported ({type(error).__name__}: {error}), expected what eval_tasks need — "
-                "pip install lm_eval==0.3.0 best_download with a transformers before 5, or leave out eval_tasks"
+                f"{HARNESS}: cannot be imported ({type(error).__name__}: {error}), needed for eval_tasks — "
+                "pip install lm_eval==0.3.0 best_download with a transformers before 5, or remove eval_tasks"
             ) from error
     return wrapped(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""GPT-NeoX's CUDA extensions: nothing is compiled where nvcc has no say; old_dependencies provides those of softmax."""
+"""CUDA extensions of GPT-NeoX: not compiled without nvcc; old_dependencies provides the softmax extensions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ascend_adapt import CodeBase, Symptom, provide
 
 from ..compiled_kernels import compiling_where_there_is_nvcc
 
-# v2.0 looks for its extensions, and compiles nothing.
+# v2.0 only imports its extensions and compiles nothing.
 COMPILING = CodeBase(
     "gpt-neox that compiles",
     present=("megatron/neox_arguments/__init__.py", "megatron/model/fused_rope.py"),
@@ -25,15 +25,15 @@ nothing_to_compile = compiling_where_there_is_nvcc(
 @provide(
     "fused_rotary_positional_embedding",
     host="gpt-neox",
-    why="it is compiled for CUDA with nvcc, and the process exits if it is missing, also where it is not used",
-    until="GPT-NeoX asks for it only where rope_fusion is set",
+    why="it is compiled with nvcc, and the process exits if it is missing, even if it is not used",
+    until="GPT-NeoX imports it only if rope_fusion is set",
     without="crash",
 )
 def rotary_extension(module: ModuleType) -> None:
-    """Fill in rotation by angles, [S, B, N, D] and freqs [S, 1, 1, R], and its gradient; R <= D dimensions are turned.
+    """Provide the rotary embedding of [S, B, N, D] by freqs [S, 1, 1, R], and its gradient; R <= D dimensions rotate.
 
-    The arithmetic is that of apply_rotary_pos_emb of the same code base (ea7aefd8 megatron/model/
-    positional_embeddings.py): the second half of the turned dimensions, negated, is paired with the first.
+    Source: apply_rotary_pos_emb of the same code base (ea7aefd8 megatron/model/positional_embeddings.py). The second
+    half of the rotated dimensions, negated, is paired with the first.
     """
     from . import _rotary
 

@@ -1,4 +1,4 @@
-"""Hugging Face transformers, accelerate and peft: what stands in the way of their training, and fused operations."""
+"""Hugging Face transformers, accelerate and peft: fixes for training, and fused operations."""
 
 from ascend_adapt import Patch, hookimpl, patches_in
 

@@ -1,7 +1,7 @@
-"""Fused operations under the models of transformers.
+"""Fused operations for models of transformers.
 
-Read off transformers 4.57, 5.0 and 5.24. Each swap hands what it does not serve, and everything that is being
-compiled, to transformers' own code.
+Source: transformers 4.57, 5.0 and 5.24. Each swap passes calls that it does not support, and all compiled code, to
+transformers' own code.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from .. import call_arguments
     "transformers.activations:NewGELUActivation.forward",
     bodies="a89bc8b813e51143",
     requires="transformers>=4.57",
-    why="GPT-2's GELU is written as eight operations, each of which reads and writes the widest tensor of the model",
-    until="transformers calls torch's gelu there",
+    why="GPT-2's GELU is eight operations, and each reads and writes the widest tensor of the model",
+    until="transformers calls torch's gelu",
     without="slower",
     symptom=Symptom("torch.pow(input, 3.0)"),
 )
 def gelu_in_one_operation(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the GELU by its tanh approximation, of the shape and dtype of the input."""
-
+    """GELU, tanh approximation, with the shape and dtype of the input."""
     given = call_arguments.known(("input",), args, kwargs)
     if given is None or _is_traced():
         return wrapped(*args, **kwargs)
@@ -49,12 +48,12 @@ def attention_interface(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Any, None]:
-    """Return the attention [B, Q, N, D] and None; ``query`` is [B, N, Q, D], keys and values [B, Nk, K, D].
+    """Attention [B, Q, N, D], and None; ``query`` is [B, N, Q, D], ``key`` and ``value`` are [B, Nk, K, D].
 
-    An attention that somebody has registered for all models under this name is called instead.
+    If a script has registered its own attention under this name, that one is called.
 
-    Torch's own is right about masks on CUDA and the CPU, and its causal is that of equal lengths; on an NPU masks of
-    both kinds are given to the kernel in the sense they have here: bool is True = seen, float is added.
+    torch's attention handles masks correctly on CUDA and the CPU, and takes causal for equal lengths only. On an NPU
+    both kinds of mask are passed to the kernel: bool, True = visible, or float, added to the scores.
     """
     import torch
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -95,9 +94,9 @@ def attention_interface(
 
 
 def _dtype_of_attention(query: Any, key: Any, value: Any) -> Any:
-    """Return the dtype in which torch's own attention would compute; None: it refuses these tensors.
+    """Return the dtype in which torch's attention would compute; None if it would refuse these tensors.
 
-    Under autocast rotated queries and keys come in fp32 beside values in 16 bits.
+    Under autocast, rotated queries and keys are fp32 while values are in 16 bits.
     """
     import torch
 
@@ -125,40 +124,40 @@ fused_attention = entry(
     ),
     requires="transformers>=4.57",
     name="fused_attention",
-    why="on an NPU torch's attention may read a mask in another sense; on CUDA its choice of kernel is fixed",
+    why="on an NPU torch's attention may read a mask the other way round; on CUDA its choice of kernel is fixed",
     until="torch_npu's attention agrees with torch's about masks, and torch chooses its kernel by measurement",
     without="slower",
     symptom=Symptom(reason="masks and kernels are those of torch and torch_npu"),
 )
 
 
-# Of the function and not of its entry in LOSS_MAPPING: the Trainer asks whether that entry is this function, and else
-# counts a token more in each row than there are losses.
+# Wraps the function, not its entry in LOSS_MAPPING: the Trainer checks that the entry is this function, and otherwise
+# counts one token more per row than there are losses.
 @wrap(
     "transformers.loss.loss_utils:ForCausalLMLoss",
     bodies=("c00386e9c9463a3c", "7d70010f3f407074"),
     requires="transformers>=4.57",
-    why="the loss turns all logits into fp32, and keeps them and their softmax for the gradient",
-    until="transformers computes its loss from logits as they are",
+    why="the loss copies all logits to fp32, and keeps the copy and its softmax for the backward pass",
+    until="transformers computes the loss without an fp32 copy",
     without="slower",
     symptom=Symptom("logits.float()"),
 )
 def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the loss of the next token, fp32, from logits [B, S, V] as they are: no copy of them in fp32 is made.
+    """Next-token loss, fp32, from logits [B, S, V] without an fp32 copy.
 
-    Where somebody has put another cross entropy in torch's place, as Liger does, it is that which is used.
+    If torch's cross entropy has been replaced, as Liger does, the replacement is used.
     """
     import torch
 
     logits = args[0] if args else kwargs["logits"]
     if _is_traced() or torch.nn.functional.cross_entropy.__module__ != "torch.nn.functional":
         return wrapped(*args, **kwargs)
-    if logits.dtype == torch.float64:  # transformers' own loss of it is fp32
+    if logits.dtype == torch.float64:  # for which transformers returns an fp32 loss
         return wrapped(*args, **kwargs)
     try:
         return causal_lm_loss(*args, **kwargs)
     except KernelArgumentError:
-        return wrapped(*args, **kwargs)  # raises what callers know, such as IndexError for a label out of range
+        return wrapped(*args, **kwargs)  # raises what callers expect, such as IndexError for a label out of range
 
 
 def causal_lm_loss(
@@ -170,7 +169,7 @@ def causal_lm_loss(
     shift_labels: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Return what transformers' ForCausalLMLoss returns, from logits [B, S, V] and labels [B, S]."""
+    """Causal language model loss as transformers' ForCausalLMLoss, from logits [B, S, V] and labels [B, S]."""
     import torch
 
     from ascend_adapt.kernels import cross_entropy
@@ -189,25 +188,25 @@ def causal_lm_loss(
     "transformers.modeling_utils:PreTrainedModel.post_init",
     requires="transformers>=4.57",
     devices="cuda",
-    why="with a vocabulary such as 50257 the rows of logits are not aligned, and cuBLAS takes slow kernels for them",
+    why="with a vocabulary size such as 50257 rows of logits are unaligned, and cuBLAS uses slow kernels for them",
     until="cuBLAS is as fast on unaligned rows, or transformers pads vocabularies",
     without="slower",
-    symptom=Symptom(reason="how fast cuBLAS is on unaligned rows"),
+    symptom=Symptom(reason="the fault is in cuBLAS"),
 )
 def logits_in_aligned_rows(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Let the output layer of a new model write aligned rows; its class, parameters and hooks stay."""
+    """Make the output layer of a new model write aligned rows; its class, parameters and hooks are unchanged."""
     import torch
 
     result = wrapped(*args, **kwargs)
     head = instance.get_output_embeddings()
     if type(head) is torch.nn.Linear and head.bias is None and head.out_features % 8:
-        # As a bound method of its own name it is pickled as "the method forward of this layer".
+        # A bound method named forward is pickled as "the method forward of this layer".
         head.forward = types.MethodType(forward, head)
     return result
 
 
 def forward(self: Any, input: Any) -> Any:
-    """Return what torch.nn.Linear returns; of 16-bit tensors on a GPU in aligned rows."""
+    """Linear layer; for 16-bit tensors on a GPU the output has aligned rows."""
     import torch
 
     weight = self.weight
@@ -224,7 +223,7 @@ def forward(self: Any, input: Any) -> Any:
 
 
 def _is_traced() -> bool:
-    """Return whether the call is compiled, exported or transformed by torch.func: for transformers' own code."""
+    """Return whether the call is compiled, exported or transformed by torch.func."""
     import torch
 
     if torch.compiler.is_compiling() or torch.jit.is_tracing():

@@ -1,7 +1,7 @@
-"""accelerate in the ranks of a job on CPUs.
+"""accelerate in a multi-rank job on CPUs.
 
-It makes a process group for accelerators only, unless the script itself says cpu=True; and with that, DeepSpeed is
-never asked. Read off accelerate 1.15.
+It creates a process group for accelerators only, unless the script passes cpu=True, which never uses DeepSpeed.
+Source: accelerate 1.15.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ascend_adapt import Symptom, wrap
     "accelerate.state:PartialState._prepare_backend",
     requires="accelerate>=1.0",
     devices="cpu",
-    why="without an accelerator a rank takes itself for the only process: each trains alone, with DeepSpeed it crashes",
-    until="accelerate makes a gloo group where LOCAL_RANK is set and there is no accelerator",
+    why="without an accelerator each rank assumes it is the only process and trains alone; with DeepSpeed it crashes",
+    until="accelerate creates a gloo group if LOCAL_RANK is set and there is no accelerator",
     without="wrong numbers",
     symptom=Symptom("distributed_type = DistributedType.NO"),
 )
 def ranks_on_cpu_are_a_group(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return gloo and MULTI_CPU where a rank would get no group at all."""
+    """Return gloo and MULTI_CPU where a rank would get no process group."""
     from accelerate.utils import DistributedType
 
     backend, kind = wrapped(*args, **kwargs)
