@@ -1,4 +1,4 @@
-"""Scripts that Ascend adapted by hand (its ModelZoo's GPT-NeoX and GLM): their import is provided as an empty module."""
+"""Scripts that Ascend adapted by hand (GPT-NeoX and GLM of its ModelZoo): deepspeed_npu is an empty module here."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def compiling_nothing(compiling: str, *, host: str | tuple[str, ...]) -> Patch:
         symptom=Symptom("sys.exit(1)"),
     )
     def compile_helper(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Compile nothing: a helper compiled earlier is used, else the provided one; both give the same sample order."""
+        """Compile nothing: use a helper compiled earlier, else the provided one; both give the same sample order."""
 
     return compile_helper
 

@@ -1,6 +1,6 @@
-"""DeepSpeed from 0.6.0 on, on devices and with a torch and numpy that its releases do not know.
+"""DeepSpeed 0.6.0 and newer, on devices and with releases of torch and numpy that it does not know.
 
-Version ranges were read off all 92 releases on PyPI from 0.6.0 to 0.19.8, and are checked against their sources.
+Version ranges cover all 92 releases on PyPI from 0.6.0 to 0.19.8, and are checked against their sources.
 """
 
 from ascend_adapt import Patch, hookimpl, patches_in

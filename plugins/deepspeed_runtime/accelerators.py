@@ -1,7 +1,7 @@
 """Accelerators for releases that have none for this device: CPU before 0.14.1, NPU before 0.10.1.
 
-Before 0.14.1 DeepSpeed's CPU accelerator needs Intel's oneCCL bindings; 0.9.3 to 0.10.0 ship an NPU accelerator and
-never select it. Before 0.8.1 the engine calls torch.cuda directly, and no accelerator can help.
+Before 0.14.1 DeepSpeed's CPU accelerator needs Intel's oneCCL bindings. 0.9.3 to 0.10.0 ship an NPU accelerator but
+never select it. Before 0.8.1 the engine calls torch.cuda directly, so no accelerator helps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TARGET = "deepspeed.accelerator.real_accelerator:get_accelerator"
     TARGET,
     requires="deepspeed>=0.8.1,<0.14.1",
     devices="cpu",
-    why="the only accelerator is CUDA's, or the CPU's needs Intel's oneCCL bindings",
+    why="the only accelerator is for CUDA, or the one for CPUs needs Intel's oneCCL bindings",
     until="support for DeepSpeed 0.14.0 ends",
     without="crash",
     symptom=Symptom(reason="before 0.8.1 the fault is the same, and no accelerator helps"),
@@ -38,7 +38,7 @@ def cpu_accelerator(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
     TARGET,
     requires="deepspeed>=0.8.1,<0.10.1",
     devices="npu",
-    why="the only accelerator that is ever selected is CUDA's",
+    why="only the CUDA accelerator is ever selected",
     until="support for DeepSpeed 0.10.0 ends",
     without="crash",
     symptom=Symptom(reason="before 0.8.1 the fault is the same, and no accelerator helps"),
@@ -52,13 +52,13 @@ def npu_accelerator(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
     "deepspeed.accelerator.cpu_accelerator:CPU_Accelerator.device_count",
     requires="deepspeed>=0.9.3",
     devices="cpu",
-    why="LOCAL_SIZE, which only DeepSpeed's own launcher sets, counts the devices; under others it is NUMA nodes",
-    until="DeepSpeed counts ranks under torchrun too",
+    why="it counts devices by LOCAL_SIZE, which only DeepSpeed's launcher sets; under others it counts NUMA nodes",
+    until="DeepSpeed also counts ranks under torchrun",
     without="crash",
     symptom=Symptom("int(os.environ.get('LOCAL_SIZE', 0))"),
 )
 def cpu_device_count(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Count one device a rank of this machine, as DeepSpeed's own launcher would have it."""
+    """Count one device per rank of this host, as with DeepSpeed's own launcher."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE")
     return wrapped() if "LOCAL_SIZE" in os.environ or not ranks else int(ranks)
 
@@ -72,7 +72,7 @@ def _chosen(kind: str, methods: Callable[[], dict[str, Any]], wrapped: Callable[
 
 
 def _accelerator(kind: str, methods: dict[str, Any]) -> Any:
-    """Return an instance of DeepSpeed's abstract accelerator with ``methods`` and what all kinds share."""
+    """Return an instance of DeepSpeed's abstract accelerator with ``methods`` and the methods that all kinds share."""
     import torch
     from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 
@@ -115,14 +115,14 @@ def _accelerator(kind: str, methods: dict[str, Any]) -> Any:
         "on_accelerator": lambda self, tensor: tensor.device.type == kind,
         "communication_backend_name": lambda self: self._communication_backend_name,
     }
-    # Its __init__ is abstract and only leaves names to be set.
+    # Its __init__ is abstract and only declares names.
     shared["__init__"] = lambda self: None
     made = type(f"{kind.upper()}_Accelerator", (DeepSpeedAccelerator,), {**shared, **methods})
     return made()
 
 
 def _op_builders() -> dict[str, type]:
-    """Every operator builder of the release that can be made, by its class name; the first module that has it wins."""
+    """Return all concrete operator builders of the release by class name; the first module that has one wins."""
     package = importlib.import_module("deepspeed.ops.op_builder")
     found: dict[str, type] = {}
     for _, name, is_package in pkgutil.iter_modules(package.__path__):
@@ -246,13 +246,13 @@ def _npu_methods() -> dict[str, Any]:
 
 
 class HostEvent:
-    """A point in time on a device that does everything at once."""
+    """Event of a synchronous device: a point in time."""
 
     def __init__(self, enable_timing: bool = False, **_: Any) -> None:
         self._at_s = time.perf_counter()
 
     def record(self, stream: Any = None) -> None:
-        """Note the time."""
+        """Record the time."""
         self._at_s = time.perf_counter()
 
     def elapsed_time(self, end: HostEvent) -> float:
@@ -260,37 +260,37 @@ class HostEvent:
         return (end._at_s - self._at_s) * 1e3
 
     def query(self) -> bool:
-        """Return True: what was begun is done."""
+        """Return True: all work is complete."""
         return True
 
     def wait(self, stream: Any = None) -> None:
-        """Wait for nothing."""
+        """Return at once: all work is complete."""
 
     def synchronize(self) -> None:
-        """Wait for nothing."""
+        """Return at once: all work is complete."""
 
 
 class HostStream:
-    """The one stream of a device that does everything at once."""
+    """The only stream of a synchronous device."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
     def record_event(self, event: HostEvent | None = None) -> HostEvent:
-        """Return ``event``, or a new one, at this time."""
+        """Return ``event`` or a new one, recorded now."""
         event = event or HostEvent()
         event.record()
         return event
 
     def query(self) -> bool:
-        """Return True: what was begun is done."""
+        """Return True: all work is complete."""
         return True
 
     def wait_event(self, event: HostEvent) -> None:
-        """Wait for nothing."""
+        """Return at once: all work is complete."""
 
     def wait_stream(self, stream: HostStream) -> None:
-        """Wait for nothing."""
+        """Return at once: all work is complete."""
 
     def synchronize(self) -> None:
-        """Wait for nothing."""
+        """Return at once: all work is complete."""

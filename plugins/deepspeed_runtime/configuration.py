@@ -1,4 +1,4 @@
-"""deepspeed.initialize called with the configuration twice, and sections of it that say their own name again."""
+"""DeepSpeed configurations: passed twice to deepspeed.initialize, or with sections that repeat their own name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ascend_adapt import Symptom, wrap
     symptom=Symptom("hasattr(args, 'deepspeed_config') and args.deepspeed_config is not None"),
 )
 def one_configuration(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Drop the second configuration if it equals the first; if they differ, DeepSpeed's own error stands."""
+    """Drop the second configuration if it equals the first; if they differ, DeepSpeed raises."""
     call = inspect.signature(wrapped).bind(*args, **kwargs)
     first = getattr(call.arguments.get("args"), "deepspeed_config", None)
     given = [name for name in ("config", "config_params") if call.arguments.get(name) is not None]
@@ -30,7 +30,7 @@ def one_configuration(wrapped: Any, instance: None, args: tuple[Any, ...], kwarg
 
 
 def same_configuration(one: Any, other: Any) -> bool:
-    """Return whether two configurations, dicts or paths of JSON files, say the same."""
+    """Return whether two configurations, dicts or paths of JSON files, are equal."""
     return bool(one == other or _content(one) == _content(other))
 
 
@@ -40,13 +40,13 @@ def _content(configuration: Any) -> Any:
     try:
         return json.loads(Path(configuration).read_text())
     except (OSError, ValueError, RecursionError):
-        return configuration  # DeepSpeed will say what is wrong with it
+        return configuration  # DeepSpeed reports what is wrong with it
 
 
 _PRECISION = "deepspeed.runtime.precision_config"
-_WHY = "GPT-NeoX's configurations, 20B.yml among them, repeat a section's name within it; since 0.17.1 that is refused"
-_UNTIL = "GPT-NeoX's configurations and its code name only what DeepSpeed has"
-# What some of them say of bfloat16, which scales no loss.
+_WHY = "GPT-NeoX's configurations, 20B.yml among them, repeat a section's name in it; DeepSpeed 0.17.1 refuses that"
+_UNTIL = "GPT-NeoX uses only keys that DeepSpeed has"
+# Keys of a loss scale in some sections bf16, which has none.
 _OF_A_LOSS_SCALE = ("loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale")
 
 
@@ -91,7 +91,7 @@ def _read(
 
 
 def _unrepeated(section: dict[str, Any], own_names: tuple[str, ...], without: tuple[str, ...]) -> dict[str, Any]:
-    """Return a section without its own name; where that says something else, DeepSpeed's refusal stands."""
+    """Return a section without its own name; if that name has another value, DeepSpeed refuses it."""
 
     def repeats(name: str, value: Any) -> bool:
         return (

@@ -1,4 +1,4 @@
-"""TORCH_CUDA_ARCH_LIST as torch reads it, for DeepSpeed's operator builders."""
+"""TORCH_CUDA_ARCH_LIST in every form that torch accepts, for DeepSpeed's operator builders."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _VARIABLE = "TORCH_CUDA_ARCH_LIST"
     "deepspeed.ops.op_builder.builder:CUDAOpBuilder.compute_capability_args",
     requires="deepspeed>=0.19",
     devices="cuda",
-    why="it reads TORCH_CUDA_ARCH_LIST as numbers: 9.0a, which current CUDA images set, and names such as Hopper end "
-    "in ValueError",
-    until="DeepSpeed reads what torch reads",
+    why="it parses TORCH_CUDA_ARCH_LIST as numbers: 9.0a, which current CUDA images set, and names such as Hopper raise "
+    "ValueError",
+    until="DeepSpeed accepts what torch accepts",
     without="crash",
     symptom=Symptom("sorted(ccs, key=lambda cc: tuple(int(part.split('+')[0]) for part in cc.split('.')))"),
 )
 def architectures_in_numbers(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Leave out suffixes, whose instructions no kernel of DeepSpeed uses; for a name, take the devices' own numbers."""
-    asked = getattr(instance, "_jit_arch_list", None) or os.environ.get(_VARIABLE, "")
-    numbers = in_numbers(asked)
-    if numbers == asked:
+    """Drop suffixes, whose instructions no DeepSpeed kernel uses; for a name, use the devices' own capabilities."""
+    listed = getattr(instance, "_jit_arch_list", None) or os.environ.get(_VARIABLE, "")
+    numbers = in_numbers(listed)
+    if numbers == listed:
         return wrapped(*args, **kwargs)
     instance._jit_arch_list = numbers or None
     before = os.environ.pop(_VARIABLE, None)
     if numbers:
         os.environ[_VARIABLE] = numbers
     try:
-        # On return the variable holds the architectures that torch is to compile for; jit_load restores it.
+        # On return the variable has the architectures that torch compiles for; jit_load restores it.
         return wrapped(*args, **kwargs)
     except BaseException:
         if before is not None:
@@ -41,7 +41,7 @@ def architectures_in_numbers(wrapped: Any, instance: Any, args: tuple[Any, ...],
 
 
 def in_numbers(listed: str) -> str:
-    """Return a list of architectures without suffixes, ``9.0a+PTX`` as ``9.0+PTX``; one with a name as ``""``."""
+    """Return the list without suffixes, ``9.0a+PTX`` as ``9.0+PTX``; ``""`` if it has a name."""
     words = re.split(r"[;\s]+", listed.strip())
     found = [re.fullmatch(r"(\d+\.\d+)([a-z]?)(\+PTX)?", word) for word in words]
     if all(match is not None and not match[2] for match in found):

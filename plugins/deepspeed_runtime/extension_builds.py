@@ -1,4 +1,4 @@
-"""torch's builder of C++ extensions: it says what it compiles, and no lock of a killed build is waited for."""
+"""torch's JIT builds of C++ extensions: logged, and never waiting for the lock of a killed build."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ascend_adapt import Symptom, build_locks, wrap
 
 logger = logging.getLogger("ascend_adapt")
-_UNTIL = "torch says what it compiles, and releases locks with the process that holds them"
+_UNTIL = "torch logs what it compiles, and releases the lock of a process that ended"
 _NOT_JUDGED = Symptom(reason="the fault is in torch")
 _REPORT_EVERY_S = 60.0
 
@@ -19,19 +19,19 @@ _REPORT_EVERY_S = 60.0
 @wrap(
     "torch.utils.cpp_extension:_jit_compile",
     requires="torch>=2",
-    why="an extension is compiled for minutes without a word, such as cpu_adam of ZeRO-Offload",
+    why="an extension such as cpu_adam of ZeRO-Offload compiles silently for minutes",
     until=_UNTIL,
     without="slower",
     symptom=_NOT_JUDGED,
 )
 def builds_are_announced(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Log what is compiled and where, before and after; what was compiled before is loaded in silence."""
+    """Log what is compiled, where and for how long; a cached extension loads silently."""
     call = inspect.signature(wrapped).bind(*args, **kwargs).arguments
     folder = Path(call["build_directory"])
     if any(folder.glob(f"{call['name']}*.so")):
         return wrapped(*args, **kwargs)
     logger.warning(
-        "ascend_adapt: compiles the extension %s (%d source files) in %s, once: often 1 to 5 minutes, longer for CUDA",
+        "ascend_adapt: compiling the extension %s (%d source files) in %s, once: often 1 to 5 minutes, longer for CUDA",
         call["name"],
         len(call["sources"]),
         folder,
@@ -45,18 +45,18 @@ def builds_are_announced(wrapped: Any, instance: None, args: tuple[Any, ...], kw
 @wrap(
     "torch.utils.file_baton:FileBaton.try_acquire",
     requires="torch>=2",
-    why="a killed build leaves its lock file, for which every later job waits for ever",
+    why="a killed build leaves its lock file, and every later job waits for it forever",
     until=_UNTIL,
     without="crash",
     symptom=_NOT_JUDGED,
 )
 def left_locks_are_taken(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Remove a lock whose process is gone, and write into a new one who holds it."""
+    """Remove the lock of a process that ended, and write the owner into a new lock."""
     lock = Path(instance.lock_file_path)
     if not wrapped(*args, **kwargs):
         if not build_locks.is_left_behind(lock):
             return False
-        logger.warning("ascend_adapt: %s: the build that made this lock is gone, the lock is removed", lock)
+        logger.warning("ascend_adapt: %s: the build that created this lock has ended, removing the lock", lock)
         build_locks.remove(lock)
         if not wrapped(*args, **kwargs):
             return False
@@ -67,26 +67,26 @@ def left_locks_are_taken(wrapped: Any, instance: Any, args: tuple[Any, ...], kwa
 @wrap(
     "torch.utils.file_baton:FileBaton.wait",
     requires="torch>=2",
-    why="the wait for another process's build is silent, and has no end if that process is killed",
+    why="waiting for the build of another process is silent, and endless if that process is killed",
     until=_UNTIL,
     without="crash",
     symptom=_NOT_JUDGED,
 )
 def waits_end_with_the_builder(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Wait while the builder lives; log it each minute.
+    """Wait while the building process is alive; log it every minute.
 
     Raises:
-        RuntimeError: the builder is gone, and what it was to build is not there.
+        RuntimeError: the building process ended without the extension.
     """
     lock = Path(instance.lock_file_path)
-    began_s = said_s = time.monotonic()
+    began_s = logged_s = time.monotonic()
     while lock.exists():
         if build_locks.is_left_behind(lock):
             raise RuntimeError(
-                f"{lock}: the process that compiled here is gone and has left its lock, expected the extension — start "
-                "the job again, it removes the lock"
+                f"{lock}: the compiling process ended and left its lock, expected the extension — start the job "
+                "again, it removes the lock"
             )
-        if time.monotonic() - said_s > _REPORT_EVERY_S:
-            said_s = time.monotonic()
-            logger.warning("ascend_adapt: has waited %.0f s for the build that holds %s", said_s - began_s, lock)
+        if time.monotonic() - logged_s > _REPORT_EVERY_S:
+            logged_s = time.monotonic()
+            logger.warning("ascend_adapt: waiting since %.0f s for the build that holds %s", logged_s - began_s, lock)
         time.sleep(max(instance.wait_seconds, 0.1))

@@ -1,4 +1,4 @@
-"""The look for infinities in gradients, before a step of ZeRO-1 and ZeRO-2."""
+"""Overflow check of gradients before a step of ZeRO-1 and ZeRO-2."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ascend_adapt import Symptom, replace
     requires="deepspeed>=0.13.3",
     devices=("cuda", "npu"),
     bodies="f8f6cd9e8b089e09",
-    why="every gradient is looked at in several operations of its own, and a fast device waits for their launch",
-    until="DeepSpeed looks at all gradients in few operations",
+    why="several small operations check each gradient, and a fast device waits for their launch",
+    until="DeepSpeed checks all gradients in few operations",
     without="slower",
     symptom=Symptom("invalid_grad_count += self._has_inf_or_nan(grad)"),
 )
 def overflow_in_few_operations(self: Any) -> Any:
-    """Return whether a gradient of this rank's partitions holds inf or nan, bool [1] on the device."""
+    """Return whether a gradient of this rank's partitions has an Inf or NaN, bool [1] on the device."""
     import torch
 
     found = [grad for i in range(len(self.bit16_groups)) for grad in self.averaged_gradients[i] if grad is not None]
@@ -28,6 +28,6 @@ def overflow_in_few_operations(self: Any) -> Any:
         from deepspeed.accelerator import get_accelerator
 
         return torch.zeros(1, dtype=torch.bool, device=get_accelerator().current_device_name())
-    # The largest magnitude is inf where one is, and nan where one is.
+    # The infinity norm is Inf or NaN if any value is.
     largest = torch.stack([norm.float() for norm in torch._foreach_norm(filled, float("inf"))])
     return ~torch.isfinite(largest).all().reshape(1)

@@ -1,4 +1,4 @@
-"""Operators that DeepSpeed would compile behind the user's back, in torch instead."""
+"""Operators that DeepSpeed compiles at run time, in torch instead."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
-_NEVER_ASKED = "DeepSpeed ships the operator compiled, or asks before it compiles"
+_UNTIL_SHIPPED = "DeepSpeed ships the operator compiled, or compiles only on request"
 
 
 @wrap(
     "deepspeed.comm.torch:build_shm_op",
     requires="deepspeed>=0.14.2",
     devices="cpu",
-    why="init_distributed compiles deepspeed_shm_comm with g++ for minutes, without a word; a run killed meanwhile "
-    "leaves a lock file on which every later run waits for ever; gloo does the same reductions",
-    until=_NEVER_ASKED,
+    why="init_distributed silently compiles deepspeed_shm_comm with g++ for minutes; a run killed meanwhile leaves a "
+    "lock file for which every later run waits forever; gloo does the same reductions",
+    until=_UNTIL_SHIPPED,
     without="crash",
     symptom=Symptom("build_shm_op()", at="deepspeed.comm.torch:TorchBackend"),
 )
 def no_shared_memory_build(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Use the operator where it was compiled at installation, else let gloo reduce."""
+    """Use the operator if it was compiled at installation, else gloo."""
     return wrapped(*args, **kwargs) if _is_installed("deepspeed_shm_comm") else None
 
 
-_BY_ACCELERATOR = Symptom(reason="which builder is asked for depends on the accelerator that is selected")
+_BY_ACCELERATOR = Symptom(reason="which builder is used depends on the selected accelerator")
 _WHY_ADAM = (
-    "the optimizer 'Adam' is FusedAdam, which compiles its kernel when it is made, one rank at a time behind a lock "
-    "file that a killed run leaves behind"
+    "the optimizer 'Adam' is FusedAdam, whose constructor compiles its kernel, one rank at a time behind a lock file "
+    "that a killed run leaves behind"
 )
 
 
@@ -38,12 +38,12 @@ _WHY_ADAM = (
     requires="deepspeed>=0.14.1",
     devices="cpu",
     why=_WHY_ADAM,
-    until=_NEVER_ASKED,
+    until=_UNTIL_SHIPPED,
     without="crash",
     symptom=_BY_ACCELERATOR,
 )
 def fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Use the operator where it was compiled at installation, else torch's multi-tensor operators."""
+    """Use the operator if it was compiled at installation, else torch's multi-tensor operators."""
     return wrapped(*args, **kwargs) if _is_installed("fused_adam") else TorchFusedAdam
 
 
@@ -51,7 +51,7 @@ def fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwar
     "deepspeed.ops.op_builder.fused_adam:FusedAdamBuilder.load",
     requires="deepspeed>=0.8.1,<0.14.1",
     devices="cpu",
-    why=f"{_WHY_ADAM}; on our own CPU accelerator it is the CUDA kernel's builder",
+    why=f"{_WHY_ADAM}; on ascend_adapt's CPU accelerator that is the builder of the CUDA kernel",
     until="support for DeepSpeed 0.14.0 ends",
     without="crash",
     symptom=_BY_ACCELERATOR,
@@ -65,7 +65,7 @@ def cuda_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...],
     "deepspeed.ops.op_builder.fused_adam:FusedAdamBuilder.load",
     requires="deepspeed>=0.8.1,<0.10.1",
     devices="npu",
-    why="before DeepSpeed selects NPUs, FusedAdam has a CUDA kernel only",
+    why="before DeepSpeed supports NPUs, FusedAdam has a CUDA kernel only",
     until="support for DeepSpeed 0.10.0 ends",
     without="crash",
     symptom=_BY_ACCELERATOR,
@@ -79,13 +79,13 @@ def npu_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], 
     "deepspeed.accelerator.npu_accelerator:NPU_Accelerator.create_op_builder",
     requires="deepspeed>=0.10.1,<0.11.2",
     devices="npu",
-    why="these releases select NPUs but have no FusedAdam for them: making the optimizer 'Adam' raises",
+    why="these releases support NPUs but have no FusedAdam for them: creating the optimizer 'Adam' raises",
     until="support for DeepSpeed 0.11.1 ends",
     without="crash",
     symptom=_BY_ACCELERATOR,
 )
 def npu_fused_adam_builder(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Use torch's multi-tensor operators for FusedAdam, whatever there is for the others."""
+    """Use torch's multi-tensor operators for FusedAdam; other builders are unchanged."""
     name = args[0] if args else kwargs["class_name"]
     return TorchFusedAdamBuilder() if name == "FusedAdamBuilder" else wrapped(*args, **kwargs)
 
@@ -108,13 +108,13 @@ def flatten_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs:
     "deepspeed.ops.op_builder.npu.builder:NPUOpBuilder.installed_cann_path",
     requires="deepspeed>=0.12.4",
     devices="npu",
-    why="without ASCEND_HOME_PATH it raises KeyError, where it means to say that there is no CANN",
+    why="without ASCEND_HOME_PATH it raises KeyError instead of reporting that CANN is missing",
     until="DeepSpeed tests the variable with `and` instead of `or`",
     without="crash",
     symptom=Symptom("'ASCEND_HOME_PATH' in os.environ or os.path.exists(os.environ['ASCEND_HOME_PATH'])"),
 )
 def cann_path_or_none(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Return where CANN is, or None."""
+    """Return the path of CANN, or None."""
     path = os.environ.get("ASCEND_HOME_PATH")
     return path if path and os.path.exists(path) else None
 
@@ -126,7 +126,7 @@ def _is_installed(operator: str) -> bool:
 
 
 class TorchFusedAdamBuilder:
-    """What FusedAdam expects of an operator's builder."""
+    """Operator builder in the interface that FusedAdam expects."""
 
     def load(self, verbose: bool = True) -> type[TorchFusedAdam]:
         """Return the operator; nothing is built."""
@@ -134,11 +134,11 @@ class TorchFusedAdamBuilder:
 
 
 class TorchFlatten:
-    """What the engine expects of its compiled utils module."""
+    """The engine's compiled utils module, in torch."""
 
     @staticmethod
     def flatten(tensors: Sequence[Any]) -> Any:
-        """Return one flat tensor with the elements of all."""
+        """Return one flat tensor of all elements."""
         from torch._utils import _flatten_dense_tensors
 
         return _flatten_dense_tensors(tensors)
@@ -152,7 +152,7 @@ class TorchFlatten:
 
 
 class TorchFusedAdam:
-    """What FusedAdam expects of its compiled module, in torch's foreach operators."""
+    """The compiled module of FusedAdam, in torch's foreach operators."""
 
     @staticmethod
     def multi_tensor_adam(
@@ -168,9 +168,9 @@ class TorchFusedAdam:
         bias_correction: int,
         weight_decay: float,
     ) -> None:
-        """Update parameters and both moments in place, in fp32, as DeepSpeed's CPU kernel does.
+        """Adam step: update parameters and both moments in place, in fp32, as DeepSpeed's CPU kernel does.
 
-        ``tensor_lists`` holds gradients, parameters, first and second moments, each a list of tensors of equal shapes.
+        ``tensor_lists``: gradients, parameters, first and second moments, each a list of tensors of equal shapes.
 
         Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, algorithm 2.
         """

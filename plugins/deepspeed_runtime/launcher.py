@@ -1,4 +1,4 @@
-"""DeepSpeed's own launcher: what it forwards to other hosts, and how."""
+"""DeepSpeed's launcher: variables forwarded to other hosts, their quoting, and hostfiles."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from ascend_adapt import Symptom, replace, wrap
 from ascend_adapt.launch.placement import hostfile
 
-# Prefixes of names. ASCEND covers ASCEND_ADAPT_*: without those, other hosts would run other patches.
+# Name prefixes. ASCEND includes ASCEND_ADAPT_*, without which other hosts would apply other patches.
 FORWARDED = ("ASCEND", "HCCL", "LD_LIBRARY_PATH", "OMP_", "PATH")
 
 
 @wrap(
     "deepspeed.launcher.runner:main",
     requires="deepspeed>=0.6",
-    why="variables of CANN, HCCL and this package are not forwarded to other hosts, which then run otherwise",
+    why="variables of CANN, HCCL and this package are not forwarded, so other hosts run with other settings",
     until="DeepSpeed forwards them",
     without="wrong numbers",
-    symptom=Symptom(reason="the fault is what a list lacks"),
+    symptom=Symptom(reason="the fault is missing entries of a list"),
 )
 def forward_ascend_variables(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Add our prefixes to EXPORT_ENVS while the launcher runs."""
+    """Add the prefixes to EXPORT_ENVS while the launcher runs."""
     from deepspeed.launcher import runner
 
     added = [prefix for prefix in FORWARDED if prefix not in runner.EXPORT_ENVS]
@@ -39,13 +39,13 @@ def forward_ascend_variables(wrapped: Any, instance: None, args: tuple[Any, ...]
 @replace(
     "deepspeed.launcher.multinode_runner:MultiNodeRunner.add_export",
     requires="deepspeed>=0.6.3",
-    why="values reach the other hosts' shell unquoted, or in double quotes that still expand: spaces, $, quotes change",
-    until="DeepSpeed quotes them for the shell that reads them",
+    why="values reach the remote shell unquoted or in double quotes: spaces, $ and quotes are changed",
+    until="DeepSpeed quotes them for the remote shell",
     without="wrong numbers",
     symptom=Symptom("'export {}={}; '.format(key, val)", at="deepspeed.launcher.multinode_runner:PDSHRunner"),
 )
 def quote_exports(self: Any, key: str, var: str) -> None:
-    """Quote a value once, for the only runner whose exports pass through a shell."""
+    """Quote a value once, for pdsh, the only runner whose exports pass through a shell."""
     value = var.strip()
     self.exports[key.strip()] = shlex.quote(value) if self.name == "pdsh" else value
 
@@ -53,13 +53,13 @@ def quote_exports(self: Any, key: str, var: str) -> None:
 @wrap(
     "deepspeed.launcher.runner:fetch_hostfile",
     requires="deepspeed>=0.6",
-    why="comments and blank lines are refused before 0.8, and the `slot=` of the guides from 0.8 on",
+    why="comments and blank lines are refused before 0.8, and `slot=`, as in the guides, since 0.8",
     until="DeepSpeed reads both",
     without="crash",
-    symptom=Symptom(reason="what a parser refuses is no one fragment"),
+    symptom=Symptom(reason="the fault is in a parser, not in one expression"),
 )
 def read_hostfile(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Read a hostfile that is there as ascend-run does; what happens without one is DeepSpeed's own matter."""
+    """Read an existing hostfile as ascend-run does; without one DeepSpeed's own code runs."""
     path = args[0] if args else kwargs["hostfile_path"]
     if not os.path.isfile(path):
         return wrapped(*args, **kwargs)

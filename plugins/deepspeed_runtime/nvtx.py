@@ -1,4 +1,4 @@
-"""NVTX ranges where there is no NVTX."""
+"""NVTX ranges without NVTX."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ascend_adapt.patches.declare.spec import Terms
     "deepspeed.utils.nvtx:instrument_w_nvtx",
     requires="deepspeed>=0.6",
     devices=("cpu", "npu"),
-    why="it marks ranges with NVTX, which fails or does nothing off CUDA, and hides the function's name",
-    until="DeepSpeed's decorator asks the accelerator first and keeps the name",
+    why="it marks ranges with NVTX, which fails or does nothing without CUDA, and it hides the function's name",
+    until="DeepSpeed's decorator checks the accelerator first and keeps the name",
     without="crash",
     symptom=Symptom("return wrapped_fn"),
 )
@@ -22,7 +22,7 @@ def no_instrumentation(func: Any) -> Any:
     return func
 
 
-# Newer releases ask the accelerator, whose ranges are empty off CUDA; these ask torch, at every call.
+# Newer releases use the accelerator, whose ranges are no-ops without CUDA; these use torch, at every call.
 _WITHOUT_NVTX: Terms = {
     "requires": "deepspeed>=0.6,<0.8.1",
     "devices": ("cpu", "npu"),
@@ -35,11 +35,11 @@ _WITHOUT_NVTX: Terms = {
 
 @replace("torch.cuda.nvtx:range_push", **_WITHOUT_NVTX)
 def range_push(msg: str) -> int:
-    """Begin nothing."""
+    """Do nothing and return depth 0."""
     return 0
 
 
 @replace("torch.cuda.nvtx:range_pop", **_WITHOUT_NVTX)
 def range_pop() -> int:
-    """End nothing."""
+    """Do nothing and return depth 0."""
     return 0

@@ -1,4 +1,4 @@
-"""Names that are no longer there: of torch and numpy, for older DeepSpeed; of DeepSpeed, for what is built on it."""
+"""Removed names: of torch and numpy, for older DeepSpeed; of DeepSpeed, for code bases that use it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ numpy_bufsize = add(
     value=8192,
     name="numpy_bufsize",
     requires=("deepspeed<0.14.4", "numpy>=2"),
-    why="the autotuner imports it from numpy, which lost it in 2.0",
+    why="the autotuner imports it from numpy, which removed it in 2.0",
     until="support for DeepSpeed 0.14.3 ends",
     without="crash",
 )
@@ -24,7 +24,7 @@ numpy_bufsize = add(
 @provide(
     "torch._six",
     requires=("deepspeed<0.8.2", "torch>=2"),
-    why="ZeRO imports inf from it; torch lost it in 2.0",
+    why="ZeRO imports inf from it; torch removed it in 2.0",
     until="support for DeepSpeed 0.8.1 ends",
     without="crash",
 )
@@ -68,14 +68,14 @@ def _get_socket_with_port() -> Any:
 
 
 def _loss_scale_of(topic: str, name: str) -> Any:
-    """Return the patch of one fp16 optimizer; ZeRO's have kept the attribute."""
+    """Return the patch of one fp16 optimizer; ZeRO's optimizers kept the attribute."""
     return add(
         f"deepspeed.runtime.fp16.{topic}:{name}.cur_scale",
         value=property(lambda self: self.loss_scale),
         name=f"{topic}_cur_scale",
         requires="deepspeed>=0.18.6",
         why="GPT-NeoX and Megatron-DeepSpeed log it in fp16 without ZeRO; DeepSpeed moved it to loss_scale_config",
-        until="the optimizers have it again",
+        until="the optimizers have the attribute again",
         without="crash",
         symptom=Symptom("self.loss_scale_config.cur_scale = value", at=f"deepspeed.runtime.fp16.{topic}:{name}"),
     )

@@ -1,4 +1,4 @@
-"""Gradients that overflowed, on a device that has no Inf: Ascend 910A saturates, and raises a flag instead."""
+"""Gradient overflow on a device without Inf: Ascend 910A saturates and sets a flag instead."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
-# Methods of DeepSpeed that tell whether any gradient of this step is Inf or NaN; each ends in a collective.
-_QUESTIONS = {
+# Methods of DeepSpeed that return whether a gradient of this step is Inf or NaN; each ends in a collective.
+_CHECKS = {
     "overflow_flag_zero_1_2": "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.has_overflow",
     "overflow_flag_zero_3": "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.has_overflow",
     "overflow_flag_fp16": "deepspeed.runtime.utils:CheckOverflow.has_overflow",
@@ -16,15 +16,15 @@ _QUESTIONS = {
 }
 
 
-def ask_the_flag_too(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Tell that a step overflowed also if the device of any rank has raised its flag since the last step."""
+def overflowed_or_flagged(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a step overflowed: DeepSpeed's own check, or the overflow flag of any rank since the last step."""
     if not _saturates():
         return bool(wrapped(*args, **kwargs))
     import torch
     import torch.distributed
     from torch_npu.npu import utils
 
-    # Read first: what follows computes, too.
+    # Read first: the check itself computes on the device.
     raised = torch.tensor([float(utils.get_npu_overflow_flag())], device="npu")
     found = bool(wrapped(*args, **kwargs))
     if torch.distributed.is_initialized():
@@ -42,19 +42,19 @@ def _saturates() -> bool:
 
 def _patch(name: str, target: str) -> Any:
     def has_overflow(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Tell whether any gradient of this step overflowed."""
-        return ask_the_flag_too(wrapped, instance, args, kwargs)
+        """Return whether a gradient of this step overflowed."""
+        return overflowed_or_flagged(wrapped, instance, args, kwargs)
 
     has_overflow.__name__ = has_overflow.__qualname__ = name
     return wrap(
         target,
         requires="deepspeed>=0.6.0",
         devices="npu",
-        why="on Ascend 910A an overflow is a large number and a raised flag, and Inf or NaN is what is looked for",
+        why="on Ascend 910A an overflow is a large number and a flag, and DeepSpeed checks for Inf and NaN only",
         until="support for Ascend 910A ends",
         without="wrong numbers",
-        symptom=Symptom(reason="the fault is in what the device does with an overflow"),
+        symptom=Symptom(reason="the fault is in how the device handles an overflow"),
     )(has_overflow)
 
 
-OVERFLOW_CHECKS = tuple(_patch(name, target) for name, target in _QUESTIONS.items())
+OVERFLOW_CHECKS = tuple(_patch(name, target) for name, target in _CHECKS.items())

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: gradients, partition metadata, and what evaluation returns."""
+"""Pipeline parallelism: gradients, partition metadata, results of evaluation, timers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ keep_missing_grads = rewrite(
     new="[elt.grad for elt in inputs[1:]]",
     name="keep_missing_grads",
     requires="deepspeed>=0.6,<0.11.2",
-    why="with model parallelism and a mask between stages, the gradient is popped in the mask's place: IndexError",
+    why="with model parallelism and a mask between stages the gradient is popped instead of the mask's: IndexError",
     until="support for DeepSpeed 0.11.1 ends (fixed by pull request 2538)",
     without="crash",
 )
@@ -28,13 +28,13 @@ keep_missing_grads = rewrite(
 @wrap(
     FROM_META,
     requires="deepspeed>=0.6",
-    why="a backend that sends int64 as int32 delivers the metadata as int32, which fails the assertion on its dtype",
+    why="a backend that sends int64 as int32 delivers int32 metadata, which fails the assertion on its dtype",
     until="no backend narrows int64",
     without="crash",
     symptom=Symptom("assert meta.dtype == torch.long"),
 )
 def widen_partition_metadata(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Widen int32 metadata, after a check that nothing was lost when it was narrowed."""
+    """Widen int32 metadata to int64, after a check that narrowing lost nothing."""
     import torch
 
     meta, rest = (args[0], args[1:]) if args else (kwargs.pop("meta"), ())
@@ -45,30 +45,30 @@ def widen_partition_metadata(wrapped: Any, instance: Any, args: tuple[Any, ...],
 
 
 def check_partition_metadata(meta: list[int]) -> None:
-    """Refuse metadata whose parts contradict each other: [N, d_1 .. d_N, parts, rank, 0, end_1 .. end_parts].
+    """Check partition metadata for consistency: [N, d_1 .. d_N, parts, rank, 0, end_1 .. end_parts].
 
     Raises:
-        OverflowError: a number did not fit when it was narrowed.
+        OverflowError: narrowing changed a value.
     """
     dims = meta[1 : 1 + meta[0]]
     ends = meta[3 + meta[0] :]
     if min(meta) < 0 or ends != sorted(ends) or math.prod(dims) != ends[-1]:
         raise OverflowError(
             f"partition metadata {meta}: a tensor of {dims} has {math.prod(dims)} elements, its parts end at "
-            f"{ends[-1]} — the backend narrowed int64 and lost digits; use smaller micro batches, or send int64"
+            f"{ends[-1]} — the backend narrowed int64 and changed values; use smaller micro batches, or send int64"
         )
 
 
 @wrap(
     FROM_META,
     requires="deepspeed>=0.6",
-    why="its default device is evaluated when the module is imported, before the accelerator may be set",
-    until="DeepSpeed evaluates it at the call",
+    why="its default device is evaluated at import, possibly before the accelerator is set",
+    until="DeepSpeed evaluates it in the call",
     without="crash",
     symptom=Symptom("'cuda'", "get_accelerator().device_name()"),
 )
 def partition_on_its_own_device(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Give a received partition the device of its data, unless the caller names one."""
+    """Use the device of the received data, unless the caller passes one."""
     if len(args) < 4 and "device" not in kwargs:
         kwargs["device"] = (args[1] if len(args) > 1 else kwargs["local_part"]).device
     return wrapped(*args, **kwargs)
@@ -76,7 +76,7 @@ def partition_on_its_own_device(wrapped: Any, instance: Any, args: tuple[Any, ..
 
 def takes_return_logits(eval_batch: Any) -> str:
     """Return why nothing is needed if ``eval_batch`` has the parameter, else ``""``."""
-    return "eval_batch takes return_logits" if "return_logits" in inspect.signature(eval_batch).parameters else ""
+    return "eval_batch accepts return_logits" if "return_logits" in inspect.signature(eval_batch).parameters else ""
 
 
 @wrap(
@@ -88,7 +88,7 @@ def takes_return_logits(eval_batch: Any) -> str:
     without="crash",
 )
 def eval_batch_with_logits(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return (loss, logits of the last micro batch or None) if they are asked for, as 0.6.3 does."""
+    """Return (loss, logits of the last micro batch or None) if logits are requested, as 0.6.3 does."""
     if not kwargs.pop("return_logits", False):
         return wrapped(*args, **kwargs)
     instance._ascend_adapt_keeps_outputs, instance._ascend_adapt_outputs = True, None
@@ -122,7 +122,7 @@ def keep_last_outputs(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs
     without="crash",
 )
 def set_has_attention_mask(self: Any, value: bool) -> None:
-    """Steer the same branches as 0.6.3 does: before it, has_bool_tensors alone decided them."""
+    """Set has_bool_tensors, which before 0.6.3 selects the branches that the new attribute selects."""
     self.has_bool_tensors = value
 
 
@@ -131,14 +131,14 @@ def _timed_once(method: str) -> Patch:
         f"{ENGINE}.{method}",
         name=f"backward_is_timed_once_{method.split('_')[1]}",
         requires="deepspeed>=0.18.3",
-        why="with wall_clock_breakdown, stages but the last time their backward pass, since 0.18.3 also hooks on what "
-        "the engine returns, within it: AssertionError: bwd_microstep timer has already been started",
+        why="with wall_clock_breakdown all stages but the last time their backward pass, and since 0.18.3 hooks inside it "
+        "do so again: AssertionError: bwd_microstep timer has already been started",
         until="DeepSpeed's pipeline engine leaves its timers to the hooks",
         without="crash",
         symptom=Symptom("self._backward_prologue", at="deepspeed.runtime.engine:DeepSpeedEngine.forward"),
     )
     def timed_once(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Leave the timers of a backward pass to the stage, which times it from its begin to its end."""
+        """Skip the hooks' backward timers, except on the last stage: the other stages time the pass themselves."""
         (names,) = (*args, *kwargs.values())
         timers = instance.engine_timers
         of_backward = names is timers.backward_timers or names is timers.backward_inner_timers

@@ -120,8 +120,8 @@ def mistyped(settings: Any) -> str:
     name="own_defaults_are_told",
     host="gpt-neox",
     why="GPT-NeoX does not pass settings at its own default to DeepSpeed, whose default may differ: steps_per_print is "
-    "None since 0.15.2, and the pipeline engine divides by it with wall_clock_breakdown; a default gradient_clipping of "
-    "1 (newest) becomes no clipping before 0.19.3, and a default of none (v2.0) becomes 1 since",
+    "None since 0.15.2, and the pipeline engine divides by it with wall_clock_breakdown; a default "
+    "gradient_clipping of 1 (newest) becomes no clipping before 0.19.3, and a default of none (v2.0) becomes 1 since",
     until="GPT-NeoX passes its defaults to DeepSpeed",
     without="crash",
     symptom=Symptom(
@@ -186,7 +186,7 @@ def something_to_finetune(wrapped: Any, instance: None, args: tuple[Any, ...], k
         del engine.load_checkpoint
     if settings.finetune and loaded == [None]:
         raise FileNotFoundError(
-            f"{settings.load}: no checkpoint to finetune found, expected a folder with the file latest — set load to its "
-            "path, or remove finetune to train from random weights"
+            f"{settings.load}: no checkpoint to finetune found, expected a folder with the file latest — set load to "
+            "its path, or remove finetune to train from random weights"
         )
     return iteration

@@ -1,4 +1,4 @@
-"""Masks that a causal attention is given: neither dropped nor refused, but hiding what they hide besides the future."""
+"""Masks passed to causal attention: applied together with causality, neither dropped nor refused."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .. import call_arguments
 from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
 
 TARGET = "megatron.model.fused_softmax:FusedScaleMaskSoftmax.forward"
-UNTIL = "the causal softmax takes a mask"
+UNTIL = "the causal softmax accepts a mask"
 
 
 @wrap(
     TARGET,
     host=MEGATRON_DEEPSPEED,
-    why="the fused causal softmax drops the mask: in fp16 and bf16 --reset-attention-mask is without effect",
+    why="the fused causal softmax drops the mask: in fp16 and bf16 --reset-attention-mask has no effect",
     symptom=Symptom(
         "ScaledUpperTriangMaskedSoftmax.apply(input, scale)",
         at="megatron.model.fused_softmax:FusedScaleMaskSoftmax.forward_fused_softmax",
@@ -25,7 +25,7 @@ UNTIL = "the causal softmax takes a mask"
     without="wrong numbers",
 )
 def mask_and_causal(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the probabilities [B, N, Q, K]; what the mask or causality hides is hidden."""
+    """Attention probabilities [B, N, Q, K] under the mask and causality."""
     from ascend_adapt.kernels.masks import is_causal
 
     given = call_arguments.expected("megatron_deepspeed.mask_and_causal", ("input", "mask"), args, kwargs)
@@ -38,14 +38,14 @@ def mask_and_causal(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
 @wrap(
     TARGET,
     host=BIGSCIENCE,
-    why="the causal softmax asserts that there is no mask, and pretrain_gpt.py gives it one; without the assertion it "
-    "would be dropped",
+    why="the causal softmax asserts that there is no mask, but pretrain_gpt.py passes one; without the assertion the "
+    "mask would be dropped",
     symptom=Symptom("assert mask is None", at="megatron.model.fused_softmax:FusedScaleMaskSoftmax"),
     until=UNTIL,
     without="wrong numbers",
 )
 def mask_and_causal_asserted(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the probabilities [B, N, Q, K]; what the mask or causality hides is hidden."""
+    """Attention probabilities [B, N, Q, K] under the mask and causality."""
     from ascend_adapt.kernels.masks import is_causal
 
     given = call_arguments.expected("megatron_deepspeed.mask_and_causal_asserted", ("input", "mask"), args, kwargs)
@@ -60,8 +60,8 @@ def mask_and_causal_asserted(wrapped: Any, instance: Any, args: tuple[Any, ...],
 @wrap(
     "megatron.model.gpt_model:GPTModelPipe.__init__",
     host=BIGSCIENCE,
-    why="with --deepspeed the mask is replaced by a causal one, so that --reset-attention-mask is without effect",
-    until="pretrain_gpt.py asks for it before it says that attention is purely causal",
+    why="with --deepspeed a causal mask replaces the mask of the batch, so --reset-attention-mask has no effect",
+    until="pretrain_gpt.py checks --reset-attention-mask before it declares attention purely causal",
     without="wrong numbers",
     symptom=Symptom(
         "getattr(self._args, 'pretrain_causal_attention', False)",
@@ -69,7 +69,7 @@ def mask_and_causal_asserted(wrapped: Any, instance: Any, args: tuple[Any, ...],
     ),
 )
 def reset_mask_goes_down_the_pipe(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Let the mask of each batch go from layer to layer where it hides more than the future."""
+    """Pass the mask of each batch from layer to layer if it hides more than the future."""
     from megatron import get_args
 
     of_run = get_args()
@@ -79,7 +79,7 @@ def reset_mask_goes_down_the_pipe(wrapped: Any, instance: Any, args: tuple[Any, 
 
 
 def _probabilities(softmax: Any, scores: Any, mask: Any) -> Any:
-    """Return the softmax of scores [B, N, Q, K] under ``mask`` [B or 1, 1, Q, K] (True is hidden) and causality."""
+    """Softmax of scores [B, N, Q, K] under ``mask`` [B or 1, 1, Q, K] (True = hidden) and causality."""
     from ascend_adapt.kernels import masked_softmax
 
     return masked_softmax(scores, masked_out=mask, scale=softmax.scale or 1.0, causal=True)

@@ -1,4 +1,4 @@
-"""A DeepSpeed configuration that is named and not used: told, and not checked."""
+"""A DeepSpeed configuration without --deepspeed: a warning, and the file is not checked."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from ..code_bases import BIGSCIENCE
 
 @wrap(
     "megatron.arguments:parse_args",
+    name="unused_configuration_is_told",
     host=BIGSCIENCE,
-    why="a run with --deepspeed_config and without --deepspeed trains without DeepSpeed and says nothing of it; and "
-    "pretrain_gpt.py gives the file to a zero.Init that is not enabled, which refuses one without a batch size",
-    until="the code base refuses it, or says so",
+    why="a run with --deepspeed_config but without --deepspeed silently trains without DeepSpeed; pretrain_gpt.py "
+    "still passes the file to a disabled zero.Init, which refuses it without a batch size",
+    until="the code base refuses it or logs it",
     without="crash",
-    symptom=Symptom(reason="the fault is that nothing is said, and pretrain_gpt.py is a script"),
+    symptom=Symptom(reason="the fault is a missing warning, and pretrain_gpt.py is a script"),
 )
-def unused_configuration_is_told(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Warn once, on the first rank, of a configuration that is not used, and hand it to nobody."""
+def warn_of_unused_configuration(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Warn on rank 0 about a configuration that is not used, and drop it."""
     parsed = wrapped(*args, **kwargs)
     named = getattr(parsed, "deepspeed_config", None)
     if not named or getattr(parsed, "deepspeed", False):
         return parsed
     if not getattr(parsed, "rank", 0):
         logging.getLogger(__name__).warning(
-            "--deepspeed_config %s: is given without --deepspeed, so neither DeepSpeed nor its ZeRO is used — add "
-            "--deepspeed and --zero-stage N to use it, or leave the configuration out",
+            "--deepspeed_config %s: set without --deepspeed, so neither DeepSpeed nor ZeRO is used — add --deepspeed "
+            "and --zero-stage N to use it, or remove --deepspeed_config",
             named,
         )
-    # zero.Init, which stage 3 enables with or without --deepspeed, is the only one that reads it.
+    # Only zero.Init reads it, which stage 3 enables with or without --deepspeed.
     if getattr(parsed, "zero_stage", 0) != 3:
         parsed.deepspeed_config = None
     return parsed

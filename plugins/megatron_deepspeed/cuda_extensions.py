@@ -1,4 +1,4 @@
-"""CUDA extensions that are compiled with nvcc when training begins, or must have been installed."""
+"""CUDA extensions that are compiled with nvcc when training starts, or must be installed."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from ascend_adapt import Symptom, wrap
 from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
 from ..compiled_kernels import compiling_where_there_is_nvcc
 
-ON_THE_MACHINE = Symptom(reason="whether there is nvcc is seen on the machine")
+NOT_IN_THE_SOURCE = Symptom(reason="the source does not show whether the host has nvcc")
 no_compiling_without_nvcc = compiling_where_there_is_nvcc(
-    "no_compiling_without_nvcc", host=BIGSCIENCE, symptom=ON_THE_MACHINE
+    "no_compiling_without_nvcc", host=BIGSCIENCE, symptom=NOT_IN_THE_SOURCE
 )
-# deepspeedai's compiles on CUDA only.
+# deepspeedai's fork compiles on CUDA only.
 no_compiling_on_cuda = compiling_where_there_is_nvcc(
-    "no_compiling_on_cuda_without_nvcc", host=MEGATRON_DEEPSPEED, symptom=ON_THE_MACHINE, devices="cuda"
+    "no_compiling_on_cuda_without_nvcc", host=MEGATRON_DEEPSPEED, symptom=NOT_IN_THE_SOURCE, devices="cuda"
 )
 
 
 @wrap(
     "megatron.arguments:validate_args",
     host=MEGATRON_DEEPSPEED,
-    why="gradient accumulation is fused by default, which needs an extension of apex, or the job ends; its code is "
-    "commented out, so that without the fusion the same is computed",
-    until="the code base fuses it only where it can",
+    why="fused gradient accumulation is the default, and the job ends without an extension of apex; the fused code is "
+    "commented out, so the results are the same without it",
+    until="the code base fuses gradient accumulation only if the extension is installed",
     without="crash",
     symptom=Symptom(
         "config.gradient_accumulation_fusion and not _grad_accum_fusion_available",
@@ -33,7 +33,7 @@ no_compiling_on_cuda = compiling_where_there_is_nvcc(
     ),
 )
 def no_gradient_accumulation_fusion(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Fuse gradient accumulation only where the extension is installed."""
+    """Fuse gradient accumulation only if the extension is installed."""
     valid = wrapped(*args, **kwargs)
     if importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is None:
         valid.gradient_accumulation_fusion = False

@@ -1,4 +1,4 @@
-"""Clipping in deepspeedai's own optimizers, those without DeepSpeed's engine: off CUDA it has never run."""
+"""Gradient clipping of deepspeedai's own optimizers, without DeepSpeed's engine, on devices other than CUDA."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..code_bases import MEGATRON_DEEPSPEED
     devices=("cpu", "npu"),
     bodies="ea0b242a4aa9cac0",
     name="clipping_off_cuda",
-    why="off CUDA it asks for a type that a CPU's tensors have not, takes the norm of a list, and moves a number to a "
-    "device: all raise",
-    until="the code base clips on every device as it does on CUDA",
+    why="on other devices than CUDA it compares with a type name that CPU tensors lack, takes the norm of a list, and "
+    "moves a Python number to a device: all three raise",
+    until="the code base clips on every device as on CUDA",
     without="crash",
     symptom=Symptom("torch.norm(grads_for_norm, p=2.0)"),
 )
 def clipping_off_cuda(
     parameters: Any, grads_for_norm: Any, max_norm: float, norm_type: float = 2, model_parallel_group: Any = None
 ) -> float:
-    """Scale the gradients in place so that their norm over all ranks of the group is at most ``max_norm``; return it.
+    """Clip gradients in place to ``max_norm`` over all ranks of the group; return the norm before clipping.
 
-    The arithmetic is that on CUDA: deepspeedai/Megatron-DeepSpeed@4efb479d megatron/optimizer/clip_grads.py.
+    Source, its branch for CUDA: deepspeedai/Megatron-DeepSpeed@4efb479d megatron/optimizer/clip_grads.py.
     """
     import torch
 

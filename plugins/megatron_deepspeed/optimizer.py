@@ -1,4 +1,4 @@
-"""deepspeedai's optimizer, which is another one on a GPU than elsewhere."""
+"""Optimizer of deepspeedai's fork: AdamW on every device, as on a GPU."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..code_bases import MEGATRON_DEEPSPEED
     "megatron.optimizer:get_megatron_optimizer",
     host=MEGATRON_DEEPSPEED,
     devices=("cpu", "npu"),
-    why="on a GPU its Adam is apex's, whose weight decay is decoupled; elsewhere it is torch's, where it is not",
-    until="the code base asks torch for AdamW",
+    why="on a GPU its Adam is apex's, with decoupled weight decay; elsewhere it is torch's Adam, without",
+    until="the code base uses torch's AdamW",
     without="wrong numbers",
     symptom=Symptom("from torch.optim import Adam", at="megatron.optimizer"),
 )
 def decoupled_weight_decay(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make the optimizer that a GPU has: torch's AdamW where torch's Adam would be taken."""
+    """Use torch's AdamW in place of torch's Adam, which matches the optimizer on a GPU."""
     import torch
 
     module: Any = sys.modules["megatron.optimizer"]
@@ -30,5 +30,5 @@ def decoupled_weight_decay(wrapped: Any, instance: None, args: tuple[Any, ...], 
     try:
         return wrapped(*args, **kwargs)
     finally:
-        if module.Adam is torch.optim.AdamW:  # --ds-fused-adam puts DeepSpeed's there
+        if module.Adam is torch.optim.AdamW:  # --ds-fused-adam sets DeepSpeed's
             module.Adam = torch.optim.Adam

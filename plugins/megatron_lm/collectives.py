@@ -1,4 +1,4 @@
-"""A sum over ranks that HCCL refuses: float64 numbers, in which Megatron-LM tells times."""
+"""All-reduce of float64, which HCCL does not support: Megatron-LM uses it for start times."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .releases import HOST
     "torch.distributed.distributed_c10d:all_reduce",
     host=HOST,
     devices="npu",
-    why="pretrain() looks for the earliest start of all ranks in float64, which HCCL does not reduce",
+    why="pretrain() reduces the start times of all ranks in float64, which HCCL does not support",
     until="torch_npu reduces float64",
     without="crash",
     symptom=Symptom(reason="the source archives of megatron-core do not hold megatron.training"),
 )
 def all_reduce_of_float64(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Gather float64 numbers as their bits, and reduce them on each rank, in the order of ranks."""
+    """All-gather float64 values as int64 bits, and reduce them on each rank in rank order."""
     import torch
 
     given = call_arguments.known(("tensor", "op", "group", "async_op"), args, kwargs)
@@ -36,7 +36,7 @@ def all_reduce_of_float64(wrapped: Any, instance: None, args: tuple[Any, ...], k
 
 
 def reduce_by_bits(tensor: Any, op: Any, group: Any) -> None:
-    """Reduce float64 numbers in place, exactly as a reduction in the order of ranks does."""
+    """Reduce a float64 tensor in place, in rank order."""
     import torch
 
     reduction = {

@@ -1,4 +1,4 @@
-"""CUDA extensions of Megatron-LM's legacy models, which every training run asks for."""
+"""CUDA extensions of Megatron-LM's legacy models, which every training run loads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .releases import LEGACY
 @wrap(
     "megatron.legacy.fused_kernels:load",
     host=LEGACY,
-    why="it asks nvcc for its version, only to build nothing; there is none off CUDA, and in images that only run",
+    why="it runs nvcc for its version and then builds nothing; without the CUDA toolkit there is no nvcc",
     until="support for Megatron-LM 0.16 ends",
     without="crash",
     symptom=Symptom(reason="the source archives of megatron-core do not hold megatron.legacy"),

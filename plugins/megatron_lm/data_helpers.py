@@ -1,4 +1,4 @@
-"""The C++ helpers of the data sets."""
+"""C++ data set helpers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Megatron-core says ``torch.cuda`` everywhere: what that is where there is no CUDA, and what was bound before."""
+"""Megatron-core on devices other than CUDA: ``torch.cuda``, torch.compile and device properties."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from ascend_adapt import Symptom, replace, wrap
 from ..without_cuda import without_cuda
 from .releases import HOST, TRAINING
 
-# Megatron-core calls it while it is imported, before anything of it, or of the script, uses a device.
+# Megatron-core calls it during its import, before it or the script uses a device.
 FIRST_CALLED = "megatron.core.utils:is_torch_min_version"
 WITHOUT_CUDA = without_cuda(FIRST_CALLED, host=HOST, any_script=True)
 
 
-# What is used while megatron.core is imported asks for no version: a checkout tells it only when that import ends.
+# No requires=: used while megatron.core is imported, and the version of a checkout is known only after that.
 @replace(
     "megatron.core.jit:jit_fuser",
     host=HOST,
     devices=("cpu", "npu"),
-    why="it is torch.compile: on an NPU transfer_to_npu breaks torch_npu's inductor, on a CPU it compiles for minutes",
-    until="torch.compile works on an NPU beside transfer_to_npu",
+    why="it is torch.compile: transfer_to_npu breaks torch_npu's inductor, and on a CPU it compiles for minutes",
+    until="torch.compile works on an NPU with transfer_to_npu",
     without="crash",
     symptom=Symptom("jit_fuser = torch.compile", at="megatron.core.jit"),
 )
 def no_compilation(model: Any = None, **options: Any) -> Any:
-    """Return the function itself; with options only, a decorator that does."""
+    """Return the function itself, or with options only, a decorator that does."""
     return model if model is not None else lambda function: function
 
 
@@ -33,24 +33,24 @@ def no_compilation(model: Any = None, **options: Any) -> Any:
     "megatron.training.initialize:_warmup_jit_function",
     host=TRAINING,
     devices=("cpu", "npu"),
-    why="it runs what is not compiled here; on a CPU it draws from the generator that the weights are drawn from",
-    until="torch.compile works on an NPU beside transfer_to_npu",
+    why="nothing is compiled, so nothing needs a warmup; on a CPU it consumes random numbers of the weights",
+    until="torch.compile works on an NPU with transfer_to_npu",
     without="slower",
     symptom=Symptom("torch.rand(args.hidden_size, dtype=dtype, device='cuda')"),
 )
 def no_warmup(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Run nothing."""
+    """Skip the warmup."""
 
 
 @replace(
     "megatron.training.utils:get_device_arch_version",
     host=TRAINING,
     devices="npu",
-    why="it asks for the generation of a GPU, for which torch_npu answers None",
-    until="Megatron-LM asks for it on GPUs only",
+    why="it reads the compute capability of a GPU, and torch_npu returns None",
+    until="Megatron-LM reads it on GPUs only",
     without="crash",
     symptom=Symptom("get_device_properties(torch.device('cuda:0')).major"),
 )
 def generation_of_the_device() -> int:
-    """Return 8, that of the first GPU with bf16: below 10, as nothing here is a Blackwell's."""
+    """Return 8, the first GPU generation with bf16, and below 10, so that no Blackwell code path is taken."""
     return 8

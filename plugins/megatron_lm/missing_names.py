@@ -1,4 +1,4 @@
-"""Names that Megatron uses and this Python, or this numpy, does not have."""
+"""Names that Megatron uses and that this Python or numpy lacks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .releases import HOST
 @add(
     "typing:override",
     host=HOST,
-    why="Megatron-LM 0.19 imports it, though nothing else in it needs Python 3.12",
-    until="Python 3.11 ends, in October 2027",
+    why="Megatron-LM 0.19 imports it, which needs Python 3.12; nothing else in it does",
+    until="support for Python 3.11 ends, in October 2027",
     without="crash",
     symptom=Symptom(reason="the source archives of megatron-core do not hold megatron.training"),
 )
 def override(method: Any) -> Any:
-    """Return the method, marked as typing.override of Python 3.12 marks it."""
-    with contextlib.suppress(AttributeError, TypeError):  # what takes no attribute stays unmarked there too
+    """Mark the method as typing.override of Python 3.12 does."""
+    with contextlib.suppress(AttributeError, TypeError):  # without attributes it stays unmarked, as in Python 3.12
         method.__override__ = True
     return method
 
@@ -29,12 +29,12 @@ def override(method: Any) -> Any:
     "numpy:product",
     requires="numpy>=2",
     host=HOST,
-    why="saving a distributed checkpoint calls it in Megatron-core 0.12; numpy 2 has only prod",
+    why="Megatron-core 0.12 calls it to save a distributed checkpoint; numpy 2 has only prod",
     until="support for Megatron-core 0.12 ends",
     without="crash",
 )
 def product(*args: Any, **kwargs: Any) -> Any:
-    """Return what numpy.prod does."""
+    """Call numpy.prod."""
     import numpy
 
     return numpy.prod(*args, **kwargs)

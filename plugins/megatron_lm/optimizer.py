@@ -1,4 +1,4 @@
-"""Megatron-core's optimizer where neither apex nor TransformerEngine is installed: what fails, and what is slow."""
+"""Megatron-core's optimizer without apex and TransformerEngine: fixes and faster operations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .releases import HOST, REQUIRES
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),
-    why="without apex the norm of the gradients is read off the device once for each parameter",
-    until="Megatron-core computes it on the device without apex too",
+    why="without apex the gradient norm copies one value per parameter from the device",
+    until="Megatron-core computes it on the device without apex",
     without="slower",
     symptom=Symptom("torch.tensor(l2)"),
 )
 def norm_on_the_device(
     chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], per_tensor: Any, *args: Any
 ) -> tuple[Any, None]:
-    """Return the 2-norm of all tensors as one, fp32 [1], and None, as Megatron-core's does."""
+    """Return the 2-norm over all tensors, fp32 [1], and None, as Megatron-core does."""
     import torch
 
     tensors = [tensor for tensors in tensor_lists for tensor in tensors]
@@ -37,13 +37,13 @@ def norm_on_the_device(
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),
-    why="without apex gradients are scaled, and parameters copied, in two operations for each parameter",
-    until="Megatron-core uses torch's foreach operations there",
+    why="without apex gradients are scaled and parameters copied in two operations per parameter",
+    until="Megatron-core uses torch's foreach operations",
     without="slower",
     symptom=Symptom("dst.copy_(src * scale)"),
 )
 def scale_many(chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], scale: Any) -> None:
-    """Write each tensor of the first list, scaled, into its place in the second."""
+    """Copy each tensor of the first list, scaled, into the tensor at the same position of the second."""
     import torch
 
     source, target = tensor_lists
@@ -59,8 +59,8 @@ def scale_many(chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], s
     requires=REQUIRES,
     host=HOST,
     devices="cuda",
-    why="without apex and TransformerEngine the optimizer is torch's AdamW in many operations",
-    until="Megatron-core asks torch for the fused one",
+    why="without apex and TransformerEngine the optimizer is torch's unfused AdamW",
+    until="Megatron-core uses torch's fused AdamW",
     without="slower",
     symptom=Symptom(
         "from torch.optim import AdamW as Adam",
@@ -69,7 +69,7 @@ def scale_many(chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], s
     ),
 )
 def fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Let torch's Adam and AdamW update in one operation; a choice that was made stays."""
+    """Make torch's Adam and AdamW fused, unless fused, foreach or capturable is set."""
     import torch
 
     made = wrapped(*args, **kwargs)
@@ -86,7 +86,7 @@ def fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict
     "megatron.core.fp8_utils:quantize_param_shard",
     requires="megatron-core>=0.12,<0.13",
     host=HOST,
-    why="without TransformerEngine the distributed optimizer's step raises, though it has no parameters in fp8",
+    why="without TransformerEngine the distributed optimizer's step raises, even without fp8 parameters",
     until="support for Megatron-core 0.12 ends",
     without="crash",
     symptom=Symptom(
@@ -96,6 +96,6 @@ def fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict
     ),
 )
 def nothing_to_quantize(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Quantize parameters, if there are any."""
+    """Quantize the fp8 parameters, if there are any."""
     parameters = args[0] if args else kwargs["model_params"]
     return wrapped(*args, **kwargs) if len(parameters) else None

@@ -1,6 +1,6 @@
-"""Which releases the patches of this plugin are for, and whose packages they are.
+"""Releases and code bases that the patches of this plugin are for.
 
-``megatron-core`` of the package index holds megatron.core alone; a checkout of Megatron-LM has more beside it.
+The distribution ``megatron-core`` has megatron.core only; a checkout of Megatron-LM also has megatron.training.
 """
 
 from ascend_adapt import CodeBase
@@ -8,6 +8,6 @@ from ascend_adapt import CodeBase
 REQUIRES = "megatron-core>=0.12"
 HOST = "megatron-lm"
 _CORE, _FORK = "megatron/core/__init__.py", "megatron/arguments.py"
-# A version cannot be asked for there: these packages belong to no distribution. pretrain_ict.py went with the legacy.
+# No version is known for these packages: they belong to no distribution. pretrain_ict.py was removed with the legacy.
 TRAINING = CodeBase("megatron-lm-training", present=(_CORE, "megatron/training/__init__.py"), absent=(_FORK,))
 LEGACY = CodeBase("megatron-lm-legacy", present=(_CORE, "pretrain_ict.py"), absent=(_FORK,))

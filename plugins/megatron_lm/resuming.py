@@ -1,6 +1,6 @@
-"""Checkpoints of Megatron-core's distributed optimizer where it is torch's Adam, not that of apex or TransformerEngine.
+"""Checkpoints of Megatron-core's distributed optimizer with torch's Adam, without apex and TransformerEngine.
 
-Torch's keeps the number of its steps with each parameter.
+torch's Adam has a step counter per parameter.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
     f"{DISTRIBUTED}.state_dict",
     requires=REQUIRES,
     host=HOST,
-    why="without apex and TransformerEngine no job resumes: it asks an optimizer that has not stepped for its step",
-    until="Megatron-core counts no state as step 0",
+    why="without apex and TransformerEngine no job resumes: it reads the step of an optimizer that has no state yet",
+    until="Megatron-core treats an empty state as step 0",
     without="crash",
     symptom=Symptom("steps = list(set([s['step'].item() for s in inner_state_dict['state'].values()]))"),
 )
 def step_before_the_first(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the state; of torch's optimizer before its first step, with step 0."""
+    """Return the optimizer state; before the first step of torch's optimizer, with step 0."""
     import torch
 
     inner = instance.optimizer
@@ -46,14 +46,14 @@ def step_before_the_first(wrapped: Any, instance: Any, args: tuple[Any, ...], kw
     f"{DISTRIBUTED}._set_main_param_and_optimizer_states",
     requires=REQUIRES,
     host=HOST,
-    why="without apex and TransformerEngine it looks for a step of each parameter, which is not saved; 0.19 takes that "
-    "of the values it made to be overwritten, and counts the steps of a resumed job anew",
-    until="Megatron-core copies what the checkpoint has",
+    why="without apex and TransformerEngine it expects a saved step for each parameter, and there is none; 0.19 uses "
+    "the step of placeholder values, so that a resumed job counts its steps from 0 again",
+    until="Megatron-core copies only states that the checkpoint has",
     without="wrong numbers",
     symptom=Symptom("dst_tensors[key].copy_(tensors[key])"),
 )
 def keep_the_step(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Set the state of a parameter; its step stays as loaded. 0.19 forgets that fp32 shards need no_grad."""
+    """Set the state of a parameter and keep the loaded step. Under no_grad, which 0.19 lacks for fp32 shards."""
     import torch
 
     given = call_arguments.expected("megatron_lm.keep_the_step", ("model_param", "tensors"), args, kwargs)
@@ -71,13 +71,13 @@ def keep_the_step(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: di
     f"{DISTRIBUTED}.load_state_dict",
     requires=REQUIRES,
     host=HOST,
-    why="without apex and TransformerEngine all parameters of a resumed job share one step counter, and each counts on",
-    until="Megatron-core gives each parameter its own",
+    why="without apex and TransformerEngine all parameters of a resumed job share one step tensor, and each adds to it",
+    until="Megatron-core gives each parameter its own step tensor",
     without="wrong numbers",
     symptom=Symptom("s['step'] = step"),
 )
 def a_step_for_each_parameter(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Load, and give each parameter a step counter of its own."""
+    """Load, and give each parameter its own step tensor."""
     import torch
 
     result = wrapped(*args, **kwargs)
@@ -91,7 +91,7 @@ def a_step_for_each_parameter(wrapped: Any, instance: Any, args: tuple[Any, ...]
     "megatron.core.dist_checkpointing.strategies.filesystem_async:_write_item",
     requires=("megatron-core>=0.12,<0.13", "torch>=2.7"),
     host=HOST,
-    why="it is torch's own, which wants a format since torch 2.7; Megatron-core 0.12 gives none when it saves",
+    why="this function of torch requires a format since torch 2.7, which Megatron-core 0.12 does not pass",
     until="support for Megatron-core 0.12 ends",
     without="crash",
     symptom=Symptom(
@@ -100,7 +100,7 @@ def a_step_for_each_parameter(wrapped: Any, instance: Any, args: tuple[Any, ...]
     ),
 )
 def in_the_format_of_torch_save(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Write an item; where no format is given, in that of torch.save."""
+    """Write an item, by default in the format of torch.save."""
     if len(args) < 6 and "serialization_format" in inspect.signature(wrapped).parameters:
         from torch.distributed.checkpoint.filesystem import SerializationFormat
 
@@ -112,13 +112,13 @@ def in_the_format_of_torch_save(wrapped: Any, instance: None, args: tuple[Any, .
     "megatron.core.utils:get_te_version",
     requires="megatron-core>=0.12,<0.13",
     host=HOST,
-    why="a checkpoint is loaded by the version of TransformerEngine, which is imported, installed or not",
+    why="loading a checkpoint imports TransformerEngine for its version, even if it is not installed",
     until="support for Megatron-core 0.12 ends",
     without="crash",
     symptom=Symptom(reason="later releases have the same import, in a try"),
 )
 def te_version_or_0(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the version; 0.0.0 where there is none, as later releases do."""
+    """Return the version of TransformerEngine, 0.0.0 without it, as later releases do."""
     from packaging.version import Version
 
     return wrapped(*args, **kwargs) if importlib.util.find_spec("transformer_engine") else Version("0.0.0")
@@ -128,8 +128,8 @@ def te_version_or_0(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
     "torch.distributed.checkpoint.filesystem:_FileSystemWriter.finish",
     requires=("megatron-core>=0.12,<0.15", "torch>=2.9,<2.13"),
     host=HOST,
-    why="Megatron-core loads by an attribute that it adds to the metadata, and torch 2.9 to 2.12 write a copy with "
-    "their own fields only: no job resumes (pytorch issue 162948)",
+    why="Megatron-core adds an attribute to the metadata and needs it to load, but torch 2.9 to 2.12 write a copy "
+    "without it: no job resumes (pytorch issue 162948)",
     until="support for Megatron-core 0.14 ends",
     without="crash",
     symptom=Symptom(
@@ -138,17 +138,17 @@ def te_version_or_0(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
     ),
 )
 def with_the_metadata_of_megatron(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Write the metadata with every attribute that it has; the file is as torch 2.8 writes it, and needs no patch."""
+    """Write the metadata with all its attributes. The file is as torch 2.8 writes it and loads without a patch."""
     if args:
-        return wrapped(_copied_whole(args[0]), *args[1:], **kwargs)
-    return wrapped(**{**kwargs, "metadata": _copied_whole(kwargs["metadata"])})
+        return wrapped(_with_attributes(args[0]), *args[1:], **kwargs)
+    return wrapped(**{**kwargs, "metadata": _with_attributes(kwargs["metadata"])})
 
 
-def _copied_whole(metadata: Any) -> Any:
-    """Return metadata whose copies by dataclasses.replace keep its attributes, and are pickled as what it is."""
+def _with_attributes(metadata: Any) -> Any:
+    """Return metadata that keeps extra attributes in dataclasses.replace and is pickled as the original class."""
     plain, extra = type(metadata), vars(metadata).copy()
 
-    class Whole(plain):  # type: ignore[misc,valid-type]
+    class KeepsAttributes(plain):  # type: ignore[misc,valid-type]
         def __init__(self, **fields: Any) -> None:
             super().__init__(**fields)
             self.__dict__.update({name: value for name, value in extra.items() if name not in fields})
@@ -156,6 +156,6 @@ def _copied_whole(metadata: Any) -> Any:
         def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
             return copyreg._reconstructor, (plain, object, None), self.__dict__  # type: ignore[attr-defined]
 
-    whole = Whole.__new__(Whole)
-    whole.__dict__.update(extra)
-    return whole
+    copied = KeepsAttributes.__new__(KeepsAttributes)
+    copied.__dict__.update(extra)
+    return copied

@@ -1,7 +1,7 @@
-"""Modules of Megatron-core that define Triton kernels, on machines without Triton.
+"""Modules of Megatron-core that define Triton kernels, without Triton.
 
-They are imported on the way to every GPT, though their kernels serve mixtures of experts and inference only. What is
-provided is seen by these modules alone, and only while they are imported, so that nobody takes Triton to be there.
+Every GPT imports them, although their kernels are for mixtures of experts and inference only. Only these modules see
+the provided triton, and only during their import, so that no other package detects Triton.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ascend_adapt.patches.declare.spec import Terms
 
 from .releases import HOST
 
-# Each imports triton unguarded; found in the sources of 0.16.0 to 0.19.2.
+# Each imports triton without a guard. Source: 0.16.0 to 0.19.2.
 IMPORTERS = (
     "megatron.core.transformer.custom_layers.batch_invariant_kernels",
     "megatron.core.inference.contexts.fused_kv_append_kernel",
@@ -24,8 +24,8 @@ IMPORTERS = (
 )
 _TERMS: Terms = {
     "host": HOST,
-    "why": "modules of kernels for mixtures of experts and inference import triton, and every GPT imports them",
-    "until": "Megatron-core guards these imports, as it guards its others",
+    "why": "kernel modules for mixtures of experts and inference import triton, and every GPT imports these modules",
+    "until": "Megatron-core guards these imports, as it does its others",
     "without": "crash",
     "symptom": Symptom("import triton", at="megatron.core.transformer.moe.ops.paged_stash"),
 }
@@ -33,7 +33,7 @@ _TERMS: Terms = {
 
 @provide("triton", importers=IMPORTERS, **_TERMS)
 def triton_to_define_kernels(module: ModuleType) -> None:
-    """Fill in the decorators; a kernel that is launched raises."""
+    """Provide the decorators; launching a kernel raises."""
     module.jit, module.autotune, module.heuristics = jit, decorator, decorator  # type: ignore[attr-defined]
     module.Config = dict  # type: ignore[attr-defined]
     module.cdiv = lambda x, y: -(-x // y)  # type: ignore[attr-defined]
@@ -41,7 +41,7 @@ def triton_to_define_kernels(module: ModuleType) -> None:
 
 @provide("triton.language", importers=IMPORTERS, **_TERMS)
 def triton_language(module: ModuleType) -> None:
-    """Fill in types, which definitions name in annotations: any name is one."""
+    """Provide the types of annotations: any name is a type."""
     module.__getattr__ = lambda name: object  # type: ignore[method-assign]
 
 
@@ -51,25 +51,25 @@ def jit(function: Any = None, **options: Any) -> Any:
 
 
 def decorator(*options: Any, **named: Any) -> Any:
-    """Return a decorator that makes a kernel of a function."""
+    """Return a decorator that turns a function into a kernel."""
     return lambda function: function if isinstance(function, MissingKernel) else MissingKernel(function)
 
 
 class MissingKernel:
-    """A Triton kernel that was defined, but cannot run."""
+    """A Triton kernel that is defined but cannot run."""
 
     def __init__(self, function: Any) -> None:
         self.name = f"{function.__module__}.{function.__name__}"
 
     def __getitem__(self, grid: Any) -> NoReturn:
-        """Refuse to be launched.
+        """Refuse the launch.
 
         Raises:
             AdaptError: always.
         """
         raise AdaptError(
-            f"{self.name}: is a Triton kernel, and Triton is not installed here — install it, or choose "
-            "options of Megatron that do not need it"
+            f"{self.name}: is a Triton kernel, but Triton is not installed — install it, or choose Megatron "
+            "options that do not need it"
         )
 
     __call__ = __getitem__

@@ -1,6 +1,6 @@
-"""What several code bases need of dependencies that are gone, have changed, or are built for CUDA only, each once.
+"""Dependencies of several code bases that are gone, have changed, or are built for CUDA only.
 
-Everything here is limited to the code bases that ask for it: other libraries in the same process see nothing of it.
+Each patch is limited to the code bases that need it; other libraries in the same process are not affected.
 """
 
 from ascend_adapt import Patch, hookimpl, patches_in

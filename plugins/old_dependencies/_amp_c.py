@@ -1,4 +1,4 @@
-"""amp_C's operations over many tensors, and apex's way to call them; imported when either is."""
+"""Multi-tensor operations of amp_C, and apex's MultiTensorApply; imported on first use of either."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ multi_tensor_adam = TorchFusedAdam.multi_tensor_adam
 def multi_tensor_scale(
     chunk_size: int, noop_flag: Any, tensor_lists: Sequence[Sequence[Any]], scale: float | torch.Tensor
 ) -> None:
-    """Write each tensor of the first list, scaled, into its place in the second; set the flag if one is not finite.
+    """Copy each tensor of the first list, scaled, to the second; set the flag if a value is NaN or Inf.
 
     Source: NVIDIA/apex@6424da3b csrc/multi_tensor_scale_kernel.cu.
     """
@@ -24,7 +24,7 @@ def multi_tensor_scale(
     if not sources:
         return
     with torch.no_grad():
-        _flag_what_is_not_finite(noop_flag, sources)
+        _flag_nan_and_inf(noop_flag, sources)
         if all(one is other for one, other in zip(sources, targets, strict=True)):
             torch._foreach_mul_(targets, scale)
         else:
@@ -34,7 +34,7 @@ def multi_tensor_scale(
 def multi_tensor_l2norm(
     chunk_size: int, noop_flag: Any, tensor_lists: Sequence[Sequence[Any]], per_tensor: bool = False
 ) -> tuple[Any, Any]:
-    """Return the 2-norm of all tensors, fp32 [1], and that of each, fp32 [N], or an empty tensor.
+    """Return the 2-norm over all tensors, fp32 [1], and of each, fp32 [N], or an empty tensor.
 
     Source: NVIDIA/apex@6424da3b csrc/multi_tensor_l2norm_kernel.cu.
     """
@@ -48,7 +48,7 @@ def multi_tensor_l2norm(
 
 
 class MultiTensorApply:
-    """Calls an operation over many tensors; ``chunk_size`` is passed on and means nothing here."""
+    """Calls a multi-tensor operation; ``chunk_size`` is passed on and has no effect."""
 
     available = True
 
@@ -59,12 +59,12 @@ class MultiTensorApply:
         return op(self.chunk_size, noop_flag_buffer, tensor_lists, *args)
 
 
-def _flag_what_is_not_finite(flag: Any, tensors: list[Any]) -> None:
+def _flag_nan_and_inf(flag: Any, tensors: list[Any]) -> None:
     largest = torch.stack([norm.float() for norm in _norms(tensors, float("inf"))])
     flag.masked_fill_((~torch.isfinite(largest)).any().to(flag.device), 1)
 
 
 def _norms(tensors: list[Any], order: float) -> Any:
-    """Return the norm of each; of fp16 and bf16 accumulated in fp32, since a norm of 16 bits overflows."""
+    """Return the norm of each tensor; fp16 and bf16 accumulate in fp32, as a 16-bit norm overflows."""
     wide = [tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor for tensor in tensors]
     return torch._foreach_norm([tensor.flatten() if tensor.numel() else tensor.new_zeros(1) for tensor in wide], order)

@@ -1,4 +1,4 @@
-"""apex's norms, by this project's kernels; imported when apex.normalization is."""
+"""Norms of apex on ascend_adapt's kernels; imported on first use of apex.normalization."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = (
 
 
 class FusedLayerNorm(torch.nn.LayerNorm):
-    """Layer normalisation; parameters as torch's and apex's are named."""
+    """Layer norm; parameter names as in torch and apex."""
 
     def __init__(
         self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True, memory_efficient: bool = False
@@ -36,7 +36,7 @@ class FusedLayerNorm(torch.nn.LayerNorm):
 
 
 class MixedFusedLayerNorm(FusedLayerNorm):
-    """Layer normalisation whose result has the dtype of its parameters."""
+    """Layer norm with output in the dtype of its parameters."""
 
     def __init__(self, normalized_shape: Any, eps: float = 1e-5, *, memory_efficient: bool = False, **_: Any) -> None:
         super().__init__(normalized_shape, eps)
@@ -47,7 +47,7 @@ class MixedFusedLayerNorm(FusedLayerNorm):
 
 
 class FusedRMSNorm(torch.nn.Module):
-    """RMS normalisation over the last axis; the weight is named as apex's is."""
+    """RMS norm over the last axis; the weight is named as in apex."""
 
     def __init__(
         self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True, memory_efficient: bool = False
@@ -65,7 +65,7 @@ class FusedRMSNorm(torch.nn.Module):
 
 
 class MixedFusedRMSNorm(FusedRMSNorm):
-    """RMS normalisation whose result has the dtype of its weight."""
+    """RMS norm with output in the dtype of its weight."""
 
     def __init__(self, normalized_shape: Any, eps: float = 1e-5, *, memory_efficient: bool = False, **_: Any) -> None:
         super().__init__(normalized_shape, eps)
@@ -78,7 +78,7 @@ class MixedFusedRMSNorm(FusedRMSNorm):
 
 
 class FusedLayerNormAffineFunction(torch.autograd.Function):
-    """Layer normalisation as the function that Megatron calls by itself."""
+    """Layer norm as an autograd function, which Megatron calls directly."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""apex's optimizers, on torch's multi-tensor operators; imported when apex.optimizers is."""
+"""Optimizers of apex on torch's multi-tensor operators; imported on first use of apex.optimizers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK_SIZE = 2048 * 32
 
 
 class FusedAdam(torch.optim.Optimizer):
-    """Adam, decoupled (AdamW) unless ``adam_w_mode=False``; moments in fp32 and a step counter a group, as apex's.
+    """Adam, decoupled (AdamW) unless ``adam_w_mode=False``; fp32 moments and one step counter per group, as in apex.
 
     Source: NVIDIA/apex@6424da3b apex/optimizers/fused_adam.py.
     """
@@ -34,19 +34,19 @@ class FusedAdam(torch.optim.Optimizer):
     ) -> None:
         for name, value in (("amsgrad", amsgrad), ("capturable", capturable), ("master_weights", master_weights)):
             if value:
-                raise RuntimeError(f"FusedAdam: {name}=True is not provided on this device — leave it out")
+                raise RuntimeError(f"FusedAdam: {name}=True is not supported on this device — remove it")
         group = {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, group)
         self.adam_w_mode = 1 if adam_w_mode else 0
         self.set_grad_none = set_grad_none
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """Drop the gradients, or set them to zero if the optimizer was made so."""
+        """Set gradients to None, or to zero with ``set_grad_none=False``."""
         super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change the parameters that have a gradient; return what ``closure`` returns."""
+        """Adam step of the parameters that have a gradient; return the result of ``closure``."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -83,7 +83,7 @@ class FusedAdam(torch.optim.Optimizer):
 
 
 class FusedSGD(torch.optim.SGD):
-    """SGD with momentum; its states are those of torch's, and apex's.
+    """SGD with momentum; optimizer states as in torch and apex.
 
     Source: NVIDIA/apex@6424da3b apex/optimizers/fused_sgd.py.
     """
@@ -101,10 +101,10 @@ class FusedSGD(torch.optim.SGD):
         set_grad_none: bool = False,
     ) -> None:
         if wd_after_momentum:
-            raise RuntimeError("FusedSGD: wd_after_momentum=True is not provided on this device — leave it out")
+            raise RuntimeError("FusedSGD: wd_after_momentum=True is not supported on this device — remove it")
         super().__init__(params, lr, momentum, dampening, weight_decay, nesterov, foreach=True)
         self.set_grad_none = set_grad_none
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """Set the gradients to zero, or drop them if the optimizer was made so."""
+        """Set gradients to zero, or to None with ``set_grad_none=True``."""
         super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)

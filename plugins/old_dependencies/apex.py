@@ -1,7 +1,7 @@
-"""NVIDIA's apex and amp_C, as far as these code bases use them, on torch's own operators and for every device.
+"""NVIDIA's apex and amp_C, as far as these code bases use them, on torch operators for every device.
 
-Optimizer states have apex's layout, so that checkpoints of a run on GPUs load. GPT-NeoX and Megatron-LM try apex, and
-keep the fallback that they have.
+Optimizer states have apex's layout, so that checkpoints from GPUs load. GPT-NeoX and Megatron-LM keep their own
+fallback.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _provided(name: str) -> Callable[[Callable[[ModuleType], None]], Patch]:
     return provide(
         name,
         host=(BIGSCIENCE, GLM, MEGATRON_DEEPSPEED),
-        why=f"{name} is imported without a guard; it is built for CUDA only, and no distribution on PyPI is it",
+        why=f"{name} is imported without a guard; it is built for CUDA only and is not on PyPI",
         until="these code bases use torch's own multi-tensor operators",
         without="crash",
     )
@@ -28,12 +28,12 @@ def _provided(name: str) -> Callable[[Callable[[ModuleType], None]], Patch]:
 
 @_provided("apex")
 def apex(module: ModuleType) -> None:
-    """Fill in nothing: only what lies in it is used."""
+    """Provide an empty package: only its modules are used."""
 
 
 @_provided("apex.optimizers")
 def apex_optimizers(module: ModuleType) -> None:
-    """Fill in FusedAdam and FusedSGD."""
+    """Provide FusedAdam and FusedSGD."""
     from ._apex_optimizers import FusedAdam, FusedSGD
 
     module.FusedAdam, module.FusedSGD = FusedAdam, FusedSGD  # type: ignore[attr-defined]
@@ -41,7 +41,7 @@ def apex_optimizers(module: ModuleType) -> None:
 
 @_provided("apex.normalization")
 def apex_normalization(module: ModuleType) -> None:
-    """Fill in the norms."""
+    """Provide the norms."""
     from . import _apex_norms
 
     for name in _apex_norms.NAMES:
@@ -50,13 +50,13 @@ def apex_normalization(module: ModuleType) -> None:
 
 @_provided("apex.normalization.fused_layer_norm")
 def apex_fused_layer_norm(module: ModuleType) -> None:
-    """Fill in the norms."""
+    """Provide the norms."""
     apex_normalization.function(module)  # type: ignore[misc]
 
 
 @_provided("apex.multi_tensor_apply")
 def apex_multi_tensor_apply(module: ModuleType) -> None:
-    """Fill in multi_tensor_applier."""
+    """Provide multi_tensor_applier."""
     from ._amp_c import MultiTensorApply
 
     module.MultiTensorApply = MultiTensorApply  # type: ignore[attr-defined]
@@ -65,7 +65,7 @@ def apex_multi_tensor_apply(module: ModuleType) -> None:
 
 @_provided("amp_C")
 def amp_c(module: ModuleType) -> None:
-    """Fill in the operations over many tensors that are used: scale, 2-norm, Adam."""
+    """Provide the multi-tensor operations that are used: scale, 2-norm, Adam."""
     from . import _amp_c
 
     for name in _amp_c.NAMES:
@@ -76,13 +76,13 @@ def amp_c(module: ModuleType) -> None:
     "transformers.utils.import_utils:is_apex_available",
     requires="transformers>=4.57,<5",
     host=(BIGSCIENCE, GLM, MEGATRON_DEEPSPEED),
-    why="transformers' Trainer imports amp from an apex that is there; the one provided here has none",
+    why="transformers' Trainer imports amp if apex is available; the provided apex has no amp",
     until="support for transformers 4 ends",
     without="crash",
-    symptom=Symptom(reason="the fault is in what this plugin provides"),
+    symptom=Symptom(reason="the fault is in the apex that this plugin provides"),
 )
 def provided_apex_is_not_available(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return False if the apex that was imported is the one provided here."""
+    """Return False if the imported apex is the provided one."""
     spec = getattr(sys.modules.get("apex"), "__spec__", None)
     return not str(getattr(spec, "origin", "")).startswith("provided by ") and bool(wrapped(*args, **kwargs))
 
@@ -91,13 +91,13 @@ def provided_apex_is_not_available(wrapped: Any, instance: None, args: tuple[Any
     "deepspeed.runtime.zero.utils:is_zero_supported_optimizer",
     requires="deepspeed>=0.6",
     host=(BIGSCIENCE, GLM, MEGATRON_DEEPSPEED),
-    why="ZeRO takes apex's FusedAdam without being told that it is untested, and looks for it when it is imported",
+    why="ZeRO accepts apex's FusedAdam as a tested optimizer only if apex is installed when DeepSpeed is imported",
     until="these code bases use torch's own multi-tensor operators",
     without="crash",
     symptom=Symptom("type(optimizer) in ZERO_SUPPORTED_OPTIMIZERS"),
 )
 def zero_takes_fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether ZeRO takes an optimizer: apex's FusedAdam, too, where it is provided here."""
+    """Return whether ZeRO supports an optimizer, including the provided FusedAdam of apex."""
     optimizer = args[0] if args else kwargs["optimizer"]
     provided = "ascend_adapt_plugins.old_dependencies._apex_optimizers"
     is_ours = f"{type(optimizer).__module__}.{type(optimizer).__name__}" == f"{provided}.FusedAdam"

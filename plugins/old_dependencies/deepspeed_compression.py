@@ -1,4 +1,4 @@
-"""``deepspeed.compression.compress``, which DeepSpeed's distributions lack from 0.19.7 on."""
+"""``deepspeed.compression.compress``, missing in DeepSpeed since 0.19.7."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..code_bases import MEGATRON_DEEPSPEED
 @provide(
     "deepspeed.compression.compress",
     host=MEGATRON_DEEPSPEED,
-    why="megatron.training imports it at its top; it is called for --compression-training only",
-    until="DeepSpeed ships it again, or Megatron-DeepSpeed imports it where it compresses",
+    why="megatron.training imports it unconditionally, but calls it for --compression-training only",
+    until="DeepSpeed ships it again, or Megatron-DeepSpeed imports it only for compression",
     without="crash",
 )
 def deepspeed_compress(module: ModuleType) -> None:
-    """Fill in the two functions; to call one is an error that says what is missing."""
+    """Provide the two functions; calling one raises an error with the next step."""
 
     def unavailable(*_: Any, **__: Any) -> Any:
         raise ModuleNotFoundError(
-            "deepspeed.compression.compress: this DeepSpeed lacks it, and --compression-training needs it — "
+            "deepspeed.compression.compress: missing in this DeepSpeed, needed for --compression-training — "
             "install deepspeed<0.19.7, or train without compression",
             name=module.__name__,
         )

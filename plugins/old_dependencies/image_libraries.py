@@ -1,4 +1,4 @@
-"""torchvision and Pillow, imported by the training loop of a text model for the data sets of another."""
+"""torchvision and Pillow, which the training loop of a text model imports for vision data sets."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def _fill(module: ModuleType) -> None:
     name = DISTRIBUTIONS[module.__name__.partition(".")[0]]
 
     def refuse(self: Any, *_: Any, **__: Any) -> None:
-        raise ModuleNotFoundError(f"{name}: is not installed, and images were asked for — pip install {name}")
+        raise ModuleNotFoundError(f"{name}: not installed, needed to read images — pip install {name}")
 
-    unavailable = type("Unavailable", (), {"__init__": refuse, "__doc__": f"Stands for what {name} has."})
+    unavailable = type("Unavailable", (), {"__init__": refuse, "__doc__": f"Placeholder for a class of {name}."})
 
-    def attribute(asked: str) -> type:
-        if asked.startswith("__"):
-            raise AttributeError(f"module {module.__name__!r} has no attribute {asked!r}")
+    def attribute(wanted: str) -> type:
+        if wanted.startswith("__"):
+            raise AttributeError(f"module {module.__name__!r} has no attribute {wanted!r}")
         return unavailable
 
-    if "." in module.__name__:  # of a package only its modules are imported
+    if "." in module.__name__:  # only modules of a package are imported
         module.__getattr__ = attribute  # type: ignore[method-assign]
 
 
@@ -38,8 +38,8 @@ def _provided(name: str) -> Patch:
         name,
         name=name.replace(".", "_"),
         host=MEGATRON_DEEPSPEED,
-        why="megatron.training imports the data sets of vision models, which import it without a guard",
-        until="the code base imports it where images are read",
+        why="megatron.training imports vision data sets, which import it without a guard",
+        until="the code base imports it only to read images",
         without="crash",
     )(_fill)
 

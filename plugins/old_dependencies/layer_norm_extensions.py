@@ -1,4 +1,4 @@
-"""The CUDA extensions for layer normalisation, in torch's own operators."""
+"""CUDA extensions for layer norm, in torch operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
 
 
 def forward_affine(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float, *_: Any) -> tuple[Any, Any, Any]:
-    """Return the norm of ``x`` over its last axes ``shape``, in the weight's dtype, each row's mean and 1 / deviation.
+    """Layer norm of ``x`` over its last axes ``shape``, in the weight's dtype; also each row's mean and 1 / deviation.
 
     Source: bigscience-workshop/Megatron-DeepSpeed@8387ae17 megatron/fused_kernels/layer_norm_cuda.cpp.
     """
@@ -26,7 +26,7 @@ def forward_affine(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: fl
 def backward_affine(
     grad: Any, mean: Any, inverse: Any, x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float, *_: Any
 ) -> tuple[Any, Any, Any]:
-    """Return the gradients of the input, the weight and the bias, each in its own dtype."""
+    """Gradients of input, weight and bias, each in its own dtype."""
     import torch
 
     x_, weight_, bias_ = _in_one_dtype(x, weight, bias)
@@ -37,7 +37,7 @@ def backward_affine(
 
 
 def _in_one_dtype(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
-    """Return all three in the wider of their dtypes, in which the extension computes too."""
+    """Return all three in the wider dtype, in which the extension computes."""
     import torch
 
     wide = torch.promote_types(x.dtype, weight.dtype)
@@ -54,8 +54,8 @@ def _provided(name: str, host: str) -> Patch:
         name,
         name=name.removesuffix("_cuda"),
         host=host,
-        why="every layer norm imports this CUDA extension when it is made",
-        until="the code base asks whether there is a CUDA extension",
+        why="every layer norm imports this CUDA extension in its constructor",
+        until="the code base has a layer norm without the extension",
         without="crash",
     )(_fill)
 

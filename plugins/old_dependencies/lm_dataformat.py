@@ -1,4 +1,4 @@
-"""``lm_dataformat``, which GPT-NeoX's requirements take from GitHub, at a commit."""
+"""``lm_dataformat``, which GPT-NeoX's requirements install from a GitHub commit."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PARAGRAPHS = "\n\n"
 
 
 class Reader:
-    """Documents of a file or folder; the files are those that ``ascend-adapt preprocess --input`` reads.
+    """Documents of a file or folder, in the formats of ``ascend-adapt preprocess --input``.
 
-    Source of what a line may hold: lm_dataformat 0.0.20, handle_jsonl.
+    Source of the line format: lm_dataformat 0.0.20, handle_jsonl.
     """
 
     def __init__(self, in_path: str) -> None:
         self.in_path = in_path
 
     def stream_data(self, get_meta: bool = False, threaded: bool = False) -> Iterator[Any]:
-        """Yield each text, with ``get_meta`` each (text, meta)."""
+        """Yield each text, or with ``get_meta`` each (text, meta)."""
         from ascend_adapt.data.inputs import find_inputs, open_input
 
         for source in find_inputs([self.in_path]):
@@ -44,10 +44,10 @@ def _document(read: Any, get_meta: bool) -> Any:
 @provide(
     "lm_dataformat",
     host=GPT_NEOX,
-    why="the tools that tokenize import it, and requirements.txt takes it from GitHub, which clusters rarely reach",
-    until="GPT-NeoX names a release of it, or reads JSON lines without it",
+    why="the tokenizing tools import it, and requirements.txt installs it from GitHub, which clusters rarely reach",
+    until="GPT-NeoX requires a release of it, or reads JSON lines without it",
     without="crash",
 )
 def lm_dataformat(module: ModuleType) -> None:
-    """Fill in the reader of documents."""
+    """Provide the document reader."""
     module.Reader = Reader  # type: ignore[attr-defined]

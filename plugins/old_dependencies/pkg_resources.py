@@ -1,4 +1,4 @@
-"""``pkg_resources``, which setuptools dropped in 82."""
+"""``pkg_resources``, which setuptools removed in 82."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..code_bases import GPT_NEOX, MEGATRON_DEEPSPEED
 @provide(
     "pkg_resources",
     host=(GPT_NEOX, MEGATRON_DEEPSPEED),
-    why="packaging is imported from it, to compare versions",
-    until="these code bases import packaging itself",
+    why="they import packaging from it, to compare versions",
+    until="these code bases import packaging directly",
     without="crash",
 )
 def pkg_resources(module: ModuleType) -> None:
-    """Fill in what is imported from it: the package that compares versions."""
+    """Provide packaging, which compares versions."""
     import packaging
     import packaging.version
 

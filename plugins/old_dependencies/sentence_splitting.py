@@ -1,4 +1,4 @@
-"""``nltk``, which preprocess_data.py uses for --split-sentences alone, and names in the head of a class."""
+"""``nltk``, which preprocess_data.py needs for --split-sentences only, but names as a base class."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
 
 
 def _refuse(*_: Any, **__: Any) -> None:
-    raise ModuleNotFoundError("nltk: is not installed, expected it for --split-sentences — pip install nltk")
+    raise ModuleNotFoundError("nltk: not installed, needed for --split-sentences — pip install nltk")
 
 
 @provide(
     "nltk",
     host=(BIGSCIENCE, MEGATRON_DEEPSPEED),
-    why="the tool that tokenizes goes on without nltk, and then names it in the head of a class",
-    until="the tool defines that class where nltk is there",
+    why="the tokenizing tool accepts a missing nltk, and then uses it as a base class",
+    until="the tool defines that class only if nltk is installed",
     without="crash",
 )
 def nltk(module: ModuleType) -> None:
-    """Fill in the class that the tool derives from, and what says that nltk is missing once it is asked for."""
+    """Provide the base class, and functions that raise when they are used."""
     variables = type("PunktLanguageVars", (), {"__init__": _refuse})
     offered = SimpleNamespace(punkt=SimpleNamespace(PunktLanguageVars=variables))
     vars(module).update(tokenize=offered, load=_refuse, download=_refuse)

@@ -1,6 +1,6 @@
-"""What the tokenizers of transformers lost in 5.0.
+"""Attributes that tokenizers of transformers lost in 5.0.
 
-``decoder`` is there, but is another thing: it is left alone, as no training on GPT data reads it.
+``decoder`` exists with another meaning and is not patched: no training on GPT data reads it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..code_bases import GPT_NEOX, MEGATRON_DEEPSPEED
 
 
 def _encoder(self: Any) -> dict[str, int]:
-    """Return the number of each token."""
+    """Return the id of each token."""
     return self.get_vocab()  # type: ignore[no-any-return]
 
 
@@ -23,7 +23,7 @@ gpt2_tokenizer_encoder = add(
     name="gpt2_tokenizer_encoder",
     requires="transformers>=5",
     host=(GPT_NEOX, MEGATRON_DEEPSPEED),
-    why="the vocabulary is read off its attribute encoder, which transformers dropped in 5.0",
+    why="the vocabulary is read from the attribute encoder, which transformers removed in 5.0",
     until="these code bases call get_vocab()",
     without="crash",
     symptom=Symptom(reason="the fault is an attribute that a class lacks"),

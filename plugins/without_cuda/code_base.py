@@ -1,4 +1,4 @@
-"""The modules of a code base, and the names in them that stand for things of torch."""
+"""Modules of a code base written for CUDA, and the names in them that are bound to objects of torch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class CodeBase:
-    """The top-level modules ``roots`` that lie in ``folder`` (None: all that do), and a script there.
+class CudaCodeBase:
+    """The top-level modules ``roots`` in ``folder`` (None: all modules in it), and a script there.
 
-    ``any_script``: wherever it lies, as users of a library write their own.
+    ``any_script``: a script anywhere, for a library whose users write their own.
     """
 
     folder: Path
@@ -25,14 +25,14 @@ class CodeBase:
     any_script: bool = False
 
     @classmethod
-    def around(cls, module: str, roots: tuple[str, ...] | None, any_script: bool = False) -> CodeBase:
+    def around(cls, module: str, roots: tuple[str, ...] | None, any_script: bool = False) -> CudaCodeBase:
         """Return the code base that the loaded ``module`` belongs to."""
         file = Path(sys.modules[module].__file__ or "").resolve()
         depth = module.count(".") + (file.name == "__init__.py")
         return cls(file.parents[depth], roots, any_script)
 
     def owns(self, module: ModuleType) -> bool:
-        """Return whether a loaded module is one of the code base's."""
+        """Return whether a loaded module belongs to the code base."""
         name, file = module.__name__, getattr(module, "__file__", None)
         root = name.partition(".")[0]
         top = module if root == name else sys.modules.get(root)
@@ -42,59 +42,59 @@ class CodeBase:
             return True
         if name != "__main__" and self.roots is not None and root not in self.roots:
             return False
-        above = getattr(top, "__path__", None) or [getattr(top, "__file__", None) or ""]
-        return any(Path(place).resolve().parent == self.folder for place in above)
+        places = getattr(top, "__path__", None) or [getattr(top, "__file__", None) or ""]
+        return any(Path(place).resolve().parent == self.folder for place in places)
 
     def modules(self) -> list[ModuleType]:
-        """Return the modules of the code base that are loaded."""
+        """Return the loaded modules of the code base."""
         return [one for one in list(sys.modules.values()) if isinstance(one, ModuleType) and self.owns(one)]
 
 
 class Names:
-    """What names of a code base are to mean: pairs of an object of torch's and what stands for it."""
+    """Replacements of torch objects in a code base: pairs of an object and its replacement."""
 
     def __init__(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         self._pairs: Mapping[int, tuple[Any, Any]] = {id(old): (old, new) for old, new in pairs}
 
     def rebind(self, module: ModuleType) -> None:
-        """Let each global name of ``module`` that is bound to one of the objects mean what stands for it."""
+        """Rebind each global name of ``module`` that is bound to one of the objects to its replacement."""
         for name, value in list(vars(module).items()):
             if id(value) in self._pairs:
                 setattr(module, name, self._pairs[id(value)][1])
 
 
 class LateModules:
-    """Calls ``on_import(module)`` for each module that the code base imports from now on, when its code has run."""
+    """Calls ``on_import(module)`` after each later import of a module of the code base."""
 
-    def __init__(self, code_base: CodeBase, on_import: Callable[[ModuleType], None]) -> None:
+    def __init__(self, code_base: CudaCodeBase, on_import: Callable[[ModuleType], None]) -> None:
         self.code_base, self.on_import = code_base, on_import
-        self._asking: set[tuple[int, str]] = set()
+        self._in_progress: set[tuple[int, str]] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that others find of a module of the code base, with a loader that tells when it is loaded."""
-        question = get_ident(), fullname
-        if question in self._asking or not self._may_own(fullname, path):
+        """Return the spec that other finders return for a module of the code base, with a loader that calls ``on_import``."""
+        request = get_ident(), fullname
+        if request in self._in_progress or not self._may_own(fullname, path):
             return None
-        self._asking.add(question)
+        self._in_progress.add(request)
         try:
             spec = self._found_by_others(fullname, path, target)
         finally:
-            self._asking.discard(question)
+            self._in_progress.discard(request)
         if spec is not None and spec.loader is not None and spec.origin:
-            spec.loader = _TellingLoader(spec.loader, self)
+            spec.loader = _NotifyingLoader(spec.loader, self)
         return spec
 
     def _found_by_others(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
-        """Return what the finders behind this one find: those before it have been asked."""
+        """Return the spec from the finders after this one; those before it have already been tried."""
         finders = list(sys.meta_path)
         for finder in finders[finders.index(self) + 1 :] if self in finders else finders:
             find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
-            # One of another code base has asked all behind it; to ask them again would double the work with each.
+            # A finder of another code base has already tried all after it; trying them again would double the work.
             if spec is not None or (isinstance(finder, LateModules) and finder._may_own(fullname, path)):
                 return spec
         return None
@@ -103,14 +103,14 @@ class LateModules:
         roots = self.code_base.roots
         if roots is not None:
             return name.partition(".")[0] in roots
-        return path is not None or self._lies_in_the_folder(name)
+        return path is not None or self._is_in_the_folder(name)
 
-    def _lies_in_the_folder(self, name: str) -> bool:
+    def _is_in_the_folder(self, name: str) -> bool:
         folder = self.code_base.folder
         return (folder / name).is_dir() or (folder / f"{name}.py").is_file()
 
 
-class _TellingLoader(importlib.abc.Loader):
+class _NotifyingLoader(importlib.abc.Loader):
     def __init__(self, loader: Any, late: LateModules) -> None:
         self._loader, self._late = loader, late
 
@@ -118,7 +118,7 @@ class _TellingLoader(importlib.abc.Loader):
         return self._loader.create_module(spec)  # type: ignore[no-any-return]
 
     def exec_module(self, module: ModuleType) -> None:
-        # What importlib, inspect and pickle ask for from now on is Python's own loader.
+        # From here on importlib, inspect and pickle see Python's own loader.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

@@ -1,4 +1,4 @@
-"""Tensors that are sent to, or made on, "cuda" lie in host memory: a torch function mode, in force for good."""
+"""Tensors sent to or created on "cuda" stay in host memory: a torch function mode for the whole process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch.overrides import TorchFunctionMode
 
 _TO_CUDA = torch.Tensor.cuda
 _TO = torch.Tensor.to
-# What has no meaning without a device, and leaves a tensor as it is.
+# No-ops without a device.
 _NOTHING = (_TO_CUDA, torch.Tensor.pin_memory)
 _CPU = torch.device("cpu")
 
 
 def _not_overridden(function: Any) -> Any:
-    """Return torch's own function without the question whether a mode takes the call."""
+    """Return torch's own function without its check for function modes."""
     names = {
         **function.__globals__,
         "has_torch_function": lambda *_: False,
@@ -41,7 +41,7 @@ def _backward_of_tensor(
     _backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
-_GOING_BACKWARD = {
+_BACKWARD = {
     torch.Tensor.backward: _backward_of_tensor,
     torch.autograd.backward: _backward,
     torch.autograd.grad: _not_overridden(torch.autograd.grad),
@@ -49,20 +49,20 @@ _GOING_BACKWARD = {
 
 
 class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
-    """Answers calls that name a CUDA device as if they had named the CPU; all other calls go their way.
+    """Handles calls that name a CUDA device as if they named the CPU; all other calls are unchanged.
 
-    ``x.cuda()`` is ``x`` itself, as it is for a tensor that lies there already. On this machine every such call would
-    fail, so code that knows what device it is on never meets it.
+    ``x.cuda()`` is ``x`` itself, as for a tensor that is already on the device. Without CUDA every such call would fail,
+    so device-aware code never makes one.
     """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _GOING_BACKWARD:
-            # A checkpoint recomputes, and a hook computes, by code that says cuda: the mode must be in force there.
+        if func in _BACKWARD:
+            # Recomputed checkpoints and hooks run code that names cuda: the mode must be active there.
             with self:
-                return _GOING_BACKWARD[func](*args, **kwargs)
+                return _BACKWARD[func](*args, **kwargs)
         if func in _NOTHING:
             return args[0]
         if func is torch.Tensor.record_stream:
@@ -79,7 +79,7 @@ class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
 
 
 def on_host(device: Any) -> Any:
-    """Return the CPU for a CUDA device, given as torch.device, text or index, and anything else as it is."""
+    """Return the CPU for a CUDA device given as torch.device, string or index; anything else unchanged."""
     if isinstance(device, torch.device):
         return _CPU if device.type == "cuda" else device
     if isinstance(device, str):

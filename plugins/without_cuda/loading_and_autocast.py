@@ -1,4 +1,4 @@
-"""Functions and classes of torch that take the name of a device and are seen by no function mode."""
+"""Functions and classes of torch that take a device name and bypass function modes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .cuda_means_cpu import on_host
 
 
 class Autocast(torch.autocast):  # type: ignore[misc]
-    """Autocast, of the CPU where it is asked for on "cuda", in the dtype that it would have there."""
+    """Autocast on the CPU in place of "cuda", with the default dtype of "cuda"."""
 
     def __init__(
         self, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None
@@ -23,21 +23,21 @@ class Autocast(torch.autocast):  # type: ignore[misc]
 
 
 class AutocastOfCuda(Autocast):
-    """The older form, torch.cuda.amp.autocast, which names no device."""
+    """torch.cuda.amp.autocast, the older form without a device."""
 
     def __init__(self, enabled: bool = True, dtype: Any = torch.float16, cache_enabled: bool = True) -> None:
         super().__init__("cuda", dtype, enabled, cache_enabled)
 
 
 class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
-    """The loss scale, of the CPU where it is asked for on "cuda"."""
+    """Gradient scaler on the CPU in place of "cuda"."""
 
     def __init__(self, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
         super().__init__(torch.device(on_host(device)).type, *args, **kwargs)
 
 
 class GradScalerOfCuda(GradScaler):
-    """The older form, torch.cuda.amp.GradScaler, which names no device."""
+    """torch.cuda.amp.GradScaler, the older form without a device."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__("cuda", *args, **kwargs)
@@ -46,7 +46,7 @@ class GradScalerOfCuda(GradScaler):
 def _load() -> Callable[..., Any]:
     @functools.wraps(torch.load)
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        # Without one, what was saved on a GPU goes back to where it was.
+        # Without map_location tensors saved on a GPU would return to the GPU.
         where = "cpu" if map_location is None else map_location
         if isinstance(where, dict):
             where = {old: str(on_host(new)) for old, new in where.items()}

@@ -1,19 +1,19 @@
-"""CUDA code on a CPU: a ``torch`` of its own for the modules of the code base, and tensors that stay where they are."""
+"""CUDA code on a CPU: the modules of the code base see their own ``torch``, and tensors stay in host memory."""
 
 from __future__ import annotations
 
 import sys
 from types import ModuleType
 
-from .code_base import CodeBase, LateModules, Names
+from .code_base import CudaCodeBase, LateModules, Names
 
-_redirected: set[CodeBase] = set()
+_redirected: set[CudaCodeBase] = set()
 
 
-def redirect(code_base: CodeBase) -> None:
-    """Let the modules of ``code_base``, loaded or to come, see a torch whose "cuda" is the CPU.
+def redirect(code_base: CudaCodeBase) -> None:
+    """Let the modules of ``code_base``, loaded now or later, see a torch whose "cuda" is the CPU.
 
-    It holds for the whole process; a second call changes nothing.
+    It applies to the whole process; a second call has no effect.
     """
     if code_base in _redirected:
         return

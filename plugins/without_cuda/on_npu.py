@@ -1,4 +1,4 @@
-"""CUDA code on an NPU: torch_npu's own ``transfer_to_npu``, asked for by the plugin of the code base."""
+"""CUDA code on an NPU: torch_npu's own ``transfer_to_npu``, imported by the plugin of the code base."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
-from .code_base import CodeBase, Names
-from .profiling import MARKS, with_truth_values
+from .code_base import CudaCodeBase, Names
+from .profiling import MARKS, with_bool_signature
 
 PLACES = ("cuda", "cuda.random", "cuda.memory", "cuda.nvtx", "cuda.profiler", "distributed")
 
 
-def transfer(code_base: CodeBase) -> None:
-    """Import ``transfer_to_npu``, and let what the code base has taken from torch before follow.
+def transfer(code_base: CudaCodeBase) -> None:
+    """Import ``transfer_to_npu``, and rebind what the code base imported from torch before.
 
-    It changes torch for the whole process, and cannot be taken back.
+    It changes torch for the whole process and cannot be undone.
     """
     import torch
 
-    # torch.distributed asks every tensor's device for it since torch 2.13, and torch_npu answers None unless told. What
-    # follows from 8.0 is what follows from "not Hopper": no shortcut is taken.
+    # Since torch 2.13 torch.distributed reads the capability of every tensor's device, and torch_npu returns None unless
+    # this is set. 8.0 means "not Hopper": no shortcut is taken.
     os.environ.setdefault("TORCH_NPU_DEVICE_CAPABILITY", "8.0")
     before = {place: dict(vars(attrgetter(place)(torch))) for place in PLACES}
     before[""] = {name: value for name, value in vars(torch).items() if name in PLACES}
-    from torch_npu.contrib import transfer_to_npu as _  # noqa: F401 importing it is asking for it
+    from torch_npu.contrib import transfer_to_npu as _  # noqa: F401 the import has the effect
 
-    _profile_nothing(torch)
+    _disable_profiler_marks(torch)
     changed = [
         (old, new)
         for place, olds in before.items()
@@ -41,18 +41,18 @@ def transfer(code_base: CodeBase) -> None:
         names.rebind(module)
 
 
-def _profile_nothing(torch: ModuleType) -> None:
-    """Let what marks a run for NVIDIA's profilers do nothing, which transfer_to_npu leaves to raise."""
+def _disable_profiler_marks(torch: ModuleType) -> None:
+    """Make the marks for NVIDIA's profilers no-ops; transfer_to_npu leaves them raising."""
     for path, mark in MARKS.items():
         place, _, name = path.rpartition(".")
         setattr(attrgetter(place)(torch.cuda) if place else torch.cuda, name, mark)
-    torch.cuda.memory._record_memory_history = with_truth_values(torch.cuda.memory._record_memory_history)
+    torch.cuda.memory._record_memory_history = with_bool_signature(torch.cuda.memory._record_memory_history)
 
 
-def _unscripted(code_base: CodeBase) -> Iterator[tuple[Any, Any]]:
-    """Yield the functions that were scripted before, with what they were: torch's fuser knows no NPU, and raises.
+def _unscripted(code_base: CudaCodeBase) -> Iterator[tuple[Any, Any]]:
+    """Yield each scripted function and its original: torch's fuser does not support NPUs, and raises.
 
-    ``transfer_to_npu`` lets torch.jit.script do nothing from now on, for that reason.
+    For that reason ``transfer_to_npu`` makes torch.jit.script a no-op from here on.
     """
     import torch
 

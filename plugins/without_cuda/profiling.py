@@ -1,4 +1,4 @@
-"""Calls that mark a run for NVIDIA's profilers, where there are none, and those that record what an allocator does."""
+"""No-op marks for NVIDIA's profilers, and allocator history without CUDA."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def returning(value: Any) -> Callable[..., Any]:
-    """Return a function that returns ``value``, whatever it is given."""
+    """Return a function that returns ``value`` for any arguments."""
     return lambda *args, **kwargs: value
 
 
@@ -18,7 +18,7 @@ def _nothing(*args: Any, **kwargs: Any) -> Iterator[None]:
     yield
 
 
-# By the path below torch.cuda.
+# By the path inside torch.cuda.
 MARKS: dict[str, Any] = {
     "nvtx.range_push": returning(0),
     "nvtx.range_pop": returning(0),
@@ -29,34 +29,34 @@ MARKS: dict[str, Any] = {
     "profiler.profile": _nothing,
     "cudart": lambda: SimpleNamespace(cudaProfilerStart=returning(0), cudaProfilerStop=returning(0)),
 }
-# Host memory has no allocator that could be asked.
+# Host memory has no allocator history.
 NO_HISTORY: dict[str, Any] = {
     "_record_memory_history": returning(None),
     "_snapshot": lambda device=None: {"segments": [], "device_traces": []},
 }
 
 
-def below(module: str) -> dict[str, Any]:
-    """Return the marks of one module of torch.cuda, by their names in it."""
+def marks_of(module: str) -> dict[str, Any]:
+    """Return the marks of one module of torch.cuda, by name."""
     return {path.partition(".")[2]: mark for path, mark in MARKS.items() if path.startswith(f"{module}.")}
 
 
-def with_truth_values(record: Callable[..., None]) -> Callable[..., None]:
-    """Return torch_npu's ``_record_memory_history`` with torch's first signature, too, which torch still takes.
+def with_bool_signature(record: Callable[..., None]) -> Callable[..., None]:
+    """Return torch_npu's ``_record_memory_history`` that also accepts torch's older signature, as torch does.
 
-    That one begins with True or False; what it asks for follows torch's own documentation of both.
+    The older one starts with True or False; the conversion follows torch's documentation of both.
     """
 
     def _record_memory_history(enabled: Any = "all", *args: Any, **kwargs: Any) -> None:
         if isinstance(enabled, bool):
-            record(**_as_now(enabled, *args, **kwargs))
+            record(**_in_new_signature(enabled, *args, **kwargs))
         else:
             record(enabled, *args, **kwargs)
 
     return _record_memory_history
 
 
-def _as_now(
+def _in_new_signature(
     enabled: bool,
     record_context: bool = True,
     trace_alloc_max_entries: int = 1,

@@ -1,4 +1,4 @@
-"""A ``torch`` for one code base: all of the real one, but for ``cuda``, which is this machine's CPU."""
+"""A ``torch`` for one code base: the real one, except that ``cuda`` is the CPU of this host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .profiling import returning
 
 
 class _Proxy(ModuleType):
-    """A module that offers ``own`` names, and for the rest is the real one."""
+    """A module with the names ``own``, and all others of the real one."""
 
     def __init__(self, real: ModuleType, own: dict[str, Any]) -> None:
         super().__init__(real.__name__, real.__doc__)
@@ -34,7 +34,7 @@ class _Proxy(ModuleType):
 
 @functools.cache
 def torch_on_cpu() -> list[tuple[Any, Any]]:
-    """Return pairs of each module, function and class of torch that there is another for, and that other."""
+    """Return pairs of each replaced module, function and class of torch and its replacement."""
     amp_of_cuda = _Proxy(torch.cuda.amp, AMP_OF_CUDA)
     cuda, distributed = _Proxy(torch.cuda, {**_cuda(), "amp": amp_of_cuda}), _Proxy(torch.distributed, _distributed())
     amp = _Proxy(torch.amp, AMP)
@@ -42,13 +42,13 @@ def torch_on_cpu() -> list[tuple[Any, Any]]:
     proxies += [cuda, distributed, amp, amp_of_cuda]
     pairs = [(proxy._real, proxy) for proxy in proxies]
     for proxy in proxies:
-        there = vars(proxy._real)
-        pairs += [(there[name], value) for name, value in vars(proxy).items() if callable(there.get(name))]
+        real = vars(proxy._real)
+        pairs += [(real[name], value) for name, value in vars(proxy).items() if callable(real.get(name))]
     return pairs
 
 
 def _cuda() -> dict[str, Any]:
-    """Return the names of torch.cuda that a CPU answers; a name that is not here fails as it does without CUDA."""
+    """Return the names of torch.cuda that a CPU can serve; others fail as they do without CUDA."""
     index = [int(os.environ.get("LOCAL_RANK", "0"))]
 
     def set_device(device: Any) -> None:
@@ -84,7 +84,7 @@ def _cuda() -> dict[str, Any]:
         "set_device": set_device,
         "device": lambda device: contextlib.nullcontext(),
         "get_device_name": returning("cpu"),
-        # What decides between bf16 and not; 8.0 is the first with bf16.
+        # 8.0 is the first with bf16.
         "get_device_capability": returning((8, 0)),
         "get_device_properties": returning(SimpleNamespace(name="cpu", major=8, minor=0, total_memory=_host_memory())),
         **random,
@@ -96,7 +96,7 @@ def _cuda() -> dict[str, Any]:
         "stream": lambda stream: contextlib.nullcontext(),
         "current_stream": lambda device=None: HostStream(),
         "default_stream": lambda device=None: HostStream(),
-        **{name: _Proxy(getattr(torch.cuda, name), profiling.below(name)) for name in ("nvtx", "profiler")},
+        **{name: _Proxy(getattr(torch.cuda, name), profiling.marks_of(name)) for name in ("nvtx", "profiler")},
         "cudart": profiling.MARKS["cudart"],
         "memory": _Proxy(torch.cuda.memory, profiling.NO_HISTORY),
     }
@@ -107,7 +107,7 @@ def _host_memory() -> int:
 
 
 class _Generators:
-    """The generators of all devices: tensors lie in host memory, so the CPU's draws their random numbers."""
+    """The RNGs of all devices: tensors are in host memory, so all are the CPU's generator."""
 
     def __getitem__(self, index: Any) -> torch.Generator:
         return torch.default_generator
@@ -117,12 +117,12 @@ class _Generators:
 
 
 def _ranks_here() -> int:
-    """Return how many ranks share this machine: each has a "device". DeepSpeed says it by a name of its own."""
+    """Return the number of ranks on this host: each has a "device". DeepSpeed sets LOCAL_SIZE."""
     return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
 
 
 def _distributed() -> dict[str, Any]:
-    """Return the functions of torch.distributed that name a backend."""
+    """Return the functions of torch.distributed that take a backend."""
 
     def with_gloo(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

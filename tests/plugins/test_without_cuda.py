@@ -264,7 +264,7 @@ def escapes(path: Path) -> list[str]:
 
 
 def test_many_code_bases_in_one_process_ask_for_a_module_once_each(tmp_path, monkeypatch):
-    from ascend_adapt_plugins.without_cuda.code_base import CodeBase, LateModules
+    from ascend_adapt_plugins.without_cuda.code_base import CudaCodeBase, LateModules
 
     asked = []
 
@@ -272,7 +272,7 @@ def test_many_code_bases_in_one_process_ask_for_a_module_once_each(tmp_path, mon
         def find_spec(self, name, path=None, target=None):
             asked.append(name)
 
-    late = [LateModules(CodeBase(tmp_path, ("nowhere",)), asked.append) for _ in range(12)]
+    late = [LateModules(CudaCodeBase(tmp_path, ("nowhere",)), asked.append) for _ in range(12)]
     monkeypatch.setattr(sys, "meta_path", [*late, Last()])
     assert importlib.util.find_spec("nowhere") is None
     assert len(asked) == len(late) + 1

@@ -4,8 +4,8 @@ import taken_from_cuda
 from tell import tell
 
 from ascend_adapt_plugins.without_cuda import on_npu
-from ascend_adapt_plugins.without_cuda.code_base import CodeBase
+from ascend_adapt_plugins.without_cuda.code_base import CudaCodeBase
 
-on_npu.transfer(CodeBase.around("taken_from_cuda", ("taken_from_cuda",)))
+on_npu.transfer(CudaCodeBase.around("taken_from_cuda", ("taken_from_cuda",)))
 tell(taken_from_cuda.where())
 tell(taken_from_cuda.profiled())
