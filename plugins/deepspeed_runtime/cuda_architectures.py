@@ -15,8 +15,8 @@ _VARIABLE = "TORCH_CUDA_ARCH_LIST"
     "deepspeed.ops.op_builder.builder:CUDAOpBuilder.compute_capability_args",
     requires="deepspeed>=0.19",
     devices="cuda",
-    why="it parses TORCH_CUDA_ARCH_LIST as numbers: 9.0a, which current CUDA images set, and names such as Hopper raise "
-    "ValueError",
+    why="it parses TORCH_CUDA_ARCH_LIST as numbers: 9.0a, which current CUDA images set, and names such as Hopper "
+    "raise ValueError",
     until="DeepSpeed accepts what torch accepts",
     without="crash",
     symptom=Symptom("sorted(ccs, key=lambda cc: tuple(int(part.split('+')[0]) for part in cc.split('.')))"),

@@ -88,5 +88,5 @@ def waits_end_with_the_builder(wrapped: Any, instance: Any, args: tuple[Any, ...
             )
         if time.monotonic() - logged_s > _REPORT_EVERY_S:
             logged_s = time.monotonic()
-            logger.warning("ascend_adapt: waiting since %.0f s for the build that holds %s", logged_s - began_s, lock)
+            logger.warning("ascend_adapt: waited %.0f s so far for the build that holds %s", logged_s - began_s, lock)
         time.sleep(max(instance.wait_seconds, 0.1))

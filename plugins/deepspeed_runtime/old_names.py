@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import collections.abc
 import logging
-import math
-from types import ModuleType
 from typing import Any
 
 from ascend_adapt import Symptom, add, provide
+
+from .. import torch_six as removed
 
 numpy_bufsize = add(
     "numpy:BUFSIZE",
@@ -21,19 +20,14 @@ numpy_bufsize = add(
 )
 
 
-@provide(
+torch_six = provide(
     "torch._six",
+    name="torch_six",
     requires=("deepspeed<0.8.2", "torch>=2"),
     why="ZeRO imports inf from it; torch removed it in 2.0",
     until="support for DeepSpeed 0.8.1 ends",
     without="crash",
-)
-def torch_six(module: ModuleType) -> None:
-    """Fill in what torch 1.13 had there."""
-    module.inf, module.nan = math.inf, math.nan  # type: ignore[attr-defined]
-    module.string_classes, module.int_classes = (str, bytes), int  # type: ignore[attr-defined]
-    module.container_abcs, module.PY3 = collections.abc, True  # type: ignore[attr-defined]
-
+)(removed.fill)
 
 ELASTIC_API = "torch.distributed.elastic.agent.server.api"
 # Before 0.10.1 the agent is imported with torch 1 only.

@@ -131,7 +131,7 @@ def _timed_once(method: str) -> Patch:
         f"{ENGINE}.{method}",
         name=f"backward_is_timed_once_{method.split('_')[1]}",
         requires="deepspeed>=0.18.3",
-        why="with wall_clock_breakdown all stages but the last time their backward pass, and since 0.18.3 hooks inside it "
+        why="with wall_clock_breakdown all stages but the last time their backward pass, and since 0.18.3 hooks in it "
         "do so again: AssertionError: bwd_microstep timer has already been started",
         until="DeepSpeed's pipeline engine leaves its timers to the hooks",
         without="crash",

@@ -8,6 +8,7 @@ from typing import Any
 from ascend_adapt import Symptom, wrap
 
 from .. import call_arguments
+from ..fused_attention import attention_with_dropout
 
 
 @wrap(
@@ -30,9 +31,6 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     if given is None or instance.relative_encoding or instance.performer:
         return wrapped(*args, **kwargs)
     import torch
-    from mpu import transformer
-
-    from ascend_adapt.kernels import attention
 
     hidden, memory = given["hidden_states"], given.get("mem")
     mixed = instance.query_key_value(hidden if memory is None else torch.cat((memory, hidden), 1))
@@ -43,12 +41,9 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     if memory is not None:
         query = query[:, :, -hidden.shape[1] :]
     dropout = instance.attention_dropout.p if instance.training else 0.0
-    masked_out = _masked_out(given["ltor_mask"])
-    if dropout:
-        with transformer.get_cuda_rng_tracker().fork():
-            context = attention(query, key, value, masked_out=masked_out, dropout_p=dropout)
-    else:
-        context = attention(query, key, value, masked_out=masked_out)
+    context = attention_with_dropout(
+        query, key, value, masked_out=_masked_out(given["ltor_mask"]), dropout_p=dropout, rng="mpu.transformer"
+    )
     return instance.output_dropout(instance.dense(context.transpose(1, 2).flatten(2)))
 
 

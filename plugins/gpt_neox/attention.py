@@ -8,6 +8,7 @@ from typing import Any
 from ascend_adapt import Symptom, wrap
 
 from .. import call_arguments
+from ..fused_attention import attention_with_dropout
 
 logger = logging.getLogger("ascend_adapt")
 
@@ -28,7 +29,6 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     given = call_arguments.known(names, args, kwargs)
     if given is None or instance.use_cache or instance.rpe is not None or instance.pos_emb == "alibi":
         return wrapped(*args, **kwargs)
-    from ascend_adapt.kernels import attention
     from ascend_adapt.kernels.masks import is_causal
 
     query, key, value = (given[name].permute(1, 2, 0, 3) for name in names[:3])
@@ -38,23 +38,16 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     softmax = instance.scale_mask_softmax
     dropout = instance.dropout_p if instance.training else 0.0
 
-    def run() -> Any:
-        return attention(
-            query,
-            key,
-            value,
-            masked_out=masked_out,
-            causal=causal,
-            scale=(softmax.scale or 1.0) / instance.norm_factor,
-            dropout_p=dropout,
-        )
-
-    if not dropout:
-        return run()
-    from megatron import mpu
-
-    with mpu.get_cuda_rng_tracker().fork():
-        return run()
+    return attention_with_dropout(
+        query,
+        key,
+        value,
+        masked_out=masked_out,
+        causal=causal,
+        scale=(softmax.scale or 1.0) / instance.norm_factor,
+        dropout_p=dropout,
+        rng="megatron.mpu",
+    )
 
 
 @wrap(

@@ -1,4 +1,4 @@
-"""deepspeedai's unfused attention: views that torch refuses, and one operation for it on a GPU and an NPU."""
+"""deepspeedai's unfused attention: views that torch refuses, and fused attention on GPUs and NPUs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ascend_adapt import Symptom, wrap
 
 from .. import call_arguments
 from ..code_bases import MEGATRON_DEEPSPEED
+from ..fused_attention import attention_with_dropout
 
 TARGET = "megatron.model.transformer:CoreAttention.forward"
 VIEWED = ("query_layer", "key_layer", "value_layer")
@@ -17,12 +18,12 @@ VIEWED = ("query_layer", "key_layer", "value_layer")
     TARGET,
     host=MEGATRON_DEEPSPEED,
     why="it takes views of query, key and value that are not contiguous, and torch refuses them",
-    until="the code base reshapes them",
+    until="the code base uses reshape",
     without="crash",
     symptom=Symptom("query_layer.view(output_size[2], output_size[0] * output_size[1], -1)"),
 )
 def contiguous_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Compute the attention of query, key and value [S, B, N, D], each made contiguous."""
+    """Attention of query, key and value [S, B, N, D], each made contiguous."""
     values = [value.contiguous() if place < len(VIEWED) else value for place, value in enumerate(args)]
     named = {name: value.contiguous() if name in VIEWED else value for name, value in kwargs.items()}
     return wrapped(*values, **named)
@@ -33,14 +34,13 @@ def contiguous_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwa
     bodies="fc89ea5eafac0313",
     host=MEGATRON_DEEPSPEED,
     devices=("cuda", "npu"),
-    why="the unfused attention writes and reads all scores [B, N, S, S] several times, and keeps them for the gradient",
+    why="unfused attention reads and writes all scores [B, N, S, S] several times and keeps them for the backward pass",
     until="the code base calls a fused attention on every device",
     without="slower",
     symptom=Symptom("torch.bmm(attention_probs, value_layer.transpose(0, 1))"),
 )
 def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Compute the attention in one operation; query, key and value are [S, B, N, D], the result is [S, B, N * D]."""
-    from ascend_adapt.kernels import attention
+    """Fused attention; query, key and value are [S, B, N, D], the result is [S, B, N * D]."""
     from ascend_adapt.kernels.masks import is_causal
 
     given = call_arguments.known((*VIEWED, "attention_mask"), args, kwargs)
@@ -50,19 +50,12 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     mask, causal = given["attention_mask"], instance.attn_mask_type.name == "causal"
     if causal and mask is not None and is_causal(mask, query.shape[2], key.shape[2]):
         mask = None
-    # norm_factor has the number of the layer in it where the softmax multiplies by it.
+    # norm_factor includes the layer number where the softmax multiplies by it.
     scale = (instance.scale_mask_softmax.scale or 1.0) / instance.norm_factor
     dropout = instance.attention_dropout.p if instance.training else 0.0
-
-    def run() -> Any:
-        return attention(query, key, value, masked_out=mask, causal=causal, scale=scale, dropout_p=dropout)
-
-    if dropout and not instance.sequence_parallel:
-        from megatron.core import tensor_parallel
-
-        with tensor_parallel.get_cuda_rng_tracker().fork():
-            result = run()
-    else:
-        result = run()
-    # As upstream's own: the layer after it takes a view. What flash attention returns lies as [B, S, N, D] in memory.
+    rng = None if instance.sequence_parallel else "megatron.core.tensor_parallel"
+    result = attention_with_dropout(
+        query, key, value, masked_out=mask, causal=causal, scale=scale, dropout_p=dropout, rng=rng
+    )
+    # Contiguous as upstream's: the next layer takes a view. The result of flash attention is [B, S, N, D] in memory.
     return result.permute(2, 0, 1, 3).flatten(2).contiguous()

@@ -1,4 +1,4 @@
-"""The loss over a vocabulary that is split over ranks, without a copy of the softmax kept for the gradient."""
+"""Vocabulary-parallel cross entropy without a saved softmax."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from ascend_adapt import Symptom, wrap
 
 from .. import call_arguments
 from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
+from ..vocabulary_loss import is_fp64, vocabulary_loss
 
-WHY = "the loss keeps the softmax of all logits in fp32 for the gradient"
+WHY = "the loss keeps the fp32 softmax of all logits for the backward pass"
 UNTIL = "the code base computes its loss in one operation"
 
 
@@ -27,14 +28,14 @@ UNTIL = "the code base computes its loss in one operation"
     ),
 )
 def fused_loss(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the loss of each token, fp32 [S, B], from logits [S, B, V / TP]."""
+    """Loss of each token, fp32 [S, B], from logits [S, B, V / TP]."""
     names = ("vocab_parallel_logits", "target", "label_smoothing")
     given = call_arguments.known(names, args, kwargs)
-    if given is None or given.get("label_smoothing") or _is_double(given["vocab_parallel_logits"]):
+    if given is None or given.get("label_smoothing") or is_fp64(given["vocab_parallel_logits"]):
         return wrapped(*args, **kwargs)
     from megatron.core.parallel_state import get_tensor_model_parallel_group
 
-    return _loss(given["vocab_parallel_logits"], given["target"], get_tensor_model_parallel_group())
+    return vocabulary_loss(given["vocab_parallel_logits"], given["target"], get_tensor_model_parallel_group())
 
 
 @wrap(
@@ -51,28 +52,10 @@ def fused_loss(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict
     ),
 )
 def fused_loss_of_mpu(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the loss of each token, fp32 [B, S], from logits [B, S, V / TP]."""
+    """Loss of each token, fp32 [B, S], from logits [B, S, V / TP]."""
     given = call_arguments.known(("vocab_parallel_logits", "target"), args, kwargs)
-    if given is None or _is_double(given["vocab_parallel_logits"]):
+    if given is None or is_fp64(given["vocab_parallel_logits"]):
         return wrapped(*args, **kwargs)
     from megatron.mpu import get_tensor_model_parallel_group
 
-    return _loss(given["vocab_parallel_logits"], given["target"], get_tensor_model_parallel_group())
-
-
-def _is_double(logits: Any) -> bool:
-    """Return whether logits are fp64, of which each code base gives a loss in a dtype of its own."""
-    return str(logits.dtype) == "torch.float64"
-
-
-def _loss(logits: Any, target: Any, group: Any) -> Any:
-    from ascend_adapt.kernels import cross_entropy
-
-    # A label below 0 stands where the loss is masked: there upstream's loss is finite, and must stay so.
-    return cross_entropy(
-        logits,
-        target.clamp(min=-1),
-        ignore_index=-1,
-        reduction="none",
-        group=group if group.size() > 1 else None,
-    )
+    return vocabulary_loss(given["vocab_parallel_logits"], given["target"], get_tensor_model_parallel_group())

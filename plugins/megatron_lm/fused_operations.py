@@ -1,8 +1,8 @@
-"""Fused operations under Megatron-core's *local* layers, those that need neither TransformerEngine nor apex.
+"""Fused operations for Megatron-core's *local* layers, which need neither TransformerEngine nor apex.
 
-Read off megatron-core 0.12.0, 0.14.0, 0.16.1 and 0.19.2. Each swap hands calls that it does not serve to
-Megatron's own code. One that computes all of a function by itself names the bodies it was read off: what somebody has
-written into the function would be left out.
+Source: megatron-core 0.12.0, 0.14.0, 0.16.1 and 0.19.2. Each swap passes calls that it does not support to Megatron's
+own code. A swap that replaces a complete function lists the function bodies that it was written for, because edits of
+the function would otherwise be lost.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 from ascend_adapt import Symptom, wrap
 
 from .. import call_arguments
+from ..fused_attention import attention_with_dropout
+from ..vocabulary_loss import is_fp64, vocabulary_loss
 from .releases import HOST, REQUIRES
 
 
@@ -22,49 +24,39 @@ from .releases import HOST, REQUIRES
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),
-    why="the local attention writes and reads all scores [B, N, S, S] several times, and keeps them for the gradient",
+    why="local attention reads and writes all scores [B, N, S, S] several times and keeps them for the backward pass",
     until="Megatron-core's local layers call a fused attention",
     without="slower",
     symptom=Symptom("torch.bmm(attention_probs, value.transpose(0, 1))"),
 )
 def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Compute the attention in one operation; query, key and value are [S, B, N, D], the result [S, B, N * D]."""
+    """Fused attention; query, key and value are [S, B, N, D], the result is [S, B, N * D]."""
     names = ("query", "key", "value", "attention_mask", "attn_mask_type", "attention_bias", "packed_seq_params")
     given = call_arguments.known(names, args, kwargs)
     if given is None or _needs_upstream(instance, given):
         return wrapped(*args, **kwargs)
-    from ascend_adapt.kernels import attention
-
     query, key, value = (given[name].permute(1, 2, 0, 3) for name in names[:3])
     config, softmax = instance.config, instance.scale_mask_softmax
     dropout = instance.attention_dropout.p if instance.training else 0.0
     masked_out, causal, window = _mask(softmax, given["attention_mask"], query.shape[2], key.shape[2])
 
-    def run() -> Any:
-        return attention(
-            query,
-            key,
-            value,
-            masked_out=masked_out,
-            causal=causal,
-            window=window,
-            scale=instance.softmax_scale * (softmax.scale or 1.0),
-            dropout_p=dropout,
-        )
-
-    if dropout and not config.sequence_parallel:
-        from megatron.core import tensor_parallel
-
-        with tensor_parallel.get_cuda_rng_tracker().fork():
-            result = run()
-    else:
-        result = run()
-    # As upstream's own. What flash attention returns lies as [B, S, N, D] in memory.
+    result = attention_with_dropout(
+        query,
+        key,
+        value,
+        masked_out=masked_out,
+        causal=causal,
+        window=window,
+        scale=instance.softmax_scale * (softmax.scale or 1.0),
+        dropout_p=dropout,
+        rng=None if config.sequence_parallel else "megatron.core.tensor_parallel",
+    )
+    # Contiguous as upstream's. The result of flash attention is [B, S, N, D] in memory.
     return result.permute(2, 0, 1, 3).flatten(2).contiguous()
 
 
 def _needs_upstream(instance: Any, given: dict[str, Any]) -> bool:
-    """Return whether the call is of a kind that only Megatron's own code knows, or refuses with its own words."""
+    """Return whether only Megatron's own code supports the call, or refuses it with its own message."""
     if given.get("packed_seq_params") is not None or given.get("attention_bias") is not None:
         return True
     if getattr(instance.config, "softmax_type", "vanilla") != "vanilla" or "attention_mask" not in given:
@@ -74,9 +66,9 @@ def _needs_upstream(instance: Any, given: dict[str, Any]) -> bool:
 
 
 def _mask(softmax: Any, mask: Any, queries: int, keys: int) -> tuple[Any, bool, int | None]:
-    """Return (masked_out, causal, window) as Megatron's unfused softmax understands its arguments.
+    """Return (masked_out, causal, window) with the meaning of Megatron's unfused softmax.
 
-    Its fused softmax drops a mask given to a causal layer; here a mask that hides more than the future is kept.
+    Its fused softmax drops the mask of a causal layer; here a mask that hides more than the future is kept.
     """
     window = getattr(softmax, "window_size", None)
     if window is not None:
@@ -96,35 +88,26 @@ def _mask(softmax: Any, mask: Any, queries: int, keys: int) -> tuple[Any, bool, 
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),
-    why="the loss turns all logits into fp32, and keeps their softmax in fp32 for the gradient",
-    until="Megatron-core's unfused loss computes from logits as they are",
+    why="the loss copies all logits to fp32, and keeps their fp32 softmax for the backward pass",
+    until="Megatron-core's unfused loss works without an fp32 copy",
     without="slower",
     symptom=Symptom(
         "vocab_parallel_logits.float()", at="megatron.core.tensor_parallel.cross_entropy:VocabParallelCrossEntropy"
     ),
 )
 def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the loss of each token, fp32 [S, B], from logits [S, B, V / TP] as they are."""
+    """Loss of each token, fp32 [S, B], from logits [S, B, V / TP] without an fp32 copy."""
     names = ("vocab_parallel_logits", "target", "label_smoothing", "tp_group")
     given = call_arguments.known(names, args, kwargs)
-    # Its smoothing is over the columns of a rank, not over the vocabulary, and its loss of fp64 is fp32.
-    if given is None or given.get("label_smoothing") or str(given["vocab_parallel_logits"].dtype) == "torch.float64":
+    # Megatron smooths labels over the columns of a rank, not the vocabulary, and returns fp32 for fp64 logits.
+    if given is None or given.get("label_smoothing") or is_fp64(given["vocab_parallel_logits"]):
         return wrapped(*args, **kwargs)
-    from ascend_adapt.kernels import cross_entropy
-
     group = given.get("tp_group")
     if group is None:
         from megatron.core.parallel_state import get_tensor_model_parallel_group
 
         group = get_tensor_model_parallel_group()
-    # A label below 0 stands where the loss is masked: there Megatron's loss is finite, and must stay so.
-    return cross_entropy(
-        given["vocab_parallel_logits"],
-        given["target"].clamp(min=-1),
-        ignore_index=-1,
-        reduction="none",
-        group=group if group.size() > 1 else None,
-    )
+    return vocabulary_loss(given["vocab_parallel_logits"], given["target"], group)
 
 
 @wrap(
@@ -133,12 +116,12 @@ def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwa
     host=HOST,
     devices="npu",
     why="torch's rms norm is several operations on an NPU",
-    until="torch_npu serves torch's rms norm with its own operator",
+    until="torch_npu runs torch's rms norm as its own operator",
     without="slower",
-    symptom=Symptom(reason="how torch_npu serves torch's rms norm"),
+    symptom=Symptom(reason="the fault is in torch_npu"),
 )
 def fused_rms_norm(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Let a new norm compute in one operation; its class and parameters stay torch's."""
+    """Make a new norm compute in one operation; its class and parameters remain torch's."""
     import torch
 
     norm = wrapped(*args, **kwargs)
@@ -148,7 +131,7 @@ def fused_rms_norm(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: d
 
 
 def rms_norm_forward(self: Any, x: Any) -> Any:
-    """Return what torch.nn.RMSNorm returns."""
+    """RMS norm as torch.nn.RMSNorm."""
     import torch
 
     from ascend_adapt.kernels import rms_norm

@@ -73,7 +73,7 @@ class LateModules:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that other finders return for a module of the code base, with a loader that calls ``on_import``."""
+        """Return the spec of the other finders for a module of the code base; its loader calls ``on_import``."""
         request = get_ident(), fullname
         if request in self._in_progress or not self._may_own(fullname, path):
             return None

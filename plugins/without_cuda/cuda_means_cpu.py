@@ -51,8 +51,8 @@ _BACKWARD = {
 class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
     """Handles calls that name a CUDA device as if they named the CPU; all other calls are unchanged.
 
-    ``x.cuda()`` is ``x`` itself, as for a tensor that is already on the device. Without CUDA every such call would fail,
-    so device-aware code never makes one.
+    ``x.cuda()`` is ``x`` itself, as for a tensor that is already on the device. Without CUDA every such call would
+    fail, so device-aware code never makes one.
     """
 
     def __torch_function__(

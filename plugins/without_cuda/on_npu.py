@@ -21,8 +21,8 @@ def transfer(code_base: CudaCodeBase) -> None:
     """
     import torch
 
-    # Since torch 2.13 torch.distributed reads the capability of every tensor's device, and torch_npu returns None unless
-    # this is set. 8.0 means "not Hopper": no shortcut is taken.
+    # Since torch 2.13 torch.distributed reads the capability of every tensor's device, and torch_npu returns None
+    # unless this is set. 8.0 means "not Hopper": no shortcut is taken.
     os.environ.setdefault("TORCH_NPU_DEVICE_CAPABILITY", "8.0")
     before = {place: dict(vars(attrgetter(place)(torch))) for place in PLACES}
     before[""] = {name: value for name, value in vars(torch).items() if name in PLACES}

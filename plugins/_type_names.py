@@ -1,4 +1,4 @@
-"""The names of tensors' types, as code that was written for one device compares them."""
+"""Tensor type names of one device, as code written for that device compares them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class TypeNames(TorchFunctionMode):
-    """Answers ``x.type()`` with the name that it has on ``device``; all other calls go their way."""
+    """Makes ``x.type()`` return the name on ``device``; all other calls are unchanged."""
 
     def __init__(self, device: str) -> None:
         super().__init__()
