@@ -60,8 +60,8 @@ def states_not_asked_for(wrapped: Any, instance: Any, args: tuple[Any, ...], kwa
     f"{ENGINE}.load_checkpoint",
     requires="deepspeed>=0.6",
     why="an optimizer without loaded states keeps its old fp32 master weights, and its first step overwrites "
-    "the loaded weights with them: with load_optimizer_states=False in fp16 without ZeRO, and from 0.10.2 to 0.12.6 in ZeRO-1 "
-    "and ZeRO-2; from 0.18.0 to 0.18.4 in bf16 without ZeRO, for which these releases save no states",
+    "the loaded weights with them: with load_optimizer_states=False in fp16 without ZeRO, and from 0.10.2 to 0.12.6 in "
+    "ZeRO-1 and ZeRO-2; from 0.18.0 to 0.18.4 in bf16 without ZeRO, for which these releases save no states",
     until="DeepSpeed refreshes the master weights whenever it loads weights",
     without="wrong numbers",
     symptom=Symptom(
