@@ -95,7 +95,7 @@ print(sorted(ALL_OPS))
 
 
 @pytest.mark.parametrize(("clipping", "told"), [("1.0e-3", 1), ("0.0", 0)])
-def test_clipping_that_zero_leaves_out_is_told_once(clipping, told, tmp_path):
+def test_clipping_that_zero_skips_is_reported_once(clipping, told, tmp_path):
     code = f"""
 import ascend_adapt
 ascend_adapt.enable(device="cpu", strict=True)

@@ -367,7 +367,7 @@ assert builder.installed_cann_path() == "/"
     assert job.returncode == 0, job.stderr
 
 
-def test_gradients_are_told_apart_by_type():
+def test_gradients_are_grouped_by_type():
     half, single, double = (torch.zeros(1, dtype=dtype) for dtype in (torch.half, torch.float, torch.double))
     buckets = communication.gradients_by_type.function([double, single, half, single])
     assert [(kind, len(tensors)) for kind, tensors in buckets] == [

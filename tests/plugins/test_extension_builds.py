@@ -86,7 +86,7 @@ def test_a_wait_ends_when_the_builder_is_killed_and_says_what_it_waits_for(lock,
     with (
         caplog.at_level(logging.WARNING, "ascend_adapt"),
         ascend_adapt.enabled(device="cpu"),
-        pytest.raises(RuntimeError, match=r"lock: the process that compiled here is gone .* start the job again"),
+        pytest.raises(RuntimeError, match=r"lock: the compiling process ended .* start the job again"),
     ):
         FileBaton(str(lock)).wait()
     killer.wait()
@@ -110,7 +110,7 @@ def test_a_build_is_announced_once(tmp_path, monkeypatch, caplog):
     load()
     first, last = (record.getMessage() for record in caplog.records)
     assert first.startswith(
-        f"ascend_adapt: compiles the extension tiny (1 source files) in {tmp_path / 'build'}, once: "
+        f"ascend_adapt: compiling the extension tiny (1 source files) in {tmp_path / 'build'}, once: "
     )
     assert last.startswith("ascend_adapt: extension tiny is ready after ")
     assert not (tmp_path / "build" / "lock").exists()

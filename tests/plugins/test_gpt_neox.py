@@ -230,7 +230,7 @@ def test_a_finetune_of_nothing_is_refused(neox: Site) -> None:
     from megatron.checkpointing import load_checkpoint
 
     finetune, resume = (SimpleNamespace(load="empty", finetune=value) for value in (True, False))
-    with pytest.raises(FileNotFoundError, match="empty: there is no checkpoint to finetune"):
+    with pytest.raises(FileNotFoundError, match="empty: no checkpoint to finetune found"):
         load_checkpoint(finetune, Engine(None), None, None)
     assert load_checkpoint(resume, Engine(None), None, None) == 0  # a fresh start, as all guides begin
     engine = Engine("global_step3")
@@ -360,14 +360,14 @@ CLIPPING = (
         ({"gradient_clipping": 0.5}, "exact", 0.0, {"steps_per_print": 10, "gradient_clipping": 0.5}, ""),
     ],
 )
-def test_deepspeed_is_told_of_gpt_neoxs_own_defaults(neox: Site, given, numerics, theirs, told, warned) -> None:
+def test_gpt_neoxs_own_defaults_reach_deepspeed(neox: Site, given, numerics, theirs, told, warned) -> None:
     """Clipping, which changes numbers, only if asked for; a difference is told, once, and what to do."""
     neox.package("deepspeed.runtime", "")
     neox.write(deepspeed__runtime__constants=f"GRADIENT_CLIPPING_DEFAULT = {theirs}\n")
     script = CLIPPING.format(given=given)
     output = neox.run(script, ASCEND_ADAPT_NUMERICS=numerics, ASCEND_ADAPT_PLUGINS="gpt_neox")
     assert json.loads(output.splitlines()[-1]) == told
-    assert output.count("is GPT-NeoX's own default and not told to DeepSpeed, whose own is") == (1 if warned else 0)
+    assert output.count("is GPT-NeoX's default, which it does not pass to DeepSpeed, whose default is") == (1 if warned else 0)
     assert warned in output
 
 

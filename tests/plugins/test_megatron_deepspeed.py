@@ -205,7 +205,7 @@ def test_kernels_that_cannot_be_compiled_are_those_that_are_provided(monkeypatch
         raise RuntimeError("Error building extension: Unsupported gpu architecture 'compute_70'")
 
     assert cuda_extensions.no_compiling_without_nvcc.function(load, None, ("args",), {}) is None
-    assert "compute_70') — go on with ascend_adapt's kernels" in caplog.text
+    assert "compute_70') — continuing with ascend_adapt's kernels" in caplog.text
 
 
 def test_attention_gets_what_it_can_take_views_of() -> None:
@@ -342,7 +342,7 @@ PARSE = """
         ({"deepspeed_config": None, "deepspeed": False, "rank": 0, "zero_stage": 1}, False, None),
     ],
 )
-def test_a_configuration_that_is_not_used_is_told_and_given_to_nobody(
+def test_an_unused_configuration_is_reported_and_dropped(
     site: Site, monkeypatch, caplog, given, told, kept
 ) -> None:
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "megatron_deepspeed")
@@ -353,7 +353,7 @@ def test_a_configuration_that_is_not_used_is_told_and_given_to_nobody(
 
         arguments.GIVEN.update(given)
         assert vars(arguments.parse_args()) == {**given, "deepspeed_config": kept}
-    assert ("--deepspeed_config ds.json: is given without --deepspeed" in caplog.text) is told
+    assert ("--deepspeed_config ds.json: set without --deepspeed" in caplog.text) is told
 
 
 @pytest.mark.parametrize("device", ["cpu", "npu", "cuda"])

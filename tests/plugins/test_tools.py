@@ -74,4 +74,4 @@ except ModuleNotFoundError as error:
     print(error)
 """,
     )
-    assert "nltk: is not installed, expected it for --split-sentences" in told
+    assert "nltk: not installed, needed for --split-sentences" in told

@@ -172,7 +172,7 @@ assert state("nothing_to_quantize") == "applied"
 """)
 
 
-def test_legacy_kernels_are_not_built_and_the_generation_is_told(run):
+def test_legacy_kernels_are_not_built_and_the_generation_is_returned(run):
     run("""
 from megatron.training.initialize import _warmup_jit_function
 assert _warmup_jit_function() is None
