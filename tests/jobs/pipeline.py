@@ -52,18 +52,21 @@ def main():
     }
     engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)
     data = batches(1)
-    told = {"trained": [engine.train_batch(data_iter=data).item().hex() for _ in range(3)]}
-    told["evaluated"] = engine.eval_batch(batches(2)).item().hex()
+    reported = {"trained": [engine.train_batch(data_iter=data).item().hex() for _ in range(3)]}
+    reported["evaluated"] = engine.eval_batch(batches(2)).item().hex()
     with_logits = engine.eval_batch(batches(2), return_logits=True)
-    told["with_logits"] = with_logits[0].item().hex()
+    reported["with_logits"] = with_logits[0].item().hex()
     shape = None if with_logits[1] is None else list(with_logits[1].shape)
     engine.save_checkpoint(sys.argv[1], tag="saved")
-    told["continued"] = [engine.train_batch(data_iter=batches(3)).item().hex() for _ in range(2)]
+    reported["continued"] = [engine.train_batch(data_iter=batches(3)).item().hex() for _ in range(2)]
     engine.load_checkpoint(sys.argv[1], tag="saved")
-    told["loaded"] = [engine.train_batch(data_iter=batches(3)).item().hex() for _ in range(2)]
+    reported["loaded"] = [engine.train_batch(data_iter=batches(3)).item().hex() for _ in range(2)]
     backend = torch.distributed.get_backend()
     if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
-        print(json.dumps({"deepspeed": deepspeed.__version__, "backend": backend, "logits": shape, **told}), flush=True)
+        print(
+            json.dumps({"deepspeed": deepspeed.__version__, "backend": backend, "logits": shape, **reported}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -69,10 +69,10 @@ for each in starts:
     optimizer.step()
     optimizer.zero_grad()
     losses.append(float(loss.detach()))
-told = {"losses": losses}
+reported = {"losses": losses}
 if options.adapt:
     from ascend_adapt.kernels import dispatch
 
-    told["states"] = {one.patch: one.state for one in ascend_adapt.status().outcomes if one.plugin == "hf"}
-    told["choices"] = sorted({f"{one.kernel}: {one.backend}" for one in dispatch.choices()})
-print(json.dumps(told))
+    reported["states"] = {one.patch: one.state for one in ascend_adapt.status().outcomes if one.plugin == "hf"}
+    reported["choices"] = sorted({f"{one.kernel}: {one.backend}" for one in dispatch.choices()})
+print(json.dumps(reported))

@@ -49,8 +49,8 @@ def main():
     loaded = away()
     second.backward(second(torch.ones(1, 8, dtype=getattr(torch, dtype))).sum())
     second.step()
-    told = {"deepspeed": deepspeed.__version__, "loaded": loaded, "after a step of nothing": away()}
-    print(json.dumps(told), flush=True)
+    reported = {"deepspeed": deepspeed.__version__, "loaded": loaded, "after a step of nothing": away()}
+    print(json.dumps(reported), flush=True)
 
 
 if __name__ == "__main__":

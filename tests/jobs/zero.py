@@ -51,14 +51,14 @@ def main():
             losses.append(loss.item().hex())
         return losses
 
-    told = {"trained": steps(3, 1)}
+    reported = {"trained": steps(3, 1)}
     engine.save_checkpoint(folder, tag="saved")
-    told["continued"] = steps(2, 3)
+    reported["continued"] = steps(2, 3)
     engine.load_checkpoint(folder, tag="saved")
-    told["loaded"] = steps(2, 3)
+    reported["loaded"] = steps(2, 3)
     backend = torch.distributed.get_backend()
     if rank == 0:
-        print(json.dumps({"deepspeed": deepspeed.__version__, "backend": backend, **told}), flush=True)
+        print(json.dumps({"deepspeed": deepspeed.__version__, "backend": backend, **reported}), flush=True)
 
 
 if __name__ == "__main__":

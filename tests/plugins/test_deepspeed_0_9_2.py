@@ -34,15 +34,15 @@ def free_port():
 
 @pytest.fixture(scope="module")
 def newest(tmp_path_factory):
-    code, losses, states, told = run(NEW, tmp_path_factory.mktemp("newest"))
-    assert code == 0, told
+    code, losses, states, reported = run(NEW, tmp_path_factory.mktemp("newest"))
+    assert code == 0, reported
     assert states["keep_missing_grads"] == "skipped"
     return losses
 
 
 def test_the_losses_are_those_of_the_newest_release_bit_for_bit(newest, tmp_path):
-    code, losses, states, told = run(OLD, tmp_path)
-    assert code == 0, told
+    code, losses, states, reported = run(OLD, tmp_path)
+    assert code == 0, reported
     assert losses == newest
     assert states["keep_missing_grads"] == states["cpu_accelerator"] == states["gradients_by_type"] == "applied"
     assert states["numpy_bufsize"] == states["backend_of_the_device"] == "applied"
@@ -50,9 +50,9 @@ def test_the_losses_are_those_of_the_newest_release_bit_for_bit(newest, tmp_path
 
 
 def test_without_the_patch_the_gradient_is_lost(tmp_path):
-    code, losses, states, told = run(OLD, tmp_path, "--disable", "keep_missing_grads")
+    code, losses, states, reported = run(OLD, tmp_path, "--disable", "keep_missing_grads")
     assert (code, losses, states["keep_missing_grads"]) == (1, None, "disabled")
-    assert "IndexError: tuple index out of range" in told
+    assert "IndexError: tuple index out of range" in reported
 
 
 def test_the_npu_accelerator_fits_the_abstract_one():
@@ -94,8 +94,8 @@ print(sorted(ALL_OPS))
     assert "'fused_adam'" in job.stdout
 
 
-@pytest.mark.parametrize(("clipping", "told"), [("1.0e-3", 1), ("0.0", 0)])
-def test_clipping_that_zero_skips_is_reported_once(clipping, told, tmp_path):
+@pytest.mark.parametrize(("clipping", "reported"), [("1.0e-3", 1), ("0.0", 0)])
+def test_clipping_that_zero_skips_is_reported_once(clipping, reported, tmp_path):
     code = f"""
 import ascend_adapt
 ascend_adapt.enable(device="cpu", strict=True)
@@ -131,5 +131,5 @@ print("went", (start - model.weight).norm().item())
         warned.count(
             "ascend_adapt: gradient_clipping 0.001: this DeepSpeed's ZeRO-1 and ZeRO-2 clip float16 only, not float32"
         )
-        == told
+        == reported
     )

@@ -132,41 +132,41 @@ def reference(kind: str) -> list[str]:
 @pytest.mark.parametrize(("release", "job"), [(release, job) for release in CHOSEN for job in CHOSEN[release]])
 def test_a_job_does_what_the_table_says(release: str, job: str) -> None:
     expected = TABLE[release][job]
-    code, told, text = run(release, job)
+    code, reported, text = run(release, job)
     if isinstance(expected, Fails):
         if expected.unless and shutil.which(expected.unless):
             pytest.skip(f"{expected.unless} is here, so {expected.text!r} does not happen")
         assert (code != 0, expected.text in text) == (True, True), text[-2000:]
         return
     assert code == 0, text[-4000:]
-    assert told["deepspeed"].startswith(release)
-    if "loaded" in told:
-        assert told["backend"] == "gloo"  # 'nccl' was asked for
-        assert told["loaded"] == told["continued"]
+    assert reported["deepspeed"].startswith(release)
+    if "loaded" in reported:
+        assert reported["backend"] == "gloo"  # 'nccl' was asked for
+        assert reported["loaded"] == reported["continued"]
     if job == "pipeline":
-        assert told["with_logits"] == told["evaluated"]
-        assert told["logits"] == [2, 8, 32]
+        assert reported["with_logits"] == reported["evaluated"]
+        assert reported["logits"] == [2, 8, 32]
     if expected in (PLAIN, AHEAD):
-        assert told["trained"] == reference(expected.like)
+        assert reported["trained"] == reference(expected.like)
     elif expected.like != release:
         _, like, text = run(expected.like, job)
-        assert {**told, "deepspeed": ""} == {**like, "deepspeed": ""}, text[-2000:]
+        assert {**reported, "deepspeed": ""} == {**like, "deepspeed": ""}, text[-2000:]
 
 
 @pytest.mark.parametrize(
     ("release", "job"), ALONE, ids=lambda value: value if isinstance(value, str) else "-".join(value)
 )
 def test_what_is_loaded_without_the_optimizers_states_is_what_is_trained(release: str, job: tuple[str, ...]) -> None:
-    code, told, text = _weights_alone(release, job)
+    code, reported, text = _weights_alone(release, job)
     assert code == 0, text[-4000:]
-    assert (told["loaded"], told["after a step of nothing"]) == (0.0, 0.0)
-    code, told, text = _weights_alone(
+    assert (reported["loaded"], reported["after a step of nothing"]) == (0.0, 0.0)
+    code, reported, text = _weights_alone(
         release, job, "--disable", "deepspeed.states_not_asked_for", "--disable", "deepspeed.fp32_weights_follow"
     )
     if without := WEIGHTS_ALONE[release][job]:
         assert (code != 0, without in text) == (True, True), text[-2000:]
     else:
-        assert (told["loaded"], told["after a step of nothing"] > 0.1) == (0.0, True)
+        assert (reported["loaded"], reported["after a step of nothing"] > 0.1) == (0.0, True)
 
 
 def _weights_alone(release: str, job: tuple[str, ...], *options: str) -> tuple[int, dict[str, Any], str]:
@@ -177,12 +177,12 @@ def _weights_alone(release: str, job: tuple[str, ...], *options: str) -> tuple[i
 @pytest.mark.skipif(NEWEST not in CHOSEN, reason="its environment is not asked for")
 def test_bf16_in_the_pipeline_engine_is_resumed() -> None:
     """Its fp32 weights after each step are those of the run that went on, bit for bit, on two data ranks."""
-    code, told, text = _resumed()
+    code, reported, text = _resumed()
     assert code == 0, text[-4000:]
-    assert told["on"] == told["resumed"]
-    assert told["shapes"] == ["0.weight", "0.bias", "1.weight", "1.bias"]
-    code, told, text = _resumed("--disable", "deepspeed.bf16_shapes_are_saved")
-    assert (code, told["on"] == told["resumed"], told["shapes"]) == (0, True, []), text[-4000:]
+    assert reported["on"] == reported["resumed"]
+    assert reported["shapes"] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    code, reported, text = _resumed("--disable", "deepspeed.bf16_shapes_are_saved")
+    assert (code, reported["on"] == reported["resumed"], reported["shapes"]) == (0, True, []), text[-4000:]
     both = ("--disable", "deepspeed.bf16_states_of_each_rank", "--disable", "deepspeed.bf16_shapes_are_saved")
     code, _, text = _resumed(*both)
     assert (code != 0, "KeyError" in text) == (True, True), text[-2000:]

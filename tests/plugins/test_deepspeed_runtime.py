@@ -203,9 +203,9 @@ for name, content, fits in json.loads(sys.argv[1]):
     read = config.get_float16_config if name == "fp16" else config.get_bfloat16_config
     given = {name: dict(content)}
     try:
-        told = read(given).model_dump()
-        assert fits and told["enabled"] == content["enabled"], (name, content, told)
-        assert name != "fp16" or all(told[key] == content[key] for key in content if key in told), (content, told)
+        reported = read(given).model_dump()
+        assert fits and reported["enabled"] == content["enabled"], (name, content, reported)
+        assert name != "fp16" or all(reported[key] == content[key] for key in content if key in reported), (content, reported)
     except ValueError as error:
         assert not fits and "Extra inputs are not permitted" in str(error), (name, content, error)
     assert given == {name: content}
@@ -520,7 +520,7 @@ def test_a_stage_that_times_its_backward_pass_is_not_timed_within(stage, started
 @pytest.mark.parametrize("asked", [{}, {"load_optimizer_states": False}, {"load_module_only": True}])
 @pytest.mark.parametrize("loads", [None, "_load_zero_checkpoint", "load_state_dict"])
 def test_fp32_weights_follow_where_nothing_was_loaded_for_the_optimizer(loads, asked, caplog):
-    """On stand-ins of an engine and its optimizer, which tell what was called."""
+    """On stand-ins of an engine and its optimizer, which report what was called."""
     called = []
 
     class Optimizer:
@@ -578,8 +578,8 @@ ascend_adapt.disable()
 assert ours == get_accelerator().device_count(), "without a launcher, as before"
 """
     with Ports() as ports:
-        told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports.rendezvous), "GROUP_RANK": "0"}
-    job = run(code, tmp_path, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", **told)
+        reported = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports.rendezvous), "GROUP_RANK": "0"}
+    job = run(code, tmp_path, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", **reported)
     assert job.returncode == 0, job.stderr
 
 

@@ -37,8 +37,8 @@ def resumed(folder: Path, *options: str) -> tuple[float, str]:
         timeout=300,
     )
     assert job.returncode == 0, job.stderr[-3000:]
-    told = next(json.loads(line) for line in job.stdout.splitlines() if line.startswith('{"deepspeed": "0.18.4'))
-    apart = max(abs(one - other) for one, other in zip(told["on"][0], told["resumed"][0], strict=True))
+    reported = next(json.loads(line) for line in job.stdout.splitlines() if line.startswith('{"deepspeed": "0.18.4'))
+    apart = max(abs(one - other) for one, other in zip(reported["on"][0], reported["resumed"][0], strict=True))
     return apart, job.stdout + job.stderr
 
 

@@ -351,23 +351,31 @@ CLIPPING = (
 
 
 @pytest.mark.parametrize(
-    ("given", "numerics", "theirs", "told", "warned"),
+    ("given", "numerics", "theirs", "reported", "warned"),
     [
         ({}, "", 1.0, {"steps_per_print": 10}, ""),
-        ({"steps_per_print": 2}, "upstream", 0.0, {"steps_per_print": 2}, "1.0 is GPT-NeoX's own default and not told"),
+        (
+            {"steps_per_print": 2},
+            "upstream",
+            0.0,
+            {"steps_per_print": 2},
+            "1.0 is GPT-NeoX's default, which it does not pass",
+        ),
         ({}, "exact", 0.0, {"steps_per_print": 10, "gradient_clipping": 1.0}, ""),
         ({"gradient_clipping": 0.5}, "", 0.0, {"steps_per_print": 10, "gradient_clipping": 0.5}, ""),
         ({"gradient_clipping": 0.5}, "exact", 0.0, {"steps_per_print": 10, "gradient_clipping": 0.5}, ""),
     ],
 )
-def test_gpt_neoxs_own_defaults_reach_deepspeed(neox: Site, given, numerics, theirs, told, warned) -> None:
-    """Clipping, which changes numbers, only if asked for; a difference is told, once, and what to do."""
+def test_gpt_neoxs_own_defaults_reach_deepspeed(neox: Site, given, numerics, theirs, reported, warned) -> None:
+    """Clipping, which changes numbers, only if asked for; a difference is reported, once, and what to do."""
     neox.package("deepspeed.runtime", "")
     neox.write(deepspeed__runtime__constants=f"GRADIENT_CLIPPING_DEFAULT = {theirs}\n")
     script = CLIPPING.format(given=given)
     output = neox.run(script, ASCEND_ADAPT_NUMERICS=numerics, ASCEND_ADAPT_PLUGINS="gpt_neox")
-    assert json.loads(output.splitlines()[-1]) == told
-    assert output.count("is GPT-NeoX's default, which it does not pass to DeepSpeed, whose default is") == (1 if warned else 0)
+    assert json.loads(output.splitlines()[-1]) == reported
+    assert output.count("is GPT-NeoX's default, which it does not pass to DeepSpeed, whose default is") == (
+        1 if warned else 0
+    )
     assert warned in output
 
 
@@ -395,10 +403,10 @@ print("trained")
 
 
 @pytest.mark.parametrize(
-    ("stage", "disabled", "told"),
+    ("stage", "disabled", "reported"),
     [(0, [], ""), (1, [], ""), (0, ["gpt_neox.fp16_of_bfloat16"], "Extra inputs are not permitted")],
 )
-def test_the_engine_trains_in_bfloat16_where_the_type_of_fp16_says_so(neox: Site, stage, disabled, told) -> None:
+def test_the_engine_trains_in_bfloat16_where_the_type_of_fp16_says_so(neox: Site, stage, disabled, reported) -> None:
     """On the installed DeepSpeed: parameters in bfloat16, norms' too, masters in fp32."""
     rank = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     ours = {"ASCEND_ADAPT_PLUGINS": "gpt_neox,deepspeed", "PYTHONPATH": str(neox.folder), "DS_ACCELERATOR": "cpu"}
@@ -409,8 +417,8 @@ def test_the_engine_trains_in_bfloat16_where_the_type_of_fp16_says_so(neox: Site
         text=True,
         timeout=120,
     )
-    if told:
-        assert told in job.stderr
+    if reported:
+        assert reported in job.stderr
         assert "trained" not in job.stdout
     else:
         assert job.stdout.endswith("trained\n"), job.stderr
@@ -556,13 +564,13 @@ def test_training_v2_0_imports_the_evaluation_harness_only_where_it_is_asked_for
     if harness:
         v2_0.write(lm_eval__models__gpt2=harness)
     assert v2_0.run(PRETRAIN.format(asked=None), ASCEND_ADAPT_PLUGINS="gpt_neox").split() == ["training", "None"]
-    told = v2_0.run(PRETRAIN.format(asked=["lambada"]), ASCEND_ADAPT_PLUGINS="gpt_neox").splitlines()
+    reported = v2_0.run(PRETRAIN.format(asked=["lambada"]), ASCEND_ADAPT_PLUGINS="gpt_neox").splitlines()
     if harness == "class GPT2LM: pass":
-        assert told == ["training", "the model does ['lambada']"]
+        assert reported == ["training", "the model does ['lambada']"]
         return
-    (told,) = told  # before training
-    assert told.startswith(f"eval_tasks: cannot be imported ({'TypeError' if harness else 'ModuleNotFoundError'}: ")
-    assert "expected what eval_tasks need — pip install lm_eval==0.3.0 best_download" in told
+    (reported,) = reported  # before training
+    assert reported.startswith(f"eval_tasks: cannot be imported ({'TypeError' if harness else 'ModuleNotFoundError'}: ")
+    assert "expected what eval_tasks need — pip install lm_eval==0.3.0 best_download" in reported
 
 
 def test_the_tools_of_both_versions_convert_to_todays_transformers(neox: Site) -> None:

@@ -53,7 +53,7 @@ OPTIMIZER = """
             Adam = FUSED[0]
         return Adam(model, lr=0.1, weight_decay=0.5)
     """
-# Whose drift is told even where nobody asked.
+# Whose drift is reported even where nobody asked.
 GRAVE = {
     "megatron__model__fused_softmax": SOFTMAX,
     "megatron__model__gpt_model": PIPE,
@@ -333,7 +333,7 @@ PARSE = """
 
 
 @pytest.mark.parametrize(
-    ("given", "told", "kept"),
+    ("given", "reported", "kept"),
     [
         ({"deepspeed_config": "ds.json", "deepspeed": False, "rank": 0, "zero_stage": 1}, True, None),
         ({"deepspeed_config": "ds.json", "deepspeed": False, "rank": 1, "zero_stage": 1}, False, None),
@@ -343,7 +343,7 @@ PARSE = """
     ],
 )
 def test_an_unused_configuration_is_reported_and_dropped(
-    site: Site, monkeypatch, caplog, given, told, kept
+    site: Site, monkeypatch, caplog, given, reported, kept
 ) -> None:
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "megatron_deepspeed")
     site.write(megatron__enums="", megatron__arguments=PARSE)
@@ -353,7 +353,7 @@ def test_an_unused_configuration_is_reported_and_dropped(
 
         arguments.GIVEN.update(given)
         assert vars(arguments.parse_args()) == {**given, "deepspeed_config": kept}
-    assert ("--deepspeed_config ds.json: set without --deepspeed" in caplog.text) is told
+    assert ("--deepspeed_config ds.json: set without --deepspeed" in caplog.text) is reported
 
 
 @pytest.mark.parametrize("device", ["cpu", "npu", "cuda"])

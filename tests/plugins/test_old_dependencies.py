@@ -10,8 +10,8 @@ from error_bounds import rounding
 from stand_ins import Site
 
 import ascend_adapt
-from ascend_adapt_plugins.old_dependencies import _amp_c, _apex_norms, _apex_optimizers, layer_norm_extensions
 from ascend_adapt_plugins._type_names import TypeNames
+from ascend_adapt_plugins.old_dependencies import _amp_c, _apex_norms, _apex_optimizers, layer_norm_extensions
 
 SHAPES = ((3, 4), (5,), (2, 1, 3))
 

@@ -62,7 +62,7 @@ def test_gpt_neox_tokenizes_without_lm_dataformat(site: Site, tmp_path) -> None:
 @pytest.mark.parametrize("use", ["CustomLanguageVars()", "nltk.load('punkt')", "nltk.download('punkt')"])
 def test_bigscience_tokenizes_without_nltk_until_sentences_are_asked_for(site: Site, use: str) -> None:
     site.write(**BIGSCIENCE)
-    told = run_tool(
+    reported = run_tool(
         site,
         f"""
 import nltk
@@ -74,4 +74,4 @@ except ModuleNotFoundError as error:
     print(error)
 """,
     )
-    assert "nltk: not installed, needed for --split-sentences" in told
+    assert "nltk: not installed, needed for --split-sentences" in reported

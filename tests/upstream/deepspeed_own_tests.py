@@ -67,15 +67,15 @@ def results(folder: Path, file: str, adapted: bool, scratch: Path) -> dict[str, 
         return {file: "timeout"}
     if not report.exists():
         return {file: "no report"}
-    told = {}
+    reported = {}
     for case in ET.parse(report).iter("testcase"):
         outcomes = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
-        told[f"{file}::{case.get('classname')}::{case.get('name')}"] = outcomes[0] if outcomes else "passed"
-    return told or {file: "no tests"}
+        reported[f"{file}::{case.get('classname')}::{case.get('name')}"] = outcomes[0] if outcomes else "passed"
+    return reported or {file: "no tests"}
 
 
 def main() -> int:
-    """Run every file four times and tell what differs."""
+    """Run every file four times and report what differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="the folder `tests` of a DeepSpeed checkout")
     parser.add_argument("files", nargs="*", default=FILES, help="files below unit/ (default: the named list)")
@@ -92,26 +92,26 @@ def main() -> int:
                     runs[kind][number] |= results(known.folder.resolve(), file, kind == "adapted", Path(scratch))
                     seconds[kind] += time.monotonic() - start
             print(f"{file}: {len([name for name in runs['plain'][0] if name.startswith(file)])}", file=sys.stderr)
-    told = summary(runs)
-    print(json.dumps({**told, "seconds": {kind: round(value) for kind, value in seconds.items()}}, indent=1))
-    return 1 if told["different"] else 0
+    reported = summary(runs)
+    print(json.dumps({**reported, "seconds": {kind: round(value) for kind, value in seconds.items()}}, indent=1))
+    return 1 if reported["different"] else 0
 
 
 def summary(runs: dict[str, list[dict[str, str]]]) -> dict[str, object]:
     """Return counts, the tests that are flaky by themselves, and those that the patches change."""
     names = sorted({name for both in runs.values() for one in both for name in one})
     seen = {name: {kind: [one.get(name, "absent") for one in both] for kind, both in runs.items()} for name in names}
-    flaky = {name: told for name, told in seen.items() if any(len(set(both)) > 1 for both in told.values())}
-    steady = {name: told for name, told in seen.items() if name not in flaky}
-    changed = {name: told for name, told in steady.items() if told["plain"] != told["adapted"]}
+    flaky = {name: reported for name, reported in seen.items() if any(len(set(both)) > 1 for both in reported.values())}
+    steady = {name: reported for name, reported in seen.items() if name not in flaky}
+    changed = {name: reported for name, reported in steady.items() if reported["plain"] != reported["adapted"]}
     counts: dict[str, int] = {}
-    for told in steady.values():
-        counts[told["plain"][0]] = counts.get(told["plain"][0], 0) + 1
+    for reported in steady.values():
+        counts[reported["plain"][0]] = counts.get(reported["plain"][0], 0) + 1
     return {
         "tests": len(names),
         "steady": counts,
         "flaky": flaky,
-        "different": {name: told for name, told in changed.items() if _test(name) not in ON_PURPOSE},
+        "different": {name: reported for name, reported in changed.items() if _test(name) not in ON_PURPOSE},
         "on purpose": {name: ON_PURPOSE[_test(name)] for name in changed if _test(name) in ON_PURPOSE},
     }
 

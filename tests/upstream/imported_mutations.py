@@ -97,18 +97,18 @@ def in_a_child(*arguments) -> str:
         os.dup2(2, 1)
         with tempfile.TemporaryDirectory() as folder, os.fdopen(writer, "w") as pipe:
             try:
-                told = state(*arguments, Path(folder))
+                reported = state(*arguments, Path(folder))
             except PatchDrift:
-                told = "drifted"
+                reported = "drifted"
             except BaseException as error:
-                told = f"raised {type(error).__name__}: {error}"
-            pipe.write(told)
+                reported = f"raised {type(error).__name__}: {error}"
+            pipe.write(reported)
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        told = pipe.read()
+        reported = pipe.read()
     os.waitpid(child, 0)
-    return told
+    return reported
 
 
 def main() -> None:

@@ -61,12 +61,12 @@ def _fault(patched: Sequence[ReleaseRow], skipped: Sequence[ReleaseRow]) -> str:
     unjudged = [row for row in (*patched, *skipped) if row.fault == faults.NOT_JUDGED]
     if unjudged:
         return f"not judged: {unjudged[0].reason}"
-    told = []
+    reported = []
     for rows, word in ((patched, "patched"), (skipped, "skipped")):
         if rows:
             present = sum(row.fault == faults.PRESENT for row in rows)
-            told.append(f"in {present} of {len(rows)} {word}")
-    return ", ".join(told)
+            reported.append(f"in {present} of {len(rows)} {word}")
+    return ", ".join(reported)
 
 
 def main() -> None:

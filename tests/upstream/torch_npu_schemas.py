@@ -101,10 +101,10 @@ def _cell(name: str, base: str, text: str, release: str, notes: dict[str, int]) 
         return "same" if text == base else ("—" if not text else "only here")
     if release == WRITTEN_FOR:
         return "written for"
-    told = difference(base, text).removeprefix(f"{name}: ")
-    if not told:
+    reported = difference(base, text).removeprefix(f"{name}: ")
+    if not reported:
         return "same"
-    return f"differs ({notes.setdefault(told, len(notes) + 1)})"
+    return f"differs ({notes.setdefault(reported, len(notes) + 1)})"
 
 
 _INTRODUCTION = f"""# torch_npu's operators

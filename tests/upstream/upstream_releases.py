@@ -61,7 +61,7 @@ class Upstream:
     def rows(self, record: upstream_facts.UpstreamRecord, release: str) -> list[release_matrix.ReleaseRow]:
         """Return every patch judged on what the record holds of a release."""
         facts = [(one, record.of(one, release)) for one in self.patches()]
-        return [release_matrix.judge(one, self.distribution, release, told) for one, told in facts]
+        return [release_matrix.judge(one, self.distribution, release, reported) for one, reported in facts]
 
 
 UPSTREAMS = (

@@ -3,7 +3,7 @@
     python tests/upstream_runs/compare.py hugging_face:gpt2-zero2 megatron_core:0.16.1-tp2 --keep FOLDER
 
 It is for GPUs, in bf16, with a GPT-2 of usual size (--model changes it). Plain is ascend-run --no-adapt. A code base
-that does not run so is told with its error, and compared with itself without the patches that are for speed alone.
+that does not run so is reported with its error, and compared with itself without the patches that are for speed alone.
 Where the losses are further apart than bf16 is from step to step, plain runs once more in fp32, and what it is away
 from that is the noise of bf16 in this job. Exit code 1 if adapted does not run, or is further away than the noise.
 """
@@ -45,12 +45,12 @@ class Side:
 
     @property
     def step(self) -> float:
-        """The median time of a step in milliseconds, nan if none could be told."""
+        """The median time of a step in milliseconds, nan if none could be reported."""
         return statistics.median(self.milliseconds) if self.milliseconds else float("nan")
 
     @property
     def peak(self) -> float:
-        """The largest memory of a rank in bytes, nan if none told."""
+        """The largest memory of a rank in bytes, nan if none reported."""
         return max(self.peaks, default=float("nan"))
 
 
@@ -77,9 +77,9 @@ def run(job: UpstreamJob, place: Place, side: Side, *, disable: Sequence[str] = 
         side.losses = side.losses or ended.losses
         side.milliseconds += steps_ms(ended.times, len(ended.losses))
         for file in peaks.glob("*.json"):
-            told = json.loads(file.read_text())
-            side.peaks.append(told["allocated"])
-            side.cards.add(told["card"])
+            reported = json.loads(file.read_text())
+            side.peaks.append(reported["allocated"])
+            side.cards.add(reported["card"])
     return ended
 
 
@@ -111,7 +111,7 @@ def compare(name: str, job: UpstreamJob, known: argparse.Namespace, folder: Path
                 return 1
             if side == "adapted" and ended.problems:
                 print(f"  adapted: {'; '.join(ended.problems)}", flush=True)
-    close = tell(job, sides, known)
+    close = report(job, sides, known)
     if not close and known.dtype == "bfloat16":
         exact = Side()
         place = Place(folder / name / job.name / "float32", shared, checkout, known.device, "float32", known.model)
@@ -141,7 +141,7 @@ def within_noise(exact: Sequence[float], plain: Sequence[float], adapted: Sequen
     return at_median and at_worst
 
 
-def tell(job: UpstreamJob, sides: dict[str, Side], known: argparse.Namespace) -> bool:
+def report(job: UpstreamJob, sides: dict[str, Side], known: argparse.Namespace) -> bool:
     """Print both sides and their ratios; return whether the losses are within the job's bound."""
     plain, adapted = sides["plain"], sides["adapted"]
     for word, side in sides.items():
@@ -154,9 +154,9 @@ def tell(job: UpstreamJob, sides: dict[str, Side], known: argparse.Namespace) ->
     )
     print(f"  losses at most {far:.1e} apart, of {bound:.0e}{_where(plain.losses, adapted.losses)}", flush=True)
     if known.json is not None:
-        told = {word: {**asdict(side), "cards": sorted(side.cards)} for word, side in sides.items()}
+        reported = {word: {**asdict(side), "cards": sorted(side.cards)} for word, side in sides.items()}
         with known.json.open("a") as file:
-            file.write(json.dumps({"job": job.name, "model": asdict(known.model), "apart": far, **told}) + "\n")
+            file.write(json.dumps({"job": job.name, "model": asdict(known.model), "apart": far, **reported}) + "\n")
     return far <= bound
 
 
@@ -173,13 +173,13 @@ def _where(one: Sequence[float], other: Sequence[float]) -> str:
 def model(text: str) -> Model:
     """Return the model of a text such as ``layers=24,hidden=1024``; what is not said is that of GPT-2."""
     names = [one.name for one in fields(Model)]
-    told = {}
+    reported = {}
     for part in filter(None, text.split(",")):
         name, _, number = part.partition("=")
         if name not in names or not number.isdecimal():
             raise argparse.ArgumentTypeError(f"{part}: expected NAME=NUMBER with a name of {', '.join(names)}")
-        told[name] = int(number)
-    return Model(**told)
+        reported[name] = int(number)
+    return Model(**reported)
 
 
 def main() -> int:

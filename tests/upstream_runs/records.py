@@ -12,7 +12,7 @@ from upstream_job import Ended, Place
 
 @dataclass(frozen=True)
 class Record:
-    """One run: ``without`` are the patches that it was told to leave out, ``told`` its last words."""
+    """One run: ``without`` are the patches that it was reported to leave out, ``reported`` its last words."""
 
     job: str
     device: str
@@ -25,7 +25,7 @@ class Record:
     applied: tuple[str, ...]
     states: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
-    told: str = ""
+    reported: str = ""
 
     @classmethod
     def of(

@@ -3,7 +3,7 @@
     python tests/upstream_runs/removal.py hugging_face --seen runs/removal.jsonl --write docs/upstreams/hugging-face.md
     python tests/upstream_runs/removal.py megatron_core megatron_lm --device cpu --device npu-emulated --seen FILE
 
-A patch is taken out of the first job in which a rank tells that it was applied, then of the next one, until its absence
+A patch is taken out of the first job in which a rank reports that it was applied, then of the next one, until its absence
 shows. Every run is added to the file of --seen, and none that is in it is made again: what was stopped goes on.
 """
 
@@ -52,10 +52,12 @@ class Effect:
 def effect(whole: Record, without: Record) -> Effect:
     """Return what the absence of a patch did; a job on one device has the same losses each time."""
     if without.code:
-        return Effect(True, f"`{_one_line(without.told)}`")
+        return Effect(True, f"`{_one_line(without.reported)}`")
     if len(whole.losses) != len(without.losses):
         # A shell script may end with 0 whatever its training did.
-        return Effect(True, f"{len(without.losses)} losses instead of {len(whole.losses)}: `{_one_line(without.told)}`")
+        return Effect(
+            True, f"{len(without.losses)} losses instead of {len(whole.losses)}: `{_one_line(without.reported)}`"
+        )
     far = upstream_job.apart(whole.losses, without.losses)
     if far > ROUNDING:
         pairs = zip(without.losses, whole.losses, strict=True)
@@ -70,9 +72,9 @@ def effect(whole: Record, without: Record) -> Effect:
     return Effect(False, f"losses {far:.0e} apart" if far else "the same losses, every digit")
 
 
-def _one_line(told: str) -> str:
-    """Return what was told without the folders of this machine, which tell nobody anything, for a cell of a table."""
-    plain = re.sub(r"\x1b\[[0-9;]*m|(/[\w.+-]+){2,}/|^\[?rank\d+\]?: | \(exit code \d+\); its log:.*", "", told)
+def _one_line(reported: str) -> str:
+    """Return what was reported without the folders of this machine, which report nobody anything, for a cell of a table."""
+    plain = re.sub(r"\x1b\[[0-9;]*m|(/[\w.+-]+){2,}/|^\[?rank\d+\]?: | \(exit code \d+\); its log:.*", "", reported)
     plain = plain.replace("|", "\\|").replace("`", "'")
     return " ".join(plain.split())[:220]
 
@@ -137,23 +139,23 @@ def rows(
     """Yield a patch, the job it was taken out of and what came of it; no job: its runs are not made yet."""
     by_name = {f"{name}:{job.name}": (name, job) for name, job in chosen}
     for patch, group in ((patch, group) for patch, groups in found.items() for group in groups):
-        told: list[tuple[Record, Effect]] = []
+        reported: list[tuple[Record, Effect]] = []
         # What was made already, in whichever job, may spare a run.
         for whole in sorted(group, key=lambda one: (one.job, one.device, (patch,)) not in removal.have):
             name, job = by_name[whole.job]
             without = removal.run(name, job, whole.device, (patch,))
             if without is None:
                 break
-            told.append((whole, effect(whole, without)))
-            if told[-1][1].shows:
+            reported.append((whole, effect(whole, without)))
+            if reported[-1][1].shows:
                 break
-        if not told:
+        if not reported:
             yield patch, None, Effect(False, "not run")
-        elif told[-1][1].shows:
-            yield patch, *told[-1]
+        elif reported[-1][1].shows:
+            yield patch, *reported[-1]
         else:
-            others = f"; so in {len(told) - 1} more" if len(told) > 1 else ""
-            yield patch, told[0][0], Effect(False, told[0][1].text + others)
+            others = f"; so in {len(reported) - 1} more" if len(reported) > 1 else ""
+            yield patch, reported[0][0], Effect(False, reported[0][1].text + others)
 
 
 def table(found: Iterable[tuple[str, Record | None, Effect]], declared: dict[str, str]) -> str:
@@ -165,7 +167,7 @@ def table(found: Iterable[tuple[str, Record | None, Effect]], declared: dict[str
     return HEAD + "".join(lines)
 
 
-def write(page: Path, told: str, name: str = "") -> None:
+def write(page: Path, reported: str, name: str = "") -> None:
     """Put a table between the marks of a page; where it has several, ``name`` is in the mark.
 
     Raises:
@@ -176,11 +178,11 @@ def write(page: Path, told: str, name: str = "") -> None:
     _, end, tail = rest.partition(END)
     if not mark or not end:
         raise NoMarks(f"{page}: lacks the marks {begin.strip()} and {END.strip()} — add them where the table belongs")
-    page.write_text(f"{head}{begin}{told}{END}{tail}")
+    page.write_text(f"{head}{begin}{reported}{END}{tail}")
 
 
 def main() -> int:
-    """Run what is asked for, and tell or write the table."""
+    """Run what is asked for, and report or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="+", metavar="CODE_BASE[:JOB]", help=f"of {', '.join(upstream_job.names())}")
     parser.add_argument("--device", action="append", choices=DEVICES, help="repeatable; the first is tried first")
@@ -210,12 +212,12 @@ def main() -> int:
         if known.plugin:
             found = {patch: groups for patch, groups in found.items() if patch.partition(".")[0] in known.plugin}
         made = list(rows(removal, chosen, found))
-    told = table(made, {name: patch.without for name, patch in patches.items()})
+    reported = table(made, {name: patch.without for name, patch in patches.items()})
     if known.write is None:
-        print(told)
+        print(reported)
     else:
         try:
-            write(known.write, told, known.table)
+            write(known.write, reported, known.table)
         except NoMarks as error:
             parser.error(str(error))
     nothing = [patch for patch, _, seen in made if not seen.shows]
@@ -230,7 +232,7 @@ def _product(
 
 
 def whole_job(removal: Removal, name: str, job: UpstreamJob, device: str) -> Record | None:
-    """Return the record of a whole job, or None if there is none to compare with, which is told."""
+    """Return the record of a whole job, or None if there is none to compare with, which is reported."""
     try:
         record = removal.run(name, job, device)
     except NotHere as error:

@@ -64,7 +64,7 @@ def run_job(name: str, job: UpstreamJob, known: argparse.Namespace) -> int:
         took = time.monotonic() - begin
         adapted = not known.no_adapt
         record = Record.of(f"{name}:{job.name}", place, ended, without=known.disable, adapted=adapted, seconds=took)
-        tell(record)
+        report(record)
         if known.json is not None:
             records.append(known.json, record)
         wrong |= bool(ended.problems)
@@ -82,7 +82,7 @@ def run_job(name: str, job: UpstreamJob, known: argparse.Namespace) -> int:
     return wrong
 
 
-def tell(record: Record) -> None:
+def report(record: Record) -> None:
     """Print what came of a run."""
     without = f" without {', '.join(record.without)}" if record.without else ""
     states = ", ".join(f"{count} {state}" for state, count in sorted(record.states.items()))

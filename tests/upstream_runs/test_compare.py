@@ -1,4 +1,4 @@
-"""Comparing a job as it is with the adapted one: what is measured, and how it is told."""
+"""Comparing a job as it is with the adapted one: what is measured, and how it is reported."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ def test_a_process_that_used_a_gpu_tells_its_peak(used: bool, expected, tmp_path
     path = str(Path(compare.HERE, "measuring"))
     environ = {**os.environ, "PYTHONPATH": path, "UPSTREAM_RUNS_PEAKS": str(tmp_path), "RANK": "3"}
     subprocess.run([sys.executable, "-c", TORCH.format(used=used)], env=environ, check=True)
-    told = [json.loads(file.read_text()) for file in tmp_path.glob("3-*.json")]
-    assert told == ([expected] if expected else [])
+    reported = [json.loads(file.read_text()) for file in tmp_path.glob("3-*.json")]
+    assert reported == ([expected] if expected else [])
 
 
 def sides(monkeypatch, tmp_path, losses: dict[str, tuple[float, ...]]) -> tuple[list[str], int]:
-    """Compare a job whose runs ("plain", "needed", "adapted") tell these losses, or fail for want of any."""
+    """Compare a job whose runs ("plain", "needed", "adapted") report these losses, or fail for want of any."""
     ran = []
 
     def run(job, place, *, disable=(), adapt=True) -> Ended:
         kind = "needed" if disable else "adapted" if adapt else "plain"
         kind += " in fp32" * (place.dtype == "float32")
         ran.append(kind)
-        told = losses.get(kind, ())
+        reported = losses.get(kind, ())
         Path(job.variables["UPSTREAM_RUNS_PEAKS"], "0-1.json").write_text(json.dumps({"allocated": 2**30, "card": "X"}))
-        times = tuple(float(step) for step in range(len(told)))
-        return Ended(int(not told), told, "ImportError: no apex\n", REPORT, place.folder, times)
+        times = tuple(float(step) for step in range(len(reported)))
+        return Ended(int(not reported), reported, "ImportError: no apex\n", REPORT, place.folder, times)
 
     monkeypatch.setattr(upstream_job, "run", run)
     known = argparse.Namespace(device="cuda", dtype="bfloat16", model=Model(), rounds=2, json=tmp_path / "seen.jsonl")
@@ -70,9 +70,9 @@ def sides(monkeypatch, tmp_path, losses: dict[str, tuple[float, ...]]) -> tuple[
 def test_both_sides_run_by_turns(monkeypatch, tmp_path, capsys) -> None:
     ran, code = sides(monkeypatch, tmp_path, {"plain": (3.0,) * 8, "adapted": (3.001,) * 8})
     assert (ran, code) == (["plain", "adapted"] * 2, 0)
-    told = capsys.readouterr().out
-    assert "plain: 1000.0 ms a step, median of 4, 1.00 GiB" in told
-    assert "adapted on X: 1.00x the speed, 1.00x the memory" in told
+    reported = capsys.readouterr().out
+    assert "plain: 1000.0 ms a step, median of 4, 1.00 GiB" in reported
+    assert "adapted on X: 1.00x the speed, 1.00x the memory" in reported
     assert json.loads((tmp_path / "seen.jsonl").read_text())["apart"] == pytest.approx(1 / 3001)
 
 
@@ -107,10 +107,10 @@ def test_what_is_apart_is_held_against_plain_in_fp32(monkeypatch, tmp_path, caps
 def test_a_steady_distance_is_no_noise(capsys) -> None:
     """Every loss 1 % off, of which plain's worst step is, too."""
     assert not compare.within_noise((3.0,) * 4, (3.03, 3.001, 3.001, 3.001), (3.03,) * 4)
-    told = capsys.readouterr().out
-    assert "plain from float32: at most 9.9e-03, at step 1 (3 and 3.03); at the median step 3.3e-04" in told
+    reported = capsys.readouterr().out
+    assert "plain from float32: at most 9.9e-03, at step 1 (3 and 3.03); at the median step 3.3e-04" in reported
 
 
-def test_where_two_runs_part_is_told() -> None:
+def test_where_two_runs_part_is_reported() -> None:
     assert compare._where((4.0, 8.0, 2.0), (4.0, 6.0, 2.0)) == ", at step 2 (8 and 6); at the median step 0.0e+00"
     assert compare._where((4.0, 8.0), (4.0,)) == ": 2 losses and 1"

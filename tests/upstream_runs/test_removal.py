@@ -16,25 +16,29 @@ WHOLE = Record("base:one", "cpu", "float32", (), True, 10.0, 0, (2.0, 1.0), ("p.
 
 
 @pytest.mark.parametrize(
-    ("changed", "shows", "told"),
+    ("changed", "shows", "reported"),
     [
         ({}, False, "the same losses, every digit"),
         ({"losses": (2.0, 1.000001)}, False, "losses 1e-06 apart"),
         ({"losses": (2.0, 1.5)}, True, "other numbers: loss 2 is 1.5 instead of 1"),
-        ({"losses": (2.0,), "told": "KeyError: 1"}, True, "1 losses instead of 2: `KeyError: 1`"),
-        ({"losses": (), "told": "it said nothing"}, True, "0 losses instead of 2: `it said nothing`"),
+        ({"losses": (2.0,), "reported": "KeyError: 1"}, True, "1 losses instead of 2: `KeyError: 1`"),
+        ({"losses": (), "reported": "it said nothing"}, True, "0 losses instead of 2: `it said nothing`"),
         ({"seconds": 21.0}, True, "slower: 21 s instead of 10 s"),
         ({"seconds": 19.0}, False, "the same losses, every digit"),
         ({"problems": ("p.b lost: reloaded",)}, True, "p.b lost: reloaded"),
-        ({"code": 1, "told": "KeyError: 'step'"}, True, "`KeyError: 'step'`"),
-        ({"code": 1, "told": "[rank1]: KeyError: 1 (exit code 1); its log: /a/b/rank-1.log"}, True, "`KeyError: 1`"),
-        ({"code": 1, "told": "OSError: \x1b[1mnone\x1b[0m"}, True, "`OSError: none`"),
-        ({"code": 1, "told": "OSError: /some/where/of/ours/a.py: a|b"}, True, r"`OSError: a.py: a\|b`"),
+        ({"code": 1, "reported": "KeyError: 'step'"}, True, "`KeyError: 'step'`"),
+        (
+            {"code": 1, "reported": "[rank1]: KeyError: 1 (exit code 1); its log: /a/b/rank-1.log"},
+            True,
+            "`KeyError: 1`",
+        ),
+        ({"code": 1, "reported": "OSError: \x1b[1mnone\x1b[0m"}, True, "`OSError: none`"),
+        ({"code": 1, "reported": "OSError: /some/where/of/ours/a.py: a|b"}, True, r"`OSError: a.py: a\|b`"),
     ],
 )
-def test_what_the_absence_of_a_patch_does(changed, shows: bool, told: str) -> None:
+def test_what_the_absence_of_a_patch_does(changed, shows: bool, reported: str) -> None:
     without = replace(WHOLE, without=("p.a",), **changed)
-    assert removal.effect(WHOLE, without) == removal.Effect(shows, told)
+    assert removal.effect(WHOLE, without) == removal.Effect(shows, reported)
 
 
 def test_a_patch_is_taken_out_of_the_first_jobs_of_each_device_it_is_for() -> None:
@@ -72,14 +76,16 @@ def test_each_patch_is_left_out_until_its_absence_shows_and_no_run_is_made_again
         found = removal.uses(wholes, ("cpu",), {}, tries=2)
         return [(patch, effect.text) for patch, _, effect in removal.rows(it, jobs, found)], it
 
-    told, it = rows(3)
+    reported, it = rows(3)
     assert it.limit == 0
-    assert told == [("p.a", "`ValueError: no a`"), ("p.b", "not run")]
-    told, it = rows(float("inf"))
-    assert told == [("p.a", "`ValueError: no a`"), ("p.b", "the same losses, every digit; so in 1 more")]
+    assert reported == [("p.a", "`ValueError: no a`"), ("p.b", "not run")]
+    reported, it = rows(float("inf"))
+    assert reported == [("p.a", "`ValueError: no a`"), ("p.b", "the same losses, every digit; so in 1 more")]
     assert made == [(), (), ("p.a",), ("p.b",), ("p.b",)]
     assert [record.without for record in records.read(seen)] == made
-    records.append(seen, replace(records.read(seen)[-1], job="base:two", without=("p.c",), code=1, told="KeyError: 1"))
+    records.append(
+        seen, replace(records.read(seen)[-1], job="base:two", without=("p.c",), code=1, reported="KeyError: 1")
+    )
     it = removal.Removal(seen, tmp_path, 0)
     found = {"p.c": [[record for record in records.read(seen) if not record.without]]}
     assert [effect.text for _, _, effect in removal.rows(it, jobs, found)] == ["`KeyError: 1`"]
@@ -99,16 +105,16 @@ def test_the_table_goes_between_the_marks_of_a_page(tmp_path) -> None:
     page = Path(tmp_path, "page.md")
     mark = removal.BEGIN.format("")
     page.write_text(f"# Page\n{mark}old\n{removal.END}rest\n")
-    told = removal.table([("p.a", WHOLE, removal.Effect(True, "`it ends`"))], {"p.a": "crash"})
-    removal.write(page, told)
+    reported = removal.table([("p.a", WHOLE, removal.Effect(True, "`it ends`"))], {"p.a": "crash"})
+    removal.write(page, reported)
     row = "| `p.a` | crash | one, cpu | `it ends` |\n"
     one = f"# Page\n{mark}{removal.HEAD}{row}{removal.END}rest\n"
     assert page.read_text() == one
     other = removal.BEGIN.format(", other")
     page.write_text(f"{one}{other}{removal.END}")
-    removal.write(page, told, "other")
+    removal.write(page, reported, "other")
     assert page.read_text() == f"{one}{other}{removal.HEAD}{row}{removal.END}"
     page.write_text("# Page\n")
     with pytest.raises(removal.NoMarks, match=r"page.md: lacks the marks"):
-        removal.write(page, told)
+        removal.write(page, reported)
     assert page.read_text() == "# Page\n"

@@ -76,7 +76,7 @@ PEER = "[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "reported"),
     [
         (["[rank1]: KeyError: 'step'", PEER, TORCHRUN], "[rank1]: KeyError: 'step'"),
         (["ascend-run: rank 0 on one failed first: q, k: are 2", "ascend-run: rehearsal: 3"], "q, k: are 2"),
@@ -86,8 +86,8 @@ PEER = "[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.
         (["one", "two"], "two"),
     ],
 )
-def test_the_cause_is_told_and_not_its_echo(said, told, tmp_path) -> None:
-    assert Ended(1, (), "\n".join(said), {}, tmp_path).last_words == told
+def test_the_cause_is_told_and_not_its_echo(said, reported, tmp_path) -> None:
+    assert Ended(1, (), "\n".join(said), {}, tmp_path).last_words == reported
 
 
 def test_jobs_are_chosen_by_their_names_or_a_pattern() -> None:

@@ -41,7 +41,7 @@ class NoSuchJob(ValueError):
 
 @dataclass(frozen=True)
 class Model:
-    """What a job trains where a tiny model would tell nothing: by default GPT-2, and 30 steps."""
+    """What a job trains where a tiny model would report nothing: by default GPT-2, and 30 steps."""
 
     layers: int = 12
     hidden: int = 768
@@ -173,7 +173,7 @@ class Ended:
                 line,
             )
         ]
-        # What torchrun says of a rank's end, and other ranks of theirs, tells nothing of its cause.
+        # What torchrun says of a rank's end, and other ranks of theirs, reports nothing of its cause.
         causes = [line for line in errors if not re.search("ChildFailedError|Connection closed by peer", line)]
         causes += re.findall(r"ascend-run: rank \d+ on \S+ failed first: (.*)", self.output)
         return (causes or errors or lines or ["it said nothing"])[-1][:300]
@@ -234,7 +234,7 @@ def _lines(
 
 
 def _losses(pattern: str, output: str, run_dir: Path) -> tuple[float, ...]:
-    """Return what the first rank that told losses told; below a command ranks have no logs, and all is one output."""
+    """Return what the first rank that reported losses reported; below a command ranks have no logs, and all is one output."""
     logs = sorted(run_dir.glob("rank-*.log"), key=lambda path: int(path.stem[5:]))
     for text in (*(path.read_text(errors="replace") for path in logs), output):
         if found := re.findall(pattern, text):
@@ -247,10 +247,10 @@ def report_of(run_dir: Path, variables: Mapping[str, str]) -> Mapping[str, Any]:
     command = [sys.executable, "-m", "ascend_adapt.cli", "status", str(run_dir), "--json"]
     ended = subprocess.run(command, env=dict(variables), capture_output=True, text=True)
     try:
-        told: Mapping[str, Any] = json.loads(ended.stdout)
+        reported: Mapping[str, Any] = json.loads(ended.stdout)
     except ValueError:
         return {"outcomes": [], "problems": [f"no status: {ended.stderr.strip()}"]}
-    return told
+    return reported
 
 
 def free_port() -> int:

@@ -23,15 +23,15 @@ class Ended:
     run_dir: Path
 
     @property
-    def told(self) -> list:
+    def reported(self) -> list:
         """What each rank printed as JSON."""
         lines = [line for path in sorted(self.run_dir.glob("rank-*.log")) for line in path.read_text().splitlines()]
-        return [json.loads(line)["told"] for line in lines if line.startswith('{"told":')]
+        return [json.loads(line)["reported"] for line in lines if line.startswith('{"reported":')]
 
     def outcome(self, patch: str) -> dict:
         """What became of a patch in rank 0."""
-        told = json.loads((self.run_dir / "adapt-status.0.json").read_text())
-        (found,) = [one for one in told["outcomes"] if f"{one['plugin']}.{one['patch']}" == patch]
+        reported = json.loads((self.run_dir / "adapt-status.0.json").read_text())
+        (found,) = [one for one in reported["outcomes"] if f"{one['plugin']}.{one['patch']}" == patch]
         return found
 
 

@@ -10,13 +10,13 @@ PATCH = "hf.ranks_on_cpu_are_a_group"
 def test_ranks_are_a_group(launch):
     ended = launch("group.py", "--nproc", "2")
     assert ended.code == 0, ended.output
-    assert ended.told == [[2, "DistributedType.MULTI_CPU", 3.0]] * 2
+    assert ended.reported == [[2, "DistributedType.MULTI_CPU", 3.0]] * 2
     assert ended.outcome(PATCH)["state"] == "applied"
 
 
 def test_without_the_patch_each_rank_is_alone(launch):
     ended = launch("group.py", "--nproc", "2", "--disable", PATCH)
-    assert ended.told == [[1, "DistributedType.NO", 1.0], [1, "DistributedType.NO", 1.0]]
+    assert ended.reported == [[1, "DistributedType.NO", 1.0], [1, "DistributedType.NO", 1.0]]
 
 
 @pytest.mark.parametrize("kind", ["NO", "MULTI_GPU"])
@@ -25,11 +25,15 @@ def test_only_ranks_that_would_get_no_group_get_one(kind, monkeypatch):
 
     from ascend_adapt_plugins.hf.processes_on_cpu import ranks_on_cpu_are_a_group
 
-    told = None, DistributedType[kind]
-    for rank, size, expected in ((None, "2", told), ("0", "1", told), ("0", "2", ("gloo", DistributedType.MULTI_CPU))):
+    reported = None, DistributedType[kind]
+    for rank, size, expected in (
+        (None, "2", reported),
+        ("0", "1", reported),
+        ("0", "2", ("gloo", DistributedType.MULTI_CPU)),
+    ):
         monkeypatch.setenv("WORLD_SIZE", size)
         monkeypatch.delenv("LOCAL_RANK", raising=False)
         if rank is not None:
             monkeypatch.setenv("LOCAL_RANK", rank)
-        found = ranks_on_cpu_are_a_group.function(lambda *_: told, None, (), {})
-        assert found == (expected if kind == "NO" else told)
+        found = ranks_on_cpu_are_a_group.function(lambda *_: reported, None, (), {})
+        assert found == (expected if kind == "NO" else reported)

@@ -55,12 +55,12 @@ def zero(place: Place, model: str, stage: int) -> list[str]:
     adamw = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}
     warmup = {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto"}
     optimizer = {"type": "AdamW", "params": adamw}
-    told = {
+    reported = {
         **deepspeed_configuration(stage),
         "optimizer": optimizer,
         "scheduler": {"type": "WarmupLR", "params": warmup},
     }
-    return [*trainer(place, model), "--deepspeed", written(place, told)]
+    return [*trainer(place, model), "--deepspeed", written(place, reported)]
 
 
 def lora(place: Place, stage: int) -> list[str]:
@@ -102,7 +102,7 @@ def accelerate(place: Place, *options: str) -> list[str]:
 def by_configuration(place: Place) -> list[str]:
     """Return `accelerate launch` with the file that `accelerate config` writes for two GPUs and DeepSpeed ZeRO-3."""
     path = place.folder / "accelerate.yaml"
-    told = {
+    reported = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "DEEPSPEED",
         "deepspeed_config": {"zero_stage": 3, "zero3_init_flag": True, "zero3_save_16bit_model": True},
@@ -111,7 +111,7 @@ def by_configuration(place: Place) -> list[str]:
         "machine_rank": 0,
         "use_cpu": False,
     }
-    path.write_text(yaml.safe_dump(told))
+    path.write_text(yaml.safe_dump(reported))
     return accelerate(place, "--config_file", str(path))
 
 

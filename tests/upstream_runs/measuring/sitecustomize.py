@@ -6,7 +6,7 @@ import os
 import sys
 
 
-def _tell() -> None:
+def _report() -> None:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return
@@ -17,4 +17,4 @@ def _tell() -> None:
 
 
 if os.environ.get("UPSTREAM_RUNS_PEAKS"):
-    atexit.register(_tell)
+    atexit.register(_report)

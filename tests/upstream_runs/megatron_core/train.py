@@ -89,7 +89,7 @@ def batches():
 
 
 def loss_of(losses):
-    """Return the mean loss of a micro batch, and what is told."""
+    """Return the mean loss of a micro batch, and what is reported."""
     loss = losses.float().mean()
     return loss, {"loss": loss.detach().clone()}
 
@@ -106,7 +106,7 @@ data = batches()
 for step in range(known.steps):
     model.zero_grad_buffer()
     optimizer.zero_grad()
-    told = get_forward_backward_func()(
+    reported = get_forward_backward_func()(
         forward_step_func=forward,
         data_iterator=data,
         model=[model],
@@ -116,8 +116,8 @@ for step in range(known.steps):
         forward_only=False,
     )
     _, norm, _ = optimizer.step()
-    if told and parallel_state.get_tensor_model_parallel_rank() == 0:
-        loss = torch.stack([one["loss"] for one in told]).mean()
+    if reported and parallel_state.get_tensor_model_parallel_rank() == 0:
+        loss = torch.stack([one["loss"] for one in reported]).mean()
         print(f"step {step} loss: {loss.item():.6f} norm: {float(norm):.5f}", flush=True)
 torch.distributed.barrier()
 torch.distributed.destroy_process_group()

@@ -124,8 +124,8 @@ def training(place: Place) -> list[str]:
     batch = {"micro-batch-size": 2, "global-batch-size": 8, "train-iters": 8}
     text = {"data-path": prefix, "vocab-file": vocabulary, "merge-file": merges, "data-impl": "mmap"}
     rate = {"lr": 1.5e-3, "min-lr": 1e-5, "lr-decay-style": "cosine", "lr-decay-iters": 320, "clip-grad": 1.0}
-    told = {"log-interval": 1, "eval-interval": 100, "eval-iters": 1, "split": "949,50,1"}
-    valued = {**model, **length, **batch, **text, **rate, **told}
+    reported = {"log-interval": 1, "eval-interval": 100, "eval-iters": 1, "split": "949,50,1"}
+    valued = {**model, **length, **batch, **text, **rate, **reported}
     words = [word for name, value in valued.items() for word in (f"--{name}", str(value))]
     return [*words, *_in_the_ranks(place)]
 

@@ -8,5 +8,5 @@ from accelerate.utils import reduce
 
 state = PartialState()
 total = reduce(torch.tensor(float(state.process_index + 1), device=state.device), reduction="sum")
-print(json.dumps({"told": [state.num_processes, str(state.distributed_type), total.item()]}))
+print(json.dumps({"reported": [state.num_processes, str(state.distributed_type), total.item()]}))
 state.destroy_process_group()
