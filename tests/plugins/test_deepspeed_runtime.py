@@ -205,7 +205,7 @@ for name, content, fits in json.loads(sys.argv[1]):
     try:
         reported = read(given).model_dump()
         assert fits and reported["enabled"] == content["enabled"], (name, content, reported)
-        assert name != "fp16" or all(reported[key] == content[key] for key in content if key in reported), (content, reported)
+        assert name != "fp16" or all(reported[key] == content[key] for key in content if key in reported), content
     except ValueError as error:
         assert not fits and "Extra inputs are not permitted" in str(error), (name, content, error)
     assert given == {name: content}

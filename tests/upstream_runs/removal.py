@@ -3,7 +3,7 @@
     python tests/upstream_runs/removal.py hugging_face --seen runs/removal.jsonl --write docs/upstreams/hugging-face.md
     python tests/upstream_runs/removal.py megatron_core megatron_lm --device cpu --device npu-emulated --seen FILE
 
-A patch is taken out of the first job in which a rank reports that it was applied, then of the next one, until its absence
+A patch is disabled in the first job in which a rank reports it as applied, then of the next one, until its absence
 shows. Every run is added to the file of --seen, and none that is in it is made again: what was stopped goes on.
 """
 
@@ -73,7 +73,7 @@ def effect(whole: Record, without: Record) -> Effect:
 
 
 def _one_line(reported: str) -> str:
-    """Return what was reported without the folders of this machine, which report nobody anything, for a cell of a table."""
+    """Return the message for a table cell, without the folders of this host."""
     plain = re.sub(r"\x1b\[[0-9;]*m|(/[\w.+-]+){2,}/|^\[?rank\d+\]?: | \(exit code \d+\); its log:.*", "", reported)
     plain = plain.replace("|", "\\|").replace("`", "'")
     return " ".join(plain.split())[:220]

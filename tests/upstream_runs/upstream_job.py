@@ -234,7 +234,7 @@ def _lines(
 
 
 def _losses(pattern: str, output: str, run_dir: Path) -> tuple[float, ...]:
-    """Return what the first rank that reported losses reported; below a command ranks have no logs, and all is one output."""
+    """Return the log of the first rank with losses; under a command there are no rank logs, only one output."""
     logs = sorted(run_dir.glob("rank-*.log"), key=lambda path: int(path.stem[5:]))
     for text in (*(path.read_text(errors="replace") for path in logs), output):
         if found := re.findall(pattern, text):
