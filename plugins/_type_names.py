@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 
-class TypeNames(TorchFunctionMode):
+class TypeNames(TorchFunctionMode):  # type: ignore[misc]
     """Makes ``x.type()`` return the name on ``device``; all other calls are unchanged."""
 
     def __init__(self, device: str) -> None:
