@@ -42,5 +42,5 @@ def test_only_one_that_cannot_be_imported_is_broken(source, is_broken, tmp_path,
         monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(npu_without_cann, "_broken", {})
     assert npu_without_cann._is_broken("some_npu") is npu_without_cann._is_broken("some_npu") is is_broken
-    assert ("some_npu is installed and cannot be imported (libascendcl.so)" in caplog.text) is is_broken
+    assert ("some_npu: is installed but cannot be imported (libascendcl.so)" in caplog.text) is is_broken
     sys.modules.pop("some_npu", None)
