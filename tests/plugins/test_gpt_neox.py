@@ -140,7 +140,7 @@ def test_a_guides_settings_are_understood(neox: Site, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         made = NeoXArgs.from_ymls(given)
     assert (made.finetune, made.num_layers, made.save) == (True, 2, "False")
-    assert "use_triangle_attn: is a setting of Ascend's fork, left out" in caplog.text
+    assert "use_triangle_attn: is a setting of Ascend's fork, ignored" in caplog.text
     for wrong in ({"no_such_setting": 1}, {"async_tensor_model_parallel": True}):
         with pytest.raises(TypeError, match="unexpected keyword"):
             NeoXArgs.from_ymls(wrong)
@@ -164,10 +164,10 @@ def test_a_number_that_yaml_takes_for_a_text_is_one(neox: Site, written, read) -
     ("name", "value", "expected"),
     [
         ("finetune", "maybe", "true or false"),
-        ("num_layers", 1.5, "a whole number"),
+        ("num_layers", 1.5, "an integer"),
         ("gradient_clipping", "1e", "a number"),
     ]
-    + [("gradient_clipping", "nan", "a number"), ("save", 3, "a text"), ("fp16", True, "a section")],
+    + [("gradient_clipping", "nan", "a number"), ("save", 3, "a string"), ("fp16", True, "a section")],
 )
 def test_a_setting_of_another_type_is_named(neox: Site, name, value, expected) -> None:
     ascend_adapt.enable(device="cuda")
@@ -570,7 +570,7 @@ def test_training_v2_0_imports_the_evaluation_harness_only_where_it_is_asked_for
         return
     (reported,) = reported  # before training
     assert reported.startswith(f"eval_tasks: cannot be imported ({'TypeError' if harness else 'ModuleNotFoundError'}: ")
-    assert "expected what eval_tasks need — pip install lm_eval==0.3.0 best_download" in reported
+    assert "needed for eval_tasks — pip install lm_eval==0.3.0 best_download" in reported
 
 
 def test_the_tools_of_both_versions_convert_to_todays_transformers(neox: Site) -> None:

@@ -161,7 +161,7 @@ def test_helpers_that_do_not_compile_are_provided(site: Site, monkeypatch, caplo
         compile_helper()
         sizes, documents = numpy.array([5, 4, 6], dtype=numpy.int32), numpy.array([2, 0, 1], dtype=numpy.int32)
         index = build(sizes, documents, 4, 1, 15)
-    assert "made nothing (1)" in caplog.text
+    assert "compiled nothing (1)" in caplog.text
     assert index.tolist() == [[0, 0], [0, 4], [1, 2], [2, 1]]
     assert index.dtype == dtype  # that of the code base's own
 

@@ -97,7 +97,7 @@ def test_moments_of_half_parameters_are_fp32() -> None:
 
 @pytest.mark.parametrize("argument", ["amsgrad", "capturable", "master_weights"])
 def test_fused_adam_refuses_what_it_is_not(argument) -> None:
-    with pytest.raises(RuntimeError, match=f"FusedAdam: {argument}=True is not provided"):
+    with pytest.raises(RuntimeError, match=f"FusedAdam: {argument}=True is not supported on this device"):
         _apex_optimizers.FusedAdam([torch.nn.Parameter(torch.ones(1))], **{argument: True})
 
 
