@@ -91,6 +91,6 @@ def _compile(compiler: str, *arguments: str) -> str:
         raise EmulationError(f"{compiler}: {error.strerror}, {expected}") from error
     if result.returncode != 0:
         first = next((line for line in result.stderr.splitlines() if "error" in line), result.stderr[:200])
-        told = " ".join(first.split()) or f"ended with exit code {result.returncode}"
-        raise EmulationError(f"{compiler}: {told}, {expected}")
+        message = " ".join(first.split()) or f"ended with exit code {result.returncode}"
+        raise EmulationError(f"{compiler}: {message}, {expected}")
     return result.stdout

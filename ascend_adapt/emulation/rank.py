@@ -23,7 +23,7 @@ def watch() -> None:
 
 
 def report_path(run_dir: Path, rank: int) -> Path:
-    """Return where a rank tells what it did on the emulated device."""
+    """Return where a rank records what it did on the emulated device."""
     return run_dir / f"rehearsal.{rank}.json"
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-_IS_TOLD = "allow_override" in inspect.signature(torch.library.Library.impl).parameters
+_TAKES_OVERRIDE = "allow_override" in inspect.signature(torch.library.Library.impl).parameters
 
 
 def override(library: Any, operator: str, kernel: Callable[..., Any], dispatch_key: str) -> None:
     """Let ``kernel`` serve the operator for ``dispatch_key``, whatever served it."""
-    if _IS_TOLD:
+    if _TAKES_OVERRIDE:
         library.impl(operator, kernel, dispatch_key, allow_override=True)
         return
     # Before torch 2.8 the dispatcher takes the newest kernel, but torch.library refuses a second one of Python's.

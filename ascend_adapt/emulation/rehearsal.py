@@ -18,7 +18,7 @@ DOES_NOT = (
 )
 
 
-def told(run_dir: Path) -> list[str]:
+def report_lines(run_dir: Path) -> list[str]:
     """Return the lines of the report of a run directory, and write all of it to its ``rehearsal.json``."""
     ranks = _read(run_dir, "rehearsal")
     if not ranks:

@@ -1,6 +1,6 @@
 """Arithmetic of a device that has no Inf, NaN and bfloat16 (Ascend 910A): it saturates, and raises a flag.
 
-A result beyond the largest number is that number, one that is no number is 0, and the overflow flag stays up until it
+A result beyond the largest number is that number, NaN is 0, and the overflow flag stays up until it
 is cleared; code that looks for Inf in gradients finds none. Loaded in ranks only.
 """
 

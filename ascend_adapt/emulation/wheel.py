@@ -27,7 +27,7 @@ from ascend_adapt.errors import EmulationError, one_line
 
 @dataclass(frozen=True)
 class Wheel:
-    """An unpacked torch_npu; ``site`` is what goes on sys.path."""
+    """An unpacked torch_npu; ``site`` is added to sys.path."""
 
     site: Path
     version: str
@@ -107,10 +107,10 @@ def download(requirement: str, into: Path, options: Sequence[str] = ()) -> Path:
     result = subprocess.run(command, capture_output=True, text=True)
     wheels = sorted(into.glob("torch_npu-*.whl"))
     if result.returncode != 0 or not wheels:
-        told = [line for line in result.stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
+        errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
         raise EmulationError(
             f"{requirement}: pip finds no wheel of it for this Python and machine "
-            f"({one_line(Exception((told or ['no output'])[-1]))}) — install a torch that a torch_npu pairs with, or "
+            f"({one_line(Exception((errors or ['no output'])[-1]))}) — install a torch that a torch_npu pairs with, or "
             "set ASCEND_ADAPT_TORCH_NPU_WHEEL to a wheel file"
         )
     return wheels[0]
@@ -150,8 +150,8 @@ def _unpack(file: Path, into: Path) -> None:
     records = list(into.glob("torch_npu-*.dist-info/RECORD"))
     if len(records) != 1:
         raise EmulationError(f"{file}: has no RECORD of its files, expected a whole wheel — download it anew")
-    for name, told, _ in csv.reader(records[0].read_text().splitlines()):
-        if told and (not (into / name).is_file() or _digest(into / name) != told[7:]):
+    for name, digest, _ in csv.reader(records[0].read_text().splitlines()):
+        if digest and (not (into / name).is_file() or _digest(into / name) != digest[7:]):
             raise EmulationError(f"{file}: {name} is not what the wheel's RECORD says — download it anew")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.train_config import LossScale
 
-# Sections and numbers that a recipe reads; what changes no number of a step; what is known, and not built.
+# Sections and numbers that a recipe reads; what has no effect on a step; what is known, and not built.
 _USED = """
     train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping fp16 bf16
     zero_optimization"""
@@ -126,7 +126,7 @@ def section(name: str, content: Any) -> Mapping[str, Any]:
 
 
 def without_effect() -> list[str]:
-    """Return the names that change no number of a step, or may be there switched off."""
+    """Return the names that have no effect on a step, or may be present switched off."""
     return [*_IGNORED.split(), *_REFUSED.split()]
 
 

@@ -37,7 +37,7 @@ IGNORED = {
         distributed_backend distributed_timeout_minutes local_rank use_tp_pp_dp_mapping""",
     "the model is always built from this package's own layers": """
         deprecated_use_mcore_models use_cpu_initialization use_legacy_models""",
-    "it changes no number of the line's own model": "onnx_safe openai_gelu",
+    "it has no effect on the model of this version": "onnx_safe openai_gelu",
     "the format is read off the token files": """
         data_impl mmap_bin_files mmap_warmup num_dataset_builder_threads object_storage_cache_path s3_cache_path
         create_attention_mask_in_dataloader repeated_dataloader return_data_index valid_num_workers""",
@@ -46,7 +46,7 @@ IGNORED = {
         ckpt_fully_parallel_save ckpt_fully_parallel_save_deprecated ckpt_fully_parallel_save_process_group
         dist_ckpt_format_deprecated dist_ckpt_strictness dist_ckpt_workers use_dist_ckpt_deprecated
         use_persistent_ckpt_worker universal_checkpoint verify_integrity""",
-    "it says how upstream tells of itself, and every native run tells the same": """
+    "it sets what upstream logs, and every native run logs the same": """
         adlr_autoresume_interval app_tag_run_name app_tag_run_version codecarbon_dir config_logger_dir
         enable_one_logger log_batch_size_to_tensorboard log_energy log_learning_rate_to_tensorboard log_level
         log_level_replica log_loss_scale_to_tensorboard log_memory_interval log_memory_to_tensorboard

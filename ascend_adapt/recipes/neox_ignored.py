@@ -31,7 +31,7 @@ IGNORED = {
     "it is derived from other keys": """
         batch_size clip_grad config_files deepspeed dynamic_loss_scale gas git_hash hysteresis is_pipe_parallel
         loss_scale loss_scale_window lr min_scale optimizer_type padded_vocab_size save_iters zero_stage""",
-    "it says how upstream tells of itself, and every native run tells the same": """
+    "it sets what upstream logs, and every native run logs the same": """
         adlr_autoresume_interval comet_experiment comet_experiment_name comet_others comet_project comet_tags
         comet_workspace comms_logger csv_monitor dump_state flops_profiler log_dir log_grad_norm log_grad_pct_zeros
         log_gradient_noise_scale log_optimizer_states log_param_norm memory_profiling memory_profiling_path

@@ -37,7 +37,7 @@ IGNORED = {
         bias_dropout_fusion bias_gelu_fusion multihead_attention_fusion scale_tril_softmax_dropout_fusion""",
     "softmax is always computed in fp32, which needs no scaling by layer": "apply_query_key_layer_scaling",
     "the launcher starts the ranks": "ctrl_port",
-    "it says how upstream tells of itself": "log profile_transformer_layer",
+    "it sets what upstream logs": "log profile_transformer_layer",
 }
 
 

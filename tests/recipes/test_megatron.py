@@ -134,7 +134,7 @@ def test_which_gelu_each_line_takes(line, options, formula):
     base = GUIDE.replace("--checkpoint-activations", "").replace("--data-impl mmap", "")
     config, notes = read(f"--upstream-line {line} {options}", base=base)
     assert config.model.activation == formula
-    unheeded = any("changes no number of the line's own model" in note for note in notes)
+    unheeded = any("has no effect on the model of this version" in note for note in notes)
     assert unheeded is (line != "deepspeed")
 
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-/* What tells an emulated CANN from a real one: a process asks the loaded libascendcl for this name. */
+/* What distinguishes an emulated CANN from a real one: a process asks the loaded libascendcl for this name. */
 API const char ascend_adapt_emulated[] = "CANN libraries of ascend_adapt on host memory";
 
 Statistics emulated_statistics;

@@ -136,7 +136,7 @@ API int HcclGetRankId(Communicator *comm, uint32_t *rank)
     return OK;
 }
 
-/* A failure is told where the host waits for the collective, with what went wrong; not from a watchdog thread. */
+/* A failure is reported where the host waits for the collective, with its cause; not from a watchdog thread. */
 API int HcclGetCommAsyncError(Communicator *comm, int *error)
 {
     *error = OK;

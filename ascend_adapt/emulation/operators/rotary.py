@@ -129,7 +129,7 @@ def _require(x: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, mode: str) -> 
 
 
 def _possible_spans(x: torch.Tensor, factor: torch.Tensor) -> list[tuple[str, str]]:
-    """Return (layout, span) for every reading of the shapes: the operator is not told its layout.
+    """Return (layout, span) for every reading of the shapes: the operator does not get its layout as an argument.
 
     A span names the leading dimensions that r1 has in full; a dimension of size 1 may count either way.
     """

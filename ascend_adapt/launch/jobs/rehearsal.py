@@ -10,5 +10,5 @@ def report_rehearsal(run_dir: RunDirectory) -> None:
     """Print the rehearsal report of a run directory."""
     from ascend_adapt.emulation import rehearsal
 
-    for line in rehearsal.told(run_dir.path):
+    for line in rehearsal.report_lines(run_dir.path):
         say(line)

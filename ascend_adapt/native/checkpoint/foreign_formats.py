@@ -1,4 +1,4 @@
-"""What a folder without a native checkpoint holds: the formats of other trainers, told apart by file names alone.
+"""What a folder without a native checkpoint holds: the formats of other trainers, distinguished by file names alone.
 
 Sources of the names: NVIDIA/Megatron-LM@core_v0.9.0 megatron/training/checkpointing.py; DeepSpeed 0.14.5
 runtime/engine.py (_get_ckpt_name, _get_zero_ckpt_name); THUDM/GLM utils.py (get_checkpoint_name); transformers 4.57

@@ -18,7 +18,7 @@ from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 
 @contextmanager
 def own_numbers(tp: TensorParallel, device: torch.device) -> Iterator[None]:
-    """Inside, the device's random numbers differ from other tensor-parallel ranks'; behind it they go on alike."""
+    """Inside, the device's random numbers differ from other tensor-parallel ranks'; after it they continue alike."""
     if tp.size == 1:
         yield
         return

@@ -15,9 +15,9 @@ from ascend_adapt.native.parallel.parameters import Placed, placed, rows_of_shar
 
 def generator(seed: int, *names: object) -> torch.Generator:
     """Return a generator on the CPU for one purpose; other names draw other numbers."""
-    told = ":".join(map(str, (seed, *names)))
+    words = ":".join(map(str, (seed, *names)))
     made = torch.Generator()
-    made.manual_seed(int.from_bytes(hashlib.sha256(told.encode()).digest()[:8], "little") >> 1)
+    made.manual_seed(int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "little") >> 1)
     return made
 
 

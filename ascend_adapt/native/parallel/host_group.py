@@ -1,4 +1,4 @@
-"""What ranks tell each other through host memory, beside the collectives of training and from any thread."""
+"""What ranks exchange through host memory, independent of the collectives of training and from any thread."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HostGroup:
         if self.size > 1:
             outcomes = [None] * self.size
             dist.all_gather_object(outcomes, mine, group=self.process_group)
-        failure = next((told for _, told in outcomes if told is not None), None)
+        failure = next((error for _, error in outcomes if error is not None), None)
         if failure is not None:
             raise TrainingError(failure)
         return [given for given, _ in outcomes]
@@ -49,8 +49,8 @@ class HostGroup:
         own = torch.tensor(mine, dtype=torch.float64)
         every = own.new_empty(self.size, len(own))
         collectives.all_gather(every.view(-1), own, self.process_group)
-        told: list[list[float]] = every.tolist()
-        return told
+        gathered: list[list[float]] = every.tolist()
+        return gathered
 
     def on_first(self, work: Callable[[], T]) -> T:
         """Do some work on rank 0 and return on every rank what it gave; errors as of ``together``."""

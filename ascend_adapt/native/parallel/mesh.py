@@ -92,7 +92,7 @@ def ranks_over_axes(parallel: Parallel) -> torch.Tensor:
     """Return the ranks over AXES; tensor ranks are neighbours, as Megatron numbers them."""
     replicate, shard = (1, parallel.data) if parallel.zero_stage else (parallel.data, 1)
     ranks = torch.arange(parallel.world_size).view(parallel.pipeline, replicate, shard, parallel.tensor)
-    # contiguous() leaves the strides of axes of one rank as they are, and torch 2.11 tells the axes' order by strides.
+    # contiguous() leaves the strides of axes of one rank as they are, and torch 2.11 derives the axes' order from them.
     return ranks.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
 
 

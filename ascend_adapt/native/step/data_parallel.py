@@ -7,7 +7,7 @@
 | 2 | cut, gathered once a step | every micro batch sums gradients, and each rank keeps its piece |
 | 3 | cut, gathered for each bucket of blocks, forward and backward | the same |
 
-The last is FSDP2's, as is all of it where masters wait in host memory; the others are ``working_copies``'. One
+The last is FSDP2's, as is all of it where masters wait in host memory; the others are those of ``parallel.zero``. One
 data-parallel rank has nothing to share, but ZeRO-3 asks for the memory that 16-bit weights of all blocks take.
 
 Both cut what tensor parallelism left: FSDP's mesh has one axis, and knows nothing of tensor-parallel ranks. Seen on 2 x

@@ -74,8 +74,8 @@ def reduced(
     # What another rank counts may have overflowed here only: 0 if it is finite, else NaN.
     total = squares.sum() + 0 * every.sum()
     share = counted_once(loss, mesh)
-    told = [torch.full_like(total, mark) for mark in marks]
-    sums = mesh.sum_over_all(torch.stack([total, *share, *told]))
+    flags = [torch.full_like(total, mark) for mark in marks]
+    sums = mesh.sum_over_all(torch.stack([total, *share, *flags]))
     return torch.cat([sums[:1].sqrt(), sums[1:2] / sums[2:3], sums[3:]])
 
 

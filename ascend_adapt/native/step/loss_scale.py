@@ -30,7 +30,7 @@ class Scaler:
             return
         if not overflowed:
             self._good += 1
-            # A run that is taken up may have got a shorter window than it has come through.
+            # A resumed run may have a shorter window than the one it has counted.
             if self._good >= rule.window:
                 self._good, self._hysteresis = 0, rule.hysteresis
                 self.scale *= 2.0
@@ -49,11 +49,11 @@ class Scaler:
         return self.rule is not None and not self.rule.fixed
 
     def state_dict(self) -> dict[str, float]:
-        """Return what a run that is taken up must know; of a scale that does not move, nothing."""
+        """Return what a resumed run needs; nothing for a fixed scale."""
         return {"scale": self.scale, "hysteresis": self._hysteresis, "good": self._good} if self.moves else {}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Take up where ``state_dict`` was. A scale that does not move stays as configured, as do those of no state."""
+        """Restore ``state_dict``. A fixed scale stays as configured, as does one without a state."""
         if not (self.moves and state):
             return
         self.scale, self._hysteresis = state["scale"], int(state["hysteresis"])

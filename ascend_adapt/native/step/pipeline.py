@@ -189,7 +189,7 @@ def _sums(config: TrainConfig, losses: torch.Tensor, batch: Batch) -> torch.Tens
     weights = torch.ones_like(losses)
     if config.logging.loss_mean == "tokens":
         weights = batch["loss_mask"].view(len(losses), -1).sum(1).to(losses)
-        losses = losses.where(weights > 0, 0.0)  # the mean of nothing is no number
+        losses = losses.where(weights > 0, 0.0)  # the mean of nothing is NaN
     return torch.stack([(losses * weights).sum(), weights.sum()])
 
 

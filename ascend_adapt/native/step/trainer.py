@@ -107,17 +107,17 @@ class Trainer:
             self.optimizer.step(lr, weight_decay)
         self.optimizer.clear_gradients()
         self.scaler.update(skipped)
-        norm_told, loss_told, votes_told, _, saves_told = reduced.tolist()
-        is_bad = not (math.isfinite(norm_told) and math.isfinite(loss_told))
+        norm_sum, loss_sum, votes_sum, _, saves_sum = reduced.tolist()
+        is_bad = not (math.isfinite(norm_sum) and math.isfinite(loss_sum))
         return Step(
-            loss_told,
-            norm_told,
+            loss_sum,
+            norm_sum,
             scale,
             skipped,
             params_norm=params_norm if logging.log_params_norm else None,
             num_zeros=num_zeros if logging.log_num_zeros else None,
-            votes=round(votes_told),
-            votes_to_save=round(saves_told),
+            votes=round(votes_sum),
+            votes_to_save=round(saves_sum),
             spoiled=norms.not_finite() if is_bad else (),
             spoiled_weights=weights.not_finite() if is_bad else (),
         )
