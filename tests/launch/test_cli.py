@@ -146,7 +146,7 @@ def test_bad_input_is_one_clear_paragraph(ascend_run, argv, code, text, tmp_path
             "@wrap('m:f', host='nowhere', why='w', until='u', without='crash')\n"
             "def p(wrapped, instance, args, kwargs): ...\n"
             "@ascend_adapt.hookimpl\ndef register_patches(): return [p]",
-            "host 'nowhere' is declared by nobody",
+            "code base 'nowhere' is unknown",
         ),
     ],
 )
