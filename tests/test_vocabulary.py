@@ -46,7 +46,7 @@ NOT_YET = (
 )
 # In names words are joined by underscores or capitals; in text by blanks or a line's end.
 PATTERN = re.compile(
-    r"(?<![A-Za-z])(?:" + "|".join(r"[\s_]+".join(phrase.split()) for phrase in PHRASES) + r")(?![a-z])(?!\(\))",
+    r"(?<![A-Za-z])(?:" + "|".join(r"[\s_]+".join(phrase.split()) for phrase in PHRASES) + r")(?![a-z])",
     re.IGNORECASE,
 )
 
