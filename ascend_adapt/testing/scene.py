@@ -93,6 +93,10 @@ class Scene:
                     break
         for name in stand_in.modules_with_versions(self.patch):
             ask(name)
+        for name in stand_in.code_bases_of_shared_targets(self.patch):
+            # Code of a code base runs when one of its modules imports another: until then shared targets wait.
+            with contextlib.suppress(ModuleNotFoundError):
+                ask(f"{name}.another_module")
 
     def take_alias(self, name: str) -> None:
         """Import a new module with an alias of the target (``from module import name``)."""

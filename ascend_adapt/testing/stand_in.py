@@ -200,6 +200,13 @@ def modules_with_versions(patch: Patch) -> list[str]:
     return sorted(required - set(patch.target.packages))
 
 
+def code_bases_of_shared_targets(patch: Patch) -> list[str]:
+    """Return the packages of the first code base that its marker files show, if the target is in another library."""
+    found = [host for host in patch.hosts[:1] if isinstance(host, CodeBase) and patch.target.root not in host.roots]
+    markers = [Path(marker) for host in found for marker in host.present]
+    return [".".join(marker.parent.parts) for marker in markers if marker.name == "__init__.py"]
+
+
 def source(patch: Patch, shape: Shape) -> str:
     """Return the source of the target's module; ``AS_MADE`` in it has a copy of every original namespace."""
     *around, _ = patch.target.source_path
