@@ -108,7 +108,7 @@ def test_a_damaged_status_file_is_named(tmp_path, damage, capsys):
 
 def test_a_folder_without_status(tmp_path, capsys):
     assert main(["status", str(tmp_path)]) == 1
-    assert "holds no adapt-status.<rank>.json" in capsys.readouterr().err
+    assert "has no adapt-status.<rank>.json" in capsys.readouterr().err
     assert main(["status", str(tmp_path), "--upstream", str(tmp_path)]) == 2
     assert main(["status", "--upstream", str(tmp_path / "missing")]) == 2
 
@@ -141,5 +141,5 @@ def test_a_full_disk_behind_standard_output_is_one_line(command):
     assert "Traceback" not in job.stderr
     assert (job.returncode, last) == (
         1,
-        "ascend-adapt: standard output: No space left on device, expected to print there — redirect it",
+        "ascend-adapt: standard output: No space left on device, expected to write the output there — redirect it",
     )

@@ -31,7 +31,7 @@ def register_patches(): return [wrapped, provided, misspelt, rewritten, added]
 TARGET = "TABLE = {}\ndef function(x): return x\ndef other(x): return x + 1\n"
 CODE = """
 import json, sys
-from ascend_adapt.patches import application
+from ascend_adapt.patches.apply import applied_patch as application
 from ascend_adapt.testing import real_target
 import plugin_of_ours
 from ascend_adapt.testing.stage import find

@@ -103,7 +103,7 @@ def test_a_release_is_downloaded_once_and_unpacked(unpacking, index, tmp_path):
         (archive("some_toy-1.0/x")[:-20], None, "is not a tar archive"),
         (archive("some_toy-1.0/x")[:20] + bytes(40), None, "is not a tar archive"),
         (archive(), None, "is not a tar archive"),
-        (archive("some_toy-1.0/x", "another/x"), None, "holds not one folder"),
+        (archive("some_toy-1.0/x", "another/x"), None, "does not contain exactly one folder"),
     ],
     ids=("sum", "text", "outside", "link", "cut", "damaged", "empty", "two folders"),
 )
@@ -117,13 +117,13 @@ def test_what_is_not_as_promised_is_refused_and_leaves_nothing(unpacking, conten
 
 def test_a_release_that_is_not_there(index, tmp_path):
     index("some_toy-1.0.tar.gz", b"")
-    with pytest.raises(ReleaseError, match=r"some-toy 2\.0: the index has no source archive of it"):
+    with pytest.raises(ReleaseError, match=r"some-toy 2\.0: the index has no source archive"):
         Releases(tmp_path).tree("some-toy", "2.0")
 
 
 def test_no_connection(monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    with pytest.raises(ReleaseUnreachable, match="is the index reachable"):
+    with pytest.raises(ReleaseUnreachable, match="check the connection to the index"):
         Releases(tmp_path).tree("some-toy", "1.0")
 
 
@@ -135,7 +135,7 @@ def test_an_index_that_answers_without_the_file_is_no_lost_connection(index, tmp
 
 
 @pytest.mark.parametrize(
-    ("distribution", "text"), [("html", "is no list of files in JSON"), ("cut-short", "the answer is cut short")]
+    ("distribution", "text"), [("html", "is not a JSON list of files"), ("cut-short", "the response is truncated")]
 )
 def test_an_index_that_answers_with_something_else(distribution, text, index, tmp_path):
     index("some_toy-1.0.tar.gz", b"")

@@ -43,15 +43,15 @@ def test_another_pytest_run_does_not_notice_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--patch", "nope"], "--patch nope: no plugin here registers it"),
+        (["--patch", "nope"], "--patch nope: no plugin registers it"),
         (["--plugin", "nope_at_all"], "--plugin nope_at_all: neither an installed plugin nor a module"),
         (["--plugin", "raises_at_once"], "--plugin raises_at_once: cannot be imported (NameError: name 'x' is not"),
         (["--plugin", "os"], "--plugin os: registers no patches"),
         (["--upstream", "missing"], "--upstream missing: is not a folder"),
-        (["--upstream", "."], "--upstream .: holds none of "),
-        (["-n", "2"], "-n, --dist: this suite keeps account in one process"),
+        (["--upstream", "."], "--upstream .: contains none of "),
+        (["-n", "2"], "-n, --dist: the suite collects results in one process"),
         (["--evidence", "/dev/null/x"], "--evidence /dev/null/x: "),
-        (["--evidence", "raises_at_once.py"], "raises_at_once.py: holds no evidence records"),
+        (["--evidence", "raises_at_once.py"], "raises_at_once.py: is not a file of evidence records"),
         (["--hardware"], "--hardware: "),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_patch_that_register_patches_leaves_out_is_named(tmp_path: Path) -> No
     (tmp_path / "plugin_of_ours.py").write_text(PLUGIN.format(top=forgotten, terms=TERMS))
     job = pytest_in(tmp_path, "--plugin", "plugin_of_ours")
     assert job.returncode == 4
-    assert "wrap target_of_ours.module:g is declared, and register_patches does not return it" in job.stderr
+    assert "wrap target_of_ours.module:g is declared, but register_patches does not return it" in job.stderr
 
 
 def test_it_runs_in_a_project_with_a_pytest_configuration_of_its_own(tmp_path: Path) -> None:
@@ -108,38 +108,39 @@ def test_it_runs_in_a_project_with_a_pytest_configuration_of_its_own(tmp_path: P
 # Each makes the engine wrong in one way; the scenarios beside it must see it.
 SABOTAGE = {
     "a revert that does nothing": (
-        "from ascend_adapt.patches import application; application.Layer.undo = lambda self: {}",
+        "from ascend_adapt.patches.apply import applied_patch as application; application.Layer.undo = lambda self: {}",
         "wrap",
         "orders: ied",
     ),
     "a rewrite that stays": (
-        "from ascend_adapt.patches import application; application.Rewritten.undo = lambda self: {}",
+        "from ascend_adapt.patches.apply import applied_patch; applied_patch.Rewritten.undo = lambda self: {}",
         "rewrite",
         "orders: ied",
     ),
     "a gate that admits everything": (
-        "from ascend_adapt.patches import gate; gate.judge = lambda *_: gate.Verdict(True, '')",
+        "from ascend_adapt.patches.judge import gate; gate.judge = lambda *_: gate.Verdict(True, '')",
         "wrap",
         "gate: target_of_ours 2.dev0, above",
     ),
     "aliases that do not follow": (
-        "from ascend_adapt.patches import aliases, following; following.rebind = aliases.rebind = lambda *_, **__: 0",
+        "from ascend_adapt.patches.apply import aliases, rebinding; "
+        "rebinding.rebind = aliases.rebind = lambda *_, **__: 0",
         "wrap",
         "aliases: before and after",
     ),
     "drift that is passed over": (
-        "from ascend_adapt.patches.apply.record import Record; said = Record.set; "
+        "from ascend_adapt.patches.apply.record import PatchRecord as Record; said = Record.set; "
         "Record.set = lambda self, state, reason: said(self, 'armed' if state == 'drifted' else state, reason)",
         "wrap",
         "drift: gone, enabled before the import",
     ),
     "rivals that are let in": (
-        "from ascend_adapt.patches import rivals; rivals.Rivals._others = lambda self, record: []",
+        "from ascend_adapt.patches.apply import claims; claims.Claims._others = lambda self, record: []",
         "rewrite",
         "conflict: two plugins change it",
     ),
     "a target imported by enable()": (
-        "import importlib; from ascend_adapt import runtime; begin = runtime._begin; "
+        "import importlib; from ascend_adapt.runtime import enabling as runtime; begin = runtime._begin; "
         "runtime._begin = lambda *a: (begin(*a), importlib.import_module('target_of_ours'))[0]",
         "wrap",
         "quiet: nothing is imported",
