@@ -252,6 +252,7 @@ def test_an_agent_whose_last_word_nobody_takes_ends(tmp_path):
         "towards": "w-2",
         "strict": False,
         "grace": 10.0,
+        "oversubscribe": False,
         "world_size": 1,
         "master_addr": "127.0.0.1",
         "master_port": 1,
