@@ -352,7 +352,7 @@ def test_yaml_makes_no_objects(kind, marker, tmp_path):
     suffix, read = READERS[kind]
     file = tmp_path / f"planted.{suffix}"
     file.write_text(f"a: !!python/object/apply:os.mkdir ['{marker}']\n")
-    with pytest.raises(AdaptError, match="is (no|not valid) YAML"):
+    with pytest.raises(AdaptError, match="is not valid YAML"):
         read(file)
 
 

@@ -72,14 +72,14 @@ def parsed(text: str, where: str) -> Any:
     """Return what a piece of YAML says.
 
     Raises:
-        ConfigError: it is no YAML, or has a key twice.
+        ConfigError: it is not valid YAML, or has a key twice.
     """
     try:
         return yaml.load(text, _Loader)  # noqa: S506, a SafeLoader
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: is no YAML ({one_line(error)}) — correct it") from error
+        raise ConfigError(f"{where}: is not valid YAML ({one_line(error)}) — correct it") from error
 
 
 def converted(name: str, value: Any, kind: str, notes: list[str]) -> Any:

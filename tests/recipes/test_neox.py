@@ -227,13 +227,13 @@ def test_data_in_three_parts_with_weights(tmp_path):
         ('{"fp16": {"loss_scale": .inf}}', "fixed loss scale: inf, expected a finite number above 0"),
         ('{"fp16": {"loss_scale_window": 0}}', "loss scale window: 0, expected at least 1"),
         ('{"zero_optimization": {"stage": 1, "cpu_offload": "false"}}', "cpu_offload: 'false', expected true or false"),
-        ('{"save": 2001-99-99}', "more.yml: is no YAML .*month"),
-        ("{[1]: 2}", "more.yml: is no YAML .*unhashable"),
-        pytest.param("[" * 3000, "more.yml: is no YAML .*recursion", id="deep"),
+        ('{"save": 2001-99-99}', "more.yml: is not valid YAML .*month"),
+        ("{[1]: 2}", "more.yml: is not valid YAML .*unhashable"),
+        pytest.param("[" * 3000, "more.yml: is not valid YAML .*recursion", id="deep"),
         ('{"seed": 1, "seed": 2}', "seed: stands twice, again in line 1"),
         ('{"global_num_gpus": 3, "num_nodes": 2}', "global_num_gpus: 3, expected a multiple of 2 num_nodes"),
         ("[1, 2]", "more.yml: is a list, expected keys and values"),
-        ("{", "more.yml: is no YAML"),
+        ("{", "more.yml: is not valid YAML"),
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence(tmp_path, keys, told):
@@ -292,7 +292,7 @@ def test_ranks_and_machines(tmp_path):
 
 def test_no_file_and_a_file_that_is_not_there(tmp_path):
     (tmp_path / "small.yml").write_text(SMALL)
-    with pytest.raises(ConfigError, match=r"--fp16 '\{': is no YAML"):
+    with pytest.raises(ConfigError, match=r"--fp16 '\{': is not valid YAML"):
         neox.read(["-d", str(tmp_path), "small", "--fp16", "{"])
     with pytest.raises(ConfigError, match="no configuration file"):
         neox.read([])
