@@ -96,10 +96,10 @@ def test_a_gate_that_is_one_release_off_is_found(text: str, release: str, proble
 @pytest.mark.parametrize(
     ("name", "facts", "problem"),
     [
-        ("gradients_by_type", Facts((), (), "present", ""), "is not there"),
+        ("gradients_by_type", Facts((), (), "present", ""), "does not exist"),
         ("gradients_by_type", Facts(("(tensors, kind)",), ("0",), "present", ""), "does not accept every argument"),
         ("quote_exports", Facts(("(self, key, value)",), ("0",), "present", ""), "does not accept key="),
-        ("widen_partition_metadata", Facts((), (), "not judged", ""), "is not there"),
+        ("widen_partition_metadata", Facts((), (), "not judged", ""), "does not exist"),
     ],
 )
 def test_a_target_that_does_not_fit_is_found(name: str, facts: Facts, problem: str) -> None:
@@ -110,7 +110,7 @@ def test_a_target_that_does_not_fit_is_found(name: str, facts: Facts, problem: s
 def test_a_record_of_another_declaration_is_refused() -> None:
     _, one, record = of_deepspeed("keep_missing_grads")
     other = dataclasses.replace(one, patch=dataclasses.replace(one.patch, old="[elt.grad for elt in inputs]"))
-    with pytest.raises(RecordError, match=r"is not of today's deepspeed\.keep_missing_grads"):
+    with pytest.raises(RecordError, match=r"is not of the present deepspeed\.keep_missing_grads"):
         record.of(other, "0.9.2")
 
 
@@ -119,5 +119,5 @@ def test_a_record_comes_back_as_it_was_saved(tmp_path) -> None:
     record.save(tmp_path / "again.json")
     assert upstream_facts.load(tmp_path / "again.json") == record
     (tmp_path / "again.json").write_text("{}")
-    with pytest.raises(RecordError, match="is no record"):
+    with pytest.raises(RecordError, match="is not a record"):
         upstream_facts.load(tmp_path / "again.json")
