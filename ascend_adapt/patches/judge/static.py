@@ -116,7 +116,35 @@ def _check(patch: Patch, tree: SourceTree) -> None:
 
 def _may_be_lazy(target: Target, tree: SourceTree) -> bool:
     """Return whether only the module's ``__getattr__`` knows whether the name exists."""
-    return not find(target.module, target.path[:1], tree) and bool(find(target.module, ("__getattr__",), tree))
+    if find(target.module, target.path[:1], tree):
+        return False
+    nodes = [one.node for one in find(target.module, ("__getattr__",), tree)]
+    known = [_names_given(node) if isinstance(node, syntax.Definition) else None for node in nodes]
+    return any(names is None or target.path[0] in names for names in known)
+
+
+def _names_given(getattr_: syntax.Definition) -> set[str] | None:
+    """Return the only names that a module's ``__getattr__`` gives; None if its source does not list them.
+
+    It does if every statement is ``if name == "..."``, but for the docstring and an AttributeError at the end.
+    """
+    *body, last = getattr_.body
+    raised = last.exc if isinstance(last, ast.Raise) else None
+    if not (isinstance(raised, ast.Call) and ast.unparse(raised.func) == "AttributeError"):
+        return None
+    names: set[str] = set()
+    for statement in body:
+        match statement:
+            case ast.Expr(value=ast.Constant()):
+                continue
+            case ast.If(
+                test=ast.Compare(left=ast.Name(id=left), ops=[ast.Eq()], comparators=[ast.Constant(value=str(name))]),
+                orelse=[],
+            ) if left == getattr_.args.args[0].arg:
+                names.add(name)
+            case _:
+                return None
+    return names
 
 
 _LITERALS = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.Set, ast.JoinedStr)

@@ -52,9 +52,13 @@ def short(x: int) -> int:
 
 
 LAZY = "def __getattr__(name):\n    import elsewhere\n    return getattr(elsewhere, name)\n"
+LISTED = "def __getattr__(name):\n    if name == {!r}:\n        return 1\n    raise AttributeError(name)\n"
 
 
-@pytest.mark.parametrize(("source", "state"), [(LAZY, "armed"), ("", "drifted")])
+@pytest.mark.parametrize(
+    ("source", "state"),
+    [(LAZY, "armed"), ("", "drifted"), (LISTED.format("Engine"), "armed"), (LISTED.format("another"), "drifted")],
+)
 def test_what_only_a_getattr_knows_is_judged_at_the_import(site: Site, source: str, state: str) -> None:
     site.write(upstream=source)
     one = Registered(counting("upstream:Engine.f", []), "p", "stand_in")
