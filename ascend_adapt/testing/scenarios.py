@@ -159,7 +159,7 @@ def in_another_host(scene: Scene) -> None:
     scene.import_target()
     several = len(scene.patch.hosts) > 1
     if several and scene.outcome().state == "armed":  # an installed library waits for the packages of the others
-        scene.expect("armed", "is for ", "judged when")
+        scene.expect("armed", "is for ", "checked when")
     else:
         scene.expect("skipped", host.name)
     scene.expect_untouched()

@@ -25,6 +25,7 @@ from ascend_adapt.testing.stand_in import ANSWER, NotShown, Shape
 PLUGIN = "conformance"
 _ASKS = "asks_for_the_target"
 _IMPORTER = "imports_the_target"
+_OF_THE_CODE_BASE = "of_the_code_base"
 _ASKING = "import importlib\n\ndef ask(name):\n    return importlib.import_module(name)\n"
 
 
@@ -95,8 +96,12 @@ class Scene:
             ask(name)
         for name in stand_in.code_bases_of_shared_targets(self.patch):
             # Code of a code base runs when one of its modules imports another: until then shared targets wait.
+            inside = self.folder / name / _OF_THE_CODE_BASE
+            inside.mkdir(parents=True, exist_ok=True)
+            (inside / "__init__.py").touch()
+            importlib.invalidate_caches()
             with contextlib.suppress(ModuleNotFoundError):
-                ask(f"{name}.another_module")
+                ask(f"{name}.{_OF_THE_CODE_BASE}.another_module")
 
     def take_alias(self, name: str) -> None:
         """Import a new module with an alias of the target (``from module import name``)."""

@@ -201,10 +201,9 @@ def modules_with_versions(patch: Patch) -> list[str]:
 
 
 def code_bases_of_shared_targets(patch: Patch) -> list[str]:
-    """Return the packages of the first code base that its marker files show, if the target is in another library."""
+    """Return the top-level packages of the first code base, if the target is in a library that others use too."""
     found = [host for host in patch.hosts[:1] if isinstance(host, CodeBase) and patch.target.root not in host.roots]
-    markers = [Path(marker) for host in found for marker in host.present]
-    return [".".join(marker.parent.parts) for marker in markers if marker.name == "__init__.py"]
+    return [root for host in found for root in sorted(host.roots)]
 
 
 def source(patch: Patch, shape: Shape) -> str:
