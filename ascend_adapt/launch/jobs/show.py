@@ -18,11 +18,14 @@ _GB = 1e9
 
 def show(job: Job, as_json: bool) -> int:
     """Print the plan and return exit code 0."""
-    # A reader such as head may close the pipe early: exit like other programs, without a traceback.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     plan = job.to_json()
     text = json.dumps(plan, indent=1) if as_json else "\n".join(described(plan, job.run_dir.shown, os.environ))
-    print(text, flush=True)
+    # A reader such as head may close the pipe early: exit like other programs, without a traceback.
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        print(text, flush=True)
+    finally:
+        signal.signal(signal.SIGPIPE, before)
     if as_json:
         for note in job.notes:
             print(f"ascend-run: {note}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,7 @@ def test_a_dry_run_and_a_start_agree(folder, started, capsys):
         argv = generated(seed)
         dry, dry_words = outcome(["--dry-run", *argv], capsys)
         assert started == []
+        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN  # whoever called main() keeps Python's own handling
         code, words = outcome(argv, capsys)
         if (dry == 0) != bool(started) or (dry and (dry, dry_words) != (code, words)):
             disagree.append((argv, dry, dry_words, code, words, list(started)))
