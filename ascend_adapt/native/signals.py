@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -65,7 +66,7 @@ class SignalHandler:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
             for number, before in self._before.items():
                 # A launched job ignores these from the start, which signal.signal does not return.
-                is_harmless = number not in _END and before is signal.SIG_DFL
+                is_harmless = number not in _END and before is signal.SIG_DFL and "ASCEND_ADAPT_JOB" in os.environ
                 signal.signal(number, signal.SIG_IGN if is_harmless else before)
             self._before = {}
 

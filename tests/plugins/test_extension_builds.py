@@ -91,7 +91,7 @@ def test_a_wait_ends_when_the_builder_is_killed_and_says_what_it_waits_for(lock,
         FileBaton(str(lock)).wait()
     killer.wait()
     assert time.monotonic() - began_s < 20
-    assert f"s for the build that holds {lock}" in caplog.text
+    assert f"s so far for the build that holds {lock}" in caplog.text
 
 
 def test_a_build_is_announced_once(tmp_path, monkeypatch, caplog):
