@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ascend_adapt.kernels import schema
+from ascend_adapt.npu_limits.limit import FLOATS
 
 
 class Operator:
@@ -32,6 +33,6 @@ def dtype_reason(*tensors: Any) -> str:
     dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors if tensor is not None]
     if len(set(dtypes)) > 1:
         return f"its tensors are {', '.join(dtypes)}, not of one dtype"
-    if dtypes[0] not in ("float16", "bfloat16", "float32"):
+    if dtypes[0] not in FLOATS:
         return f"it takes no {dtypes[0]}"
     return ""

@@ -21,6 +21,9 @@ from ascend_adapt.kernels.operators.masked_softmax import _npu as softmax_npu
 from ascend_adapt.kernels.operators.rotary import RotaryCall
 from ascend_adapt.kernels.operators.rotary import _npu as rotary_npu
 from ascend_adapt.kernels.samples import samples
+from ascend_adapt.npu_limits import fusion_attention as attention_limits
+from ascend_adapt.npu_limits import masked_softmax as softmax_limits
+from ascend_adapt.npu_limits import rotary as rotary_limits
 
 RELEASES = json.loads((Path(__file__).parents[1] / "upstream" / "torch_npu.json").read_text())["releases"]
 
@@ -78,7 +81,7 @@ def test_more_documents_than_one_call_may_have_are_several_calls():
     borders = torch.arange(0, 1501, dtype=torch.int32)
     q, k, v = (torch.randn(1, 1, 1500, 8) for _ in range(3))
     torch.testing.assert_close(on_npu(q, k, v, cu_seqlens=borders, scale=1.0), v)
-    assert [len(told["ends"]) for _, told in npu_operators.calls] == [1024, 476]
+    assert [len(told["ends"]) for _, told in npu_operators.calls] == [1000, 500]
 
 
 def test_the_share_that_is_kept_is_handed_over():
@@ -96,8 +99,10 @@ def attention_call(shape=(1, 2, 4, 64), dtype=torch.float16, **given):
     ("call", "words"),
     [
         (attention_call(dtype=torch.float64), "it takes no float64"),
-        (attention_call((1, 2, 4, 1024)), "head dim 1024 is not in 1 to 768"),
-        (attention_call((1, 512, 4, 64)), "512 heads are not in 1 to 256"),
+        (attention_call((1, 2, 4, 1024)), attention_limits.HEAD_SIZE.unmet(False, "D is 1024")),
+        (attention_call((1, 512, 4, 64)), attention_limits.HEADS.unmet(False, "N is 512")),
+        (attention_call((1, 1, 1_000_001, 1)), "Sq is 1000001, Skv is 1000001, expected: the lengths"),
+        (attention_call((2_000_001, 1, 1, 1)), "B is 2000001, expected: the batch size is in [1, 2000000]"),
         (attention_call(bias=torch.zeros(4, 4, requires_grad=True)), "it gives no gradient of the bias"),
         (AttentionCall(*[torch.empty(1, 2, 4, 64)] * 2, torch.empty(1, 2, 4, 32), scale=1.0), "differ"),
     ],
@@ -128,8 +133,11 @@ def softmax_call(shape=(1, 2, 64, 64), fill=FINITE, mask=True, causal=False, dty
     [
         (softmax_call(fill=EXACT), "it fills with -10000, and the call asks for exact masking"),
         (softmax_call(mask=False, causal=True), "it fills with -10000"),
-        (softmax_call((1, 2, 64, 48)), "lengths [64, 48] are not multiples of 32"),
-        (softmax_call((1, 2, 8192, 64)), "not multiples of 32 in 32 to 4096"),
+        (softmax_call((1, 2, 64, 48)), softmax_limits.SIZES.unmet(False, "x is [1, 2, 64, 48]")),
+        (
+            softmax_call((1, 2, 8192, 64)),
+            "its last two sizes are multiples of 32 in [32, 4096]",
+        ),
         (softmax_call(dtype=torch.float64), "it takes no float64"),
     ],
 )
@@ -151,12 +159,12 @@ def test_softmax_serves_its_own_fill(call):
         ((2, 4, 20, 64), (20, 64), False, ""),
         ((20, 2, 4, 64), (20, 1, 1, 64), True, ""),
         ((2, 20, 4, 64), (2, 20, 1, 64), False, ""),
-        ((2, 20, 4, 64), (2, 20, 1, 64), True, "in none of the layouts"),
-        ((2, 4, 20, 64), (1, 4, 20, 64), False, "in none of the layouts"),
-        ((8, 200, 20, 64), (1, 1, 20, 64), True, "8 and 200 are not less than 1000 together"),
+        ((2, 20, 4, 64), (2, 20, 1, 64), True, rotary_limits.BROADCAST.text),
+        ((2, 4, 20, 64), (1, 4, 20, 64), False, rotary_limits.BROADCAST.text),
+        ((8, 200, 20, 64), (1, 1, 20, 64), True, rotary_limits.BATCH_AND_HEADS.text),
         ((1, 1, 4000, 64), (1, 1, 4000, 64), False, ""),
         ((20, 4, 64), (20, 1, 64), False, "has not 4 axes"),
-        ((2, 4, 20, 1024), (1, 1, 20, 1024), False, "1024 are turned, not less than 896"),
+        ((2, 4, 20, 1024), (1, 1, 20, 1024), False, "expected: the last size D is even, in [2, 894]"),
     ],
 )
 def test_rotary_knows_its_layouts(x, angles, interleaved, words):

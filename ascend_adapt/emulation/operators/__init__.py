@@ -30,14 +30,11 @@ from ascend_adapt.emulation.operators import (
     transpose,
 )
 from ascend_adapt.emulation.operators.fusion_attention import kernels as attention_kernels
-from ascend_adapt.emulation.operators.fusion_attention import limits as attention_limits
 from ascend_adapt.emulation.operators.kernel import boxed, kernels_of
-from ascend_adapt.emulation.operators.limits import Limit, limits_of
 from ascend_adapt.emulation.registration import override
 
 FAMILIES: tuple[ModuleType, ...] = (
     attention_kernels,
-    attention_limits,
     ring_attention,
     masked_softmax,
     rms_norm,
@@ -79,11 +76,6 @@ def register() -> list[str]:
                 kernel = boxed(entry, schema)
                 override(_library, entry.operator, kernel, entry.dispatch_key)
     return [f"npu::{name}" for name in (*schemas, *KEPT) if schemas.get(name, _schema(name)) is not None]
-
-
-def all_limits() -> list[Limit]:
-    """Return every limit that the kernels enforce, family by family."""
-    return list(dict.fromkeys(limit for family in FAMILIES for limit in limits_of(family)))
 
 
 def _schema(operator: str) -> torch.FunctionSchema | None:

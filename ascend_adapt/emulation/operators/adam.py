@@ -8,33 +8,9 @@ from typing import Any
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import Limit, check, shape
 from ascend_adapt.emulation.operators.precision import wide
-
-OUT_ONLY = Limit(
-    "npu_apply_adam, npu_apply_adam_w", "out=(var, m, v) is given", check("opapi/ApplyAdamWKernelNpuOpApi.cpp")
-)
-SHAPES = Limit(
-    "npu_apply_adam, npu_apply_adam_w",
-    "grad, var, m and v are of one shape",
-    check("test/test_base_ops/test_apply_adam.py"),
-)
-ADAM_POWERS = Limit(
-    "npu_apply_adam",
-    "beta1_power and beta2_power are beta**step, so below 1 (the step divides by 1 - beta1_power)",
-    check("test/test_base_ops/test_apply_adam.py"),
-    silent=True,
-)
-ADAM_W_POWERS = Limit(
-    "npu_apply_adam_w",
-    "beta1_power and beta2_power are beta**(step - 1), in (0, 1]: the operator multiplies by beta itself",
-    check("test/test_base_ops/test_apply_adam_w.py"),
-    silent=True,
-)
-AMSGRAD = Limit(
-    "npu_apply_adam_w", "max_grad_norm is given if amsgrad is True", check("opapi/ApplyAdamWKernelNpuOpApi.cpp")
-)
-
+from ascend_adapt.emulation.operators.tensors import shape
+from ascend_adapt.npu_limits import adam as limits
 
 _NAMES = (
     *("beta1_power", "beta2_power", "lr", "weight_decay", "beta1", "beta2", "epsilon", "grad"),
@@ -45,7 +21,7 @@ _NAMES = (
 @kernel("npu_apply_adam", "npu_apply_adam_w", takes=_NAMES)
 def without_out(**given: Any) -> None:
     """Refuse: the operators exist with ``out`` only."""
-    OUT_ONLY.require(False, "out is missing")
+    limits.OUT_ONLY.require(False, "out is missing")
 
 
 @kernel("npu_apply_adam.out")
@@ -68,7 +44,7 @@ def apply_adam(
     var, m, v = out
     _require_one_shape(grad, var, m, v)
     powers = 0 <= beta1_power < 1 and 0 <= beta2_power < 1
-    ADAM_POWERS.require(powers, f"beta1_power is {beta1_power}, beta2_power is {beta2_power}")
+    limits.ADAM_POWERS.require(powers, f"beta1_power is {beta1_power}, beta2_power is {beta2_power}")
     g = wide(grad).to(wide(var).dtype)
     first = wide(m) + (1 - beta1) * (g - wide(m))
     second = wide(v) + (1 - beta2) * (g.square() - wide(v))
@@ -99,9 +75,10 @@ def apply_adam_w(
     """
     var, m, v = out
     _require_one_shape(grad, var, m, v)
-    AMSGRAD.require(not amsgrad or max_grad_norm is not None, "amsgrad=True, max_grad_norm=None")
+    limits.DIMENSION_COUNT.require(var.dim() in limits.DIMENSIONS, f"var is {shape(var)}")
+    limits.AMSGRAD.require(not amsgrad or max_grad_norm is not None, "amsgrad=True, max_grad_norm=None")
     powers = 0 < beta1_power <= 1 and 0 < beta2_power <= 1
-    ADAM_W_POWERS.require(powers, f"beta1_power is {beta1_power}, beta2_power is {beta2_power}")
+    limits.ADAM_W_POWERS.require(powers, f"beta1_power is {beta1_power}, beta2_power is {beta2_power}")
     g = wide(grad).to(wide(var).dtype)
     g = -g if maximize else g
     first = wide(m) * beta1 + (1 - beta1) * g
@@ -117,4 +94,4 @@ def apply_adam_w(
 def _require_one_shape(*tensors: torch.Tensor) -> None:
     names = ("grad", "var", "m", "v")
     found = ", ".join(f"{name} is {shape(tensor)}" for name, tensor in zip(names, tensors, strict=True))
-    SHAPES.require(len({tensor.shape for tensor in tensors}) == 1, found)
+    limits.SHAPES.require(len({tensor.shape for tensor in tensors}) == 1, found)

@@ -7,19 +7,10 @@ import math
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import Limit, check, document, dtype, shape
 from ascend_adapt.emulation.operators.precision import wide
+from ascend_adapt.emulation.operators.tensors import dtype, shape
+from ascend_adapt.npu_limits import bmm as limits
 
-DTYPE = Limit(
-    "npu_bmmV2",
-    "self and mat2 are of one dtype: float16, bfloat16, float32 or int32",
-    document("torch_npu-npu_bmmV2.md"),
-)
-SHAPES = Limit(
-    "npu_bmmV2",
-    "the inner sizes agree and the batch sizes can be broadcast to each other",
-    check("aclops/BmmV2KernelNpu.cpp"),
-)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.int32)
 
 
@@ -27,9 +18,9 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.int32)
 def bmm(self: torch.Tensor, mat2: torch.Tensor, output_sizes: list[int]) -> torch.Tensor:
     """Return self @ mat2; with ``output_sizes``, summed over the batch dimensions that those do not have."""
     found = f"self is {dtype(self)} {shape(self)}, mat2 is {dtype(mat2)} {shape(mat2)}"
-    DTYPE.require(self.dtype == mat2.dtype and self.dtype in _DTYPES, found)
+    limits.DTYPE.require(self.dtype == mat2.dtype and self.dtype in _DTYPES, found)
     inner = mat2.shape[-2] if mat2.dim() > 1 else mat2.shape[0]
-    SHAPES.require(self.shape[-1] == inner and _broadcast(self, mat2), found)
+    limits.SHAPES.require(self.shape[-1] == inner and _broadcast(self, mat2), found)
     product = self @ mat2 if self.dtype == torch.int32 else wide(self) @ wide(mat2)
     return _summed(product, output_sizes).to(self.dtype)
 

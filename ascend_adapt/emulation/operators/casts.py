@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import DOCSTRINGS, Limit, document, shape
-from ascend_adapt.emulation.operators.limits import dtype as dtype_of
+from ascend_adapt.emulation.operators.tensors import dtype as dtype_of
+from ascend_adapt.emulation.operators.tensors import shape
 from ascend_adapt.errors import OperatorMissing
+from ascend_adapt.npu_limits import casts as limits
 
 # The numbers of c10::ScalarType (pytorch c10/core/ScalarType.h), which npu_dtype_cast takes as int since 2.13.
 _SCALAR_TYPES = {
@@ -25,15 +26,6 @@ _SCALAR_TYPES = {
 BASE_FORMATS = frozenset({-1, 0, 1, 2, 16, 27, 30, 35, 47})
 """ACL formats that order elements as torch does or by permutation only; the others are private to the hardware."""
 
-WHOLE_STORAGE = Limit(
-    "npu_format_cast",
-    "a tensor cast to a private format (FRACTAL_NZ is 29) owns its whole storage: "
-    "a part of a larger buffer would go on in a copy, and what is written to the buffer would not reach it",
-    "Ascend/pytorch@9e73e70 csrc/aten/common/FormatCastKernelNpu.cpp",
-    silent=True,
-)
-FORMAT = Limit("npu_format_cast", "acl_format is one of torch_npu.Format", document("torch_npu-npu_format_cast.md"))
-SAME_DTYPE = Limit("copy_memory_", "self and src are of one dtype", f"{DOCSTRINGS} copy_memory_")
 ALLOCATION_BYTES = 512
 """What torch_npu rounds an allocation up to; less than that at the end of a storage is nobody's."""
 _FORMATS = BASE_FORMATS | {3, 4, 12, 29, 32, 33}
@@ -75,16 +67,16 @@ def copy_in_own_form(self: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
 def copy_memory(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """Write ``src`` to the input, element by element in memory, and return it."""
     found = f"self is {dtype_of(self)} {shape(self)}, src is {dtype_of(src)} {shape(src)}"
-    SAME_DTYPE.require(self.dtype == src.dtype, found)
+    limits.SAME_DTYPE.require(self.dtype == src.dtype, found)
     return self.copy_(src.reshape(self.shape))
 
 
 def _require_format(x: torch.Tensor, acl_format: int) -> None:
-    FORMAT.require(acl_format in _FORMATS, f"acl_format is {acl_format}")
+    limits.FORMAT.require(acl_format in _FORMATS, f"acl_format is {acl_format}")
     whole = x.untyped_storage().nbytes()
     own = x.numel() * x.element_size()
     aliases = acl_format not in BASE_FORMATS and (x.storage_offset() > 0 or whole - own >= ALLOCATION_BYTES)
-    WHOLE_STORAGE.require(not aliases, f"acl_format is {acl_format}, input {shape(x)} is {own} of {whole} bytes")
+    limits.WHOLE_STORAGE.require(not aliases, f"acl_format is {acl_format}, input {shape(x)} is {own} of {whole} bytes")
 
 
 def _dtype(dtype: int | torch.dtype) -> torch.dtype:

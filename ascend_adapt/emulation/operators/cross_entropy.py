@@ -8,35 +8,9 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import FLOATS, Limit, document, dtype, shape
 from ascend_adapt.emulation.operators.precision import wide
-
-_PAGE = document("torch_npu-npu_cross_entropy_loss.md")
-_NAME = "npu_cross_entropy_loss"
-
-SHAPES = Limit(_NAME, "input is [N, C] with N in (0, 200000], target is [N], weight is [C]", _PAGE)
-DTYPES = Limit(_NAME, "input is float16, bfloat16 or float32, target int64, weight float32", _PAGE)
-REDUCTION = Limit(_NAME, "reduction is 'mean', 'sum' or 'none'", _PAGE)
-SMOOTHING = Limit(_NAME, "label_smoothing is in [0, 1)", _PAGE)
-TARGET_RANGE = Limit(
-    _NAME, "targets are in [0, C): a negative ignore_index, as the default -100, ignores nothing", _PAGE, silent=True
-)
-IGNORE_INDEX = Limit(_NAME, "ignore_index is below C", _PAGE)
-ZLOSS = Limit(
-    _NAME, "lse_square_scale_for_zloss is 0 and return_zloss is False: they do nothing yet", _PAGE, silent=True
-)
-MEAN_GRADIENT = Limit(
-    _NAME,
-    "where a gradient is asked for, 'mean' takes weight, ignore_index and label_smoothing at their defaults only",
-    _PAGE,
-    silent=True,
-)
-SUM_GRADIENT = Limit(
-    _NAME,
-    "where a gradient is asked for, 'sum' and 'none' take label_smoothing at its default only",
-    _PAGE,
-    silent=True,
-)
+from ascend_adapt.emulation.operators.tensors import FLOATS, dtype, shape
+from ascend_adapt.npu_limits import cross_entropy as limits
 
 
 @kernel("npu_cross_entropy_loss", needs_a2=True)
@@ -52,7 +26,7 @@ def cross_entropy_loss(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the loss, [N] for 'none' and [1] else, the log probabilities [N, C], and two empty tensors."""
     _require(self, target, weight, reduction, ignore_index, label_smoothing)
-    ZLOSS.require(
+    limits.ZLOSS.require(
         lse_square_scale_for_zloss == 0 and not return_zloss,
         f"lse_square_scale_for_zloss={lse_square_scale_for_zloss}, return_zloss={return_zloss}",
     )
@@ -60,8 +34,8 @@ def cross_entropy_loss(
         given = f"weight is {'given' if weight is not None else 'None'}, ignore_index={ignore_index}"
         given = f"reduction={reduction!r}, {given}, label_smoothing={label_smoothing}"
         defaults = weight is None and ignore_index == -100 and label_smoothing == 0
-        MEAN_GRADIENT.require(reduction != "mean" or defaults, given)
-        SUM_GRADIENT.require(reduction == "mean" or label_smoothing == 0, given)
+        limits.MEAN_GRADIENT.require(reduction != "mean" or defaults, given)
+        limits.SUM_GRADIENT.require(reduction == "mean" or label_smoothing == 0, given)
     log_prob = wide(self).log_softmax(-1)
     classes = self.shape[1]
     weights = torch.ones(classes, dtype=log_prob.dtype) if weight is None else wide(weight).to(log_prob.dtype)
@@ -121,12 +95,12 @@ def _require(
     found = f"input is {dtype(x)} {shape(x)}, target is {dtype(target)} {shape(target)}"
     if weight is not None:
         found += f", weight is {dtype(weight)} {shape(weight)}"
-    fits = x.dim() == 2 and 0 < x.shape[0] <= 200_000 and x.shape[1] > 0 and list(target.shape) == [x.shape[0]]
-    SHAPES.require(fits and (weight is None or list(weight.shape) == [x.shape[1]]), found)
+    fits = x.dim() == 2 and x.shape[0] in limits.ROWS and x.shape[1] > 0 and list(target.shape) == [x.shape[0]]
+    limits.SHAPES.require(fits and (weight is None or list(weight.shape) == [x.shape[1]]), found)
     right = x.dtype in FLOATS and target.dtype == torch.int64 and (weight is None or weight.dtype == torch.float32)
-    DTYPES.require(right, found)
-    REDUCTION.require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}")
-    SMOOTHING.require(0 <= label_smoothing < 1, f"label_smoothing is {label_smoothing}")
-    IGNORE_INDEX.require(ignore_index < x.shape[1], f"ignore_index is {ignore_index}, C is {x.shape[1]}")
+    limits.DTYPES.require(right, found)
+    limits.REDUCTION.require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}")
+    limits.SMOOTHING.require(0 <= label_smoothing < 1, f"label_smoothing is {label_smoothing}")
+    limits.IGNORE_INDEX.require(ignore_index < x.shape[1], f"ignore_index is {ignore_index}, C is {x.shape[1]}")
     low, high = int(target.min()), int(target.max())
-    TARGET_RANGE.require(low >= 0 and high < x.shape[1], f"targets are in [{low}, {high}], C is {x.shape[1]}")
+    limits.TARGET_RANGE.require(low >= 0 and high < x.shape[1], f"targets are in [{low}, {high}], C is {x.shape[1]}")

@@ -9,32 +9,9 @@ import torch
 
 from ascend_adapt.emulation.operators.dropout_mask import draw, keep_mask, packed, unpacked
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import Limit, check, document, dtype, shape
 from ascend_adapt.emulation.operators.precision import wide
-
-PROBABILITY = Limit(
-    "_npu_dropout, npu_dropout_gen_mask, npu_dropout_do_mask",
-    "p is in [0, 1] and the input is of a floating dtype",
-    check("aclops/DropoutKernelNpu.cpp"),
-)
-MASK_SIZE = Limit(
-    "npu_dropout_do_mask",
-    "mask is uint8 with a bit for each element, padded to 128 bits",
-    check("aclops/DropoutKernelNpu.cpp"),
-)
-_WITH_SOFTMAX = document("torch_npu-npu_dropout_with_add_softmax.md")
-SOFTMAX_SHAPES = Limit(
-    "npu_dropout_with_add_softmax",
-    "self and x1 are of one shape [N, C, H, W], H and W of 128, 256, 384, 512, N*C a multiple of 32",
-    _WITH_SOFTMAX,
-)
-SOFTMAX_DIM = Limit("npu_dropout_with_add_softmax", "dim is -1 and prob is in [0, 1)", _WITH_SOFTMAX)
-SOFTMAX_X1_GRADIENT = Limit(
-    "npu_dropout_with_add_softmax",
-    "x1 asks for no gradient: the operator gives it the incoming gradient unchanged",
-    check("aclops/DropoutWithAddSoftmaxKernelNpu.cpp"),
-    silent=True,
-)
+from ascend_adapt.emulation.operators.tensors import dtype, shape
+from ascend_adapt.npu_limits import dropout as limits
 
 
 @kernel("_npu_dropout")
@@ -65,7 +42,7 @@ def dropout_gen_mask(
     size: list[int], p: float, dtype: Any, layout: Any, device: Any, pin_memory: bool | None
 ) -> torch.Tensor:
     """Return a packed mask for a tensor of this size, whatever its dtype."""
-    PROBABILITY.require(0 <= p <= 1, f"p is {p}")
+    limits.PROBABILITY.require(0 <= p <= 1, f"p is {p}")
     return packed(keep_mask(math.prod(size), 1 - p, *draw()))
 
 
@@ -74,7 +51,7 @@ def dropout_gen_mask_from_seed(
     self: torch.Tensor, size: list[int], p: float, seed: int, offset: int, parallel: bool | None, sync: bool | None
 ) -> torch.Tensor:
     """Return the packed mask of a seed and an offset; npu_fusion_attention takes it as ``dropout_mask``."""
-    PROBABILITY.require(0 <= p <= 1, f"p is {p}")
+    limits.PROBABILITY.require(0 <= p <= 1, f"p is {p}")
     return packed(keep_mask(math.prod(size), 1 - p, seed, offset))
 
 
@@ -85,9 +62,9 @@ def dropout_with_add_softmax(
     """Return a mask of bytes, softmax(x1 + alpha * self), and that under dropout."""
     fits = self.shape == x1.shape and self.dim() == 4 and self.shape[0] * self.shape[1] % 32 == 0
     fits = fits and all(size in (128, 256, 384, 512) for size in self.shape[-2:])
-    SOFTMAX_SHAPES.require(fits, f"self is {shape(self)}, x1 is {shape(x1)}")
-    SOFTMAX_DIM.require(dim == -1 and 0 <= prob < 1, f"dim is {dim}, prob is {prob}")
-    SOFTMAX_X1_GRADIENT.require(not x1.requires_grad, "x1 requires grad")
+    limits.SOFTMAX_SHAPES.require(fits, f"self is {shape(self)}, x1 is {shape(x1)}")
+    limits.SOFTMAX_DIM.require(dim == -1 and 0 <= prob < 1, f"dim is {dim}, prob is {prob}")
+    limits.SOFTMAX_X1_GRADIENT.require(not x1.requires_grad, "x1 requires grad")
     mask = torch.zeros((self.numel() + 127) // 128 * 128, dtype=torch.uint8)
     mask[: self.numel()] = keep_mask(self.numel(), 1 - prob, *draw())
     share = (wide(x1) + alpha * wide(self)).softmax(-1)
@@ -114,10 +91,10 @@ def _masked(x: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def _require_probability(x: torch.Tensor, p: float) -> None:
-    PROBABILITY.require(0 <= p <= 1 and x.is_floating_point(), f"p is {p}, input is {dtype(x)}")
+    limits.PROBABILITY.require(0 <= p <= 1 and x.is_floating_point(), f"p is {p}, input is {dtype(x)}")
 
 
 def _require_mask(x: torch.Tensor, mask: torch.Tensor) -> None:
     bits = (x.numel() + 127) // 128 * 128
     found = f"mask is {dtype(mask)} {shape(mask)}, the input has {x.numel()} elements"
-    MASK_SIZE.require(mask.dtype == torch.uint8 and mask.numel() * 8 == bits, found)
+    limits.MASK_SIZE.require(mask.dtype == torch.uint8 and mask.numel() * 8 == bits, found)

@@ -9,14 +9,9 @@ import torch
 
 from ascend_adapt.emulation import saturation
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import Limit, check
+from ascend_adapt.npu_limits import float_status as limits
 
 WORDS = 8
-MODE = Limit(
-    "npu_get_float_status, npu_clear_float_status",
-    "mode is 0 (original) or 1 (debug)",
-    check("aclops/FloatStatusKernelNpu.cpp"),
-)
 
 
 @kernel("npu_alloc_float_status")
@@ -28,7 +23,7 @@ def alloc_float_status(self: torch.Tensor) -> torch.Tensor:
 @kernel("npu_get_float_status")
 def get_float_status(self: torch.Tensor, mode: int = 0) -> torch.Tensor:
     """Return eight int32 words, the first of them 1 if the flag is raised."""
-    MODE.require(mode in (0, 1), f"mode is {mode}")
+    limits.MODE.require(mode in (0, 1), f"mode is {mode}")
     status = torch.zeros(WORDS, dtype=torch.int32)
     status[0] = int(saturation.is_flag_raised())
     return status
@@ -45,6 +40,6 @@ def take_flag(scaled_grads: list[torch.Tensor]) -> bool:
 @kernel("npu_clear_float_status")
 def clear_float_status(self: torch.Tensor, mode: int = 0) -> torch.Tensor:
     """Lower the flag, and return eight zeros of the input's dtype."""
-    MODE.require(mode in (0, 1), f"mode is {mode}")
+    limits.MODE.require(mode in (0, 1), f"mode is {mode}")
     saturation.clear_flag()
     return torch.zeros(WORDS, dtype=self.dtype)

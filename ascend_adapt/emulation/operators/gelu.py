@@ -5,15 +5,10 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import FLOATS, Limit, document, dtype
 from ascend_adapt.emulation.operators.precision import wide
+from ascend_adapt.emulation.operators.tensors import FLOATS, dtype
+from ascend_adapt.npu_limits import gelu as limits
 
-APPROXIMATE = Limit("npu_gelu", "approximate is 'none' or 'tanh'", document("torch_npu-npu_gelu.md"))
-DTYPE = Limit(
-    "npu_gelu, fast_gelu, npu_fast_gelu",
-    "input is float16, bfloat16 or float32",
-    document("torch_npu-npu_fast_gelu.md"),
-)
 STEEPNESS = 1.702
 """fast_gelu(x) = x * sigmoid(1.702 x) on Atlas A2 and A3 (op-plugin@517f2e7 docs torch_npu-npu_fast_gelu.md)."""
 
@@ -35,7 +30,7 @@ def gelu_backward(grad_output: torch.Tensor, self: torch.Tensor, approximate: st
 @kernel("fast_gelu", "npu_fast_gelu")
 def fast_gelu(self: torch.Tensor) -> torch.Tensor:
     """Return x * sigmoid(1.702 x)."""
-    DTYPE.require(self.dtype in FLOATS, f"input is {dtype(self)}")
+    limits.DTYPE.require(self.dtype in FLOATS, f"input is {dtype(self)}")
     x = wide(self)
     return (x * torch.sigmoid(STEEPNESS * x)).to(self.dtype)
 
@@ -49,5 +44,6 @@ def fast_gelu_backward(grad: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
 
 
 def _require(x: torch.Tensor, approximate: str) -> None:
-    APPROXIMATE.require(approximate in ("none", "tanh"), f"approximate is {approximate!r}")
-    DTYPE.require(x.dtype in FLOATS, f"input is {dtype(x)}")
+    limits.DIMENSION_COUNT.require(x.dim() in limits.DIMENSIONS, f"input has {x.dim()} dimensions")
+    limits.APPROXIMATE.require(approximate in ("none", "tanh"), f"approximate is {approximate!r}")
+    limits.DTYPE.require(x.dtype in FLOATS, f"input is {dtype(x)}")

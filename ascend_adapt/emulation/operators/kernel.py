@@ -14,8 +14,8 @@ import torch
 
 from ascend_adapt.emulation import report
 from ascend_adapt.emulation.operators import products
-from ascend_adapt.emulation.operators.limits import LimitNotKept
 from ascend_adapt.errors import OperatorMissing
+from ascend_adapt.npu_limits.limit import LimitNotKept
 
 Function = Callable[..., Any]
 
@@ -104,7 +104,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
             with torch.no_grad(), torch.npu.device(device):
                 results = entry.function(**values)
         except LimitNotKept as broken:
-            raise report.violation(name, broken.limit.text, broken.detail) from None
+            raise report.violation(name, broken.limit.text, broken.observed) from None
         if saturates:
             saturation.saturate((results, list(values.values()) if writes else ()))
         if not isinstance(results, tuple):

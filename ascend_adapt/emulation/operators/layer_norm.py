@@ -5,20 +5,9 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import Limit, check, document, shape
 from ascend_adapt.emulation.operators.precision import wide
-
-SHAPES = Limit(
-    "npu_layer_norm_eval",
-    "normalized_shape is that of the last dimensions of the input, and of weight and bias",
-    document("torch_npu-npu_layer_norm_eval.md"),
-)
-NO_GRADIENT = Limit(
-    "npu_layer_norm_eval",
-    "no input asks for a gradient: the operator has none",
-    check("config/derivatives.yaml (no entry)"),
-    silent=True,
-)
+from ascend_adapt.emulation.operators.tensors import shape
+from ascend_adapt.npu_limits import layer_norm as limits
 
 
 @kernel("npu_layer_norm_eval")
@@ -35,9 +24,9 @@ def layer_norm_eval(
     found = ", ".join(f"{name} is {shape(part)}" for name, part in parts.items() if part is not None)
     fits = list(input.shape[-len(normalised) :]) == normalised
     fits = fits and all(part is None or list(part.shape) == normalised for part in parts.values())
-    SHAPES.require(fits, f"normalized_shape is {normalised}, input is {shape(input)}, {found or 'no weight'}")
+    limits.SHAPES.require(fits, f"normalized_shape is {normalised}, input is {shape(input)}, {found or 'no weight'}")
     asks = [name for name, part in {"input": input, **parts}.items() if part is not None and part.requires_grad]
-    NO_GRADIENT.require(not asks, f"{', '.join(asks)} requires grad")
+    limits.NO_GRADIENT.require(not asks, f"{', '.join(asks)} requires grad")
     result = torch.nn.functional.layer_norm(
         wide(input),
         normalised,

@@ -5,15 +5,9 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import Limit, document, shape
 from ascend_adapt.emulation.operators.precision import wide
-
-MATRICES = Limit(
-    "npu_linear",
-    "input is [M, K], weight [N, K], bias [N]: no batch dimensions",
-    document("torch_npu-npu_linear.md"),
-    silent=True,
-)
+from ascend_adapt.emulation.operators.tensors import shape
+from ascend_adapt.npu_limits import linear as limits
 
 
 @kernel("npu_linear")
@@ -23,7 +17,7 @@ def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None)
         f", bias is {shape(bias)}" if bias is not None else ""
     )
     fits = input.dim() == weight.dim() == 2 and input.shape[1] == weight.shape[1]
-    MATRICES.require(fits and (bias is None or list(bias.shape) == [weight.shape[0]]), found)
+    limits.MATRICES.require(fits and (bias is None or list(bias.shape) == [weight.shape[0]]), found)
     product = wide(input) @ wide(weight).t().to(wide(input).dtype)
     return (product if bias is None else product + bias.detach()).to(input.dtype)
 

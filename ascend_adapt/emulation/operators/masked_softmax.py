@@ -9,34 +9,24 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import FLOATS, Limit, document, dtype, shape
 from ascend_adapt.emulation.operators.precision import wide
+from ascend_adapt.emulation.operators.tensors import FLOATS, dtype, shape
+from ascend_adapt.npu_limits import masked_softmax as limits
 
 FILL = -10000.0
-_PAGE = document("torch_npu-npu_scaled_masked_softmax.md")
-
-FIXED_TRIU_MASK = Limit(
-    "npu_scaled_masked_softmax", "fixed_triu_mask is False: the other is not finished", _PAGE, silent=True
-)
-MASK_DTYPE = Limit("npu_scaled_masked_softmax", "mask is bool, True where a place is masked out", _PAGE)
-DTYPE = Limit("npu_scaled_masked_softmax", "x is float16, bfloat16 or float32", _PAGE)
-BROADCAST = Limit("npu_scaled_masked_softmax", "mask can be broadcast to the shape of x", _PAGE)
-SIZES = Limit(
-    "npu_scaled_masked_softmax", "the last two sizes of x are in [32, 4096] and multiples of 32 (at most 4-D)", _PAGE
-)
 
 
 @kernel("npu_scaled_masked_softmax")
 def scaled_masked_softmax(x: torch.Tensor, mask: torch.Tensor, scale: float, fixed_triu_mask: bool) -> torch.Tensor:
     """Return the softmax over the last dimension, [..., H, W], in the dtype of x."""
-    FIXED_TRIU_MASK.require(not fixed_triu_mask, "fixed_triu_mask=True")
-    MASK_DTYPE.require(mask.dtype == torch.bool, f"mask is {dtype(mask)}")
-    DTYPE.require(x.dtype in FLOATS, f"x is {dtype(x)}")
-    sizes = 2 <= x.dim() <= 4 and all(32 <= size <= 4096 and size % 32 == 0 for size in x.shape[-2:])
-    SIZES.require(sizes, f"x is {shape(x)}")
+    limits.FIXED_TRIU_MASK.require(not fixed_triu_mask, "fixed_triu_mask=True")
+    limits.MASK_DTYPE.require(mask.dtype == torch.bool, f"mask is {dtype(mask)}")
+    limits.DTYPE.require(x.dtype in FLOATS, f"x is {dtype(x)}")
+    sizes = 2 <= x.dim() <= 4 and all(size in limits.LENGTHS for size in x.shape[-2:])
+    limits.SIZES.require(sizes, f"x is {shape(x)}")
     found = f"mask is {shape(mask)}, x is {shape(x)}"
     pairs = zip(reversed(mask.shape), reversed(x.shape), strict=False)
-    BROADCAST.require(mask.dim() <= x.dim() and all(size in (1, whole) for size, whole in pairs), found)
+    limits.BROADCAST.require(mask.dim() <= x.dim() and all(size in (1, whole) for size, whole in pairs), found)
     return (wide(x) * scale).masked_fill(mask, FILL).softmax(-1).to(x.dtype)
 
 
@@ -45,7 +35,7 @@ def scaled_masked_softmax_backward(
     y_grad: torch.Tensor, y: torch.Tensor, mask: torch.Tensor, scale: float, fixed_triu_mask: bool
 ) -> torch.Tensor:
     """Return the gradient of x: nothing flows to the masked places."""
-    FIXED_TRIU_MASK.require(not fixed_triu_mask, "fixed_triu_mask=True")
+    limits.FIXED_TRIU_MASK.require(not fixed_triu_mask, "fixed_triu_mask=True")
     share, dy = wide(y), wide(y_grad)
     dx = share * (dy - (dy * share).sum(-1, keepdim=True)) * scale
     return dx.masked_fill(mask, 0).to(y_grad.dtype)

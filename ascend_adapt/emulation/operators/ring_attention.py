@@ -8,24 +8,9 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import DOCSTRINGS, FLOATS, Limit, dtype, shape
 from ascend_adapt.emulation.operators.precision import wide
-
-_NAME = "npu_ring_attention_update"
-_PAGE = f"{DOCSTRINGS} {_NAME}"
-
-LAYOUT = Limit(_NAME, "input_layout is SBH or TND, input_softmax_layout empty, SBH or TND", _PAGE)
-SHAPES = Limit(
-    _NAME,
-    "the attentions are alike, [S, B, H] or [T, N, D], and so are the statistics, float32 [B, N, S, 8] or [T, N, 8]",
-    _PAGE,
-)
-STARTS = Limit(
-    _NAME,
-    "TND needs actual_seq_qlen, cumulative from a leading 0 to T (npu_fusion_attention takes it without the 0)",
-    _PAGE,
-    silent=True,
-)
+from ascend_adapt.emulation.operators.tensors import FLOATS, dtype, shape
+from ascend_adapt.npu_limits import ring_attention as limits
 
 
 @kernel("npu_ring_attention_update", needs_a2=True)
@@ -42,7 +27,7 @@ def ring_attention_update(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the joined attention, in the dtype of the first, and the joined maxima and sums."""
     layouts = f"input_layout is {input_layout!r}, input_softmax_layout is {input_softmax_layout!r}"
-    LAYOUT.require(input_layout in ("SBH", "TND") and input_softmax_layout in ("", "SBH", "TND"), layouts)
+    limits.LAYOUT.require(input_layout in ("SBH", "TND") and input_softmax_layout in ("", "SBH", "TND"), layouts)
     packed = input_layout == "TND"
     _require_shapes(
         packed, (prev_attn_out, cur_attn_out), (prev_softmax_max, prev_softmax_sum, cur_softmax_max, cur_softmax_sum)
@@ -73,14 +58,14 @@ def _require_shapes(packed: bool, attentions: tuple[torch.Tensor, ...], statisti
     elif fits:
         fits = len(size) == 4 and (size[2], size[0], size[3]) == (first.shape[0], first.shape[1], 8)
         fits = fits and first.shape[2] % size[1] == 0
-    SHAPES.require(fits, f"they are {found}")
+    limits.SHAPES.require(fits, f"they are {found}")
 
 
 def _lengths(attention: torch.Tensor, starts: torch.Tensor | None) -> list[int]:
     values = [] if starts is None else [int(start) for start in starts]
     rising = all(left <= right for left, right in zip(values, values[1:], strict=False))
     fits = len(values) > 1 and values[0] == 0 and rising and values[-1] == attention.shape[0]
-    STARTS.require(fits, f"actual_seq_qlen is {values or None} of {attention.shape[0]} tokens")
+    limits.STARTS.require(fits, f"actual_seq_qlen is {values or None} of {attention.shape[0]} tokens")
     return [right - left for left, right in zip(values, values[1:], strict=False)]
 
 

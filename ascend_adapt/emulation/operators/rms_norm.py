@@ -5,38 +5,18 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import FLOATS, Limit, check, document, dtype, shape
 from ascend_adapt.emulation.operators.precision import wide
-
-GAMMA_SHAPE = Limit(
-    "npu_rms_norm, npu_add_rms_norm",
-    "gamma has the shape of the last dimensions of the input",
-    document("torch_npu-npu_rms_norm.md"),
-)
-DTYPES = Limit(
-    "npu_rms_norm",
-    "input and gamma are of one of the pairs float16/float32, bfloat16/float32, or of one dtype of these",
-    document("torch_npu-npu_rms_norm.md"),
-)
-ADDENDS = Limit(
-    "npu_add_rms_norm",
-    "x1 and x2 are of one shape, and all three inputs of one dtype of float16, bfloat16, float32",
-    document("torch_npu-npu_add_rms_norm.md"),
-)
-NO_GRADIENT = Limit(
-    "npu_add_rms_norm",
-    "no input asks for a gradient: the operator has none",
-    check("config/derivatives.yaml (no entry)"),
-    silent=True,
-)
+from ascend_adapt.emulation.operators.tensors import FLOATS, dtype, shape
+from ascend_adapt.npu_limits import rms_norm as limits
 
 
 @kernel("npu_rms_norm")
 def rms_norm(self: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return y in the input's dtype, and the reciprocal of the root mean square in float32, normalised dimensions 1."""
+    limits.DIMENSION_COUNT.require(self.dim() in limits.DIMENSIONS, f"input is {shape(self)}")
     _require_gamma(self, gamma)
     pair = self.dtype == gamma.dtype or (self.dtype in FLOATS and gamma.dtype == torch.float32)
-    DTYPES.require(pair and self.dtype in FLOATS, f"input is {dtype(self)}, gamma is {dtype(gamma)}")
+    limits.DTYPES.require(pair and self.dtype in FLOATS, f"input is {dtype(self)}, gamma is {dtype(gamma)}")
     x = wide(self)
     rstd = torch.rsqrt(x.square().mean(_normalised(gamma), keepdim=True) + epsilon)
     return (x * rstd * wide(gamma)).to(self.dtype), rstd.float()
@@ -61,8 +41,10 @@ def add_rms_norm(
     """Return the norm of x1 + x2, the reciprocal root mean square, and x1 + x2 itself."""
     one_dtype = x1.dtype == x2.dtype == gamma.dtype and x1.dtype in FLOATS
     found = f"x1 is {dtype(x1)} {shape(x1)}, x2 is {dtype(x2)} {shape(x2)}, gamma is {dtype(gamma)}"
-    ADDENDS.require(one_dtype and x1.shape == x2.shape, found)
-    NO_GRADIENT.require(not (x1.requires_grad or x2.requires_grad or gamma.requires_grad), "an input requires grad")
+    limits.ADDENDS.require(one_dtype and x1.shape == x2.shape, found)
+    limits.NO_GRADIENT.require(
+        not (x1.requires_grad or x2.requires_grad or gamma.requires_grad), "an input requires grad"
+    )
     total = (wide(x1) + wide(x2)).to(x1.dtype)
     y, rstd = rms_norm(total, gamma, epsilon)
     return y, rstd, total
@@ -70,7 +52,7 @@ def add_rms_norm(
 
 def _require_gamma(x: torch.Tensor, gamma: torch.Tensor) -> None:
     fits = 0 < gamma.dim() <= x.dim() and x.shape[x.dim() - gamma.dim() :] == gamma.shape
-    GAMMA_SHAPE.require(fits, f"gamma is {shape(gamma)}, the input is {shape(x)}")
+    limits.GAMMA_SHAPE.require(fits, f"gamma is {shape(gamma)}, the input is {shape(x)}")
 
 
 def _normalised(gamma: torch.Tensor) -> tuple[int, ...]:

@@ -5,42 +5,9 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import FLOATS, Limit, check, document, dtype, shape
 from ascend_adapt.emulation.operators.precision import wide
-
-_MUL = document("torch_npu-npu_rotary_mul.md")
-_APPLY = document("torch_npu-apply_rotary_pos_emb.md")
-
-MODE = Limit("npu_rotary_mul", "rotary_mode is 'half' or 'interleave'", check("opapi/RotaryMulKernelNpuOpApi.cpp"))
-DTYPE = Limit("npu_rotary_mul", "input, r1 and r2 are float16, bfloat16 or float32", _MUL)
-DIMENSIONS = Limit("npu_rotary_mul", "input has 3 or 4 dimensions, r1 and r2 as many, in one shape", _MUL)
-HEAD_SIZE = Limit("npu_rotary_mul", "the last size D is even, below 896, and that of r1 and r2", _MUL)
-BATCH_AND_HEADS = Limit(
-    "npu_rotary_mul",
-    "half: B and N are below 1000, and B*N at most 1024 where r1 or r2 ask for a gradient; interleave: B*N below 1000",
-    _MUL,
-)
-BROADCAST = Limit(
-    "npu_rotary_mul",
-    "r1 and r2 span S and D, in half mode B too, or all dimensions; interleave: S and D only",
-    _MUL,
-)
-ROTATE_GRADIENT = Limit("npu_rotary_mul", "rotate is not given where a gradient is asked for", _MUL, silent=True)
-
-LAYOUT = Limit("npu_apply_rotary_pos_emb", "layout is BSND (or its older name BSH) and 4-D, or TND and 3-D", _APPLY)
-HALF_ONLY = Limit("npu_apply_rotary_pos_emb", "rotary_mode is 'half'", _APPLY)
-SIZES = Limit(
-    "npu_apply_rotary_pos_emb",
-    "D is 64 or 128 in all inputs, and cos and sin have the leading sizes of query and key with N = 1",
-    _APPLY,
-)
-ONE_DTYPE = Limit("npu_apply_rotary_pos_emb", "all inputs are of one dtype", _APPLY)
-INFERENCE = Limit(
-    "npu_apply_rotary_pos_emb",
-    "no input asks for a gradient: the operator overwrites query and key and has none",
-    _APPLY,
-    silent=True,
-)
+from ascend_adapt.emulation.operators.tensors import FLOATS, dtype, shape
+from ascend_adapt.npu_limits import rotary as limits
 
 
 @kernel("npu_rotary_mul")
@@ -50,7 +17,7 @@ def rotary_mul(
     """Return x * r1 + rotate(x) * r2 in the dtype of x; ``rotate`` [D, D], if given, is the rotation as a matrix."""
     _require(self, r1, r2, rotary_mode)
     asks = any(tensor.requires_grad for tensor in (self, r1, r2))
-    ROTATE_GRADIENT.require(rotate is None or not asks, "rotate is given and an input requires grad")
+    limits.ROTATE_GRADIENT.require(rotate is None or not asks, "rotate is given and an input requires grad")
     x = wide(self)
     turned = _rotated(x, rotary_mode) if rotate is None else x @ wide(rotate).to(x.dtype)
     return (x * _like(r1, self) + turned * _like(r2, self)).to(self.dtype)
@@ -77,16 +44,18 @@ def apply_rotary_pos_emb(
     inputs = {"query": query, "key": key, "cos": cos, "sin": sin}
     found = ", ".join(f"{name} is {shape(tensor)}" for name, tensor in inputs.items())
     rank = {"BSND": 4, "BSH": 4, "TND": 3}.get(layout)
-    LAYOUT.require(all(tensor.dim() == rank for tensor in inputs.values()), f"layout is {layout!r}, {found}")
-    HALF_ONLY.require(rotary_mode == "half", f"rotary_mode is {rotary_mode!r}")
-    ONE_DTYPE.require(len({tensor.dtype for tensor in inputs.values()}) == 1, f"query is {dtype(query)}, others differ")
+    limits.LAYOUT.require(all(tensor.dim() == rank for tensor in inputs.values()), f"layout is {layout!r}, {found}")
+    limits.HALF_ONLY.require(rotary_mode == "half", f"rotary_mode is {rotary_mode!r}")
+    limits.ONE_DTYPE.require(
+        len({tensor.dtype for tensor in inputs.values()}) == 1, f"query is {dtype(query)}, others differ"
+    )
     leading = query.shape[:-2]
     fits = query.shape[-1] in (64, 128) and cos.shape[-2] == sin.shape[-2] == 1
     fits = fits and all(tensor.shape[:-2] == leading for tensor in inputs.values())
     fits = fits and len({tensor.shape[-1] for tensor in inputs.values()}) == 1
-    SIZES.require(fits, found)
+    limits.SIZES.require(fits, found)
     asks = [name for name, tensor in inputs.items() if tensor.requires_grad]
-    INFERENCE.require(not asks, f"{', '.join(asks)} requires grad")
+    limits.INFERENCE.require(not asks, f"{', '.join(asks)} requires grad")
     for tensor in (query, key):
         x = wide(tensor)
         tensor.copy_(x * _like(cos, tensor) + _rotated(x, "half") * _like(sin, tensor))
@@ -112,39 +81,37 @@ def _like(factor: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 def _require(x: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, mode: str) -> None:
     found = f"input is {shape(x)}, r1 is {shape(r1)}, r2 is {shape(r2)}"
-    MODE.require(mode in ("half", "interleave"), f"rotary_mode is {mode!r}")
+    limits.MODE.require(mode in ("half", "interleave"), f"rotary_mode is {mode!r}")
     names = ", ".join(dtype(tensor) for tensor in (x, r1, r2))
-    DTYPE.require(all(tensor.dtype in FLOATS for tensor in (x, r1, r2)), f"they are {names}")
-    DIMENSIONS.require(x.dim() in (3, 4) and r1.dim() == x.dim() and r1.shape == r2.shape, found)
+    limits.DTYPE.require(all(tensor.dtype in FLOATS for tensor in (x, r1, r2)), f"they are {names}")
+    limits.DIMENSIONS.require(x.dim() in (3, 4) and r1.dim() == x.dim() and r1.shape == r2.shape, found)
     size = x.shape[-1]
-    HEAD_SIZE.require(size % 2 == 0 and size < 896 and r1.shape[-1] == size, found)
-    spans = _possible_spans(x, r1)
-    half = mode == "half"
-    allowed = ({"S", "BS", "BSN"} if half else {"S"}) if x.dim() == 4 else {"T", "TN"}
-    BROADCAST.require(bool({span for _, span in spans} & allowed), f"rotary_mode is {mode!r}, {found}")
+    limits.HEAD_SIZE.require(size in limits.WIDTHS and r1.shape[-1] == size, found)
+    layouts = _possible_layouts(x, r1, mode)
+    limits.BROADCAST.require(bool(layouts), f"rotary_mode is {mode!r}, {found}")
     if x.dim() == 4:
         asks = r1.requires_grad or r2.requires_grad
-        kept = any(_counts_kept(x, layout, half, asks) for layout, span in spans if span in allowed)
-        BATCH_AND_HEADS.require(kept, f"rotary_mode is {mode!r}, {found}")
+        kept = any(_counts_kept(x, layout, mode, asks) for layout in layouts)
+        limits.BATCH_AND_HEADS.require(kept, f"rotary_mode is {mode!r}, {found}")
 
 
-def _possible_spans(x: torch.Tensor, factor: torch.Tensor) -> list[tuple[str, str]]:
-    """Return (layout, span) for every reading of the shapes: the operator does not get its layout as an argument.
+def _possible_layouts(x: torch.Tensor, factor: torch.Tensor, mode: str) -> list[str]:
+    """Return every layout in which the shapes are allowed: the operator does not get its layout as an argument.
 
-    A span names the leading dimensions that r1 has in full; a dimension of size 1 may count either way.
+    A dimension of size 1 may count as present in r1 or not.
     """
-    layouts = ("BNSD", "BSND", "SBND") if x.dim() == 4 else ("TND",)
-    spans = []
-    for layout in layouts:
-        for span in ("S", "BS", "BSN") if x.dim() == 4 else ("T", "TN"):
-            wanted = [size if name in span else 1 for name, size in zip(layout[:-1], x.shape, strict=False)]
-            if list(factor.shape[:-1]) == wanted:
-                spans.append((layout, span))
-    return spans
+    return [
+        layout
+        for layout in limits.LAYOUTS[x.dim()]
+        for span in limits.SPANS[x.dim(), mode]
+        if list(factor.shape[:-1])
+        == [size if name in span else 1 for name, size in zip(layout[:-1], x.shape, strict=False)]
+    ]
 
 
-def _counts_kept(x: torch.Tensor, layout: str, half: bool, asks: bool) -> bool:
+def _counts_kept(x: torch.Tensor, layout: str, mode: str, asks: bool) -> bool:
     batch, heads = int(x.shape[layout.index("B")]), int(x.shape[layout.index("N")])
-    if not half:
-        return batch * heads < 1000
-    return batch < 1000 and heads < 1000 and not (asks and batch * heads > 1024)
+    if mode == "interleave":
+        return batch * heads in limits.COUNTS
+    fits = batch in limits.COUNTS and heads in limits.COUNTS
+    return fits and not (asks and batch * heads > limits.MOST_WITH_GRADIENT)

@@ -5,13 +5,8 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.limits import Limit, check, shape
-
-PERMUTATION = Limit(
-    "npu_confusion_transpose",
-    "perm permutes the dimensions that it is applied to, and shape has as many elements as the input",
-    check("aclops/ConfusionTransposeKernelNpu.cpp"),
-)
+from ascend_adapt.emulation.operators.tensors import shape
+from ascend_adapt.npu_limits import transpose as limits
 
 
 @kernel("npu_transpose")
@@ -44,4 +39,4 @@ def _require(x: torch.Tensor, perm: list[int], rank: int, wanted: list[int]) -> 
     for extent in wanted:
         size *= extent
     fits = sorted(perm) == list(range(rank)) and size == x.numel()
-    PERMUTATION.require(fits, f"perm is {list(perm)}, shape is {list(wanted)}, input is {shape(x)}")
+    limits.PERMUTATION.require(fits, f"perm is {list(perm)}, shape is {list(wanted)}, input is {shape(x)}")

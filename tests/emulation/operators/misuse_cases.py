@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from emulation.operators.case import Misuse
 
-from ascend_adapt.emulation.operators import (
+from ascend_adapt.npu_limits import (
     adam,
     bmm,
     casts,
@@ -26,7 +26,7 @@ from ascend_adapt.emulation.operators import (
     swiglu,
     transpose,
 )
-from ascend_adapt.emulation.operators.fusion_attention import limits as attention
+from ascend_adapt.npu_limits import fusion_attention as attention
 
 F64 = torch.float64
 
@@ -98,6 +98,8 @@ def attention_arguments():
     yield of_attention("heads of keys", attention.HEADS, ((2, 4, 8, 16), (2, 3, 8, 16), (2, 3, 8, 16)))
     yield of_attention("many heads", attention.HEADS, ((1, 257, 1, 8),) * 3, head_num=257)
     yield of_attention("no keys", attention.LENGTHS, ((2, 4, 8, 16), (2, 4, 0, 16), (2, 4, 0, 16)))
+    yield of_attention("a long sequence", attention.LENGTHS, ((1, 4, 1_000_001, 1), *((1, 4, 8, 1),) * 2))
+    yield of_attention("a large batch", attention.BATCH, ((2_000_001, 4, 1, 1),) * 3)
     yield of_attention("drop probability 0", attention.KEEP_PROB, keep_prob=0.0)
     yield of_attention("padding_mask", attention.PADDING_MASK, padding_mask=no_mask(8, 8))
     yield of_attention("mode 7 without TND", attention.SPARSE_MODE, sparse_mode=7, atten_mask=compressed)
@@ -106,6 +108,15 @@ def attention_arguments():
     yield of_attention("TND without lengths", attention.ACTUAL_LENGTHS, **packed)
     yield of_attention(
         "lengths, not ends", attention.ACTUAL_LENGTHS, **packed, actual_seq_qlen=[5, 3], actual_seq_kvlen=[5, 3]
+    )
+    ends_of_many = list(range(1, 1002))
+    yield of_attention(
+        "many sequences",
+        attention.SEQUENCES,
+        ((1001, 4, 16),) * 3,
+        layout="TND",
+        actual_seq_qlen=ends_of_many,
+        actual_seq_kvlen=ends_of_many,
     )
     yield of_attention(
         "ends past the tokens", attention.ACTUAL_LENGTHS, **packed, actual_seq_qlen=[3, 9], actual_seq_kvlen=[3, 9]
@@ -263,6 +274,7 @@ def softmax_and_norms():
     for rows, columns in ((16, 32), (32, 48), (32, 4128), (33, 32)):
         x = lambda rows=rows, columns=columns: npu(1, 1, rows, columns)  # noqa: E731
         yield misuse(f"{rows} x {columns}", softmax, masked_softmax.SIZES, x, no_mask(1, 1, 1, 1), 1.0, False)
+    yield misuse("one dimension", "npu_rms_norm", rms_norm.DIMENSION_COUNT, lambda: npu(8), lambda: npu(8))
     yield misuse("gamma sizes", "npu_rms_norm", rms_norm.GAMMA_SHAPE, lambda: npu(2, 8), lambda: npu(4))
     half = lambda: npu(8, dtype=torch.float16)  # noqa: E731
     yield misuse("float32 with float16", "npu_rms_norm", rms_norm.DTYPES, lambda: npu(2, 8), half)
@@ -309,6 +321,7 @@ def activations_and_products():
     yield misuse("odd", "npu_swiglu", swiglu.EVEN, lambda: npu(2, 7))
     yield misuse("float64", "npu_swiglu", swiglu.DTYPE, lambda: npu(2, 8, dtype=F64))
     yield misuse("approximate", "npu_gelu", gelu.APPROXIMATE, x, approximate="sigmoid")
+    yield misuse("nine dimensions", "npu_gelu", gelu.DIMENSION_COUNT, lambda: npu(*[1] * 9))
     yield misuse("float64", "npu_fast_gelu", gelu.DTYPE, lambda: npu(2, 8, dtype=F64))
     yield misuse("dtypes", "npu_bmmV2", bmm.DTYPE, x, lambda: npu(8, 2, dtype=torch.float16), [])
     yield misuse("inner sizes", "npu_bmmV2", bmm.SHAPES, lambda: npu(2, 3, 4), lambda: npu(2, 5, 4), [])
@@ -348,6 +361,8 @@ def steps():
     yield misuse("sizes", "npu_apply_adam.out", adam.SHAPES, 0.9, 0.99, *adam_arguments, out=out(4))
     yield misuse("powers of step - 1", "npu_apply_adam.out", adam.ADAM_POWERS, 1.0, 1.0, *adam_arguments, out=out())
     yield misuse("powers of 0", "npu_apply_adam_w.out", adam.ADAM_W_POWERS, 0.0, 0.0, *adam_w_arguments, out=out())
+    scalar, scalars = [0.01, 0.1, 0.9, 0.99, 1e-8, npu, None, False, False], lambda: tuple(npu() for _ in range(3))
+    yield misuse("0-d", "npu_apply_adam_w.out", adam.DIMENSION_COUNT, 0.9, 0.99, *scalar, out=scalars)
     amsgrad = [*adam_w_arguments[:-2], True, False]
     yield misuse("amsgrad", "npu_apply_adam_w.out", adam.AMSGRAD, 0.9, 0.99, *amsgrad, out=out())
 

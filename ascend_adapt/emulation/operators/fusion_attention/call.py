@@ -6,18 +6,14 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ascend_adapt.emulation.operators.fusion_attention import limits
 from ascend_adapt.emulation.operators.fusion_attention.arguments import Arguments
 from ascend_adapt.emulation.operators.fusion_attention.arithmetic import LANES, Problem
 from ascend_adapt.emulation.operators.fusion_attention.layouts import AxisPlace, TensorLayout, layout_of, packed_places
 from ascend_adapt.emulation.operators.fusion_attention.position_bias import FROM_SLOPES, PositionBias
 from ascend_adapt.emulation.operators.fusion_attention.sparse_modes import SparseMode
-from ascend_adapt.emulation.operators.limits import FLOATS, dtype, shape
 from ascend_adapt.emulation.operators.precision import wide
-
-MAX_LENGTH = 1_000_000
-MAX_HEADS = 256
-MAX_HEAD_SIZE = 768
+from ascend_adapt.emulation.operators.tensors import FLOATS, dtype, shape
+from ascend_adapt.npu_limits import fusion_attention as limits
 
 
 class FusionAttentionCall:
@@ -132,13 +128,14 @@ class FusionAttentionCall:
             limits.HEADS.require(given.value.shape[2] % self.kv_heads == 0, found)
         else:
             self.kv_heads = layout.sizes(given.key, 0)[1]
-        limits.HEADS.require(heads <= MAX_HEADS and self.kv_heads > 0 and heads % self.kv_heads == 0, found)
+        limits.HEADS.require(heads in limits.HEAD_COUNTS and self.kv_heads > 0 and heads % self.kv_heads == 0, found)
         key, value = (layout.sizes(tensor, self.kv_heads) for tensor in (given.key, given.value))
         alike = key[:2] == value[:2] and layout.length(given.key) == layout.length(given.value) and key[0] == batch
         limits.KEY_AND_VALUE.require(alike, found)
-        limits.HEAD_SIZE.require(1 <= value[2] <= key[2] == size <= MAX_HEAD_SIZE, found)
+        limits.HEAD_SIZE.require(1 <= value[2] <= key[2] == size and size in limits.WIDTHS, found)
+        limits.BATCH.require(layout.packed or batch in limits.BATCH_SIZES, found)
         lengths = (layout.length(given.query), layout.length(given.key))
-        limits.LENGTHS.require(all(1 <= length <= MAX_LENGTH for length in lengths), found)
+        limits.LENGTHS.require(all(length in limits.SEQUENCE_LENGTHS for length in lengths), found)
         tensors = {"query": given.query, "key": given.key, "value": given.value, "pse": given.pse}
         dtypes = {name: tensor.dtype for name, tensor in tensors.items() if tensor is not None}
         if given.pse_type in FROM_SLOPES:
@@ -158,6 +155,7 @@ class FusionAttentionCall:
         tokens = (self.layout.length(given.query), self.layout.length(given.key))
         found += f", the tokens are {tokens[0]} and {tokens[1]}"
         limits.ACTUAL_LENGTHS.require(bool(rows) and len(rows) == len(columns), found)
+        limits.SEQUENCES.require(len(rows) in limits.PACKED_SEQUENCES, f"actual_seq_qlen has {len(rows)} ends")
         for places, count in ((rows, tokens[0]), (columns, tokens[1])):
             rising = all(place.start <= place.end for place in places)
             limits.ACTUAL_LENGTHS.require(rising and places[-1].end <= count, found)

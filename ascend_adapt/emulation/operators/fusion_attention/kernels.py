@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from ascend_adapt.emulation.operators.dropout_mask import draw, keep_mask, unpacked
-from ascend_adapt.emulation.operators.fusion_attention import limits
 from ascend_adapt.emulation.operators.fusion_attention.arguments import TAKEN, Arguments
 from ascend_adapt.emulation.operators.fusion_attention.arithmetic import backward, forward
 from ascend_adapt.emulation.operators.fusion_attention.call import FusionAttentionCall
 from ascend_adapt.emulation.operators.kernel import kernel
 from ascend_adapt.emulation.operators.precision import wide
+from ascend_adapt.npu_limits import fusion_attention as limits
 
 _HOST = ("actual_seq_qlen", "actual_seq_kvlen", "seed", "offset")
 # The gradients in the order of the versions' results.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ascend_adapt.emulation.operators.fusion_attention import limits
-from ascend_adapt.emulation.operators.limits import shape
+from ascend_adapt.emulation.operators.tensors import shape
+from ascend_adapt.npu_limits import fusion_attention as limits
 
 _RANKS = {"BSH": 3, "SBH": 3, "BSND": 4, "BNSD": 4, "TND": 3}
 

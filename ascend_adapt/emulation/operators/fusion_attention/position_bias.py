@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ascend_adapt.emulation.operators.fusion_attention import limits
 from ascend_adapt.emulation.operators.fusion_attention.arguments import Arguments
-from ascend_adapt.emulation.operators.limits import dtype, shape
 from ascend_adapt.emulation.operators.precision import wide
+from ascend_adapt.emulation.operators.tensors import dtype, shape
 from ascend_adapt.errors import OperatorMissing
+from ascend_adapt.npu_limits import fusion_attention as limits
 
 FROM_SLOPES = (2, 3)
 """Types whose bias the operator makes itself: -slope * distance, or -slope * sqrt(distance)."""

@@ -11,12 +11,11 @@ from functools import cache
 
 import torch
 
-from ascend_adapt.emulation.operators.fusion_attention import limits
-from ascend_adapt.emulation.operators.limits import dtype, shape
+from ascend_adapt.emulation.operators.tensors import dtype, shape
+from ascend_adapt.npu_limits import fusion_attention as limits
 
 NO_LIMIT = 2147483647
 COMPRESSED = (2, 3, 4, 7, 8)
-COMPRESSED_SIZE = 2048
 PREFIX_ROWS = 1024
 
 
@@ -150,8 +149,8 @@ def compressed_mask(mode: int) -> torch.Tensor | None:
     """Return the mask that a mode takes whatever the lengths, or None for a mode that takes a full one."""
     if mode not in (*COMPRESSED, 6):
         return None
-    above = torch.ones(COMPRESSED_SIZE, COMPRESSED_SIZE, dtype=torch.bool).triu(1)
+    above = torch.ones(limits.MASK_SIDE, limits.MASK_SIDE, dtype=torch.bool).triu(1)
     if mode != 6:
         return above
-    right = torch.arange(COMPRESSED_SIZE) >= COMPRESSED_SIZE // 2
+    right = torch.arange(limits.MASK_SIDE) >= limits.MASK_SIDE // 2
     return torch.cat((above, right.expand(PREFIX_ROWS, -1)))

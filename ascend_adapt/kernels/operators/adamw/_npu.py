@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ascend_adapt.kernels import npu
 from ascend_adapt.kernels.operators.adamw import AdamwCall
+from ascend_adapt.npu_limits import adam as limits
 
 APPLY_ADAM_W = npu.Operator(
     "npu_apply_adam_w.out(Scalar beta1_power, Scalar beta2_power, Scalar lr, Scalar weight_decay, Scalar beta1, "
@@ -23,8 +24,8 @@ def supports(call: AdamwCall) -> str:
             return reason
         if str(param.dtype) != "torch.float32":
             return "its moments would be rounded to the parameter's dtype"
-        if not 1 <= param.dim() <= 8:
-            return f"a parameter has {param.dim()} axes, not 1 to 8"
+        if param.dim() not in limits.DIMENSIONS:
+            return limits.DIMENSION_COUNT.unmet(False, f"a parameter has {param.dim()}")
     return APPLY_ADAM_W.difference()
 
 

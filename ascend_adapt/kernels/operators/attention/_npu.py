@@ -15,6 +15,7 @@ import torch
 
 from ascend_adapt.kernels import dispatch, masks, npu
 from ascend_adapt.kernels.operators.attention import AttentionCall, _pieces
+from ascend_adapt.npu_limits import fusion_attention as limits
 
 _ARGUMENTS = ("query", "key", "value", "head_num", "input_layout", "atten_mask", "scale", "keep_prob", "sparse_mode")
 FUSION_ATTENTION = npu.Operator(
@@ -37,27 +38,24 @@ FUSION_ATTENTION_V2 = npu.Operator(
     (*_ARGUMENTS, "pse", "pse_type"),
 )
 _WHOLE_MASK, _CAUSAL, _BAND = 1, 3, 4
-_TRIANGLE = 2048
-_DOCUMENTS = 1024
-"""The most documents of one packed call."""
 
 
 def supports(call: AttentionCall) -> str:
     """Return "" or the documented limit that the call exceeds."""
     batch, heads, queries, width = call.q.shape
     keys = call.k.shape[2]
-    if reason := npu.dtype_reason(call.q, call.k, call.v):
+    lengths = queries in limits.SEQUENCE_LENGTHS and keys in limits.SEQUENCE_LENGTHS
+    reason = (
+        npu.dtype_reason(call.q, call.k, call.v)
+        or limits.HEAD_SIZE.unmet(width in limits.WIDTHS, f"D is {width}")
+        or limits.HEADS.unmet(heads in limits.HEAD_COUNTS, f"N is {heads}")
+        or limits.LENGTHS.unmet(lengths, f"Sq is {queries}, Skv is {keys}")
+        or limits.BATCH.unmet(batch in limits.BATCH_SIZES, f"B is {batch}")
+    )
+    if reason:
         return reason
     if call.v.shape != call.k.shape:
         return f"k {list(call.k.shape)} and v {list(call.v.shape)} differ"
-    if not 1 <= width <= 768:
-        return f"head dim {width} is not in 1 to 768"
-    if not 1 <= heads <= 256:
-        return f"{heads} heads are not in 1 to 256"
-    if not (1 <= queries <= 2**20 and 1 <= keys <= 2**20):
-        return f"lengths {queries} and {keys} are not in 1 to 1048576"
-    if not 1 <= batch <= 2**21:
-        return f"batch {batch} is not in 1 to 2097152"
     if call.bias is not None and call.bias.dtype == torch.float64:
         return "its bias has at most fp32"
     if call.bias is not None and call.bias.requires_grad:
@@ -80,7 +78,8 @@ def _run(call: AttentionCall) -> torch.Tensor:
     if call.masked_out is not None or call.bias is not None:
         return torch.cat([_whole(document) for document in _pieces.documents(call)], 2)
     ends = sorted({*call.cu_seqlens[1:].tolist()} - {0})
-    groups = [ends[first : first + _DOCUMENTS] for first in range(0, len(ends), _DOCUMENTS)]
+    most = limits.PACKED_SEQUENCES[-1]
+    groups = [ends[first : first + most] for first in range(0, len(ends), most)]
     starts = [0, *(group[-1] for group in groups)]
     return torch.cat([_packed(call, *group) for group in zip(starts, groups, strict=False)], 2)
 
@@ -136,7 +135,7 @@ def _sparse(call: AttentionCall) -> dict[str, Any]:
 
 @functools.cache
 def _triangle(device: torch.device) -> torch.Tensor:
-    return torch.ones(_TRIANGLE, _TRIANGLE, dtype=torch.bool, device=device).triu(1)
+    return torch.ones(limits.MASK_SIDE, limits.MASK_SIDE, dtype=torch.bool, device=device).triu(1)
 
 
 def _whole_mask(call: AttentionCall, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

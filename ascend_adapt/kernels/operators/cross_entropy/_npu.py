@@ -6,6 +6,7 @@ import torch
 
 from ascend_adapt.kernels import npu
 from ascend_adapt.kernels.operators.cross_entropy import CrossEntropyCall
+from ascend_adapt.npu_limits import cross_entropy as limits
 
 CROSS_ENTROPY_LOSS = npu.Operator(
     "npu_cross_entropy_loss(Tensor input, Tensor target, Tensor? weight=None, str reduction='mean', "
@@ -21,8 +22,8 @@ def supports(call: CrossEntropyCall) -> str:
         return "the vocabulary is spread over ranks"
     if str(call.logits.dtype) != "torch.float32":
         return f"its loss would be {str(call.logits.dtype).removeprefix('torch.')}"
-    if not 0 < call.logits.shape[0] <= 200_000:
-        return f"{call.logits.shape[0]} tokens are not in 1 to 200000"
+    if call.logits.shape[0] not in limits.ROWS:
+        return limits.SHAPES.unmet(False, f"input is {list(call.logits.shape)}")
     if call.label_smoothing:
         return "it gives no gradient with label smoothing"
     return CROSS_ENTROPY_LOSS.difference()

@@ -6,6 +6,7 @@ import torch
 
 from ascend_adapt.kernels import npu
 from ascend_adapt.kernels.operators.gelu import GeluCall
+from ascend_adapt.npu_limits import gelu as limits
 
 GELU = npu.Operator("npu_gelu(Tensor self, *, str approximate='none') -> Tensor", ("self", "approximate"))
 
@@ -16,7 +17,8 @@ def supports(call: GeluCall) -> str:
         return "it adds no bias"
     if reason := npu.dtype_reason(call.x):
         return reason
-    return GELU.difference()
+    in_range = call.x.dim() in limits.DIMENSIONS
+    return limits.DIMENSION_COUNT.unmet(in_range, f"x has {call.x.dim()} dimensions") or GELU.difference()
 
 
 def run(call: GeluCall) -> torch.Tensor:

@@ -6,6 +6,7 @@ import torch
 
 from ascend_adapt.kernels import npu
 from ascend_adapt.kernels.operators.masked_softmax import FINITE, MaskedSoftmaxCall
+from ascend_adapt.npu_limits import masked_softmax as limits
 
 SCALED_MASKED_SOFTMAX = npu.Operator(
     "npu_scaled_masked_softmax(Tensor x, Tensor mask, Scalar scale=1, bool fixed_triu_mask=False) -> Tensor",
@@ -19,8 +20,8 @@ def supports(call: MaskedSoftmaxCall) -> str:
         return reason
     if call.x.dim() not in (3, 4):
         return f"x {list(call.x.shape)} has neither 3 nor 4 axes"
-    if not all(32 <= size <= 4096 and size % 32 == 0 for size in call.x.shape[-2:]):
-        return f"lengths {list(call.x.shape[-2:])} are not multiples of 32 in 32 to 4096"
+    if not all(size in limits.LENGTHS for size in call.x.shape[-2:]):
+        return limits.SIZES.unmet(False, f"x is {list(call.x.shape)}")
     if call.causal or (call.masked_out is not None and call.fill != FINITE):
         return "it fills with -10000, and the call asks for exact masking"
     return SCALED_MASKED_SOFTMAX.difference()

@@ -6,6 +6,7 @@ import torch
 
 from ascend_adapt.kernels import npu
 from ascend_adapt.kernels.operators.rms_norm import RmsNormCall
+from ascend_adapt.npu_limits import rms_norm as limits
 
 RMS_NORM = npu.Operator(
     "npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)", ("self", "gamma", "epsilon")
@@ -18,9 +19,8 @@ def supports(call: RmsNormCall) -> str:
         return "it needs a weight"
     if reason := npu.dtype_reason(call.x, call.weight):
         return reason
-    if not 1 <= call.x.dim() <= 8:
-        return f"x has {call.x.dim()} axes, not 1 to 8"
-    return RMS_NORM.difference()
+    in_range = call.x.dim() in limits.DIMENSIONS
+    return limits.DIMENSION_COUNT.unmet(in_range, f"x is {list(call.x.shape)}") or RMS_NORM.difference()
 
 
 def run(call: RmsNormCall) -> torch.Tensor:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import torch
 
 from ascend_adapt.kernels import npu
 from ascend_adapt.kernels.operators.rotary import RotaryCall
 from ascend_adapt.kernels.operators.rotary._reference import turning, with_the_rest
+from ascend_adapt.npu_limits import rotary as limits
 
 ROTARY_MUL = npu.Operator(
     "npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half', Tensor? rotate=None) -> Tensor",
     ("self", "r1", "r2", "rotary_mode"),
 )
-# Which of the first three axes the angles have, of BNSD, BSND and SBND in turn: 11SD, B1SD, BNSD; 1S1D, ...
-_HALF = {(0, 0, 1), (1, 0, 1), (1, 1, 1), (0, 1, 0), (1, 1, 0), (1, 0, 0)}
-_INTERLEAVED = {(0, 0, 1), (0, 1, 0), (1, 0, 0)}
 
 
 def supports(call: RotaryCall) -> str:
@@ -25,14 +26,26 @@ def supports(call: RotaryCall) -> str:
         return f"x {list(call.x.shape)} has not 4 axes"
     if call.cos.requires_grad or call.sin.requires_grad:
         return "the gradients of cos and sin have limits of their own"
-    if call.cos.shape[-1] >= 896:
-        return f"{call.cos.shape[-1]} are turned, not less than 896"
-    if _axes(call) not in (_INTERLEAVED if call.interleaved else _HALF):
-        return f"cos {list(call.cos.shape)} is in none of the layouts for x {list(call.x.shape)}"
+    found = f"x is {list(call.x.shape)}, cos is {list(call.cos.shape)}"
     batch, heads = _batch_and_heads(call)
-    if (batch * heads if call.interleaved else max(batch, heads)) >= 1000:
-        return f"batch and heads {batch} and {heads} are not less than 1000{' together' if call.interleaved else ''}"
-    return ROTARY_MUL.difference()
+    counts = (batch * heads,) if call.interleaved else (batch, heads)
+    return (
+        limits.HEAD_SIZE.unmet(call.cos.shape[-1] in limits.WIDTHS, found)
+        or limits.BROADCAST.unmet(_axes(call) in _allowed_axes(_mode(call)), found)
+        or limits.BATCH_AND_HEADS.unmet(all(count in limits.COUNTS for count in counts), found)
+        or ROTARY_MUL.difference()
+    )
+
+
+@functools.cache
+def _allowed_axes(mode: str) -> frozenset[tuple[int, ...]]:
+    """Return which of the first three axes of x the angles may have, in any layout: 11SD, B1SD, BNSD; 1S1D, ..."""
+    pairs = itertools.product(limits.LAYOUTS[4], limits.SPANS[4, mode])
+    return frozenset(tuple(int(name in span) for name in layout[:-1]) for layout, span in pairs)
+
+
+def _mode(call: RotaryCall) -> str:
+    return "interleave" if call.interleaved else "half"
 
 
 def _axes(call: RotaryCall) -> tuple[int, ...]:
@@ -52,5 +65,4 @@ def _batch_and_heads(call: RotaryCall) -> tuple[int, int]:
 def run(call: RotaryCall) -> torch.Tensor:
     """Return the turned tensor."""
     cos, sin = (each[(None,) * (4 - each.dim())].contiguous() for each in (call.cos, call.sin))
-    mode = "interleave" if call.interleaved else "half"
-    return with_the_rest(ROTARY_MUL(turning(call).contiguous(), cos, sin, mode), call)
+    return with_the_rest(ROTARY_MUL(turning(call).contiguous(), cos, sin, _mode(call)), call)

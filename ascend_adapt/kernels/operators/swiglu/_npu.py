@@ -6,6 +6,7 @@ import torch
 
 from ascend_adapt.kernels import npu
 from ascend_adapt.kernels.operators.swiglu import SwigluCall
+from ascend_adapt.npu_limits import swiglu as limits
 
 SWIGLU = npu.Operator("npu_swiglu(Tensor self, int dim=-1) -> Tensor", ("self", "dim"))
 
@@ -16,9 +17,8 @@ def supports(call: SwigluCall) -> str:
         return "it adds no bias"
     if reason := npu.dtype_reason(call.x):
         return reason
-    if not 1 <= call.x.dim() <= 8 or not call.x.numel():
-        return f"x {list(call.x.shape)} is empty or has not 1 to 8 axes"
-    return SWIGLU.difference()
+    kept = call.x.dim() in limits.DIMENSIONS and call.x.numel() > 0
+    return limits.NOT_EMPTY.unmet(kept, f"x is {list(call.x.shape)}") or SWIGLU.difference()
 
 
 def run(call: SwigluCall) -> torch.Tensor:

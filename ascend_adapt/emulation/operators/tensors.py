@@ -1,0 +1,19 @@
+"""Shapes and dtypes of tensors, as messages write them."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.npu_limits import limit
+
+FLOATS = tuple(getattr(torch, name) for name in limit.FLOATS)
+
+
+def shape(tensor: torch.Tensor) -> str:
+    """Return a shape as in messages: ``[2, 3]``."""
+    return str(list(tensor.shape))
+
+
+def dtype(tensor: torch.Tensor) -> str:
+    """Return a dtype as in messages: ``float16``."""
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,38 @@
+"""Documented limits of torch_npu's operators, one module for each family.
+
+Backends of kernels read them to pass over calls that an NPU would refuse, the emulation to refuse such calls as an NPU
+would, and docs/npu-operators.md lists them.
+"""
+
+from __future__ import annotations
+
+from ascend_adapt.npu_limits import (
+    adam,
+    bmm,
+    casts,
+    cross_entropy,
+    dropout,
+    float_status,
+    fusion_attention,
+    gelu,
+    layer_norm,
+    linear,
+    masked_softmax,
+    products,
+    ring_attention,
+    rms_norm,
+    rotary,
+    swiglu,
+    transpose,
+)
+from ascend_adapt.npu_limits.limit import Limit
+
+_FAMILIES = (
+    *(fusion_attention, ring_attention, masked_softmax, rms_norm, layer_norm, rotary, swiglu, gelu, cross_entropy),
+    *(adam, casts, bmm, linear, dropout, transpose, float_status, products),
+)
+
+
+def all_limits() -> list[Limit]:
+    """Return every limit, family by family."""
+    return [limit for family in _FAMILIES for limit in vars(family).values() if isinstance(limit, Limit)]

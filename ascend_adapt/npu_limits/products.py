@@ -1,0 +1,13 @@
+"""Limits of the 910A (Atlas training series), the generation before the Atlas A2."""
+
+from __future__ import annotations
+
+from ascend_adapt.npu_limits.limit import OP_PLUGIN, Limit
+
+A2_OPERATOR = Limit(
+    "npu_fusion_attention, npu_ring_attention_update, npu_swiglu, npu_cross_entropy_loss, npu_add_rms_norm, "
+    "npu_apply_rotary_pos_emb",
+    "the device is an Atlas A2 (910B) or later: the 910A does not have the operator",
+    f"{OP_PLUGIN} docs, the tables of supported products",
+)
+BFLOAT16 = Limit("every operator", "no tensor is bfloat16 on a 910A", f"{OP_PLUGIN} docs, the dtypes by product")
