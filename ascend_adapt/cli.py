@@ -168,7 +168,7 @@ def _kernels(known: argparse.Namespace) -> int:
     from ascend_adapt.runtime.plugin_manager import PluginManager
 
     plugins = PluginManager.of(settings.resolve(os.environ))
-    dispatch.extend(plugins.kernels(dispatch.unusable))
+    dispatch.register(plugins.kernels(dispatch.unusable))
     here = report.examine(os.environ, check=known.check)
     here.problems.extend(plugins.problems)
     if known.json:

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from typing import Any
 
+from . import call_arguments
 
-def is_fp64(logits: Any) -> bool:
-    """Return whether logits are fp64, for which each code base returns a loss of another dtype."""
-    return str(logits.dtype) == "torch.float64"
+NAMES = ("vocab_parallel_logits", "target", "label_smoothing", "tp_group")
+"""Arguments of vocab_parallel_cross_entropy; each fork has the first two, three or four."""
 
 
-def vocabulary_loss(logits: Any, target: Any, group: Any) -> Any:
-    """Loss of each token, fp32, from logits [..., V / TP] and labels; 0 where a label is negative."""
+def vocabulary_loss(
+    wrapped: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    names: tuple[str, ...],
+    groups: str,
+) -> Any:
+    """Loss of each token, fp32, from logits [..., V / TP] and labels; 0 where a label is negative.
+
+    ``groups`` is the module that has the tensor-parallel group. Upstream's own code computes other calls: Megatron
+    smooths labels over the columns of a rank, not the vocabulary, and fp64 logits give a loss of another dtype.
+    """
+    given = call_arguments.known(names, args, kwargs)
+    if given is None or given.get("label_smoothing") or str(given[NAMES[0]].dtype) == "torch.float64":
+        return wrapped(*args, **kwargs)
     from ascend_adapt.kernels import cross_entropy
 
+    group = given.get("tp_group")
+    if group is None:
+        group = importlib.import_module(groups).get_tensor_model_parallel_group()
     # Masked positions have negative labels: there the loss of upstream is finite, and must stay finite.
     return cross_entropy(
-        logits,
-        target.clamp(min=-1),
+        given["vocab_parallel_logits"],
+        given["target"].clamp(min=-1),
         ignore_index=-1,
         reduction="none",
         group=group if group.size() > 1 else None,

@@ -1,6 +1,6 @@
-"""An NPU emulated on the host: the real torch_npu on CANN libraries of our own, whose device memory is host memory."""
+"""Emulated NPU on the host: the real torch_npu on CANN libraries of this project, whose device memory is host memory."""
 
-# What aclrtGetSocName says of the chips that can be emulated, by what users call them.
+# What aclrtGetSocName returns for each chip that can be emulated, by the chip's usual name.
 SOCS = {"910A": "Ascend910A", "910B": "Ascend910B2"}
 # As in cann/emulated.h.
 MAX_DEVICES = 64

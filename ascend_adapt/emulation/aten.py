@@ -1,8 +1,8 @@
 """Kernels of the emulated device: each aten operator runs as the CPU's kernel, on the memory of the npu tensors.
 
-torch_npu has registered its own kernels, which would have CANN compile and launch something. Those that do arithmetic
-are overridden one by one; what makes, views and frees tensors stays torch_npu's. Its fallback, which copies to the CPU
-and back where it has no kernel, cannot be overridden as a whole, so the operators that it serves are registered, too.
+torch_npu's own kernels would make CANN compile and launch an operator. Those that compute are overridden one by one;
+torch_npu itself still creates, views and frees tensors. Where it has no kernel it falls back to the CPU, with copies in
+both directions. That fallback cannot be overridden as a whole, so its operators are registered one by one as well.
 Loaded in ranks only.
 """
 
@@ -19,8 +19,8 @@ from ascend_adapt.emulation.host_memory import as_cpu, as_npu, empty_on_cpu
 from ascend_adapt.emulation.registration import override
 from ascend_adapt.errors import OperatorMissing
 
-# Tensors are made, shared, resized and cast by torch_npu itself: its allocator, its storages and its rules (a cast to
-# float64 gives float32) are under rehearsal. Of attention it chooses the form, and calls it through the dispatcher.
+# torch_npu itself creates, shares, resizes and casts tensors: a rehearsal tests its allocator, its storages and its
+# rules (a cast to float64 gives float32). It also chooses the form of attention, and calls that through the dispatcher.
 _OF_TORCH_NPU = frozenset(
     (
         "_has_compatible_shallow_copy_type",
@@ -55,9 +55,10 @@ _MAY_MIX_DEVICES = frozenset(
         "index_put_",
     )
 )
-# torch_npu's autograd kernel for these launches at once, instead of calling the kernel below it; none has a gradient.
+# torch_npu's autograd kernel for these launches directly instead of redispatching to the device kernel; none has a
+# gradient.
 _WITHOUT_REDISPATCH = ("aten::one_hot",)
-# What they answer, or do, is about a tensor's place and not about its numbers.
+# They query or change where a tensor is stored, not its values.
 _ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
 _WAITS_FOR_THE_DEVICE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _CPU = torch.device("cpu")
@@ -66,7 +67,7 @@ _libraries: list[Any] = []
 
 
 def install() -> list[str]:
-    """Register a kernel for every aten operator that computes; return the operators' names."""
+    """Register a kernel for every aten operator that computes, and return the names of the operators."""
     library = _library("aten")
     of_torch_npu = _registered("PrivateUse1")
     without_kernel = _registered("CPU") - of_torch_npu
@@ -98,7 +99,7 @@ def install() -> list[str]:
 
 
 def refuse(implemented: set[str]) -> list[str]:
-    """Make each operator of torch_npu's own that is not ``implemented`` fail at once, by name; return their names."""
+    """Make each operator of torch_npu that is not ``implemented`` fail at once with its name; return their names."""
     library = _library("npu")
     refused = []
     for full_name in sorted(_registered("PrivateUse1")):
@@ -124,7 +125,7 @@ def kernel(
 ) -> Callable[..., Any]:
     """Return a kernel for npu tensors that runs ``on_cpu``, else the operator's own CPU kernel, on their memory.
 
-    One that is not of the device is counted as such: on a real NPU, too, torch_npu has the host do it.
+    An operator without a device kernel is counted as such: on a real NPU too, torch_npu runs it on the host.
     """
     count = report.operator if is_of_the_device else report.on_the_host
     name, mixes = operator.name(), _base_name(operator) in _MAY_MIX_DEVICES
@@ -142,7 +143,7 @@ def kernel(
         given = {one: kwargs.pop(one) for one in outs if isinstance(kwargs.get(one), torch.Tensor)}
         host_args = [call.to_host(value) for value in args]
         host_kwargs = {key: call.to_host(value) for key, value in kwargs.items()}
-        # The CPU's kernel resizes what it writes to; that is torch_npu's to do, so it gets an empty one.
+        # The CPU kernel resizes its output, which only torch_npu may do, so it gets an empty one.
         host_outs = {one: empty_on_cpu(value.dtype) for one, value in given.items()}
         for value in given.values():
             call.see(value)
@@ -160,7 +161,7 @@ def kernel(
 
 
 class _Call:
-    """One call of a kernel: which host alias stands for which npu tensor."""
+    """One call of a kernel, with the npu tensor behind each host alias."""
 
     def __init__(self, name: str, mixes: bool) -> None:
         self._name, self._mixes = name, mixes
@@ -169,7 +170,7 @@ class _Call:
         self._stranger: torch.device | None = None
 
     def see(self, tensor: torch.Tensor) -> None:
-        """Note where a tensor of the call is."""
+        """Record the device of a tensor of the call."""
         device = tensor.device
         if device.type == "npu":
             if self._device is not None and self._device != device:
@@ -179,7 +180,7 @@ class _Call:
             self._stranger = device
 
     def is_alias_of(self, alias: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Let a result that is ``alias`` be ``tensor``."""
+        """Return ``tensor`` for a result that is ``alias``."""
         self._tensors[id(alias)] = alias, tensor
 
     def to_host(self, value: Any) -> Any:
@@ -212,7 +213,7 @@ class _Call:
         return self._device or _with_index(torch.device("npu"))
 
     def to_device(self, value: Any, device: torch.device) -> Any:
-        """Return a result: aliases become what they stand for, new tensors are moved to the device."""
+        """Return a result on the device: aliases become their npu tensors, new tensors are copied there."""
         if isinstance(value, torch.Tensor):
             known = self._tensors.get(id(value))
             if known is None and (value.layout != torch.strided or value.is_quantized):
@@ -220,7 +221,7 @@ class _Call:
                 kind = "quantized" if value.is_quantized else str(value.layout).removeprefix("torch.")
                 raise OperatorMissing(
                     f"{self._name}: its result is {kind}, expected a dense tensor, which is all that the emulated NPU "
-                    "holds — choose another form of the model for the rehearsal"
+                    "holds — use a variant of the model without it for the rehearsal"
                 )
             return known[1] if known is not None else as_npu(value, device)
         if isinstance(value, (list, tuple)):
@@ -232,8 +233,8 @@ def _refusal(full_name: str) -> Callable[..., Any]:
     def refuse_call(*args: Any, **kwargs: Any) -> Any:
         report.missing(full_name)
         raise OperatorMissing(
-            f"{full_name}: the emulated NPU has not got it, a real one has — choose another form of the model for the "
-            "rehearsal, or give a kernel with torch.library"
+            f"{full_name}: the emulated NPU does not have it, a real one does — use a variant of the model without it for the "
+            "rehearsal, or register a kernel with torch.library"
         )
 
     return refuse_call
@@ -283,7 +284,7 @@ def _registered(key: str) -> set[str]:
 
 
 def _library(namespace: str) -> Any:
-    # Registrations end with the object that made them.
+    # Registrations live as long as the object that made them.
     _libraries.append(torch.library.Library(namespace, "IMPL"))
     return _libraries[-1]
 
@@ -297,14 +298,14 @@ def _is_written(argument: Any) -> bool:
 
 
 def _makes_a_view(operator: Any) -> bool:
-    """Return whether an operator changes how memory is seen, of a new tensor or in place, and not what is in it."""
+    """Return whether an operator changes the view of memory, as a new tensor or in place, but not the memory."""
     if torch.Tag.inplace_view in operator.tags:
         return True
     return any(one.alias_info is not None and not one.alias_info.is_write for one in operator._schema.returns)
 
 
 def _launches(operator: Any) -> bool:
-    """Return whether an operator of torch_npu's own does something to tensors, rather than answer for its runtime."""
+    """Return whether an operator of torch_npu works on tensors, rather than querying its runtime."""
     if _base_name(operator) in _ABOUT_STORAGE:
         return False
     return any("Tensor" in str(one.type) for one in (*operator._schema.arguments, *operator._schema.returns))

@@ -20,10 +20,10 @@ _LIBRARY = "libascendcl.so"
 
 
 def cann_home(wheel: Wheel, environ: Mapping[str, str]) -> Path:
-    """Return a folder laid out as CANN's, with every library that the wheel loads; it is built the first time.
+    """Return a folder with the layout of CANN and every library that the wheel loads; built on first use.
 
     Raises:
-        EmulationError: there is no C compiler, or it cannot compile this.
+        EmulationError: there is no C compiler, or it fails.
     """
     compiler = find_compiler(environ)
     key = hashlib.sha256()
@@ -47,15 +47,15 @@ def find_compiler(environ: Mapping[str, str]) -> str:
         if path is not None:
             return path
     raise EmulationError(
-        f"{' or '.join(wanted)}: is no program on PATH, expected a C compiler, which builds the emulated CANN "
+        f"{' or '.join(wanted)}: not found on PATH, expected a C compiler, which builds the emulated CANN "
         "(two seconds, once) — install gcc, or set CC"
     )
 
 
 def build(wheel: Wheel, compiler: str, into: Path) -> None:
-    """Compile the libraries into ``lib64`` of a folder, and make the other folders that torch_npu asks for.
+    """Compile the libraries into ``lib64`` of a folder, and create the other folders that torch_npu requires.
 
-    All code is in libascendcl.so; the others are empty and depend on it, and a name looked up in one is found in it.
+    All code is in libascendcl.so. The others are empty and link against it, so every symbol is found through them.
     """
     torch = probe.root_folder("torch")
     torch_libraries = (torch or Path()) / "torch" / "lib"
@@ -83,7 +83,7 @@ def _version(compiler: str) -> str:
 
 
 def _compile(compiler: str, *arguments: str) -> str:
-    """Run the compiler and return what it prints."""
+    """Run the compiler and return its output."""
     expected = "expected a C compiler for this machine — set CC to another"
     try:
         result = subprocess.run([compiler, *arguments], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""What the emulation downloads and builds, in a folder of this user's own: made once, whole or not at all."""
+"""Cache of what the emulation downloads and builds, in a folder of this user; each entry is created atomically."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _SIZES = ".sizes.json"
 
 
 def path(environ: Mapping[str, str]) -> Path:
-    """Return where the cache folder is: ASCEND_ADAPT_CACHE, else ascend_adapt in XDG_CACHE_HOME or ~/.cache."""
+    """Return the path of the cache folder: ASCEND_ADAPT_CACHE, else ascend_adapt in XDG_CACHE_HOME or ~/.cache."""
     home = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(environ.get("ASCEND_ADAPT_CACHE") or os.path.join(home, "ascend_adapt")).absolute()
 
 
 def folder(environ: Mapping[str, str]) -> Path:
-    """Return the cache folder, made if need be. Code is loaded from it.
+    """Return the cache folder, created if necessary. Code is loaded from it.
 
     Raises:
-        EmulationError: it cannot be made, or somebody else may write to it.
+        EmulationError: it cannot be created, or other users may write to it.
     """
     home = path(environ)
     try:
@@ -35,22 +35,22 @@ def folder(environ: Mapping[str, str]) -> Path:
         status = home.stat()
     except OSError as error:
         raise EmulationError(
-            f"{home}: {error.strerror}, expected a folder for what is built — set ASCEND_ADAPT_CACHE"
+            f"{home}: {error.strerror}, expected a folder for the emulation's files — set ASCEND_ADAPT_CACHE"
         ) from error
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise EmulationError(
-            f"{home}: others may write to it, and code is loaded from it — chmod 0700 it, or set ASCEND_ADAPT_CACHE"
+            f"{home}: other users may write to it, and code is loaded from it — chmod 0700 it, or set ASCEND_ADAPT_CACHE"
         )
     return home
 
 
 def made_once(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
-    """Return ``cache/name``; if it is not there, ``make`` fills an empty folder beside it, which is then renamed.
+    """Return ``cache/name``; if it does not exist, ``make`` fills a temporary folder, which is then renamed.
 
-    Of several processes one makes it and the others wait.
+    If several processes need it, one creates it and the others wait.
 
     Raises:
-        EmulationError: the cache cannot be written to, or the folder is no longer what was made.
+        EmulationError: the cache cannot be written to, or files of the folder are missing or have changed.
     """
     path = cache / name
     if path.is_dir():
@@ -66,15 +66,15 @@ def made_once(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
 
 
 def checked(made: Path) -> Path:
-    """Return a folder that was made before, if it is still as it was made; what is loaded half would end with SIGBUS.
+    """Return an existing folder after checking its files; loading a truncated library would end with SIGBUS.
 
     Raises:
-        EmulationError: a file is gone, or has another size.
+        EmulationError: a file is missing, or its size has changed.
     """
     try:
         sizes = json.loads((made / _SIZES).read_text())
     except FileNotFoundError:
-        return made  # by a version that did not note them
+        return made  # created by a version that did not record them
     except (OSError, ValueError, RecursionError):
         sizes = {_SIZES: -1}
     for name, size in sizes.items():
@@ -89,16 +89,16 @@ def checked(made: Path) -> Path:
 
 @contextmanager
 def writing(cache: Path) -> Iterator[None]:
-    """Turn what the operating system refuses in the block into an error about the cache.
+    """Report an OSError of the block as an error of the cache.
 
     Raises:
-        EmulationError: the cache cannot be written to, or has no room left.
+        EmulationError: the cache cannot be written to, or the disk is full.
     """
     try:
         yield
     except OSError as error:
         raise EmulationError(
-            f"{cache}: {error.strerror or error}, expected a folder to write to, with 200 MB free — set "
+            f"{cache}: {error.strerror or error}, expected a writable folder with 200 MB free — set "
             "ASCEND_ADAPT_CACHE to another"
         ) from error
 
@@ -117,7 +117,7 @@ def _locked(cache: Path) -> Iterator[None]:
 @contextmanager
 def _aside(path: Path) -> Iterator[Path]:
     for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        shutil.rmtree(left, ignore_errors=True)  # by one that was killed: whoever is at work has the lock
+        shutil.rmtree(left, ignore_errors=True)  # left by a process that was killed: a running one holds the lock
     aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield aside

@@ -1,4 +1,4 @@
-"""Operators of aten, or types of their arguments, that devices have and CPUs have not, on CPU tensors.
+"""Aten operators, and dtypes of their arguments, that devices support and CPUs do not, on CPU tensors.
 
 Loaded in ranks only.
 """
@@ -16,9 +16,9 @@ Kernel = Callable[..., Any]
 def matmul_backward(
     grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mask: list[bool]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return the gradients of ``self @ other``, of any shapes that matmul takes, each if ``mask`` asks for it."""
+    """Return the gradients of ``self @ other``, for any shapes of matmul; ``mask`` selects which are computed."""
     if self.dim() >= 2 and other.dim() == 2 and self.numel() and grad.numel():
-        # As matmul does it: one product of matrices, so that sums are formed in the same order.
+        # As matmul does: one matrix product, so that sums have the same order.
         rows = grad.reshape(-1, grad.shape[-1])
         of_self = (rows @ other.t()).view(self.shape) if mask[0] else None
         return of_self, self.reshape(-1, self.shape[-1]).t() @ rows if mask[1] else None
@@ -33,7 +33,7 @@ def matmul_backward(
 
 
 def masked_scale(self: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
-    """Return ``self`` where ``mask``, scaled, and zero elsewhere."""
+    """Return ``self`` scaled where ``mask`` is True, and zero elsewhere."""
     return self * mask.to(self.dtype) * scale
 
 
@@ -46,12 +46,12 @@ def depthwise_convolution(
     padding: list[int],
     dilation: list[int],
 ) -> torch.Tensor:
-    """Return the convolution of each channel by itself."""
+    """Return the depthwise convolution: each channel by itself."""
     return torch.conv2d(self, weight, bias, stride, padding, dilation, groups=self.shape[1])
 
 
 def in_dtype(operator: Kernel) -> Kernel:
-    """Return a product of matrices whose result, and accumulation, is of another type than its arguments."""
+    """Return a matrix product whose result and accumulation have another dtype than its arguments."""
 
     def product(*args: Any, beta: float = 1, alpha: float = 1) -> torch.Tensor:
         *matrices, dtype = args
@@ -65,7 +65,7 @@ def in_dtype(operator: Kernel) -> Kernel:
 def histc(
     self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the histogram of a tensor of any real type, in that type; the CPU counts floating-point numbers only."""
+    """Return the histogram of a tensor of any real dtype, in that dtype; the CPU kernel takes floating dtypes only."""
     wide = self if self.is_floating_point() else self.double()
     counts = torch.histc(wide, bins, min, max).to(self.dtype)
     return counts if out is None else out.resize_(counts.shape).copy_(counts)

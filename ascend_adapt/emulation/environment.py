@@ -1,4 +1,4 @@
-"""What a job on an emulated NPU needs of this machine, and the variables that its processes get."""
+"""Requirements of a job on an emulated NPU, and the environment variables of its processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MACHINES = ("x86_64", "aarch64")
 
 @dataclass(frozen=True)
 class Emulation:
-    """An emulated machine: its devices, the torch_npu that drives them, and the CANN that it loads."""
+    """An emulated machine: its devices, its torch_npu, and the CANN that torch_npu loads."""
 
     soc: str
     devices: int
@@ -27,7 +27,7 @@ class Emulation:
     cann_home: Path
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return what is set for every process of the job, the search path of modules aside."""
+        """Return the variables that are set for every process of the job, except PYTHONPATH."""
         users = [entry for entry in environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
         return {
             "ASCEND_ADAPT_EMULATED": "1",
@@ -37,22 +37,22 @@ class Emulation:
             # As set_env.sh sets them; DeepSpeed and torch_npu look for both.
             "ASCEND_HOME_PATH": str(self.cann_home),
             "ASCEND_OPP_PATH": str(self.cann_home / "opp"),
-            # A second thread would launch collectives later than our kernels run.
+            # With its task queue, a second thread would launch collectives after our kernels have run.
             "TASK_QUEUE_ENABLE": "0",
         }
 
     def python_path(self, before: str) -> str:
-        """Return PYTHONPATH with the wheel behind all that is on it."""
+        """Return PYTHONPATH with the wheel appended."""
         return os.pathsep.join([*(entry for entry in before.split(os.pathsep) if entry), str(self.torch_npu.site)])
 
 
 def prepare(
     soc: str, devices: int, environ: Mapping[str, str], say: Callable[[str], None] = lambda text: None
 ) -> Emulation:
-    """Return an emulated machine; the first time, its parts are downloaded and built, after saying so.
+    """Return an emulated machine; on first use its parts are downloaded and built, which is logged.
 
     Raises:
-        EmulationError: this machine cannot have one, or need not.
+        EmulationError: this machine cannot emulate one, or has NPUs or CANN.
     """
     _check_machine(environ)
     _check_request(devices, environ)
@@ -62,7 +62,7 @@ def prepare(
 
 
 def count_devices(nproc: int | None, environ: Mapping[str, str]) -> int:
-    """Return how many devices the emulated machine has: as many as ranks, or as ASCEND_RT_VISIBLE_DEVICES speaks of."""
+    """Return the number of devices of the emulated machine: one for each rank, or up to ASCEND_RT_VISIBLE_DEVICES."""
     visible = environ.get("ASCEND_RT_VISIBLE_DEVICES", "")
     named = [int(word) + 1 for word in visible.split(",") if word.strip().isdigit()]
     return max(nproc or 1, *named) if named else nproc or 1
@@ -90,19 +90,19 @@ def _check_machine(environ: Mapping[str, str]) -> None:
 def _check_request(devices: int, environ: Mapping[str, str]) -> None:
     if devices > MAX_DEVICES:
         raise EmulationError(
-            f"--device npu-emulated: {devices} devices are asked for, expected at most {MAX_DEVICES} — give a smaller "
+            f"--device npu-emulated: {devices} devices are requested, expected at most {MAX_DEVICES} — use a smaller "
             "--nproc, or smaller numbers in ASCEND_RT_VISIBLE_DEVICES"
         )
     memory = environ.get("ASCEND_ADAPT_EMULATED_MEMORY")
     if memory is not None and (re.fullmatch(r"[0-9]{1,18}", memory) is None or int(memory) == 0):
         raise EmulationError(
             f"ASCEND_ADAPT_EMULATED_MEMORY: is {memory!r}, expected a device's memory in bytes, such as {64 << 30} — "
-            "write it as a whole number, or unset it"
+            "set it to an integer, or unset it"
         )
 
 
 def _real_cann(environ: Mapping[str, str]) -> Path | None:
-    """Return a real CANN's library that a process of this environment would find."""
+    """Return the path of a real CANN library that a process with this environment would load."""
     folders = environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     if environ.get("ASCEND_HOME_PATH"):
         folders.append(os.path.join(environ["ASCEND_HOME_PATH"], "lib64"))

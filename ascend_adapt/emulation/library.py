@@ -1,4 +1,4 @@
-"""The emulated libascendcl of this process, through ctypes: what it counts, and what is pending."""
+"""The emulated libascendcl of this process, through ctypes: its counters and pending tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ascend_adapt.emulation import MAX_DEVICES
 
 
 class Statistics(ctypes.Structure):
-    """What the library counts; as in emulated.h."""
+    """Counters of the library; as in emulated.h."""
 
     _fields_ = [
         ("stream_synchronisations", ctypes.c_uint64),
@@ -35,7 +35,7 @@ def load() -> Any:
 
 
 def is_emulated() -> bool:
-    """Return whether the CANN of this process is the emulated one: it has a name that no real one has."""
+    """Return whether the CANN of this process is the emulated one: it exports a symbol that no real one has."""
     try:
         return hasattr(ctypes.CDLL("libascendcl.so"), "ascend_adapt_emulated")
     except OSError:
@@ -50,7 +50,7 @@ def statistics() -> Statistics:
 
 
 def pending() -> ctypes.c_int:
-    """Return a live view of the number of tasks that are pending on any stream."""
+    """Return a live view of the number of pending tasks of all streams."""
     return ctypes.c_int.in_dll(load(), "ascend_adapt_emulated_pending")
 
 
@@ -61,7 +61,7 @@ def overflow() -> ctypes.c_int:
 
 
 def settle(stream: int) -> None:
-    """Wait until nothing is pending on a stream, given by its address.
+    """Synchronise a stream, given by its address.
 
     Raises:
         RuntimeError: a collective on it has failed.

@@ -1,4 +1,4 @@
-"""Random numbers of the emulated device: they follow torch_npu's own generators, which count on as on a device."""
+"""Random numbers of the emulated device, determined by torch_npu's generators, which advance as on a real device."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-# What torch_npu advances its Philox counter by for each operator: 10, rounded up to fours (op-plugin@517f2e7).
+# torch_npu advances its Philox counter by 10 for each operator, rounded up to a multiple of 4 (op-plugin@517f2e7).
 _OFFSET = 12
 
 
 def advance(generator: Any) -> tuple[int, int]:
-    """Return the (seed, offset) of a generator of the device, and move it on as one operator does."""
+    """Return the (seed, offset) of a generator of the device, and advance it as one operator does."""
     state = generator.get_state()
     words = state.view(torch.int64)
     seed, offset = (int(word) for word in words)
@@ -23,22 +23,22 @@ def advance(generator: Any) -> tuple[int, int]:
 
 
 def host_seed(seed: int, offset: int) -> int:
-    """Return the seed of the CPU generator that stands for a (seed, offset) of the device."""
+    """Return the seed of the CPU generator for a (seed, offset) of the device."""
     return (seed * 0x9E3779B97F4A7C15 + offset) & (2**63 - 1)
 
 
 @contextmanager
 def drawn_from(generator: Any, device: torch.device) -> Iterator[None]:
-    """Let CPU kernels draw what follows from the (seed, offset) of a generator of the device, and advance that.
+    """Context in which CPU kernels draw numbers determined by a generator of the device, which advances.
 
-    The same state gives the same numbers, so replaying a layer with a saved state works as on a device. They are not
-    the numbers that an NPU, or a CPU with that seed, draws. ``generator`` None is the device's default one.
+    The same state gives the same numbers, so recomputing a layer from a saved state works as on a device. They are not
+    the numbers that an NPU, or a CPU with that seed, draws. ``generator`` None is the device's default generator.
     """
     if generator is None:
         generator = torch.npu.default_generators[device.index]
     elif generator.device.type != "npu":
         raise RuntimeError(
-            f"Expected a 'npu' device type for generator but found '{generator.device.type}'"  # as torch says it
+            f"Expected a 'npu' device type for generator but found '{generator.device.type}'"  # torch's own message
         )
     seed = host_seed(*advance(generator))
     before = torch.default_generator.get_state()

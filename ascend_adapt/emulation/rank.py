@@ -1,4 +1,4 @@
-"""What makes a process one of an emulated NPU: kernels are installed as soon as torch_npu is imported; ranks report."""
+"""Sets up a process for the emulated NPU: installs kernels when torch_npu is imported, and writes the rank's report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _is_watching = False
 
 
 def watch() -> None:
-    """Install the kernels right after torch_npu's import, whoever imports it: torch itself does, as on a machine."""
+    """Install the kernels right after torch_npu's import; torch itself imports it, as on a machine with NPUs."""
     from wrapt import register_post_import_hook
 
     global _is_watching
@@ -23,7 +23,7 @@ def watch() -> None:
 
 
 def report_path(run_dir: Path, rank: int) -> Path:
-    """Return where a rank records what it did on the emulated device."""
+    """Return the path of a rank's report on the emulated device."""
     return run_dir / f"rehearsal.{rank}.json"
 
 
@@ -45,14 +45,14 @@ def _install(torch_npu: ModuleType) -> None:
 
 
 def _own_rank() -> int | None:
-    """Return the rank that this process is; what a rank starts inherits RANK and is none."""
+    """Return this process's rank; a process that a rank starts inherits RANK but is not one."""
     rank, pid = os.environ.get("RANK", ""), os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
     return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
 
 
 def _write(path: Path, pid: int) -> None:
     if os.getpid() != pid:
-        return  # a forked child runs our exit handlers, too
+        return  # a forked child runs our exit handlers too
     aside = path.with_name(f".{path.name}.{pid}")
     aside.write_text(json.dumps(_facts(), indent=1) + "\n")
     aside.replace(path)

@@ -1,4 +1,4 @@
-"""Kernels registered in place of torch_npu's own."""
+"""Registration of kernels over those of torch_npu."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _TAKES_OVERRIDE = "allow_override" in inspect.signature(torch.library.Library.im
 
 
 def override(library: Any, operator: str, kernel: Callable[..., Any], dispatch_key: str) -> None:
-    """Let ``kernel`` serve the operator for ``dispatch_key``, whatever served it."""
+    """Register ``kernel`` for the operator and ``dispatch_key``, over any other."""
     if _TAKES_OVERRIDE:
         library.impl(operator, kernel, dispatch_key, allow_override=True)
         return
-    # Before torch 2.8 the dispatcher takes the newest kernel, but torch.library refuses a second one of Python's.
+    # Before torch 2.8 the dispatcher uses the newest kernel, but torch.library refuses a second Python kernel.
     torch.library._impls.discard(f"{library.ns}/{operator}/{dispatch_key}")
     library.impl(operator, kernel, dispatch_key)

@@ -1,4 +1,4 @@
-"""The rehearsal report: what the ranks of a job did on the emulated NPU, and what that shows."""
+"""The rehearsal report: what the ranks of a job did on the emulated NPU, and what that proves."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 _MOST_CALLED = 8
 PROVES = (
-    "this proves: torch_npu's own Python and C++ took every call that the ranks made (names, arguments, dispatch, "
+    "this proves: torch_npu's own Python and C++ accepted every call that the ranks made (names, arguments, dispatch, "
     "autograd, its allocator, its process group)"
 )
 DOES_NOT = (
-    "it does not prove: numbers, rounding or memory layouts of an NPU, what its kernels refuse beyond the documented "
-    "limits, HCCL between machines, or speed (evidence: emulated)"
+    "it does not prove: results, rounding or memory layouts of an NPU, limits of its kernels that are not documented, "
+    "HCCL between machines, or speed (evidence: emulated)"
 )
 
 
 def report_lines(run_dir: Path) -> list[str]:
-    """Return the lines of the report of a run directory, and write all of it to its ``rehearsal.json``."""
+    """Return the lines of a run directory's report, and write the full report to its ``rehearsal.json``."""
     ranks = _read(run_dir, "rehearsal")
     if not ranks:
-        return ["rehearsal: no process of the job imported torch_npu, or none came to its end: nothing was rehearsed"]
+        return ["rehearsal: no process of the job imported torch_npu, or none ended normally: nothing was rehearsed"]
     statuses = _read(run_dir, "adapt-status")
     patches = {rank: _applied(status) for rank, status in statuses.items()}
     everything = {"evidence": "emulated", "ranks": {str(rank): facts for rank, facts in ranks.items()}}
@@ -30,17 +30,17 @@ def report_lines(run_dir: Path) -> list[str]:
     first = ranks[min(ranks)]
     lines = [
         f"rehearsal: torch_npu {first['torch_npu']} on an emulated {first['soc']}, "
-        f"{_counted(str(len(ranks)), 'rank')}; all of it in {run_dir / 'rehearsal.json'}"
+        f"{_counted(str(len(ranks)), 'rank')}; full report: {run_dir / 'rehearsal.json'}"
     ]
     ended = sorted(set(statuses) - set(ranks))
     if ended:
-        lines.append(f"ranks without a report, ended before their end: {', '.join(map(str, ended))}")
+        lines.append(f"ranks without a report, because they did not end normally: {', '.join(map(str, ended))}")
     lines += _operators(ranks)
     lines += _problems(ranks)
     lines += _shared_devices(ranks)
     applied = sorted({name for names in patches.values() for name in names})
     lines += [_waits(ranks), _memory(ranks), f"patches applied: {', '.join(applied) or 'none'}"]
-    return [*lines, PROVES + (", and these patches did their work on it" if applied else ""), DOES_NOT]
+    return [*lines, PROVES + (", and these patches worked on it" if applied else ""), DOES_NOT]
 
 
 def _read(run_dir: Path, name: str) -> dict[int, dict[str, Any]]:
@@ -57,21 +57,21 @@ def _operators(ranks: Mapping[int, Any]) -> Iterable[str]:
     kinds = {name for count in counts.values() for name in count}
     if not kinds:
         yield (
-            "operators: none ran on the device in the ranks themselves; what a rank starts (mp.spawn, a worker) is not "
-            "counted"
+            "operators: none ran on the device in the ranks themselves; processes that a rank starts (mp.spawn, workers) "
+            "are not counted"
         )
         return
     most = sorted(kinds, key=lambda name: -max(count.get(name, 0) for count in counts.values()))[:_MOST_CALLED]
     listed = ", ".join(f"{name} {_span(count.get(name, 0) for count in counts.values())}" for name in most)
     calls = _counted(_span(sum(count.values()) for count in counts.values()), "call")
     steps = _counted(_span(facts["steps"] for facts in ranks.values()), "optimizer step")
-    yield f"operators: {_counted(str(len(kinds)), 'kind')}, {calls} a rank, {steps}; most: {listed}"
+    yield f"operators: {_counted(str(len(kinds)), 'kind')}, {calls} per rank, {steps}; most: {listed}"
 
 
 def _problems(ranks: Mapping[int, Any]) -> Iterable[str]:
     on_the_host = _merged(ranks, "on_the_host")
     if on_the_host:
-        yield f"done by the host, where torch_npu has no kernel either: {on_the_host}"
+        yield f"run on the host, as torch_npu has no kernel for them: {on_the_host}"
     missing = _merged(ranks, "missing")
     if missing:
         yield f"not emulated, so not rehearsed: {missing}"
@@ -89,12 +89,12 @@ def _shared_devices(ranks: Mapping[int, Any]) -> Iterable[str]:
     users: dict[tuple[str, str], list[int]] = {}
     for rank, facts in ranks.items():
         for device in facts["peak_bytes"]:
-            # A job may give each rank a view of its own, in which its device is 0.
+            # A job may set ASCEND_RT_VISIBLE_DEVICES for each rank, whose device is then 0.
             users.setdefault((facts["visible"], device), []).append(rank)
     for (_, device), found in sorted(users.items()):
         if len(found) > 1:
             yield (
-                f"npu:{device}: has tensors of ranks {', '.join(map(str, found))}, expected a device for each rank — "
+                f"npu:{device}: has tensors of ranks {', '.join(map(str, found))}, expected one device for each rank — "
                 "torch.npu.set_device(local rank) before the first tensor, map_location in torch.load"
             )
 
@@ -104,7 +104,7 @@ def _waits(ranks: Mapping[int, Any]) -> str:
     a_step = _span(waits[rank] // facts["steps"] if facts["steps"] else 0 for rank, facts in ranks.items())
     listed = _merged(ranks, "synchronisations") or "none"
     times = _counted(_span(waits.values()), "time")
-    return f"the host waited for the device: {times} a rank, {a_step} an optimizer step ({listed})"
+    return f"the host waited for the device: {times} per rank, {a_step} per optimizer step ({listed})"
 
 
 def _memory(ranks: Mapping[int, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a rank does on the emulated device, counted; the rehearsal report is made from it."""
+"""Counters of what a rank does on the emulated device, for the rehearsal report."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Tally:
     on_the_host: Counter[str] = field(default_factory=Counter)
     """Operators for which torch_npu has no kernel and falls back to the CPU, on a real NPU too."""
     missing: Counter[str] = field(default_factory=Counter)
-    """Operators that torch_npu has and the emulation has not."""
+    """Operators that torch_npu has and the emulation does not."""
     synchronisations: Counter[str] = field(default_factory=Counter)
     """What made the host wait for the device."""
     violations: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
-    """(operator, limit) -> how often, and the details of the first."""
+    """(operator, limit) -> number of violations, and the details of the first."""
     steps: int = 0
     """Optimizer steps."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON data."""
+        """Return the counts as JSON data."""
         return {
             "operators": dict(self.operators),
             "on_the_host": dict(self.on_the_host),
@@ -45,7 +45,7 @@ tally = Tally()
 
 
 def operator(name: str) -> None:
-    """Count one call of a kernel of the device."""
+    """Count one call of a device kernel."""
     tally.operators[name] += 1
 
 
@@ -55,12 +55,12 @@ def on_the_host(name: str) -> None:
 
 
 def missing(name: str) -> None:
-    """Count one call of an operator that the emulation has not got."""
+    """Count one call of an operator that the emulation does not have."""
     tally.missing[name] += 1
 
 
 def synchronisation(name: str) -> None:
-    """Count one wait of the host for the device; ``name`` says what caused it."""
+    """Count one wait of the host for the device, caused by ``name``."""
     tally.synchronisations[name] += 1
 
 
@@ -70,13 +70,13 @@ def step() -> None:
 
 
 def violation(operator: str, limit: str, detail: str) -> OperatorLimit:
-    """Count a documented limit of an operator that a call does not keep, and return the error to raise.
+    """Count a violation of a documented limit of an operator, and return the error to raise.
 
     Args:
         operator: its full name, ``npu::npu_swiglu``.
-        limit: the limit as documented, in the words of the report: ``input is contiguous``.
+        limit: the limit as the report words it: ``input is contiguous``.
         detail: what was observed, ``input of shape (4, 8) has strides (1, 4)``.
     """
     count, first = tally.violations.get((operator, limit), (0, detail))
     tally.violations[operator, limit] = (count + 1, first)
-    return OperatorLimit(f"{operator}: {detail}, expected: {limit} — a real NPU refuses this or computes it wrongly")
+    return OperatorLimit(f"{operator}: {detail}, expected: {limit} — a real NPU refuses this or returns a wrong result")

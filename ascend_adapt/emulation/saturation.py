@@ -1,7 +1,7 @@
-"""Arithmetic of a device that has no Inf, NaN and bfloat16 (Ascend 910A): it saturates, and raises a flag.
+"""Saturating arithmetic of a device without Inf, NaN and bfloat16 (Ascend 910A), with its overflow flag.
 
-A result beyond the largest number is that number, NaN is 0, and the overflow flag stays up until it
-is cleared; code that looks for Inf in gradients finds none. Loaded in ranks only.
+A result beyond the largest finite value becomes that value, NaN becomes 0, and the overflow flag stays set until it is
+cleared; code that looks for Inf in gradients finds none. Loaded in ranks only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from ascend_adapt.emulation import library, report
 
-# These move numbers, or make them from constants; what they write was not computed.
+# These move values, or create them from constants; they compute nothing.
 _MOVES = frozenset(
     (
         "_index_put_impl_",
@@ -73,10 +73,10 @@ def computes(base_name: str) -> bool:
 
 
 def saturate(results: Any, operator: str = "") -> None:
-    """Replace, in place, what no result of the device can be, and raise the flag if anything was.
+    """Replace, in place, values that no result of the device can have, and set the flag if there were any.
 
     Raises:
-        OperatorLimit: a result of the operator is bfloat16, which the device has not.
+        OperatorLimit: a result of the operator is bfloat16, which the device does not have.
     """
     for tensor in _floats(results):
         if tensor.dtype == torch.bfloat16:
@@ -87,17 +87,17 @@ def saturate(results: Any, operator: str = "") -> None:
 
 
 def raise_flag() -> None:
-    """Say that something has overflowed since the flag was last cleared."""
+    """Set the overflow flag."""
     library.overflow().value = 1
 
 
 def is_flag_raised() -> bool:
-    """Return whether something has overflowed since the flag was last cleared."""
+    """Return whether an overflow has occurred since the flag was last cleared."""
     return bool(library.overflow().value)
 
 
 def clear_flag() -> None:
-    """Lower the flag."""
+    """Clear the flag."""
     library.overflow().value = 0
 
 

@@ -1,4 +1,4 @@
-"""What the libraries of a torch_npu wheel ask of CANN, read from the libraries themselves."""
+"""CANN symbols that the libraries of a torch_npu wheel need, read from the libraries themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from ascend_adapt.emulation.wheel import Wheel
 from ascend_adapt.errors import EmulationError
 
-# What every Linux has (the manylinux policy), and what torch_npu opens by name rather than links against.
+# Libraries that every Linux has (manylinux policy), and one that torch_npu opens by name instead of linking it.
 _OF_THE_SYSTEM = re.compile(r"(ld-linux.*|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libgomp)\.so(\.\d+)*")
 _OPENED_BY_NAME = ("libacl_tdt_channel.so", "libascend_hal.so", "libopapi.so")
 
@@ -30,7 +30,7 @@ def cann_libraries(wheel: Wheel, torch_libraries: Path) -> list[str]:
 
 
 def cann_functions(wheel: Wheel, torch_libraries: Path) -> list[str]:
-    """Return the C functions that the wheel links against and that neither it, torch nor this interpreter has."""
+    """Return the C functions that the wheel needs and that neither it, torch nor this interpreter defines."""
     needed: set[str] = set()
     provided: set[str] = set()
     for path in wheel.libraries:
@@ -44,13 +44,13 @@ def cann_functions(wheel: Wheel, torch_libraries: Path) -> list[str]:
 
 
 def defined(library: Path) -> set[str]:
-    """Return the functions that a library has."""
+    """Return the functions that a library defines."""
     return _names(_run("nm", "--dynamic", "--defined-only", str(library)))
 
 
 def source_of_missing(names: Iterable[str]) -> str:
-    """Return C source in which each of these functions fails with its own name."""
-    lines = ["/* Made from the symbols of one torch_npu wheel. */", "extern int emulated_missing(const char *name);"]
+    """Return C source in which each of these functions fails and names itself."""
+    lines = ["/* Generated from the symbols of one torch_npu wheel. */", "extern int emulated_missing(const char *name);"]
     lines += [
         f'__attribute__((visibility("default"))) int {name}(void) {{ return emulated_missing("{name}"); }}'
         for name in names
@@ -63,7 +63,7 @@ def _is_of_torch(name: str) -> bool:
 
 
 def _names(listing: str, kinds: str = "") -> set[str]:
-    """Return the names in what nm prints, without those that have a version: these are the system's."""
+    """Return the names in the output of nm, without those with a version: these are the system's."""
     found = set()
     for line in listing.splitlines():
         *_, kind, name = line.split()
@@ -80,5 +80,5 @@ def _run(*command: str) -> str:
             f"{command[0]}: {error.strerror}, expected the binutils that come with gcc — install them"
         ) from error
     if result.returncode != 0:
-        raise EmulationError(f"{command[0]} {command[-1]}: {result.stderr.strip()} — is the wheel whole?")
+        raise EmulationError(f"{command[0]} {command[-1]}: {result.stderr.strip()} — is the wheel complete?")
     return result.stdout

@@ -1,6 +1,6 @@
-"""The torch_npu wheel that pairs with the installed torch: found, checked and unpacked into the cache.
+"""The torch_npu wheel for the installed torch: downloaded, verified and unpacked into the cache.
 
-It never gets into the user's environment, where it would make plain ``import torch`` fail without CANN.
+It is never installed into the user's environment, where it would make plain ``import torch`` fail without CANN.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Wheel:
 
     @property
     def libraries(self) -> list[Path]:
-        """Its shared libraries that ``import torch_npu`` loads."""
+        """The shared libraries that ``import torch_npu`` loads."""
         package = self.site / "torch_npu"
         return [
             path
@@ -44,16 +44,16 @@ class Wheel:
 
 
 def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] = lambda text: None) -> Wheel:
-    """Return the newest torch_npu for the installed torch; it is downloaded the first time, after saying so.
+    """Return the newest torch_npu for the installed torch; downloaded on first use, which is logged.
 
     ``ASCEND_ADAPT_TORCH_NPU_WHEEL`` names a wheel file to use instead of a download.
 
     Raises:
-        EmulationError: torch is not installed, no torch_npu pairs with it, or it cannot be had.
+        EmulationError: torch is not installed, no torch_npu pairs with it, or the download fails.
     """
     torch = probe.distribution_version("torch")
     if torch is None:
-        raise EmulationError("torch: is not installed here, expected the torch that the job uses — pip install torch")
+        raise EmulationError("torch: is not installed, expected the torch that the job uses — pip install torch")
     wanted = release(torch)
     home = cache.folder(environ)
     given = environ.get("ASCEND_ADAPT_TORCH_NPU_WHEEL")
@@ -62,7 +62,7 @@ def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] =
         if release(wheel.version) != wanted:
             raise EmulationError(
                 f"{given}: torch_npu {wheel.version} does not pair with torch {torch}, expected torch_npu {wanted} — "
-                "unset ASCEND_ADAPT_TORCH_NPU_WHEEL, or install the torch it is for"
+                "unset ASCEND_ADAPT_TORCH_NPU_WHEEL, or install the torch that it is for"
             )
         return wheel
     if fitting := _fitting(home, wanted):
@@ -73,10 +73,10 @@ def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] =
 
 
 def is_at_hand(torch: str, environ: Mapping[str, str]) -> bool:
-    """Return whether the wheel for a torch version is unpacked in the cache, or a file of it is given.
+    """Return whether the wheel for a torch version is unpacked in the cache or given as a file.
 
     Raises:
-        EmulationError: the file that is given is not there.
+        EmulationError: the given file does not exist.
     """
     given = environ.get("ASCEND_ADAPT_TORCH_NPU_WHEEL")
     if given and not Path(given).is_file():
@@ -97,10 +97,10 @@ def _fitting(home: Path, wanted: str) -> list[Wheel]:
 
 
 def download(requirement: str, into: Path, options: Sequence[str] = ()) -> Path:
-    """Download one torch_npu wheel through pip, as it is configured here; pip checks it against its index's hash.
+    """Download one torch_npu wheel with pip, as pip is configured; pip verifies the hash of its index.
 
     Raises:
-        EmulationError: there is none for this Python and machine, or the index cannot be reached.
+        EmulationError: there is no wheel for this Python and machine, or the index cannot be reached.
     """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     command += ["--disable-pip-version-check", "--dest", str(into), *options, requirement]
@@ -120,12 +120,12 @@ def release(version: str) -> str:
     """Return the release that pairs with a version of torch, such as 2.13.0 of 2.13.0+cpu.
 
     Raises:
-        EmulationError: it is no version.
+        EmulationError: it is not a version.
     """
     try:
         return Version(version).base_version
     except InvalidVersion as error:
-        raise EmulationError(f"torch {version}: is no version — reinstall torch") from error
+        raise EmulationError(f"torch {version}: is not a version — reinstall torch") from error
 
 
 def _of_folder(path: Path) -> Wheel:
@@ -133,7 +133,7 @@ def _of_folder(path: Path) -> Wheel:
 
 
 def _unpacked(home: Path, file: Path) -> Wheel:
-    """Unpack a wheel once; its folder is named like the file and the hash of what is in it."""
+    """Unpack a wheel once, into a folder named after the file and the hash of its contents."""
     if re.fullmatch(r"torch_npu-[^-]+-cp\d+-cp\d+-[^-]+\.whl", file.name) is None:
         raise EmulationError(f"{file}: is not named like a torch_npu wheel — give the file as it was downloaded")
     try:
@@ -141,7 +141,7 @@ def _unpacked(home: Path, file: Path) -> Wheel:
         name = f"torch_npu/{file.stem}-{digest[:12]}"
         return _of_folder(cache.made_once(home, name, lambda aside: _unpack(file, aside)))
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise EmulationError(f"{file}: {one_line(error)}, expected a whole wheel — download it anew") from error
+        raise EmulationError(f"{file}: {one_line(error)}, expected a complete wheel — download it again") from error
 
 
 def _unpack(file: Path, into: Path) -> None:
@@ -149,14 +149,14 @@ def _unpack(file: Path, into: Path) -> None:
         archive.extractall(into)
     records = list(into.glob("torch_npu-*.dist-info/RECORD"))
     if len(records) != 1:
-        raise EmulationError(f"{file}: has no RECORD of its files, expected a whole wheel — download it anew")
+        raise EmulationError(f"{file}: has no RECORD of its files, expected a complete wheel — download it again")
     for name, digest, _ in csv.reader(records[0].read_text().splitlines()):
         if digest and (not (into / name).is_file() or _digest(into / name) != digest[7:]):
-            raise EmulationError(f"{file}: {name} is not what the wheel's RECORD says — download it anew")
+            raise EmulationError(f"{file}: {name} does not match the wheel's RECORD — download it again")
 
 
 def _digest(file: Path) -> str:
-    """Return a file's hash as RECORD gives it, behind ``sha256=``."""
+    """Return a file's hash as RECORD writes it after ``sha256=``."""
     return base64.urlsafe_b64encode(bytes.fromhex(_sha256(file))).rstrip(b"=").decode()
 
 

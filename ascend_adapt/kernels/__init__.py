@@ -1,5 +1,6 @@
 """Training kernels: each has one contract, a reference that defines it, and backends that agree with the reference."""
 
+from ascend_adapt.kernels import dispatch
 from ascend_adapt.kernels.masks import masked_out_from_keep
 from ascend_adapt.kernels.operators.adamw import adamw
 from ascend_adapt.kernels.operators.attention import attention
@@ -25,3 +26,5 @@ __all__ = [
     "rotary",
     "swiglu",
 ]
+
+dispatch.register(())

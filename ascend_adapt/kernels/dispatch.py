@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ascend_adapt.errors import BackendUnavailable, SettingsError
-from ascend_adapt.kernels import measurement, requests, tracing, verification
+from ascend_adapt.kernels import built_in, measurement, requests, tracing, verification
 from ascend_adapt.kernels.operation import Backend, Choice, Implementation, KernelCall, Operation
 
 logger = logging.getLogger("ascend_adapt")
@@ -18,10 +18,10 @@ _KINDS_KEPT = 1024
 
 
 class Kernel(Operation):
-    """An operation and its backends in order of preference, with the reference last."""
+    """An operation that chooses among its backends."""
 
-    def __init__(self, name: str, backends: Sequence[Backend]) -> None:
-        super().__init__(name, backends)
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.choices: dict[tuple[Any, ...], Choice] = {}
         # torch.compile recompiles when one of these has grown; an evaluation must not recompile the training graph.
         self._chosen_with_gradients: dict[tuple[Any, ...], Implementation] = {}
@@ -65,11 +65,10 @@ class Kernel(Operation):
             if (not backend.devices or device in backend.devices) and (backend.composed or not composed):
                 yield backend, _unfit(backend, call)
 
-    def extend(self, backends: Sequence[Backend]) -> None:
-        """Prefer these backends to the built-in ones, replace those of an earlier call, and forget all choices."""
-        extended = [*backends, *self.built_in]
-        if extended != self.backends:
-            self.backends = extended
+    def register(self, backends: Sequence[Backend]) -> None:
+        """Use these backends, the preferred first and the reference last, and forget all choices."""
+        if list(backends) != self.backends:
+            self.backends = list(backends)
             self.forget()
 
     def forget(self) -> None:
@@ -189,15 +188,16 @@ def unusable(kernel: str, backend: Any) -> str:
         return f"there is no kernel {kernel!r}, expected one of {', '.join(kernels())}"
     if not isinstance(backend, Backend):
         return f"{backend!r} is not a backend, expected a Backend of ascend_adapt.kernels.dispatch"
-    if backend.name in [one.name for one in kernels()[kernel].built_in]:
+    if backend.name in [one.name for name, one in built_in.register_kernels() if name == kernel]:
         return f"{kernel} already has a backend {backend.name!r}, expected another name"
     return ""
 
 
-def extend(backends: Sequence[tuple[str, Backend]]) -> None:
-    """Prefer these backends, by kernel, to the built-in ones; they replace those of an earlier call."""
+def register(of_plugins: Sequence[tuple[str, Backend]]) -> None:
+    """Register the backends of plugins and the built-in ones after them, in place of those of an earlier call."""
+    registered = [*of_plugins, *built_in.register_kernels()]
     for name, kernel in kernels().items():
-        kernel.extend([backend for extended, backend in backends if extended == name])
+        kernel.register([backend for extended, backend in registered if extended == name])
 
 
 def choices() -> tuple[Choice, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -113,12 +112,11 @@ class Choice:
 
 
 class Operation:
-    """An operation and its backends, the preferred first and the reference last."""
+    """An operation and its registered backends, the preferred first and the reference last."""
 
-    def __init__(self, name: str, backends: Sequence[Backend]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.built_in = tuple(backends)
-        self.backends = list(backends)
+        self.backends: list[Backend] = []
 
     def backend(self, name: str) -> Backend:
         """Return the backend of that name.

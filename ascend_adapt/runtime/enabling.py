@@ -295,7 +295,7 @@ def _extend_kernels(manager: PluginManager | None) -> None:
     if (manager is not None and manager.extends_kernels) or "ascend_adapt.kernels.dispatch" in sys.modules:
         from ascend_adapt.kernels import dispatch
 
-        dispatch.extend(manager.kernels(dispatch.unusable) if manager is not None else ())
+        dispatch.register(manager.kernels(dispatch.unusable) if manager is not None else ())
 
 
 def _ask_for(kernels: Mapping[str, str] | None) -> None:

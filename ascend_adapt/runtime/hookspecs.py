@@ -23,7 +23,7 @@ def register_patches() -> Sequence[Patch]:
 
 @hookspec
 def register_kernels() -> Sequence[tuple[str, Any]]:
-    """Return pairs (kernel name, backend) that extend the built-in backends."""
+    """Return pairs (kernel name, backend); they are preferred to the built-in backends."""
     raise NotImplementedError
 
 

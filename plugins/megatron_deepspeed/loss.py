@@ -6,9 +6,8 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
-from .. import call_arguments
 from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
-from ..vocabulary_loss import is_fp64, vocabulary_loss
+from ..vocabulary_loss import NAMES, vocabulary_loss
 
 WHY = "the loss keeps the fp32 softmax of all logits for the backward pass"
 UNTIL = "the code base computes its loss in one operation"
@@ -29,13 +28,7 @@ UNTIL = "the code base computes its loss in one operation"
 )
 def fused_loss(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Loss of each token, fp32 [S, B], from logits [S, B, V / TP]."""
-    names = ("vocab_parallel_logits", "target", "label_smoothing")
-    given = call_arguments.known(names, args, kwargs)
-    if given is None or given.get("label_smoothing") or is_fp64(given["vocab_parallel_logits"]):
-        return wrapped(*args, **kwargs)
-    from megatron.core.parallel_state import get_tensor_model_parallel_group
-
-    return vocabulary_loss(given["vocab_parallel_logits"], given["target"], get_tensor_model_parallel_group())
+    return vocabulary_loss(wrapped, args, kwargs, names=NAMES[:3], groups="megatron.core.parallel_state")
 
 
 @wrap(
@@ -53,9 +46,4 @@ def fused_loss(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict
 )
 def fused_loss_of_mpu(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Loss of each token, fp32 [B, S], from logits [B, S, V / TP]."""
-    given = call_arguments.known(("vocab_parallel_logits", "target"), args, kwargs)
-    if given is None or is_fp64(given["vocab_parallel_logits"]):
-        return wrapped(*args, **kwargs)
-    from megatron.mpu import get_tensor_model_parallel_group
-
-    return vocabulary_loss(given["vocab_parallel_logits"], given["target"], get_tensor_model_parallel_group())
+    return vocabulary_loss(wrapped, args, kwargs, names=NAMES[:2], groups="megatron.mpu")

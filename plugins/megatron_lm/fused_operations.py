@@ -14,7 +14,7 @@ from ascend_adapt import Symptom, wrap
 
 from .. import call_arguments
 from ..fused_attention import attention_with_dropout
-from ..vocabulary_loss import is_fp64, vocabulary_loss
+from ..vocabulary_loss import NAMES, vocabulary_loss
 from .releases import HOST, REQUIRES
 
 
@@ -97,17 +97,7 @@ def _mask(softmax: Any, mask: Any, queries: int, keys: int) -> tuple[Any, bool, 
 )
 def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Loss of each token, fp32 [S, B], from logits [S, B, V / TP] without an fp32 copy."""
-    names = ("vocab_parallel_logits", "target", "label_smoothing", "tp_group")
-    given = call_arguments.known(names, args, kwargs)
-    # Megatron smooths labels over the columns of a rank, not the vocabulary, and returns fp32 for fp64 logits.
-    if given is None or given.get("label_smoothing") or is_fp64(given["vocab_parallel_logits"]):
-        return wrapped(*args, **kwargs)
-    group = given.get("tp_group")
-    if group is None:
-        from megatron.core.parallel_state import get_tensor_model_parallel_group
-
-        group = get_tensor_model_parallel_group()
-    return vocabulary_loss(given["vocab_parallel_logits"], given["target"], group)
+    return vocabulary_loss(wrapped, args, kwargs, names=NAMES, groups="megatron.core.parallel_state")
 
 
 @wrap(

@@ -11,7 +11,7 @@ import torch
 import ascend_adapt
 from ascend_adapt import hookimpl
 from ascend_adapt.errors import BackendUnavailable, PluginError
-from ascend_adapt.kernels import dispatch, gelu
+from ascend_adapt.kernels import built_in, dispatch, gelu
 from ascend_adapt.kernels.operation import Backend
 
 COUNTING = """
@@ -78,6 +78,17 @@ def test_a_backend_of_a_plugin_is_preferred_until_it_is_disabled():
     gelu(X, BIAS)
     assert chosen() == {"torch"}
     assert not counting_gelu.calls
+
+
+def test_built_in_backends_are_registered_in_the_same_way(monkeypatch):
+    monkeypatch.setattr(built_in, "register_kernels", lambda: [mine(), mine("second")])
+    dispatch.register([mine("of_a_plugin")])
+    try:
+        assert [one.name for one in dispatch.kernels()["gelu"].backends] == ["of_a_plugin", "counting", "second"]
+        assert dispatch.kernels()["swiglu"].backends == []
+    finally:
+        monkeypatch.undo()
+        dispatch.register([])
 
 
 def test_one_that_computes_something_else_is_passed_over():

@@ -50,15 +50,16 @@ def kernel(monkeypatch):
     monkeypatch.setattr(dispatch, "_logged", set())
     monkeypatch.setattr(requests, "NAMES", (*requests.NAMES, "one"))
     monkeypatch.setitem(sys.modules, "kernel_stubs", sys.modules[__name__])
-    return Kernel(
-        "one",
+    one = Kernel("one")
+    one.register(
         [
             Backend("npu", ("npu",), "nowhere"),
             Backend("missing", ("cpu",), "no_such_module"),
             Backend("first", ("cpu",), "kernel_stubs:first"),
             Backend("second", (), "kernel_stubs:second"),
-        ],
+        ]
     )
+    return one
 
 
 def call(*shape, **given):

@@ -128,9 +128,9 @@ _MISSING = """## What the rehearsal does not have
 
 Every other operator of torch_npu fails at once, with its name: most of all those for mixture of experts, quantisation
 and inference. Also missing from `npu_fusion_attention`: a pse of packed tokens other than slopes, and the gradient of
-slopes or of a pse of 1024 rows. Private memory formats are copies in torch's element order. Random bits are not those of the
-hardware's Philox generator, but they can be replayed in the same way. What the hardware writes to softmax_max and
-softmax_sum for a row whose keys are all masked is not documented.
+slopes or of a pse of 1024 rows. Private memory formats are copies in torch's element order. Random bits are not those
+of the hardware's Philox generator, but they can be replayed in the same way. What the hardware writes to softmax_max
+and softmax_sum for a row whose keys are all masked is not documented.
 
 `npu_fusion_attention` version 1, and version 2 with `pse_type` 1, compute scale * (QK^T + pse), as the formulas of both
 pages say; an example on the page of version 1 adds pse after scaling.

@@ -1,7 +1,7 @@
 """Kernels of torch_npu's own operators (``npu::``) for the emulated device; loaded in ranks only, after torch_npu.
 
-Each family is one file: reference arithmetic on CPU tensors over the same bytes, and the documented limits as values.
-A call that a real NPU refuses, or computes as something else without a word, raises OperatorLimit and is reported.
+Each family is one file: reference arithmetic on CPU tensors over the same memory; its limits are in npu_limits. A call
+that a real NPU refuses, or for which it silently returns a wrong result, raises OperatorLimit and is reported.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ FAMILIES: tuple[ModuleType, ...] = (
     products,
 )
 
-# torch_npu's own code for these calls what has a kernel here, or answers from its records: it stays in place.
+# torch_npu's own code for these calls operators that have a kernel here, or reads its own records: it is kept.
 KEPT = ("npu_format_cast", "npu_format_cast.Tensor", "get_npu_format", "get_storage_size", "npu_change_data_ptr")
 
 _library: torch.library.Library | None = None
 
 
 def register() -> list[str]:
-    """Put the kernels in the place of torch_npu's, for this process, and return the names of the operators that work.
+    """Override torch_npu's kernels in this process, and return the names of the operators that work.
 
-    A second call changes nothing. An operator that the installed torch_npu does not have is left out.
+    A second call has no effect. An operator that the installed torch_npu does not have is left out.
     """
     global _library
     entries = [entry for family in FAMILIES for entry in kernels_of(family)]

@@ -1,4 +1,4 @@
-"""npu_apply_adam and npu_apply_adam_w: one step on ``out``, which is (var, m, v), in place."""
+"""npu_apply_adam and npu_apply_adam_w: one in-place optimizer step on ``out``, which is (var, m, v)."""
 
 from __future__ import annotations
 

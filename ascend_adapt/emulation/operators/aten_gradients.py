@@ -1,7 +1,7 @@
-"""Gradients that torch_npu's autograd gives to torch's own operators through operators of its own.
+"""Backward operators that torch_npu's autograd uses for operators of torch.
 
-It derives kl_div, l1_loss and repeat_interleave itself (op-plugin@517f2e7 config/derivatives.yaml), so their backward
-passes end here. npu_silu is torch's silu under another name.
+It differentiates kl_div, l1_loss and repeat_interleave itself (op-plugin@517f2e7 config/derivatives.yaml), so their
+backward passes call these. npu_silu is torch's silu under another name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def kl_div_backward(
 def kl_div_target_backward(
     grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, log_target: bool
 ) -> torch.Tensor:
-    """Return the gradient of the target of kl_div; none flows to a target of 0."""
+    """Return the gradient of the target of kl_div; it is zero where the target is 0."""
     goal, guess = wide(target), wide(self)
     slope = (goal + 1 - guess) * goal.exp() if log_target else (goal.log() + 1 - guess).masked_fill(goal <= 0, 0)
     slope = slope * wide(grad_output)
@@ -98,7 +98,7 @@ def binary_cross_entropy_with_logits_backward(
 def gather_backward(
     grad: torch.Tensor, self_size: list[int], dim: int, index: torch.Tensor, sparse_grad: bool
 ) -> torch.Tensor:
-    """Return the gradient of what was gathered from, of shape ``self_size``."""
+    """Return the gradient of the input of gather, of shape ``self_size``."""
     return torch.zeros(self_size, dtype=grad.dtype).scatter_add(dim, index, grad)
 
 
@@ -116,7 +116,7 @@ def fft_r2c_backward(
 
 @kernel("fft_c2r_backward")
 def fft_c2r_backward(grad: torch.Tensor, dim: list[int], normalization: int) -> torch.Tensor:
-    """Return the gradient of a half-complex input: what its mirrored half would have got is added (same source)."""
+    """Return the gradient of a half-complex input: that of its mirrored half is added (same source)."""
     result = torch.ops.aten._fft_r2c(grad, dim, normalization, True)
     last = dim[-1]
     doubled = grad.shape[last] - result.shape[last]

@@ -1,4 +1,4 @@
-"""npu_bmmV2 and its gradients: a batched product, optionally summed to ``output_sizes``."""
+"""npu_bmmV2 and its gradients: batched matrix product, optionally summed to ``output_sizes``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.int32)
 
 @kernel("npu_bmmV2")
 def bmm(self: torch.Tensor, mat2: torch.Tensor, output_sizes: list[int]) -> torch.Tensor:
-    """Return self @ mat2; with ``output_sizes``, summed over the batch dimensions that those do not have."""
+    """Return self @ mat2; with ``output_sizes``, summed over the batch dimensions that these lack."""
     found = f"self is {dtype(self)} {shape(self)}, mat2 is {dtype(mat2)} {shape(mat2)}"
     limits.DTYPE.require(self.dtype == mat2.dtype and self.dtype in _DTYPES, found)
     inner = mat2.shape[-2] if mat2.dim() > 1 else mat2.shape[0]

@@ -24,10 +24,10 @@ _SCALAR_TYPES = {
     15: torch.bfloat16,
 }
 BASE_FORMATS = frozenset({-1, 0, 1, 2, 16, 27, 30, 35, 47})
-"""ACL formats that order elements as torch does or by permutation only; the others are private to the hardware."""
+"""ACL formats with torch's element order or a permutation of it; the others are private to the hardware."""
 
 ALLOCATION_BYTES = 512
-"""What torch_npu rounds an allocation up to; less than that at the end of a storage is nobody's."""
+"""torch_npu rounds an allocation up to a multiple of this; a smaller rest at the end of a storage is unused."""
 _FORMATS = BASE_FORMATS | {3, 4, 12, 29, 32, 33}
 
 
@@ -39,33 +39,33 @@ def dtype_cast(self: torch.Tensor, dtype: int | torch.dtype) -> torch.Tensor:
 
 @kernel("npu_dtype_cast_backward", "_npu_dtype_cast_backward")
 def dtype_cast_backward(grad: torch.Tensor, dtype: int | torch.dtype, grad_dtype: int | None = None) -> torch.Tensor:
-    """Return the gradient in the dtype of what was cast."""
+    """Return the gradient in the dtype of the forward input."""
     return grad.to(_dtype(dtype), copy=True)
 
 
 @kernel("_npu_format_cast", "_npu_format_cast.aclnn", "_npu_format_cast.input_dtype")
 def format_cast(self: torch.Tensor, acl_format: int, customize_dtype: int = 0, input_dtype: int = 0) -> torch.Tensor:
-    """Return a copy; memory here is always in torch's order, whatever the format is called."""
+    """Return a copy; elements are always in torch's order here, whatever the format."""
     _require_format(self, acl_format)
     return self.detach().clone()
 
 
 @kernel("npu_format_cast_.acl_format")
 def format_cast_in_place(self: torch.Tensor, acl_format: int) -> torch.Tensor:
-    """Return the input itself, as ``format_cast`` would leave it."""
+    """Return the input itself; its elements stay in torch's order."""
     _require_format(self, acl_format)
     return self
 
 
 @kernel("npu_format_cast_", "npu_dtype_cast_")
 def copy_in_own_form(self: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
-    """Write ``src`` to the input, in the input's format and dtype, and return it."""
+    """Copy ``src`` to the input, in the input's format and dtype, and return it."""
     return self.copy_(src)
 
 
 @kernel("copy_memory_")
 def copy_memory(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """Write ``src`` to the input, element by element in memory, and return it."""
+    """Copy ``src`` to the input in memory order, and return it."""
     found = f"self is {dtype_of(self)} {shape(self)}, src is {dtype_of(src)} {shape(src)}"
     limits.SAME_DTYPE.require(self.dtype == src.dtype, found)
     return self.copy_(src.reshape(self.shape))
@@ -84,7 +84,7 @@ def _dtype(dtype: int | torch.dtype) -> torch.dtype:
         return dtype
     if dtype not in _SCALAR_TYPES:
         raise OperatorMissing(
-            f"npu::npu_dtype_cast: dtype={dtype}, expected the number of a torch dtype — "
-            "the emulation has no formats of torch_npu's own"
+            f"npu::npu_dtype_cast: dtype={dtype}, expected the number of a dtype of torch — "
+            "the emulation does not have torch_npu's additional dtypes"
         )
     return _SCALAR_TYPES[dtype]

@@ -24,7 +24,7 @@ def cross_entropy_loss(
     lse_square_scale_for_zloss: float,
     return_zloss: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the loss, [N] for 'none' and [1] else, the log probabilities [N, C], and two empty tensors."""
+    """Return the loss, [N] for 'none', else [1], the log probabilities [N, C], and two empty tensors."""
     _require(self, target, weight, reduction, ignore_index, label_smoothing)
     limits.ZLOSS.require(
         lse_square_scale_for_zloss == 0 and not return_zloss,
@@ -64,7 +64,7 @@ def cross_entropy_loss_backward(
     ignore_index: int,
     label_smoothing: float,
 ) -> torch.Tensor:
-    """Return the gradient of the input, [N, C], in the dtype of ``grad_loss``; zloss has none yet."""
+    """Return the gradient of the input, [N, C], in the dtype of ``grad_loss``; zloss is not implemented yet."""
     logs = wide(log_prob)
     classes = logs.shape[1]
     weights = torch.ones(classes, dtype=logs.dtype) if weight is None else wide(weight).to(logs.dtype)

@@ -1,4 +1,4 @@
-"""The dropout family: masks of bits (or bytes) made once, used forward and backward."""
+"""Dropout operators: masks of bits (or bytes), generated in the forward pass and reused in the backward pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascend_adapt.npu_limits import dropout as limits
 
 @kernel("_npu_dropout")
 def dropout(self: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the input with a share ``p`` zeroed and the rest scaled by 1 / (1 - p), and the packed mask."""
+    """Return the input with elements zeroed with probability ``p`` and the rest scaled by 1 / (1 - p), and the packed mask."""
     _require_probability(self, p)
     mask = packed(keep_mask(self.numel(), 1 - p, *draw()))
     return _masked(self, mask, p), mask
@@ -24,7 +24,7 @@ def dropout(self: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
 
 @kernel("npu_dropout_do_mask")
 def dropout_do_mask(self: torch.Tensor, mask: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the input under a packed mask, and the mask itself."""
+    """Return the input with a packed mask applied, and the mask itself."""
     _require_probability(self, p)
     _require_mask(self, mask)
     return _masked(self, mask, p), mask
@@ -32,7 +32,7 @@ def dropout_do_mask(self: torch.Tensor, mask: torch.Tensor, p: float) -> tuple[t
 
 @kernel("npu_dropout_backward")
 def dropout_backward(grad_output: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
-    """Return the gradient under the same mask."""
+    """Return the gradient with the same mask applied."""
     _require_mask(grad_output, mask)
     return _masked(grad_output, mask, p)
 
@@ -41,7 +41,7 @@ def dropout_backward(grad_output: torch.Tensor, mask: torch.Tensor, p: float) ->
 def dropout_gen_mask(
     size: list[int], p: float, dtype: Any, layout: Any, device: Any, pin_memory: bool | None
 ) -> torch.Tensor:
-    """Return a packed mask for a tensor of this size, whatever its dtype."""
+    """Return a packed mask for a tensor of this size and any dtype."""
     limits.PROBABILITY.require(0 <= p <= 1, f"p is {p}")
     return packed(keep_mask(math.prod(size), 1 - p, *draw()))
 
@@ -50,7 +50,7 @@ def dropout_gen_mask(
 def dropout_gen_mask_from_seed(
     self: torch.Tensor, size: list[int], p: float, seed: int, offset: int, parallel: bool | None, sync: bool | None
 ) -> torch.Tensor:
-    """Return the packed mask of a seed and an offset; npu_fusion_attention takes it as ``dropout_mask``."""
+    """Return the packed mask for a seed and an offset; npu_fusion_attention takes it as ``dropout_mask``."""
     limits.PROBABILITY.require(0 <= p <= 1, f"p is {p}")
     return packed(keep_mask(math.prod(size), 1 - p, seed, offset))
 
@@ -59,7 +59,7 @@ def dropout_gen_mask_from_seed(
 def dropout_with_add_softmax(
     self: torch.Tensor, x1: torch.Tensor, alpha: float, prob: float, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return a mask of bytes, softmax(x1 + alpha * self), and that under dropout."""
+    """Return a mask of bytes, softmax(x1 + alpha * self), and that softmax after dropout."""
     fits = self.shape == x1.shape and self.dim() == 4 and self.shape[0] * self.shape[1] % 32 == 0
     fits = fits and all(size in (128, 256, 384, 512) for size in self.shape[-2:])
     limits.SOFTMAX_SHAPES.require(fits, f"self is {shape(self)}, x1 is {shape(x1)}")
@@ -76,7 +76,7 @@ def dropout_with_add_softmax(
 def dropout_with_add_softmax_backward(
     grad: torch.Tensor, mask: torch.Tensor, softmax_out: torch.Tensor, alpha: float, prob: float, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradient of ``self``, and the incoming gradient in the place of that of ``x1``."""
+    """Return the gradient of ``self``, and the incoming gradient in place of the gradient of ``x1``."""
     share = wide(softmax_out)
     kept = wide(grad) * mask[: share.numel()].reshape(share.shape) / (1 - prob)
     slope = share * (kept - (kept * share).sum(-1, keepdim=True))

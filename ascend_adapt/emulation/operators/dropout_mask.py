@@ -1,7 +1,7 @@
-"""Masks of dropout: random bits, replayable from a seed and an offset as the hardware's Philox is.
+"""Dropout masks: random bits that can be replayed from a seed and an offset, as with the hardware's Philox generator.
 
-The bits are not the hardware's. What is kept is the contract: one seed and offset give one mask, and every draw moves
-the generator of its device on, so that torch_npu's own seeds, saved states and activation checkpoints work.
+The bits are not the hardware's, but the contract is: a seed and an offset determine the mask, and every draw advances
+the generator of its device, so that torch_npu's seeds, saved RNG states and activation checkpointing work.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from ascend_adapt.emulation import random
 
 
 def draw() -> tuple[int, int]:
-    """Return (seed, offset) of the current device's generator, and move it on."""
+    """Return (seed, offset) of the current device's generator, and advance it."""
     return random.advance(torch.npu.default_generators[torch.npu.current_device()])
 
 
 def keep_mask(count: int, keep_prob: float, seed: int, offset: int) -> torch.Tensor:
     """Return ``count`` bools, True with probability ``keep_prob``."""
     generator = torch.Generator().manual_seed(random.host_seed(seed, offset))
-    # float32 on both sides, so that keep_prob and 1 - (1 - keep_prob) give one mask.
+    # float32 on both sides, so that keep_prob and 1 - (1 - keep_prob) give the same mask.
     return torch.rand(count, generator=generator) < torch.tensor(keep_prob, dtype=torch.float32)
 
 
 def packed(mask: torch.Tensor) -> torch.Tensor:
-    """Return bools as uint8, eight a byte, the lowest bit first, padded to 128 bits."""
+    """Return bools packed into uint8, eight to a byte, lowest bit first, padded to 128 bits."""
     bits = torch.zeros((mask.numel() + 127) // 128 * 128, dtype=torch.uint8)
     bits[: mask.numel()] = mask.reshape(-1)
     return (bits.reshape(-1, 8) << torch.arange(8, dtype=torch.uint8)).sum(1, dtype=torch.uint8)

@@ -1,6 +1,6 @@
-"""The overflow flag of a device, as npu_get_float_status and its siblings see it.
+"""npu_get_float_status and related operators: the overflow flag of a device.
 
-Arithmetic raises it on a device that saturates, and nothing does on others (see saturation.py).
+Overflow sets it on a device that saturates; on other devices nothing does (see saturation.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def alloc_float_status(self: torch.Tensor) -> torch.Tensor:
 
 @kernel("npu_get_float_status")
 def get_float_status(self: torch.Tensor, mode: int = 0) -> torch.Tensor:
-    """Return eight int32 words, the first of them 1 if the flag is raised."""
+    """Return eight int32 words; the first is 1 if the flag is set."""
     limits.MODE.require(mode in (0, 1), f"mode is {mode}")
     status = torch.zeros(WORDS, dtype=torch.int32)
     status[0] = int(saturation.is_flag_raised())
@@ -31,7 +31,7 @@ def get_float_status(self: torch.Tensor, mode: int = 0) -> torch.Tensor:
 
 @kernel("_amp_foreach_non_finite_check")
 def take_flag(scaled_grads: list[torch.Tensor]) -> bool:
-    """Return whether the flag is raised, and lower it."""
+    """Return whether the flag is set, and clear it."""
     was = saturation.is_flag_raised()
     saturation.clear_flag()
     return was
@@ -39,7 +39,7 @@ def take_flag(scaled_grads: list[torch.Tensor]) -> bool:
 
 @kernel("npu_clear_float_status")
 def clear_float_status(self: torch.Tensor, mode: int = 0) -> torch.Tensor:
-    """Lower the flag, and return eight zeros of the input's dtype."""
+    """Clear the flag, and return eight zeros in the input's dtype."""
     limits.MODE.require(mode in (0, 1), f"mode is {mode}")
     saturation.clear_flag()
     return torch.zeros(WORDS, dtype=self.dtype)

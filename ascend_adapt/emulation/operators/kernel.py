@@ -1,6 +1,6 @@
-"""How a function over CPU tensors becomes torch_npu's kernel of an ``npu::`` operator.
+"""Device kernels of ``npu::`` operators from functions on CPU tensors.
 
-torch_npu's own autograd nodes stay in charge: only what stands below them, the kernel of the device, is replaced.
+torch_npu's own autograd nodes remain: only the device kernel that they call is replaced.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ Function = Callable[..., Any]
 class OperatorKernel:
     """The arithmetic of one operator on CPU tensors that share memory with the caller's npu tensors.
 
-    ``function`` names its parameters as torch_npu's codegen yaml does, and takes what it needs of them by name, so one
-    function serves every release: what a release does not have is not passed, what it returns less is cut off.
+    ``function`` names its parameters as torch_npu's codegen yaml does, and takes those that it needs by name. So one
+    function serves every release: arguments that a release lacks are not passed, surplus results are dropped.
     """
 
     operator: str
     """Name in the npu namespace, with the overload if it has one: ``npu_apply_adam_w.out``."""
     function: Function
     host: Collection[str] = ()
-    """Tensor arguments that live on the host, on a real NPU too."""
+    """Tensor arguments that are on the host, also with a real NPU."""
     host_results: Collection[int] = ()
-    """Results that live on the host."""
+    """Indices of results that are on the host."""
     dispatch_key: str = "PrivateUse1"
     takes: Collection[str] = ()
-    """The parameters of a function that has ``**given`` for them."""
+    """The parameters of a function that takes them as ``**given``."""
     needs_a2: bool = False
-    """Whether devices before the Atlas A2 have no such operator."""
+    """Whether devices before the Atlas A2 lack the operator."""
 
 
 def kernel(
@@ -69,8 +69,8 @@ def kernels_of(module: object) -> Iterable[OperatorKernel]:
 
 
 def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
-    """Return what torch.library calls: it counts, binds by the installed schema, and moves between npu and host."""
-    # It needs the emulated device, and what is declared here does not.
+    """Return the function that torch.library calls: it counts, binds arguments by the installed schema, and converts tensors."""
+    # These need the emulated device; the declarations in this module do not.
     from ascend_adapt.emulation import saturation
     from ascend_adapt.emulation.host_memory import as_cpu, as_npu
 
@@ -100,7 +100,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
         values = {key: _mapped(to_cpu, value) for key, value in values.items()}
         try:
             products.require(entry.needs_a2, originals.values())
-            # As torch_npu's own kernels run: what they draw comes from the generator of this device.
+            # As in torch_npu's own kernels, random numbers come from the generator of this device.
             with torch.no_grad(), torch.npu.device(device):
                 results = entry.function(**values)
         except LimitNotKept as broken:
@@ -132,7 +132,7 @@ def _mapped(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
 def _bound(
     name: str, schema: torch.FunctionSchema, parameters: set[str], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a call under the names of the kernel's parameters, defaults from the schema."""
+    """Return the arguments of a call by the names of the kernel's parameters, with defaults from the schema."""
     values = {}
     for index, argument in enumerate(schema.arguments):
         default = argument.default_value
@@ -152,7 +152,7 @@ def _device(name: str, entry: OperatorKernel, values: dict[str, Any]) -> torch.d
     """Return the one device that all tensors of a call are on.
 
     Raises:
-        RuntimeError: they are on several, or on none (as the device check of torch_npu's own kernels does).
+        RuntimeError: they are on several, or on none; torch_npu's own kernels check the same.
     """
     devices: dict[torch.device, str] = {}
     for key, value in values.items():

@@ -1,4 +1,4 @@
-"""npu_layer_norm_eval: layer norm without a gradient."""
+"""npu_layer_norm_eval: layer norm without a backward."""
 
 from __future__ import annotations
 

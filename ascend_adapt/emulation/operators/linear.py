@@ -1,4 +1,4 @@
-"""npu_linear and its gradient: input @ weight^T + bias, of matrices."""
+"""npu_linear and its gradient: input @ weight^T + bias, for matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The precision of the reference arithmetic: one step above the operator's own."""
+"""Precision of the reference arithmetic: the next wider dtype than the operator's."""
 
 from __future__ import annotations
 

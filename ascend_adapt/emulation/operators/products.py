@@ -1,4 +1,4 @@
-"""What the older generation, the 910A (Atlas training series), does not have of these operators."""
+"""Checks for the 910A (Atlas training series), which lacks some of these operators and bfloat16."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def require(needs_a2: bool, tensors: Iterable[torch.Tensor]) -> None:
     """Check that the device has an operator, and the dtypes of its tensors.
 
     Raises:
-        LimitNotKept: it has not.
+        LimitNotKept: the device lacks the operator or a dtype.
     """
     if not saturation.is_on():
         return

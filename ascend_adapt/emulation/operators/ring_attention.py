@@ -1,4 +1,4 @@
-"""npu_ring_attention_update: two attentions of one query, over different keys, joined by their softmax statistics.
+"""npu_ring_attention_update: merges two attention outputs of one query over different keys by their softmax statistics.
 
 Source of the arithmetic and of the limits: the docstring that torch_npu 2.13.0 carries.
 """
@@ -25,7 +25,7 @@ def ring_attention_update(
     input_layout: str,
     input_softmax_layout: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the joined attention, in the dtype of the first, and the joined maxima and sums."""
+    """Return the merged attention, in the dtype of the first, and the merged maxima and sums."""
     layouts = f"input_layout is {input_layout!r}, input_softmax_layout is {input_softmax_layout!r}"
     limits.LAYOUT.require(input_layout in ("SBH", "TND") and input_softmax_layout in ("", "SBH", "TND"), layouts)
     packed = input_layout == "TND"
@@ -70,14 +70,14 @@ def _lengths(attention: torch.Tensor, starts: torch.Tensor | None) -> list[int]:
 
 
 def _rows(statistics: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-    """Return [T, N, 8] in the order of the tokens from blocks [N, S, 8], one a document."""
+    """Return [T, N, 8] in token order from blocks [N, S, 8], one for each document."""
     heads = statistics.shape[1]
     blocks = statistics.reshape(-1, 8).split([heads * length for length in lengths])
     return torch.cat([block.view(heads, -1, 8).transpose(0, 1) for block in blocks])
 
 
 def _like_attention(share: torch.Tensor, attention: torch.Tensor, packed: bool) -> torch.Tensor:
-    """Return a factor for each element of the attention: [T, N, 1], or [S, B, H]."""
+    """Return a factor in the shape of the attention: [T, N, 1], or [S, B, H]."""
     one = wide(share[..., :1]).to(wide(attention).dtype)
     if packed:
         return one

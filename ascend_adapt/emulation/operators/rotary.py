@@ -14,7 +14,7 @@ from ascend_adapt.npu_limits import rotary as limits
 def rotary_mul(
     self: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, rotary_mode: str, rotate: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return x * r1 + rotate(x) * r2 in the dtype of x; ``rotate`` [D, D], if given, is the rotation as a matrix."""
+    """Return x * r1 + rotate(x) * r2 in the dtype of x; ``rotate``, if given, is the rotation as a matrix [D, D]."""
     _require(self, r1, r2, rotary_mode)
     asks = any(tensor.requires_grad for tensor in (self, r1, r2))
     limits.ROTATE_GRADIENT.require(rotate is None or not asks, "rotate is given and an input requires grad")
@@ -27,7 +27,7 @@ def rotary_mul(
 def rotary_mul_backward(
     grad: torch.Tensor, self: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, rotary_mode: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of x, r1 and r2, summed over what r1 and r2 are broadcast over."""
+    """Return the gradients of x, r1 and r2; those of r1 and r2 are summed over their broadcast dimensions."""
     _require(self, r1, r2, rotary_mode)
     x, dy = wide(self), wide(grad)
     dx = dy * _like(r1, self) + _rotated_back(dy * _like(r2, self), rotary_mode)

@@ -1,4 +1,4 @@
-"""npu_swiglu and its gradient: silu of the first half, times the second half."""
+"""npu_swiglu and its gradient: SiLU of the first half times the second half."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""npu_transpose, and npu_confusion_transpose with its gradient: a permutation and a reshape in one."""
+"""npu_transpose, and npu_confusion_transpose with its gradient: permutation and reshape in one operator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def confusion_transpose(self: torch.Tensor, perm: list[int], shape: list[int], t
 def confusion_transpose_backward(
     grad: torch.Tensor, perm: list[int], shape: list[int], transpose_first: bool
 ) -> torch.Tensor:
-    """Return the gradient, of shape ``shape``; ``transpose_first`` is the negation of the forward call's."""
+    """Return the gradient, of shape ``shape``; ``transpose_first`` is negated compared with the forward call."""
     back = [list(perm).index(dim) for dim in range(len(perm))]
     if transpose_first:
         return grad.permute(back).reshape(shape).contiguous()

@@ -17,7 +17,7 @@ from ascend_adapt.kernels.arguments import (
     is_tensor,
 )
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, KernelCall
+from ascend_adapt.kernels.operation import KernelCall
 
 
 @dataclass(eq=False)
@@ -170,11 +170,4 @@ def _check_row(index: int, row: tuple[Any, ...], step: Any, first: Any) -> None:
     check_together("params[0]", first, **{f"params[{index}]": param})
 
 
-KERNEL = Kernel(
-    "adamw",
-    [
-        Backend("npu", ("npu",), f"{__name__}._npu"),
-        Backend("torch", ("cuda", "cpu"), f"{__name__}._torch"),
-        Backend("reference", (), f"{__name__}._reference", composed=True),
-    ],
-)
+KERNEL = Kernel("adamw")

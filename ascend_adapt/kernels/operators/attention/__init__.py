@@ -9,7 +9,7 @@ from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import masks, small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_number, check_together
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, KernelCall
+from ascend_adapt.kernels.operation import KernelCall
 
 
 @dataclass(eq=False)
@@ -133,15 +133,4 @@ def attention(
     return KERNEL(call)
 
 
-# Behind npu, the CUDA ones are timed against each other; sdpa leaves the choice to torch.
-KERNEL = Kernel(
-    "attention",
-    [
-        Backend("npu", ("npu",), f"{__name__}._npu"),
-        Backend("flash", ("cuda",), f"{__name__}._sdpa:flash", measured=True),
-        Backend("cudnn", ("cuda",), f"{__name__}._sdpa:cudnn", measured=True, deterministic=False),
-        Backend("efficient", ("cuda",), f"{__name__}._sdpa:efficient", measured=True, deterministic=False),
-        Backend("sdpa", ("cuda", "cpu"), f"{__name__}._sdpa:any_of_torch", composed=True),
-        Backend("reference", (), f"{__name__}._reference", composed=True),
-    ],
-)
+KERNEL = Kernel("attention")

@@ -16,7 +16,7 @@ from ascend_adapt.kernels.arguments import (
     is_tensor,
 )
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, KernelCall
+from ascend_adapt.kernels.operation import KernelCall
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -150,12 +150,4 @@ def reduce(losses: Any, labels: Any, ignore_index: int, reduction: str) -> Any:
     return total if reduction == "sum" else total / (labels != ignore_index).sum()
 
 
-KERNEL = Kernel(
-    "cross_entropy",
-    [
-        Backend("npu", ("npu",), f"{__name__}._npu"),
-        Backend("triton", ("cuda",), f"{__name__}._triton"),
-        Backend("torch", ("cuda", "cpu"), f"{__name__}._torch", composed=True),
-        Backend("reference", (), f"{__name__}._reference", composed=True),
-    ],
-)
+KERNEL = Kernel("cross_entropy")

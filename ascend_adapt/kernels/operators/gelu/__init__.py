@@ -9,7 +9,7 @@ from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_together
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, KernelCall
+from ascend_adapt.kernels.operation import KernelCall
 
 APPROXIMATIONS = ("none", "tanh")
 
@@ -53,11 +53,4 @@ def gelu(x: Any, bias: Any = None, *, approximate: str = "none") -> Any:
     return KERNEL(GeluCall(x, bias, approximate))
 
 
-KERNEL = Kernel(
-    "gelu",
-    [
-        Backend("npu", ("npu",), f"{__name__}._npu"),
-        Backend("torch", ("cuda", "cpu"), f"{__name__}._torch", composed=True),
-        Backend("reference", (), f"{__name__}._reference", composed=True),
-    ],
-)
+KERNEL = Kernel("gelu")

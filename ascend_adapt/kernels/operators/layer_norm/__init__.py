@@ -9,7 +9,7 @@ from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_number, check_together
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, KernelCall
+from ascend_adapt.kernels.operation import KernelCall
 
 
 @dataclass(eq=False)
@@ -65,11 +65,4 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
 
 
 # torch_npu serves torch's own on an NPU.
-KERNEL = Kernel(
-    "layer_norm",
-    [
-        Backend("triton", ("cuda",), f"{__name__}._triton", measured=True),
-        Backend("torch", (), f"{__name__}._torch", measured=True, composed=True),
-        Backend("reference", (), f"{__name__}._reference", composed=True),
-    ],
-)
+KERNEL = Kernel("layer_norm")

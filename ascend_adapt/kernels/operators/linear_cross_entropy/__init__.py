@@ -9,7 +9,7 @@ from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_together
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, KernelCall
+from ascend_adapt.kernels.operation import KernelCall
 from ascend_adapt.kernels.operators.cross_entropy import check_labels
 
 
@@ -101,10 +101,4 @@ def linear_cross_entropy(
 
 
 # The matrix products are torch's on every device; on CUDA all else would take longer than they.
-KERNEL = Kernel(
-    "linear_cross_entropy",
-    [
-        Backend("triton", ("cuda",), f"{__name__}._triton"),
-        Backend("reference", (), f"{__name__}._reference", composed=True),
-    ],
-)
+KERNEL = Kernel("linear_cross_entropy")

@@ -8,7 +8,7 @@ from typing import Any
 from ascend_adapt.kernels import masks, small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_number
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, KernelCall
+from ascend_adapt.kernels.operation import KernelCall
 
 EXACT, FINITE, FINITE_ZEROED = "exact", "finite", "finite zeroed"
 """What masked-out scores become: minus infinity, zeros where nothing is seen; -10000, a uniform row where nothing is
@@ -64,11 +64,4 @@ def masked_softmax_as(fill: str, x: Any, *, masked_out: Any = None, scale: Any =
     return KERNEL(MaskedSoftmaxCall(x, masked_out, scale, bool(causal), fill if masked_out is not None else EXACT))
 
 
-KERNEL = Kernel(
-    "masked_softmax",
-    [
-        Backend("npu", ("npu",), f"{__name__}._npu"),
-        Backend("triton", ("cuda",), f"{__name__}._triton"),
-        Backend("reference", (), f"{__name__}._reference", composed=True),
-    ],
-)
+KERNEL = Kernel("masked_softmax")

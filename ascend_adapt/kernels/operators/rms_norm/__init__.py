@@ -8,7 +8,7 @@ from typing import Any
 from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_number, check_together
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, KernelCall
+from ascend_adapt.kernels.operation import KernelCall
 
 
 @dataclass(eq=False)
@@ -47,12 +47,4 @@ def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6) -> Any:
     return KERNEL(RmsNormCall(x, weight, eps))
 
 
-KERNEL = Kernel(
-    "rms_norm",
-    [
-        Backend("npu", ("npu",), f"{__name__}._npu"),
-        Backend("triton", ("cuda",), f"{__name__}._triton", measured=True),
-        Backend("torch", ("cuda", "cpu"), f"{__name__}._torch", measured=True, composed=True),
-        Backend("reference", (), f"{__name__}._reference", composed=True),
-    ],
-)
+KERNEL = Kernel("rms_norm")

@@ -9,7 +9,7 @@ from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_shape, check_together
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, KernelCall
+from ascend_adapt.kernels.operation import KernelCall
 
 
 @dataclass(eq=False)
@@ -68,11 +68,4 @@ def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:
     return KERNEL(RotaryCall(x, cos, sin, interleaved))
 
 
-KERNEL = Kernel(
-    "rotary",
-    [
-        Backend("npu", ("npu",), f"{__name__}._npu"),
-        Backend("triton", ("cuda",), f"{__name__}._triton"),
-        Backend("reference", (), f"{__name__}._reference", composed=True),
-    ],
-)
+KERNEL = Kernel("rotary")

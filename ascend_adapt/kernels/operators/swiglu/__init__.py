@@ -9,7 +9,7 @@ from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_float_or_none, check_together
 from ascend_adapt.kernels.dispatch import Kernel
-from ascend_adapt.kernels.operation import Backend, KernelCall
+from ascend_adapt.kernels.operation import KernelCall
 
 
 @dataclass(eq=False)
@@ -51,11 +51,4 @@ def swiglu(x: Any, bias: Any = None) -> Any:
     return KERNEL(SwigluCall(x, bias))
 
 
-KERNEL = Kernel(
-    "swiglu",
-    [
-        Backend("npu", ("npu",), f"{__name__}._npu"),
-        Backend("triton", ("cuda",), f"{__name__}._triton"),
-        Backend("reference", (), f"{__name__}._reference", composed=True),
-    ],
-)
+KERNEL = Kernel("swiglu")
