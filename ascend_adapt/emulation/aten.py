@@ -233,8 +233,8 @@ def _refusal(full_name: str) -> Callable[..., Any]:
     def refuse_call(*args: Any, **kwargs: Any) -> Any:
         report.missing(full_name)
         raise OperatorMissing(
-            f"{full_name}: the emulated NPU does not have it, a real one does — use a variant of the model without it for the "
-            "rehearsal, or register a kernel with torch.library"
+            f"{full_name}: the emulated NPU does not have it, a real one does — use a variant of the model without it "
+            "for the rehearsal, or register a kernel with torch.library"
         )
 
     return refuse_call

@@ -39,7 +39,7 @@ def folder(environ: Mapping[str, str]) -> Path:
         ) from error
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise EmulationError(
-            f"{home}: other users may write to it, and code is loaded from it — chmod 0700 it, or set ASCEND_ADAPT_CACHE"
+            f"{home}: others may write to it, and code is loaded from it — chmod 0700 it, or set ASCEND_ADAPT_CACHE"
         )
     return home
 
@@ -81,8 +81,8 @@ def checked(made: Path) -> Path:
         file = made / name
         if not file.is_file() or file.stat().st_size != size:
             raise EmulationError(
-                f"{made}: {name} is not there, or not as it was made, expected a whole folder — remove this folder, it "
-                "is made anew"
+                f"{made}: {name} is missing or has changed, expected a complete folder — remove this folder, it "
+                "is created again"
             )
     return made
 

@@ -57,8 +57,8 @@ def _operators(ranks: Mapping[int, Any]) -> Iterable[str]:
     kinds = {name for count in counts.values() for name in count}
     if not kinds:
         yield (
-            "operators: none ran on the device in the ranks themselves; processes that a rank starts (mp.spawn, workers) "
-            "are not counted"
+            "operators: none ran on the device in the ranks themselves; processes that a rank starts (mp.spawn, "
+            "workers) are not counted"
         )
         return
     most = sorted(kinds, key=lambda name: -max(count.get(name, 0) for count in counts.values()))[:_MOST_CALLED]

@@ -50,7 +50,10 @@ def defined(library: Path) -> set[str]:
 
 def source_of_missing(names: Iterable[str]) -> str:
     """Return C source in which each of these functions fails and names itself."""
-    lines = ["/* Generated from the symbols of one torch_npu wheel. */", "extern int emulated_missing(const char *name);"]
+    lines = [
+        "/* Generated from the symbols of one torch_npu wheel. */",
+        "extern int emulated_missing(const char *name);",
+    ]
     lines += [
         f'__attribute__((visibility("default"))) int {name}(void) {{ return emulated_missing("{name}"); }}'
         for name in names

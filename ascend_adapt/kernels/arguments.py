@@ -1,4 +1,4 @@
-"""Argument checks that all kernels share; masks have their own in ``masks``."""
+"""Argument checks shared by all kernels; those of masks are in ``masks``."""
 
 from __future__ import annotations
 

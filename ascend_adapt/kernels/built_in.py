@@ -1,4 +1,4 @@
-"""Built-in backends, in the form in which the hook ``register_kernels`` of a plugin returns its own."""
+"""Built-in backends, returned as the hook ``register_kernels`` of a plugin returns its own."""
 
 from __future__ import annotations
 

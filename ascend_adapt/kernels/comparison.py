@@ -1,4 +1,4 @@
-"""Compares a backend with the reference: the same call, forward and backward, and the largest errors."""
+"""Comparison of a backend with the reference: the largest errors of one call, forward and backward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 3e-2, "float16": 5e
 
 _CANCELLED = 0.25
 """Smallest divisor of an error. Where terms of about 1 cancel, as in a query's gradient with few keys, only rounding
-is left."""
+errors remain."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def compare(kernel: Operation, backend: str, call: KernelCall, seed: int = 0) ->
 
 
 def _results(implementation: Any, call: KernelCall, seed: int) -> dict[str, Any]:
-    """Return by name the result and every gradient, or what the call changed in place."""
+    """Return the result and every gradient by name, or the tensors that the call changed in place."""
     import torch
 
     copy = type(call)(**{name: _copied(value) for name, value in vars(call).items()})

@@ -59,7 +59,7 @@ class Kernel(Operation):
         return self.choices[key]
 
     def candidates(self, call: KernelCall, *, composed: bool = False) -> Iterator[tuple[Backend, str]]:
-        """Yield each backend of the call's device (or each composed one) with "" or why it cannot serve the call."""
+        """Yield each backend of the call's device (or only composed ones) with "" or why it cannot serve the call."""
         device = call.tensor().device.type
         for backend in self.backends:
             if (not backend.devices or device in backend.devices) and (backend.composed or not composed):
@@ -108,7 +108,7 @@ class Kernel(Operation):
         return implementation
 
     def _composed(self, call: KernelCall) -> Implementation:
-        """Return the backend for a call without values; not remembered, as real calls have the same shapes."""
+        """Return the backend for a call without values; it is not cached, because real calls have the same shapes."""
         call.check()
         fit = [backend for backend, unfit in self.candidates(call, composed=True) if not unfit]
         return fit[0].implementation()
@@ -127,7 +127,7 @@ class Kernel(Operation):
         return backend
 
     def _automatic(self, call: KernelCall) -> tuple[Backend, str, list[tuple[str, str]], bool]:
-        """Return the backend, the reason, those passed over, and whether the choice holds for the next such call."""
+        """Return the backend, the reason, those passed over, and whether to cache the choice."""
         passed_over: list[tuple[str, str]] = []
         fit = []
         for backend, unfit in self.candidates(call):
@@ -219,7 +219,7 @@ def is_deterministic() -> bool:
 
 
 def attention_gradients_repeat() -> bool:
-    """Return whether gradients of torch's own attention are repeatable: only where torch raises for what is not.
+    """Return whether gradients of torch's attention are repeatable: only if torch raises for operators that are not.
 
     Under ``warn_only`` flash attention warns once and is not repeatable.
     """

@@ -1,9 +1,9 @@
 """The mask contract that all kernels share.
 
-``masked_out`` is bool, True = not seen (Megatron's and torch_npu's sense). ``bias`` is float and added after scaling;
-minus infinity in it masks too. ``causal`` is aligned to the last key: query i of Q sees the keys up to i + K - Q.
-``window=w`` is causal, and a query sees itself and the w - 1 keys before it. ``cu_seqlens`` are the cumulative lengths
-of packed documents, which do not see each other. A fully masked row gives zeros, and zero gradients.
+``masked_out`` is bool, True = masked (as in Megatron and torch_npu). ``bias`` is float and added after scaling; minus
+infinity in it masks too. ``causal`` is aligned to the last key: query i of Q attends to the keys up to i + K - Q.
+``window=w`` is causal, and a query attends to itself and the w - 1 keys before it. ``cu_seqlens`` are the cumulative
+lengths of packed documents, which do not attend to each other. A fully masked row gives zeros, and zero gradients.
 
 Shapes: B batch, N heads, Q query length, K key length, D head dim.
 """
@@ -20,7 +20,7 @@ from ascend_adapt.kernels.arguments import describe, is_tensor
 
 
 def masked_out_from_keep(keep: Any) -> Any:
-    """Return ``masked_out`` for a bool mask in torch's sense, True = seen.
+    """Return ``masked_out`` for a bool mask as torch has it, True = attend.
 
     Raises:
         KernelArgumentError: it is not bool.
@@ -44,7 +44,7 @@ def check_bias(bias: Any, scores: Sequence[int], device: Any) -> None:
     if not is_tensor(bias) or not bias.dtype.is_floating_point:
         raise KernelArgumentError(
             f"bias: is {describe(bias)}, expected a float tensor that is added to the scores — "
-            "give a bool mask as masked_out=, or as masked_out=masked_out_from_keep(mask) where True means seen"
+            "give a bool mask as masked_out=, or as masked_out=masked_out_from_keep(mask) where True means attend"
         )
     _check_fits("bias", bias, scores, device)
 
@@ -69,7 +69,7 @@ def check_cu_seqlens(cu_seqlens: Any, batch: int, queries: int, keys: int, devic
     if batch != 1 or queries != keys:
         raise KernelArgumentError(
             f"cu_seqlens: q has batch {batch} and length {queries}, k has length {keys}, expected B = 1 and equal "
-            "lengths — pack the documents one after the other"
+            "lengths — concatenate the documents in one row"
         )
     if cu_seqlens.device != device:
         raise KernelArgumentError(f"cu_seqlens: is on {cu_seqlens.device}, q on {device} — move it")
@@ -82,7 +82,7 @@ def check_cu_seqlens(cu_seqlens: Any, batch: int, queries: int, keys: int, devic
 
 
 def hidden(rows: slice, columns: slice, shift: int, *, causal: bool, window: int | None, device: Any) -> Any:
-    """Return the bool mask [rows, columns] of what ``causal`` and ``window`` mask out; ``shift`` is K - Q."""
+    """Return the bool mask [rows, columns] for ``causal`` and ``window``, True = masked; ``shift`` is K - Q."""
     import torch
 
     query = torch.arange(rows.start, rows.stop, device=device)[:, None] + shift
@@ -97,7 +97,7 @@ _causal: dict[int, tuple[Any, int, bool]] = {}
 
 
 def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
-    """Return whether a bool mask hides only the future; read once, as all layers of a step get the same tensor."""
+    """Return whether a bool mask is exactly causal; cached, because all layers of a step get the same tensor."""
     import torch
 
     known, version = _causal.get(id(masked_out)), None if masked_out.is_inference() else masked_out._version
@@ -126,8 +126,8 @@ def documents(cu_seqlens: Any, length: int) -> Any:
 def _check_bool(name: str, mask: Any) -> None:
     if not is_tensor(mask) or str(mask.dtype) != "torch.bool":
         raise KernelArgumentError(
-            f"{name}: is {describe(mask)}, expected a bool tensor — give what is added to the scores as bias=, "
-            "or compare a 0/1 mask first"
+            f"{name}: is {describe(mask)}, expected a bool tensor — pass an additive mask as bias=, "
+            "or convert a 0/1 mask with a comparison"
         )
 
 

@@ -1,4 +1,4 @@
-"""Autotuning: times several backends once for a class of shapes and gives every rank of a job the same choice."""
+"""Autotuning: times several backends once for a class of shapes; every rank of a job gets the same choice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ascend_adapt.errors import KernelError
 from ascend_adapt.kernels import run_record, trial
 
-CAPTURED = "the call is being captured"
+CAPTURED = "the stream is being captured"
 _WARM_UP, _TIMED = 3, 10
 
 _known: dict[tuple[Any, ...], Measured] = {}
@@ -39,7 +39,7 @@ def why_not(tensor: Any) -> str:
     if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
         return CAPTURED
     if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not os.environ.get("ASCEND_ADAPT_RUN_DIR"):
-        return "several ranks without a run directory to agree in (ascend-run gives one)"
+        return "several ranks without a run directory to share the choice in (ascend-run sets one)"
     return ""
 
 

@@ -1,8 +1,8 @@
 """Megatron's fused softmax extensions on any device, with the exact masking of each fork.
 
 ``forward(x, scale)``, ``forward(x, mask, scale)``, ``backward(grad, y, scale)``, ``get_batch_per_block(sq, sk, b, np)``
-as the extensions have them; ``scale`` is a number or a tensor of one. Unlike some of them, backward never writes into
-its arguments, and any float dtype and any length is taken.
+as in the extensions; ``scale`` is a number or a one-element tensor. Unlike in some of them, backward never writes to
+its arguments, and any float dtype and length is accepted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILLS = {
     # bigscience-workshop/Megatron-DeepSpeed@8387ae17 megatron/fused_kernels/scaled_masked_softmax.h
     "bigscience-megatron-deepspeed": EXACT,
 }
-"""What masked-out scores become in each fork."""
+"""Fill value of masked-out scores in each fork."""
 
 
 def fill_module(module: ModuleType, line: str, *, numerics: str | None = None) -> None:
@@ -39,8 +39,8 @@ def fill_module(module: ModuleType, line: str, *, numerics: str | None = None) -
     Args:
         module: an empty module.
         line: the fork, one of FILLS.
-        numerics: ``upstream``: as the fork's own extension computes; ``exact``: masked entries are exactly 0, and so
-            is a fully masked row. None: ASCEND_ADAPT_NUMERICS, else upstream.
+        numerics: ``upstream``: the same results as the fork's own extension; ``exact``: masked entries are exactly 0,
+            and so is a fully masked row. None: ASCEND_ADAPT_NUMERICS, else upstream.
 
     Raises:
         KernelArgumentError: unknown module, fork or numerics.
@@ -62,7 +62,7 @@ def functions(name: str, fill: str, numerics: str = "upstream") -> dict[str, Cal
 
     def masked(x: torch.Tensor, mask: torch.Tensor, scale: Any) -> torch.Tensor:
         _check_dims(name, x=(x, 4), mask=(mask, 4))
-        # The extension's mask is bytes, of which only 1 masks out.
+        # The extension's mask is uint8, in which only 1 masks.
         masked_out = mask if mask.dtype == torch.bool else mask == 1
         with torch.no_grad():
             return _tensor(masked_softmax_as(fill, x, masked_out=masked_out, scale=rounded(scale, x)))
@@ -92,7 +92,7 @@ def backward(output_grads: torch.Tensor, softmax_results: torch.Tensor, scale: A
     if output_grads.shape != softmax_results.shape:
         raise KernelArgumentError(
             f"output_grads {list(output_grads.shape)}, softmax_results {list(softmax_results.shape)}: expected one "
-            "shape — give the results of this forward"
+            "shape — pass the results of the same forward"
         )
     factor, dtype = float(scale), softmax_results.dtype
     if factor == 1.0:

@@ -1,4 +1,4 @@
-"""torch_npu's operators, called by name after the installed schema was compared with the expected one."""
+"""Operators of torch_npu, called by name after their installed schema has been compared with the expected one."""
 
 from __future__ import annotations
 

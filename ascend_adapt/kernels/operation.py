@@ -10,9 +10,9 @@ from ascend_adapt.errors import BackendUnavailable
 
 
 class KernelCall:
-    """Arguments of one kernel call; subclasses are dataclasses that nobody changes.
+    """Arguments of one kernel call; subclasses are dataclasses that are never modified.
 
-    They are not frozen: a frozen dataclass takes three times as long to build, and every kernel call builds one.
+    They are not frozen: a frozen dataclass takes three times as long to create, and every kernel call creates one.
     """
 
     def tensor(self) -> Any:
@@ -44,7 +44,7 @@ _PLAIN = frozenset((type(None), int, str))
 
 def _seen(value: Any) -> Any:
     if value is True or value is False:
-        return bool, value  # unlike in the values, True is not 1 in this key
+        return bool, value  # in this key True must differ from 1
     if hasattr(value, "requires_grad"):
         return (value.shape, value.dtype, value.device, value.requires_grad)
     if isinstance(value, float):

@@ -111,7 +111,7 @@ def show(report: KernelReport) -> None:
         # Text, not str: brackets in a reason are not markup.
         table.add_row(*(Text(cell) for cell in cells))
     console = Console()
-    # A pipe has no width; the default of 80 columns would wrap every word.
+    # A pipe has no width, and the default of 80 columns would wrap every word.
     Console(width=None if console.is_terminal else 200, soft_wrap=False).print(table)
     if report.comparisons:
         agree = sum(one.agrees for one in report.comparisons)

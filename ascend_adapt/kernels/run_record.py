@@ -1,7 +1,7 @@
 """Kernel choices shared by the ranks of a job: small JSON files in the run directory, written once.
 
-Pipeline stages meet different calls at different times, so a collective could hang. Instead the first rank that needs
-a fact writes it atomically; the others read it, and so does the next job with this run directory.
+Pipeline stages make different calls at different times, so a collective could hang. Instead the first rank that needs a
+choice writes it atomically; the others read it, and so does the next job with this run directory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read(subject: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def hold(subject: Mapping[str, Any], mine: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Record ``mine`` about ``subject`` unless another rank was first; return what holds for all ranks.
+    """Record ``mine`` about ``subject`` unless another rank was first; return the record that holds for all ranks.
 
     Raises:
         KernelError: the run directory cannot be written.
@@ -53,7 +53,7 @@ def hold(subject: Mapping[str, Any], mine: Mapping[str, Any]) -> Mapping[str, An
 
 
 def card(tensor: Any) -> str:
-    """Return the name of a tensor's device; ranks on different models need not agree."""
+    """Return the name of a tensor's device; ranks on different GPU models need not agree."""
     import torch
 
     if tensor.device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Schema gate: does the installed torch_npu still have the operator that a kernel backend was written for?
+"""Schema gate: whether the installed torch_npu has the operator that a kernel backend was written for.
 
 torch_npu's registered schemas differ from its yaml: they have ``input`` where the yaml has ``self``, and one list,
 ``out``, for several out arguments (seen in 2.1.0.post17 to 2.14.0). Both forms are treated as equal here.
@@ -68,7 +68,7 @@ class _Argument:
 
     def __init__(self, parsed: Any) -> None:
         self.name = known_as(parsed.name)
-        # The type as written: int and ScalarType are one type to the dispatcher, and two to callers.
+        # The type as written: int and ScalarType are one type to the dispatcher, but two to callers.
         self.type = str(parsed.real_type)
         self.keyword = parsed.kwarg_only
         self.default = repr(parsed.default_value) if parsed.has_default_value() else None

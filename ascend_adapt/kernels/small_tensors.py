@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 ROWS, SIDE = 16, 128
-"""Rows of a tensor, and queries or keys of an attention, that are enough to expose a wrong formula."""
+"""Rows of a tensor, and queries or keys of attention: enough to expose a wrong formula."""
 
 
 def maker() -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Tiling: cuts a kernel over rows into programs and tiles that fit on the chip.
+"""Tiling of a kernel over rows into programs and tiles that fit on the chip.
 
 An Ascend 910B core has 192 KB of on-chip memory for vectors and a grid of at most 65535 programs (triton-ascend,
 docs/en/FAQ.md). A CUDA multiprocessor has 64 Ki registers, and no grid limit that matters here.
@@ -40,7 +40,7 @@ def tiles(row: int, *, live: int, widest: int = WIDEST) -> Tiles:
     used = rows * width * live * 4
     if used > ON_CHIP_BYTES:
         raise KernelError(
-            f"a tile of {rows} x {width} elements, {live} alive at once: {used} bytes, expected at most "
+            f"a tile of {rows} x {width} elements, {live} live at once: {used} bytes, expected at most "
             f"{ON_CHIP_BYTES} — lower the width"
         )
     return Tiles(rows, width, -(-row // width), min(8, max(2, rows * width // 1024)))
@@ -54,7 +54,7 @@ def programs(rows: int, cut: Tiles, device: str) -> int:
 
 
 def multiprocessors(device: Any) -> int:
-    """Return the least number of programs that run at the same time on the device."""
+    """Return a lower bound of the number of programs that run concurrently on the device."""
     if device.type != "cuda":
         return 1
     import torch

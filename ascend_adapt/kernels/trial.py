@@ -1,4 +1,4 @@
-"""Trial run that leaves the user's own computation untouched."""
+"""Trial run, isolated from the user's computation."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Result = TypeVar("Result")
 def aside(run: Callable[[], Result], device: Any) -> Result:
     """Run ``run`` in its own thread and return its result; its exceptions are raised here.
 
-    Autocast, gradient and dispatch modes, and the saved-tensor hooks of activation checkpointing are thread-local: they
-    neither see the trial nor change it.
+    Autocast, gradient and dispatch modes, and the saved-tensor hooks of activation checkpointing are thread-local, so
+    they do not apply to the trial.
 
     Inside a backward pass on a device ``run`` stays in this thread, with those modes disabled. Autograd has one thread
-    per device, which is this one: a backward pass in another thread would wait for it, and deadlock.
+    per device, which is this one: a backward pass in another thread would wait for it and deadlock.
     """
     import torch
 
@@ -34,7 +34,7 @@ def aside(run: Callable[[], Result], device: Any) -> Result:
         return result
 
     if kind is not None:
-        kind.synchronize(device)  # the new thread has other current streams
+        kind.synchronize(device)  # the new thread has a different current stream
     with ThreadPoolExecutor(1, thread_name_prefix="ascend_adapt-trial") as pool:
         return pool.submit(within).result()
 

@@ -1,4 +1,4 @@
-"""Verification: compares a backend with the reference on a small call before its first use for a class of shapes."""
+"""Verification of a backend against the reference, on a small call before its first use for a class of shapes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_possible(call: KernelCall) -> bool:
 
     tensor = call.tensor()
     if tensor.device.type not in _DEVICES or not tracing.has_values(tensor):
-        return False  # in a traced or transformed call sizes may be tensors, and random values are traced too
+        return False  # in a traced or transformed call sizes may be tensors, and random values would be traced too
     return not (tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
 
 
@@ -27,7 +27,7 @@ def disagreement(kernel: Operation, backend: Backend, call: KernelCall) -> str:
     """Return "" if the backend agrees with the reference on a small call like ``call``, else the difference.
 
     Raises:
-        KernelError: another rank of this job came to the opposite result.
+        KernelError: another rank of this job got the opposite result.
     """
     if backend.name == "reference" or not is_possible(call):
         return ""
@@ -43,7 +43,7 @@ def disagreement(kernel: Operation, backend: Backend, call: KernelCall) -> str:
 
 
 def _settle(key: tuple[str, str, str, str], mine: str) -> str:
-    """Return this rank's result; raise if another rank came to the opposite one."""
+    """Return this rank's result; raise if another rank got the opposite one."""
     import torch
 
     names = ("kernel", "backend", "call", "card")

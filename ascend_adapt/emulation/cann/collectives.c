@@ -20,11 +20,11 @@ static int exchange(Mesh *mesh, Parcel *parcels, int what)
 
 static int no_memory(Mesh *mesh)
 {
-    snprintf(mesh->failure, sizeof mesh->failure, "rank %d: the host has no memory left", mesh->rank);
+    snprintf(mesh->failure, sizeof mesh->failure, "rank %d: the host is out of memory", mesh->rank);
     return 0;
 }
 
-/* Which elements of ``count`` rank ``rank`` reduces. */
+/* The elements of ``count`` that rank ``rank`` reduces. */
 static size_t share_begin(const Mesh *mesh, size_t count, int rank)
 {
     return count / (size_t)mesh->size * (size_t)rank + ((size_t)rank < count % (size_t)mesh->size
@@ -32,7 +32,7 @@ static size_t share_begin(const Mesh *mesh, size_t count, int rank)
                                                                   : count % (size_t)mesh->size);
 }
 
-/* Send ``out`` of each rank there; leave in ``result`` the reduction, in the order of ranks, of what came. */
+/* Send each rank its piece of ``out``; write to ``result`` the reduction, in rank order, of the received pieces. */
 static int reduce_pieces(Mesh *mesh, const Task *task, const Piece *out, char *result, size_t count, int root)
 {
     int size = mesh->size, rank = mesh->rank;
@@ -131,7 +131,7 @@ static int run_all_to_all(Mesh *mesh, Task *task)
     return good;
 }
 
-/* The k-th send to a rank meets the k-th receive there; each round takes the next of either kind with every rank. */
+/* The k-th send to a rank pairs with the k-th receive there; each round does the next of both with every rank. */
 static int run_batch(Mesh *mesh, Task *task)
 {
     Parcel *parcels = calloc((size_t)mesh->size, sizeof *parcels);

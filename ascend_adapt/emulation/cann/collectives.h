@@ -1,4 +1,4 @@
-/* Collectives of one communicator, done by whoever calls: on host memory, over its connections. */
+/* Collectives of one communicator, in the calling thread: on host memory, over its connections. */
 #ifndef ASCEND_ADAPT_COLLECTIVES_H
 #define ASCEND_ADAPT_COLLECTIVES_H
 
@@ -7,7 +7,7 @@
 
 enum { ALL_REDUCE = 1, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, SCATTER, ALL_TO_ALL, SEND_RECV };
 
-/* A piece of a buffer: for each rank one, or for each item of a batch of sends and receives. */
+/* A piece of a buffer: one for each rank, or for each item of a batch of sends and receives. */
 typedef struct Piece {
     char *at;
     size_t bytes;
@@ -19,11 +19,11 @@ typedef struct Task {
     int what;
     const char *send;
     char *recv;
-    size_t count; /* elements, of all ranks together where they are reduced */
+    size_t count; /* elements, of all ranks together in a reduction */
     int type;
     int operation;
     int root;
-    Piece *out; /* [size] of a collective whose pieces differ; or [pieces] of a batch */
+    Piece *out; /* [size] of a collective whose pieces differ, or [pieces] of a batch */
     Piece *in;
     size_t pieces;
     Stream *stream;
@@ -33,7 +33,7 @@ typedef struct Task {
 
 const char *collective_name(int what);
 
-/* Do a task with the other ranks, which do theirs; whether that worked, else see the mesh's failure. */
+/* Run a collective together with the other ranks. Returns whether it succeeded, else the mesh has the failure. */
 int collective_run(Mesh *mesh, Task *task);
 
 #endif

@@ -1,4 +1,4 @@
-/* Sockets in Linux's abstract namespace: nothing is left on disk, no port is taken, and only this user may connect. */
+/* Sockets in Linux's abstract namespace: they leave no file, use no port, and only this user may connect. */
 #define _GNU_SOURCE
 #include "connection.h"
 
@@ -24,7 +24,7 @@ static int fail(Mesh *mesh, const char *what, int peer)
 static int fail_in(Mesh *mesh, const char *collective, int peer)
 {
     snprintf(mesh->failure, sizeof mesh->failure,
-             "rank %d of %d: is in %s, and rank %d has not come to it within HCCL_EXEC_TIMEOUT — all ranks must call the "
+             "rank %d of %d: is in %s, and rank %d has not joined it within HCCL_EXEC_TIMEOUT — all ranks must call the "
              "same collectives",
              mesh->rank, mesh->size, collective, peer);
     return 0;
@@ -70,7 +70,7 @@ static int connect_to(Mesh *mesh, const unsigned char *secret, int peer, int64_t
         }
         close(fd);
         if (emulated_now_ns() > deadline_ns)
-            return fail(mesh, "did not come, within HCCL_CONNECT_TIMEOUT", peer);
+            return fail(mesh, "did not connect within HCCL_CONNECT_TIMEOUT", peer);
         sleep_ms(2);
     }
 }
@@ -80,7 +80,7 @@ static int accept_one(Mesh *mesh, int listener, int64_t deadline_ns)
     int64_t left_ms = (deadline_ns - emulated_now_ns()) / 1000000;
     struct pollfd ready = {listener, POLLIN, 0};
     if (poll(&ready, 1, left_ms > 0 ? (int)left_ms : 0) <= 0)
-        return fail(mesh, "a rank did not come, within HCCL_CONNECT_TIMEOUT", mesh->size - 1);
+        return fail(mesh, "a rank did not connect within HCCL_CONNECT_TIMEOUT", mesh->size - 1);
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     int32_t peer = -1;
     if (fd < 0 || !is_this_user(fd) || read(fd, &peer, sizeof peer) != sizeof peer || peer <= mesh->rank ||
@@ -138,7 +138,7 @@ typedef struct Header {
     uint64_t bytes;
 } Header;
 
-/* How far the exchange with one rank is: bytes of header and payload that went out and came in. */
+/* Progress of the exchange with one rank: bytes of header and payload sent and received. */
 typedef struct Progress {
     Header out_header;
     Header in_header;
@@ -174,13 +174,13 @@ static int pull(Mesh *mesh, int peer, const Parcel *parcel, Progress *at, int wh
         if (got < 0)
             return errno == EAGAIN || errno == EINTR ? 1 : fail(mesh, "is gone", peer);
         if (got == 0)
-            return fail(mesh, "is gone: it ended, or left this communicator", peer);
+            return fail(mesh, "is gone: it ended, or destroyed this communicator", peer);
         at->in += (size_t)got;
         if (at->in == sizeof(Header) && is_header &&
             (at->in_header.what != (uint32_t)what || at->in_header.bytes != parcel->in_bytes)) {
             snprintf(mesh->failure, sizeof mesh->failure,
                      "rank %d of %d: is in %s and expects %zu bytes of rank %d, which is in %s and sent %llu — all "
-                     "ranks must call the same collectives, in one order, with matching shapes",
+                     "ranks must call the same collectives, in the same order, with matching shapes",
                      mesh->rank, mesh->size, name(what), parcel->in_bytes, peer, name((int)at->in_header.what),
                      (unsigned long long)at->in_header.bytes);
             return 0;
@@ -189,7 +189,7 @@ static int pull(Mesh *mesh, int peer, const Parcel *parcel, Progress *at, int wh
     return 1;
 }
 
-/* As HCCL: what a collective waits for other ranks, in seconds. */
+/* As in HCCL: how long a collective waits for other ranks, in seconds. */
 static int64_t execution_timeout_ns(void)
 {
     const char *seconds = getenv("HCCL_EXEC_TIMEOUT");

@@ -1,4 +1,4 @@
-/* A communicator's connections: one local socket between every two of its ranks. */
+/* Connections of a communicator: one local socket for each pair of ranks. */
 #ifndef ASCEND_ADAPT_CONNECTION_H
 #define ASCEND_ADAPT_CONNECTION_H
 
@@ -14,7 +14,7 @@ typedef struct Mesh {
     char failure[512];
 } Mesh;
 
-/* What one rank sends to, and receives from, another; NULL and 0 for nothing. */
+/* Data that one rank sends to, and receives from, another; NULL and 0 for nothing. */
 typedef struct Parcel {
     const void *out;
     size_t out_bytes;
@@ -24,11 +24,11 @@ typedef struct Parcel {
     int has_in;
 } Parcel;
 
-/* Connect every two ranks; all of them call it with the same secret. Returns whether that worked, else see failure. */
+/* Connect each pair of ranks; all ranks call it with the same secret. Returns whether it succeeded, else see failure. */
 int mesh_connect(Mesh *mesh, const unsigned char secret[SECRET_BYTES], int timeout_s);
 void mesh_close(Mesh *mesh);
 
-/* Exchange one parcel with each rank, itself included; ``what`` names the collective and must be the peers' too. */
+/* Exchange one parcel with each rank, itself included; ``what`` names the collective and must be the same on all ranks. */
 int mesh_exchange(Mesh *mesh, Parcel *parcels, int what, const char *(*name)(int what));
 
 #endif

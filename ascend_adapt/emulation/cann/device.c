@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-/* What distinguishes an emulated CANN from a real one: a process asks the loaded libascendcl for this name. */
+/* Marks an emulated CANN: a process looks this symbol up in the loaded libascendcl. */
 API const char ascend_adapt_emulated[] = "CANN libraries of ascend_adapt on host memory";
 
 Statistics emulated_statistics;
@@ -33,7 +33,7 @@ int64_t emulated_now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* ASCEND_RT_VISIBLE_DEVICES narrows the devices there are, as on a real machine; an invalid entry ends the list. */
+/* ASCEND_RT_VISIBLE_DEVICES restricts the devices, as on a real machine; an invalid entry ends the list. */
 int emulated_device_count(void)
 {
     const char *number = getenv("ASCEND_ADAPT_EMULATED_DEVICES");
@@ -86,7 +86,7 @@ API int aclrtGetDevice(int32_t *device)
 
 API int aclrtResetDevice(int32_t device) { return OK; }
 
-/* A context is no more than its device. */
+/* A context is just its device. */
 API int aclrtGetCurrentContext(void **context)
 {
     *context = (void *)(intptr_t)(emulated_current_device() + 1);
@@ -156,7 +156,7 @@ API int aclrtSetSysParamOpt(int option, int64_t value)
 API int aclrtCtxGetSysParamOpt(int option, int64_t *value) { return aclrtGetSysParamOpt(option, value); }
 API int aclrtCtxSetSysParamOpt(int option, int64_t value) { return aclrtSetSysParamOpt(option, value); }
 
-/* 0 saturates, 1 keeps Inf and NaN. What the device can is the kernels' business; this is the wish. */
+/* 0 saturates, 1 keeps Inf and NaN. This is only the requested mode; the kernels know what the device can do. */
 static int saturation_mode = 1;
 API int aclrtSetDeviceSatMode(int mode)
 {
@@ -170,7 +170,7 @@ API int aclrtGetDeviceSatMode(int *mode)
     return OK;
 }
 
-/* Whether the overflow flag is watched on a stream; here it always is. */
+/* Whether overflow is detected on a stream; here it always is. */
 API int aclrtSetStreamOverflowSwitch(Stream *stream, uint32_t flag) { return OK; }
 API int aclrtGetStreamOverflowSwitch(Stream *stream, uint32_t *flag)
 {
@@ -210,14 +210,14 @@ API int aclmdlInitDump(void) { return OK; }
 API int aclmdlSetDump(const char *path) { return OK; }
 API int aclmdlFinalizeDump(void) { return OK; }
 
-/* As of CANN 8.5.0; torch_npu compares versions before it uses what is newer. */
+/* CANN 8.5.0; torch_npu compares versions before it uses newer functions. */
 API int aclsysGetVersionStr(char *package, char *version)
 {
     strcpy(version, "8.5.0");
     return OK;
 }
 
-// torch_npu 2.1 reads the text in spite of the failure: it is an empty one.
+// torch_npu 2.1 reads the text even after a failure, so it is an empty string.
 API int aclsysGetCANNVersion(int package, char *version)
 {
     if (version)
@@ -225,7 +225,7 @@ API int aclsysGetCANNVersion(int package, char *version)
     return emulated_failure(UNSUPPORTED, "no such version");
 }
 
-/* The profiler's side: nothing is profiled. */
+/* Profiler interface: nothing is profiled. */
 API int MsprofRegisterCallback(uint32_t module, void *callback) { return OK; }
 API int MsprofReportApi(uint32_t aging, const void *record) { return OK; }
 API int MsprofReportCompactInfo(uint32_t aging, const void *record, uint32_t length) { return OK; }
@@ -233,7 +233,7 @@ API int MsprofReportAdditionalInfo(uint32_t aging, const void *record, uint32_t 
 API uint64_t MsprofSysCycleTime(void) { return (uint64_t)emulated_now_ns(); }
 API uint64_t MsprofGetHashId(const char *text, size_t length) { return 1; }
 
-/* Called by every function that a torch_npu wheel links against and the emulation has not; see symbols.py. */
+/* Called by every function that a torch_npu wheel needs and the emulation does not have; see symbols.py. */
 int emulated_missing(const char *name)
 {
     return emulated_failure(UNSUPPORTED, "%s: the emulated CANN does not have it", name);

@@ -1,7 +1,7 @@
-/* HCCL between processes of one machine: torch_npu's own ProcessGroupHCCL calls it.
+/* HCCL between processes of one machine, called by torch_npu's own ProcessGroupHCCL.
  *
- * A communicator does its tasks one after another in a thread of its own, so a collective is pending until then, as on a
- * device: whoever reads its result without waiting for it reads what was there before.
+ * Each communicator has a thread that runs its collectives in order. Until then a collective is pending, as on a device:
+ * reading its result without synchronisation gives the old values.
  */
 #include "collectives.h"
 #include "reduction.h"
@@ -29,7 +29,7 @@ typedef struct Communicator {
 
 static int64_t buffer_bytes(void)
 {
-    /* Of device memory, for what is sent and for what is received; 200 MB each unless HCCL_BUFFSIZE says so. */
+    /* Device memory of the send and receive buffers: 200 MB each unless HCCL_BUFFSIZE is set. */
     const char *megabytes = getenv("HCCL_BUFFSIZE");
     return 2 * (megabytes != NULL && atoll(megabytes) > 0 ? atoll(megabytes) : 200) << 20;
 }
@@ -55,7 +55,7 @@ static void *work(void *argument)
         if (task == NULL)
             return NULL;
         emulated_task_await_turn(task->stream, task->number);
-        /* After a failure the connections are out of step: nothing more can be done on them. */
+        /* After a failure the connections are out of step and cannot be used any more. */
         int good = !comm->has_failed && collective_run(&comm->mesh, task);
         comm->has_failed = !good;
         emulated_task_done(task->stream, task->number, good ? NULL : comm->mesh.failure);
@@ -98,7 +98,7 @@ API int HcclCommInitRootInfo(uint32_t size, const unsigned char *root_info, uint
     return OK;
 }
 
-/* What the configuration asks for (buffer sizes, algorithms, where the work is done) has no meaning here. */
+/* The configuration (buffer sizes, algorithms, where collectives run) has no effect here. */
 API int HcclCommInitRootInfoConfig(uint32_t size, const unsigned char *root_info, uint32_t rank, const void *config,
                                    Communicator **out)
 {
@@ -136,7 +136,7 @@ API int HcclGetRankId(Communicator *comm, uint32_t *rank)
     return OK;
 }
 
-/* A failure is reported where the host waits for the collective, with its cause; not from a watchdog thread. */
+/* A failure is reported with its cause where the host waits for the collective, not by a watchdog thread. */
 API int HcclGetCommAsyncError(Communicator *comm, int *error)
 {
     *error = OK;
@@ -179,7 +179,7 @@ static int check(int what, int type, int reduces)
     return OK;
 }
 
-/* ``size`` pieces of a buffer; counts and offsets (in elements) are NULL where all pieces are of ``count``. */
+/* ``size`` pieces of a buffer; counts and offsets (in elements) are NULL if all pieces have ``count`` elements. */
 static Piece *cut(const Communicator *comm, const void *buffer, const uint64_t *counts, const uint64_t *offsets,
                   uint64_t count, size_t unit)
 {

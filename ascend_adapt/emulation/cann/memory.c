@@ -1,4 +1,4 @@
-/* Device memory, which is host memory, within what a device has. */
+/* Device memory, allocated on the host, up to the capacity of the device. */
 #include "emulated.h"
 
 #include <pthread.h>
@@ -27,11 +27,11 @@ int emulated_charge(int device, int64_t bytes)
     pthread_mutex_unlock(&lock);
     if (fits)
         return OK;
-    return emulated_failure(OUT_OF_MEMORY, "device %d has %lld bytes, %lld are used, %lld more were asked for", device,
+    return emulated_failure(OUT_OF_MEMORY, "device %d has %lld bytes, %lld are used, %lld more were requested", device,
                             (long long)bytes_per_device(), (long long)(used - bytes), (long long)bytes);
 }
 
-/* What belongs to an address of a device: allocations, and physical memory behind a reserved range. */
+/* Records by device address: allocations, and physical memory behind a reserved range. */
 typedef struct Block {
     void *address;
     size_t size;
@@ -56,7 +56,7 @@ static int remember(void *address, size_t size, int device)
     return OK;
 }
 
-/* Returns a device of -1 for an address that was not remembered. */
+/* Returns a record with device -1 for an unknown address. */
 static Block forget(void *address)
 {
     Block found = {NULL, 0, -1, NULL};
@@ -83,7 +83,7 @@ API int aclrtMalloc(void **address, size_t size, int policy)
         return code;
     if (posix_memalign(address, 512, whole != 0 ? whole : 512) != 0 || remember(*address, whole, device) != OK) {
         emulated_charge(device, -(int64_t)whole);
-        return emulated_failure(OUT_OF_MEMORY, "the host has not got %zu bytes for device %d", size, device);
+        return emulated_failure(OUT_OF_MEMORY, "the host does not have %zu bytes for device %d", size, device);
     }
     return OK;
 }
@@ -153,7 +153,7 @@ API int aclrtReserveMemAddress(void **address, size_t size, size_t alignment, vo
 {
     void *range = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED)
-        return emulated_failure(OUT_OF_MEMORY, "the host has not got a range of %zu addresses", size);
+        return emulated_failure(OUT_OF_MEMORY, "the host does not have a range of %zu addresses", size);
     *address = range;
     return remember(range, size, emulated_current_device());
 }

@@ -1,13 +1,13 @@
-/* The few operators that torch_npu launches by itself, past the dispatcher, where no kernel of ours is asked.
+/* Operators that torch_npu launches directly, without the dispatcher, so that no Python kernel is called.
  *
- * aclnn*: what ProcessGroupHCCL pads with; NPU*FloatStatus: the overflow flag of a device that saturates.
+ * aclnn*: padding in ProcessGroupHCCL; NPU*FloatStatus: the overflow flag of a device that saturates.
  */
 #include "emulated.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Set by kernels of a saturating device when a result has overflowed, until it is cleared. */
+/* Set by kernels of a saturating device when a result overflows, until it is cleared. */
 API int ascend_adapt_emulated_overflow;
 
 /* ---- aclnn: tensors with shapes and strides ---- */
@@ -146,13 +146,13 @@ API int aclnnConstantPadNd(void *workspace, uint64_t size, Padding *padding, Str
     size_t bytes = padding->into->unit;
     for (uint64_t i = 0; i < padding->into->dimensions; i++)
         bytes *= (size_t)padding->into->sizes[i];
-    memset(padding->into->data, 0, bytes); /* torch_npu has just made it, so it is contiguous */
+    memset(padding->into->data, 0, bytes); /* torch_npu has just created it, so it is contiguous */
     pad(padding, 0, padding->from->data, padding->into->data);
     free(padding);
     return OK;
 }
 
-/* ---- aclop: buffers, and descriptions that nobody reads ---- */
+/* ---- aclop: buffers, and descriptions that are not read ---- */
 
 typedef struct Buffer {
     void *data;
@@ -189,7 +189,7 @@ API int aclopSetAttrString(void *attributes, const char *name, const char *value
 static int write_flag(Buffer *const *buffers, int number, int as_float)
 {
     if (number < 1 || buffers[0]->size < sizeof(int32_t))
-        return emulated_failure(INVALID_PARAMETER, "float status: expected a buffer for it");
+        return emulated_failure(INVALID_PARAMETER, "float status: no buffer is given, expected one");
     int32_t flag = ascend_adapt_emulated_overflow != 0;
     float number_flag = (float)flag;
     memset(buffers[0]->data, 0, buffers[0]->size);
@@ -206,7 +206,7 @@ API int aclopCompileAndExecute(const char *type, int inputs, const void *const *
         memset(output_buffers[0]->data, 0, output_buffers[0]->size);
         return OK;
     }
-    if (strcmp(type, "NPUGetFloatStatus") == 0) /* it writes to its input, which is what torch_npu returns */
+    if (strcmp(type, "NPUGetFloatStatus") == 0) /* it writes to its input, which torch_npu returns */
         return write_flag(input_buffers, inputs, 1);
     if (strcmp(type, "NPUGetFloatStatusV2") == 0)
         return write_flag(output_buffers, outputs, 0);

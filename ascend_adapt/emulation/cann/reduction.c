@@ -63,7 +63,7 @@ static uint16_t to_float16(float value)
     uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
     if (magnitude > 0x7f800000)
         return sign | 0x7e00;
-    if (magnitude >= 0x477ff000) /* 65520 and more round to infinity */
+    if (magnitude >= 0x477ff000) /* 65520 and above round to infinity */
         return sign | 0x7c00;
     if (magnitude < 0x38800000) { /* below 2**-14: what is added leaves the subnormal's bits, rounded to even */
         float shifted = bits_to_float(magnitude) + 0.5f;

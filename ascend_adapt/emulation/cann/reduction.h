@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* Bytes of an element of a HcclDataType, 0 for one that HCCL has not. */
+/* Bytes of an element of a HcclDataType, 0 if HCCL does not have the type. */
 size_t element_bytes(int type);
 const char *type_name(int type);
 

@@ -11,10 +11,10 @@ static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 typedef struct Event {
     Stream *stream; /* where it was recorded last, else NULL */
     uint64_t task;  /* the last task before it */
-    int64_t ns;     /* when it was reached, 0 if nobody has looked since */
+    int64_t ns;     /* when it was reached, 0 if not queried since */
 } Event;
 
-/* How many tasks are pending on any stream; read by as_cpu, which then waits for its own. */
+/* Number of pending tasks of all streams; as_cpu reads it, and then waits for its own stream. */
 API int ascend_adapt_emulated_pending;
 
 uint64_t emulated_task_issue(Stream *stream)
@@ -84,7 +84,7 @@ API int aclrtCreateStream(Stream **stream) { return aclrtCreateStreamWithConfig(
 
 API int aclrtDestroyStream(Stream *stream)
 {
-    /* Events that were recorded on it may outlive it, so it is not freed: a process makes a few dozen at most. */
+    /* Events recorded on it may outlive it, so it is not freed: a process creates a few dozen at most. */
     return emulated_settle(stream);
 }
 
@@ -102,7 +102,7 @@ API int aclrtStreamGetId(Stream *stream, int32_t *id)
     return OK;
 }
 
-/* 0: everything on it is done, 1: it is not. */
+/* 0: all its tasks are done, 1: not yet. */
 API int aclrtStreamQuery(Stream *stream, int *status)
 {
     pthread_mutex_lock(&lock);
@@ -181,7 +181,7 @@ static int wait_for_event(Event *event)
     return code == OK ? OK : emulated_failure(code, "%s", stream->failure);
 }
 
-/* What follows on the stream runs at once when it is launched, so launching has to wait. */
+/* Kernels launched on the stream later run immediately, so the launching thread has to wait. */
 API int aclrtStreamWaitEvent(Stream *stream, Event *event) { return wait_for_event(event); }
 
 API int aclrtSynchronizeEvent(Event *event)
@@ -199,7 +199,7 @@ API int aclrtQueryEventStatus(Event *event, int *status)
     return OK;
 }
 
-/* The older question, and the older answer. 0: reached, 1: not yet. */
+/* The older query, with its older result: 0 reached, 1 not yet. */
 API int aclrtQueryEvent(Event *event, int *status)
 {
     int reached;

@@ -16,7 +16,7 @@ from ascend_adapt.npu_limits import dropout as limits
 
 @kernel("_npu_dropout")
 def dropout(self: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the input with elements zeroed with probability ``p`` and the rest scaled by 1 / (1 - p), and the packed mask."""
+    """Return the input after dropout with probability ``p``, and the packed mask."""
     _require_probability(self, p)
     mask = packed(keep_mask(self.numel(), 1 - p, *draw()))
     return _masked(self, mask, p), mask

@@ -69,7 +69,7 @@ def kernels_of(module: object) -> Iterable[OperatorKernel]:
 
 
 def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
-    """Return the function that torch.library calls: it counts, binds arguments by the installed schema, and converts tensors."""
+    """Return the function for torch.library: it counts, binds arguments by the installed schema, converts tensors."""
     # These need the emulated device; the declarations in this module do not.
     from ascend_adapt.emulation import saturation
     from ascend_adapt.emulation.host_memory import as_cpu, as_npu
@@ -143,7 +143,7 @@ def _bound(
         elif value is not None and value != default:
             raise OperatorMissing(
                 f"{name}: {argument.name}={value!r}, expected its default {default!r} — "
-                "the emulation has no arithmetic for this argument"
+                "the emulation does not implement this argument"
             )
     return values
 

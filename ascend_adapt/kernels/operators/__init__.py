@@ -1,1 +1,1 @@
-"""The operations, a package each: its contract and its kernel, and one module a backend."""
+"""The kernels, one package each: its contract, and one module for each backend."""

@@ -1,1 +1,1 @@
-"""npu_fusion_attention: flash attention of torch_npu, in all its versions, layouts and sparse modes."""
+"""npu_fusion_attention: torch_npu's flash attention, in all its versions, layouts and sparse modes."""

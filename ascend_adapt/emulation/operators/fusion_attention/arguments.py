@@ -1,4 +1,4 @@
-"""The arguments of every version of the operator, under one name each."""
+"""The arguments of all versions of the operator, each under one name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 _OTHER_NAMES = {"pre_tockens": "pre_tokens", "next_tockens": "next_tokens", "scale_value": "scale"}
-# Read by the kernels themselves, or without effect on the result: how the dropout mask is made, what the gradient gets
-# from the forward pass and does not need.
+# Read by the kernels themselves, or without effect on the result: how the dropout mask is generated, and results of the
+# forward pass that the gradient does not need.
 _OTHERS = (
     *("dy", "softmax_max", "softmax_sum", "seed", "offset", "dropout_mask"),
     *("gen_mask_parallel", "sync", "softmax_in", "attention_in", "numels"),
@@ -19,7 +19,7 @@ _OTHERS = (
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the arithmetic and the limits depend on. A release that lacks one of the last eight has its default."""
+    """The arguments that arithmetic and limits read. The last eight have defaults for releases that lack them."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -48,15 +48,15 @@ class Arguments:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Arguments:
-        """Return the arguments of a call, given under the names of its version."""
+        """Return the arguments of a call from those of its version."""
         return cls(**{name: value for name, value in by_one_name(given).items() if name in _NAMES})
 
 
 def by_one_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments under the names that they have here, whatever their version calls them."""
+    """Return arguments under the names of this module instead of their version's."""
     return {_OTHER_NAMES.get(name, name): value for name, value in given.items()}
 
 
 _NAMES = frozenset(field.name for field in fields(Arguments))
 TAKEN = frozenset((*_NAMES, *_OTHER_NAMES, *_OTHERS))
-"""Every argument name that some version has and the kernels know."""
+"""Every argument name, of any version, that the kernels support."""

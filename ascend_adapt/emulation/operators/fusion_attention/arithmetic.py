@@ -1,4 +1,4 @@
-"""Attention of one sequence and its gradient, as the operator defines it."""
+"""Attention of one sequence and its gradient, by the operator's definition."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from dataclasses import dataclass
 import torch
 
 LANES = 8
-"""The last size of softmax_max and softmax_sum, which hold one number a row LANES times."""
+"""The last size of softmax_max and softmax_sum: the value of a row is repeated LANES times."""
 EMPTY_MAX = torch.finfo(torch.float32).min
-"""softmax_max of a row that sees no key. What the hardware writes there is not documented."""
+"""softmax_max of a row whose keys are all masked. What the hardware writes there is not documented."""
 
 
 @dataclass
 class Problem:
-    """One sequence, in the precision of the arithmetic."""
+    """The inputs of one sequence, in the precision of the arithmetic."""
 
     query: torch.Tensor
-    """[N, Sq, D], with query_rope appended to D where there is one."""
+    """[N, Sq, D], with query_rope, if given, appended along D."""
     key: torch.Tensor
-    """[N, Skv, D], the heads repeated for the query's."""
+    """[N, Skv, D], heads repeated for grouped queries."""
     value: torch.Tensor
     """[N, Skv, Dv]"""
     pse: torch.Tensor | None
-    """[N, Sq, Skv] or broadcast to it."""
+    """[N, Sq, Skv], or broadcasts to it."""
     masked: torch.Tensor | None
-    """bool, broadcast to [N, Sq, Skv]"""
+    """bool, broadcasts to [N, Sq, Skv]"""
     keep: torch.Tensor | None
-    """bool [N, Sq, Skv]: what dropout keeps."""
+    """bool [N, Sq, Skv]: the probabilities that dropout keeps."""
     sink: torch.Tensor | None
     """[N]"""
     scale: float
     pse_first: bool
-    """Whether pse is added before the scaling: scale * (QK^T + pse)."""
+    """Whether pse is added before scaling: scale * (QK^T + pse)."""
     keep_prob: float
 
     def scores(self) -> torch.Tensor:
-        """Return [N, Sq, Skv]: scaled, biased, minus infinity where masked."""
+        """Return the scores [N, Sq, Skv]: scaled, biased, minus infinity where masked."""
         scores = self.query @ self.key.transpose(-1, -2)
         if self.pse is not None and self.pse_first:
             scores = (scores + self.pse) * self.scale
@@ -46,26 +46,26 @@ class Problem:
         return scores if self.masked is None else scores.masked_fill(self.masked, -math.inf)
 
     def dropped(self, shares: torch.Tensor) -> torch.Tensor:
-        """Return shares, or their gradient, under dropout."""
+        """Return probabilities, or their gradient, after dropout."""
         return shares if self.keep is None else shares * self.keep / self.keep_prob
 
 
 @dataclass
 class Gradients:
-    """Of one Problem, in its shapes."""
+    """The gradients of one Problem, in its shapes."""
 
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
     scores: torch.Tensor
-    """Of pse, before the sum over what it is broadcast over."""
+    """The gradient of pse, before the sum over its broadcast dimensions."""
     sink: torch.Tensor | None
 
 
 def forward(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the attention [N, Sq, Dv], and the maximum and the sum of each row's softmax [N, Sq, 1].
 
-    A row that sees no key gives zeros.
+    A row whose keys are all masked gives zeros.
     """
     scores = problem.scores()
     largest = scores.amax(-1, keepdim=True)
@@ -81,7 +81,7 @@ def forward(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def backward(problem: Problem, dy: torch.Tensor, largest: torch.Tensor, total: torch.Tensor) -> Gradients:
-    """Return the gradients of one sequence from the row maxima and sums of its forward pass."""
+    """Return the gradients of one sequence from the row maxima and sums of the forward pass."""
     divisor = total.masked_fill(total == 0, 1)
     shares = (problem.scores() - largest).exp() / divisor
     dvalue = problem.dropped(shares).transpose(-1, -2) @ dy

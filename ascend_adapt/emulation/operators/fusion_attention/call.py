@@ -1,4 +1,4 @@
-"""One call of the operator: its arguments checked, and cut into sequences."""
+"""One call of the operator: checks its arguments and splits them into sequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ascend_adapt.npu_limits import fusion_attention as limits
 
 
 class FusionAttentionCall:
-    """A call that keeps what does not depend on one sequence; ``problems`` checks the rest as it goes.
+    """A call whose limits are checked: here those of the whole call, in ``problems`` those of each sequence.
 
     Raises:
         LimitNotKept: a documented limit is not kept.
@@ -47,13 +47,13 @@ class FusionAttentionCall:
 
     @property
     def score_count(self) -> int:
-        """Return the number of scores of all sequences: the bits of a dropout mask."""
+        """Return the number of scores of all sequences, which is the number of bits of a dropout mask."""
         return sum(self.heads * self._length(rows, 0) * self._length(columns, 1) for rows, columns in self.places)
 
     def problems(self, keep: torch.Tensor | None) -> Iterator[tuple[AxisPlace, AxisPlace, Problem]]:
         """Yield each sequence that is not empty, with its places in query and key.
 
-        ``keep`` is flat: the scores of all sequences, one after the other.
+        ``keep`` is flat: the scores of all sequences, concatenated.
         """
         given, sequences, done = self.arguments, len(self.places), 0
         for index, (rows, columns) in enumerate(self.places):
@@ -89,7 +89,7 @@ class FusionAttentionCall:
             )
 
     def empty_statistics(self) -> torch.Tensor:
-        """Return zeros for softmax_max or softmax_sum: float32 [B, N, Sq, 8], or [T, N, 8] of packed tokens."""
+        """Return zeros for softmax_max or softmax_sum: float32 [B, N, Sq, 8], or [T, N, 8] for packed tokens."""
         query = self.arguments.query
         if self.layout.packed:
             return torch.zeros(query.shape[0], self.heads, LANES)
@@ -98,8 +98,8 @@ class FusionAttentionCall:
     def statistics(self, tensor: torch.Tensor, place: AxisPlace) -> torch.Tensor:
         """Return the view [N, Sq, 8] of one sequence in softmax_max or softmax_sum.
 
-        Packed tokens without softmax_layout="TND" lie as [N, Sq, 8] blocks, one a document, in a tensor of shape
-        [T, N, 8] (MindSpeed's ring attention undoes this with its flatten_softmax).
+        For packed tokens without softmax_layout="TND" the memory of the [T, N, 8] tensor holds one [N, Sq, 8] block for
+        each document (MindSpeed's ring attention undoes this in its flatten_softmax).
         """
         if not self.layout.packed:
             return tensor[place.index]

@@ -1,7 +1,7 @@
 """npu_fusion_attention, its versions 2 and 3, and their gradients.
 
-All versions share one arithmetic, and take their arguments by name (``Arguments.of``): v1 and v3 write pre_tockens, v2
-pre_tokens; v3 takes its lengths, and gives its seed and offset, as tensors on the host.
+All versions share one implementation, which takes arguments by name (``Arguments.of``): v1 and v3 spell pre_tockens, v2
+pre_tokens; v3 takes lengths, and returns seed and offset, as tensors on the host.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ascend_adapt.emulation.operators.precision import wide
 from ascend_adapt.npu_limits import fusion_attention as limits
 
 _HOST = ("actual_seq_qlen", "actual_seq_kvlen", "seed", "offset")
-# The gradients in the order of the versions' results.
+# Gradients in the order of each version's results.
 _RESULTS = ("query", "key", "value", "pse", "sink")
 _RESULTS_V2 = ("query", "key", "value", "pse", "query_rope", "key_rope", "sink")
 
 
 @kernel("npu_fusion_attention", takes=TAKEN, needs_a2=True)
 def fusion_attention(**given: Any) -> tuple[Any, ...]:
-    """Return dropout(softmax(scale * (QK^T + pse), masked)) V, row maxima and sums, nothing, seed, offset, numels."""
+    """Return dropout(softmax(mask(scale * (QK^T + pse)))) V, row maxima, row sums, nothing, seed, offset, numels."""
     return _forward(FusionAttentionCall(Arguments.of(given)), given)
 
 
 @kernel("npu_fusion_attention_v2", takes=TAKEN, needs_a2=True)
 def fusion_attention_v2(**given: Any) -> tuple[Any, ...]:
-    """Return what v1 returns; pse_type 0 adds pse after the scaling, 1 before it as v1 does."""
+    """Return what v1 returns; pse_type 0 adds pse after scaling, 1 before it as in v1."""
     return _forward(FusionAttentionCall(Arguments.of(given), causal_needs_keys=True), given)
 
 
@@ -100,7 +100,7 @@ def _backward(call: FusionAttentionCall, given: dict[str, Any]) -> dict[str, tor
     sources = {name: getattr(arguments, name) for name in _RESULTS_V2 if getattr(arguments, name) is not None}
     if not call.bias.full:
         sources.pop("pse", None)
-    # Sums over heads and sequences stay wide to the end.
+    # Sums over heads and sequences stay in the wide dtype until the end.
     sums = {name: torch.zeros_like(wide(source)) for name, source in sources.items()}
     shared = call.heads // call.kv_heads
     for index, (rows, columns, problem) in enumerate(call.problems(keep)):

@@ -1,4 +1,4 @@
-"""Where the sequences of a call lie in its tensors."""
+"""Input layouts: where the sequences of a call are in its tensors."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class AxisPlace:
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """An input layout in capitals, as torch_npu accepts it in any case."""
+    """An input layout, by its name in capitals; torch_npu accepts any case."""
 
     name: str
 
     @property
     def packed(self) -> bool:
-        """Whether tokens of several documents stand one after the other (TND)."""
+        """Whether tokens of several documents are concatenated (TND)."""
         return self.name == "TND"
 
     def sizes(self, tensor: torch.Tensor, heads: int) -> tuple[int, int, int]:
-        """Return (batch or 1, heads, size of a head)."""
+        """Return (batch or 1, heads, head size)."""
         size = tensor.shape
         if self.name in ("BSH", "SBH"):
             return size[self.name.index("B")], heads, size[2] // heads
@@ -77,7 +77,7 @@ def layout_of(name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Te
 
 
 def packed_places(ends: Sequence[int] | torch.Tensor | None) -> list[AxisPlace]:
-    """Return the documents of cumulative ends ``[2, 4, 9]``; trailing zeros stand for sequences left out."""
+    """Return the places of documents with cumulative ends ``[2, 4, 9]``; trailing zeros are omitted sequences."""
     values = [int(end) for end in ends] if ends is not None else []
     while values and values[-1] == 0 and any(values):
         values.pop()

@@ -1,4 +1,4 @@
-"""pse, the bias of the scores by position: given in full, as its last 1024 rows, or as a slope for each head."""
+"""Positional bias of the scores (pse): given in full, as its last 1024 rows, or as one slope per head (ALiBi)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ascend_adapt.errors import OperatorMissing
 from ascend_adapt.npu_limits import fusion_attention as limits
 
 FROM_SLOPES = (2, 3)
-"""Types whose bias the operator makes itself: -slope * distance, or -slope * sqrt(distance)."""
+"""Values of pse_type for which the operator computes the bias: -slope * distance, or -slope * sqrt(distance)."""
 COMPRESSED_ROWS = 1024
 
 
 @dataclass(frozen=True)
 class PositionBias:
-    """The pse of one call; ``sizes`` are (B, N, Sq, Skv), the last two of packed tokens as a whole."""
+    """The pse of one call; ``sizes`` are (B, N, Sq, Skv), for packed tokens with their total numbers as Sq and Skv."""
 
     arguments: Arguments
     sizes: tuple[int, int, int, int]
@@ -27,26 +27,26 @@ class PositionBias:
 
     @property
     def before_scaling(self) -> bool:
-        """Whether it is added before the scores are scaled: scale * (QK^T + pse)."""
+        """Whether pse is added before scaling: scale * (QK^T + pse)."""
         return self.arguments.pse_type == 1
 
     @property
     def compressed(self) -> bool:
-        """Whether the last 1024 rows of a bias by distance stand for all of them."""
+        """Whether pse is the last 1024 rows of a longer bias by distance."""
         pse = self.arguments.pse
         return pse is not None and pse.dim() == 4 and pse.shape[2] == COMPRESSED_ROWS < self.sizes[2]
 
     @property
     def full(self) -> bool:
-        """Whether pse is given in full, which has a gradient."""
+        """Whether pse is given in full; only then it has a gradient."""
         return self.arguments.pse is not None and self.arguments.pse_type not in FROM_SLOPES and not self.compressed
 
     def require(self, any_empty: bool) -> None:
-        """Check what does not depend on one sequence.
+        """Check the limits that do not depend on one sequence.
 
         Raises:
             LimitNotKept: a limit of pse or its type is not kept.
-            OperatorMissing: a form of pse, or the gradient of one, is not built.
+            OperatorMissing: a form of pse, or its gradient, is not implemented.
         """
         given, pse = self.arguments, self.arguments.pse
         limits.PSE_TYPE.require(given.pse_type in range(4), f"pse_type is {given.pse_type}")
@@ -63,7 +63,7 @@ class PositionBias:
         elif self.packed:
             raise OperatorMissing(
                 f"npu::npu_fusion_attention: {found}, expected pse types 2 and 3 with TND — "
-                "the emulation has no arithmetic for another pse of packed tokens"
+                "the emulation does not implement another pse of packed tokens"
             )
         elif self.compressed:
             fits = pse.shape[0] in (1, batch) and pse.shape[1] == heads and pse.shape[3] == columns
@@ -77,11 +77,11 @@ class PositionBias:
         if pse.requires_grad and not self.full:
             raise OperatorMissing(
                 f"npu::npu_fusion_attention: {found} and requires grad, expected a full one for a gradient — "
-                "the emulation has none of slopes or of a compressed pse"
+                "the emulation does not implement the gradient of slopes or of a compressed pse"
             )
 
     def of_sequence(self, index: int, rows: int, columns: int) -> torch.Tensor | None:
-        """Return the bias of one sequence, [N, Sq, Skv] or broadcast to it.
+        """Return the bias of one sequence, [N, Sq, Skv], or one that broadcasts to it.
 
         Source of the bias from slopes: CANN ops-transformer, flash_attention_score pse.h PseSlopeCopyIn.
         """
@@ -98,13 +98,13 @@ class PositionBias:
         own = wide(pse[min(index, pse.shape[0] - 1)])
         if not self.compressed:
             return own
-        # The last row has every distance; what lies above the diagonal is masked.
+        # The last row has every distance; positions above the diagonal are masked.
         last = columns - 1 + _distance(rows, columns, 0)
         return own[:, -1].index_select(-1, last.clamp(max=columns - 1).flatten()).view(-1, rows, columns)
 
 
 def _distance(rows: int, columns: int, shift: int) -> torch.Tensor:
-    """Return [Sq, Skv]: how far key j lies behind query i."""
+    """Return [Sq, Skv]: the distance of key j from query i."""
     return torch.arange(columns)[None] - torch.arange(rows)[:, None] + shift
 
 

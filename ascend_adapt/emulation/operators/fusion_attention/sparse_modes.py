@@ -1,7 +1,7 @@
-"""What each sparse mode masks, and what it takes on trust: the masks and bands that the operator does not verify.
+"""Sparse modes: what each one masks, and checks of masks and bands that the operator itself does not verify.
 
-Positions are those of op-plugin@517f2e7 docs torch_npu-npu_fusion_attention.md. Pre and next tokens count from the
-top left corner in modes 0 to 2, from the bottom right corner in modes 3 and 4, 7 and 8.
+Positions are those of op-plugin@517f2e7 docs torch_npu-npu_fusion_attention.md. pre_tockens and next_tockens count from
+the top left corner in modes 0 to 2, from the bottom right corner in modes 3, 4, 7 and 8.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class SparseMode:
     inner_precise: int
     packed: bool
     causal_needs_keys: bool
-    """Whether mode 3 refuses more queries than keys (v2's documents) instead of giving zeros for the leading rows."""
+    """Whether mode 3 refuses more queries than keys, as v2's docstring says, instead of zeroing the leading rows."""
 
     def require(self, sequences: int) -> None:
-        """Check what does not depend on one sequence.
+        """Check the limits that do not depend on one sequence.
 
         Raises:
             LimitNotKept: a limit of the mode or of its mask is not kept.
@@ -60,10 +60,10 @@ class SparseMode:
             limit.require(torch.equal(given.bool(), wanted), f"{found}, atten_mask has other values")
 
     def masked(self, index: int, sequences: int, heads: int, rows: int, columns: int) -> torch.Tensor | None:
-        """Return what sequence ``index`` masks, bool and broadcast to [N, Sq, Skv], or None for nothing.
+        """Return the mask of sequence ``index``, bool, broadcasts to [N, Sq, Skv], or None if nothing is masked.
 
         Raises:
-            LimitNotKept: a real operator would compute something else from these arguments.
+            LimitNotKept: a real NPU would return another result for these arguments.
         """
         pre, following = self.pre_tokens, self.next_tokens
         top_left = outside_band(rows, columns, pre, following, 0)
@@ -131,7 +131,8 @@ class SparseMode:
         if not empty.any():
             return
         row = int(empty.nonzero()[0, -1])
-        found = f"sparse_mode is {self.mode}, inner_precise is {self.inner_precise}, row {row} of {rows} sees no key"
+        found = f"sparse_mode is {self.mode}, inner_precise is {self.inner_precise}"
+        found += f", all keys of row {row} of {rows} are masked"
         if self.packed:
             limits.EMPTY_ROW_TND.require(False, found)
         seen = self.inner_precise == 2 or (self.mode == 3 and rows > columns)
@@ -139,14 +140,14 @@ class SparseMode:
 
 
 def outside_band(rows: int, columns: int, pre: int, following: int, shift: int) -> torch.Tensor:
-    """Return [Sq, Skv], True where key j lies outside [i + shift - pre, i + shift + next] of query i."""
+    """Return [Sq, Skv], True where key j is outside [i + shift - pre, i + shift + next] of query i."""
     distance = torch.arange(columns)[None] - torch.arange(rows)[:, None] - shift
     return (distance > following) | (distance < -pre)
 
 
 @cache
 def compressed_mask(mode: int) -> torch.Tensor | None:
-    """Return the mask that a mode takes whatever the lengths, or None for a mode that takes a full one."""
+    """Return the compressed mask of a mode, the same for all lengths, or None if the mode takes a full mask."""
     if mode not in (*COMPRESSED, 6):
         return None
     above = torch.ones(limits.MASK_SIDE, limits.MASK_SIDE, dtype=torch.bool).triu(1)

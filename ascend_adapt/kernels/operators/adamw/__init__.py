@@ -1,4 +1,4 @@
-"""One step of AdamW over many parameters, in place."""
+"""AdamW step over many parameters, in place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ascend_adapt.kernels.operation import KernelCall
 
 @dataclass(eq=False)
 class AdamwCall(KernelCall):
-    """The arguments of adamw, checked; parameters without a gradient are left out."""
+    """The checked arguments of adamw, without the parameters that have no gradient."""
 
     params: tuple[Any, ...]
     grads: tuple[Any, ...]
@@ -41,16 +41,16 @@ class AdamwCall(KernelCall):
         return self.params[0]
 
     def signature(self) -> tuple[Any, ...]:
-        """Return what differs between parameters in kind, not in size: there are thousands of them each step.
+        """Return the kinds of parameters, not their sizes: there are thousands of them in each step.
 
-        They are all on one device, which is another where an optimizer is offloaded.
+        They are all on one device, which differs from the model's if the optimizer is offloaded.
         """
         columns = (self.params, self.grads, self.exp_avgs, self.exp_avg_sqs)
         kinds = {(*(each.dtype for each in row), row[0].dim()) for row in zip(*columns, strict=True)}
         return (self.params[0].device, frozenset(kinds), frozenset(step.dim() for step in self.steps))
 
     def small(self) -> AdamwCall:
-        """Return a call of a few numbers of the first parameter."""
+        """Return a call of a few elements of the first parameter."""
         alike = small_tensors.maker()
         param, grad, mean, square = (
             alike(each[0].detach(), small_tensors.ROWS)
@@ -79,27 +79,27 @@ def adamw(
     weight_decay: float = 1e-2,
     maximize: bool = False,
 ) -> None:
-    """Change parameters, moments and step counters by one step of AdamW.
+    """Update parameters, moments and step counters by one step of AdamW, in place.
 
-    A parameter whose gradient is None stays as it is, and so does its counter: the bias corrections of a parameter
-    count its own steps.
+    A parameter whose gradient is None is unchanged, and so is its counter: the bias correction of a parameter counts
+    its own steps.
 
     Args:
-        params: float tensors, of one device.
-        grads: the gradients, each of its parameter's shape and dtype, or None.
-        exp_avgs: first moments, of the shapes of the parameters.
-        exp_avg_sqs: second moments, of the shapes of the parameters.
-        steps: a tensor of one fp32 number for each parameter, as torch's optimizers keep them: the steps made before.
+        params: float tensors on one device.
+        grads: the gradients, each with its parameter's shape, or None.
+        exp_avgs: first moments, with the shapes of the parameters.
+        exp_avg_sqs: second moments, with the shapes of the parameters.
+        steps: a one-element fp32 tensor for each parameter, as in torch's optimizers: the number of earlier steps.
         lr: learning rate.
         betas: decay rates of the moments.
         eps: added to the root of the second moment.
-        weight_decay: decoupled: each step takes lr * weight_decay of the weight away.
-        maximize: go up the gradient.
+        weight_decay: decoupled: each step subtracts lr * weight_decay of the weight.
+        maximize: gradient ascent.
 
     Raises:
-        KernelArgumentError: lists that differ in length, shapes that do not fit, a counter shared by two parameters,
-            or a rate outside its range.
-        BackendUnavailable: a backend was asked for that cannot serve the call.
+        KernelArgumentError: lists of different lengths, shapes that do not match, a counter shared by two parameters,
+            or a beta outside its range.
+        BackendUnavailable: the requested backend cannot serve the call.
     """
     lists = {"grads": grads, "exp_avgs": exp_avgs, "exp_avg_sqs": exp_avg_sqs, "steps": steps}
     for name, others in lists.items():
@@ -108,9 +108,11 @@ def adamw(
     for name, number in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
         check_number(name, number)
     if len(betas) != 2 or not all(0.0 <= rate < 1.0 for rate in betas):
-        raise KernelArgumentError(f"betas={betas!r}: expected two numbers from 0 to below 1 — correct them")
+        raise KernelArgumentError(f"betas={betas!r}: expected two numbers in [0, 1) — correct them")
     if len({id(step) for step in steps}) != len(steps):
-        raise KernelArgumentError("steps: two parameters share a counter, expected one for each — give each its own")
+        raise KernelArgumentError(
+            "steps: two parameters share a counter, expected one for each — pass separate tensors"
+        )
     present = [index for index, grad in enumerate(grads) if grad is not None]
     if not present:
         return
@@ -143,9 +145,9 @@ def adamw(
 
 
 def _are_alike(row: tuple[Any, ...], first: Any) -> bool:
-    """Return whether a parameter, its gradient and moments are float tensors of one shape beside the first parameter.
+    """Return whether a parameter, its gradient and moments are float tensors of one shape on the first one's device.
 
-    There are thousands of them each step; ``_check_row`` says what is wrong, and takes longer.
+    There are thousands of them in each step; ``_check_row`` takes longer and reports what is wrong.
     """
     if not all(map(is_tensor, row)):
         return False
@@ -165,7 +167,7 @@ def _check_row(index: int, row: tuple[Any, ...], step: Any, first: Any) -> None:
         check_together(f"params[{index}]", param, **{f"{name}[{index}]": other})
     if not _counts(step):
         raise KernelArgumentError(
-            f"steps[{index}]: is {describe(step)}, expected a tensor of one fp32 number — give it"
+            f"steps[{index}]: is {describe(step)}, expected a one-element fp32 tensor — convert it"
         )
     check_together("params[0]", first, **{f"params[{index}]": param})
 

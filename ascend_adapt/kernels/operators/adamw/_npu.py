@@ -1,4 +1,4 @@
-"""torch_npu's AdamW operator, a parameter at a time."""
+"""AdamW with torch_npu's npu_apply_adam_w, one parameter at a time."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def supports(call: AdamwCall) -> str:
 
 
 def run(call: AdamwCall) -> None:
-    """Make one step."""
+    """Do one step."""
     for param, grad, mean, square, step in zip(
         call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.steps, strict=True
     ):
         before = float(step)
         step += 1
-        # The operator multiplies the powers by the betas itself: it is given those of the steps before.
+        # The operator multiplies the powers by the betas itself, so it gets those of the previous step.
         APPLY_ADAM_W(
             call.beta1**before,
             call.beta2**before,
@@ -49,6 +49,6 @@ def run(call: AdamwCall) -> None:
             None,
             False,
             call.maximize,
-            # The yaml names var, m and v; what torch_npu registers is one list.
+            # torch_npu's yaml names var, m and v, but registers one list.
             out=[param, mean, square],
         )

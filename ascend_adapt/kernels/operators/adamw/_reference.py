@@ -1,4 +1,4 @@
-"""The definition of adamw, in plain torch, a parameter at a time."""
+"""Reference of adamw, in plain torch, one parameter at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def supports(call: AdamwCall) -> str:
 
 
 def run(call: AdamwCall) -> None:
-    """Make one step."""
+    """Do one step."""
     for param, given, mean, square, step in zip(
         call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.steps, strict=True
     ):

@@ -1,4 +1,4 @@
-"""torch's own AdamW, fused."""
+"""AdamW with torch's fused implementation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.adamw import AdamwCall
 
 
 def supports(call: AdamwCall) -> str:
-    """Return "" or why torch's does not compute this in fp32."""
+    """Return "" or why torch's implementation does not compute this in fp32."""
     for param, grad, mean, square in zip(call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, strict=True):
         dtypes = {str(each.dtype).removeprefix("torch.") for each in (param, grad, mean, square)}
         if len(dtypes) > 1:
@@ -19,9 +19,9 @@ def supports(call: AdamwCall) -> str:
 
 
 def run(call: AdamwCall) -> None:
-    """Make one step."""
+    """Do one step."""
     device = call.params[0].device
-    # The fused form wants its counters on the device, where the caller's may not be.
+    # The fused implementation needs its counters on the device; the caller's may be elsewhere.
     steps = [step if step.device == device else step.to(device) for step in call.steps]
     adamw(
         list(call.params),

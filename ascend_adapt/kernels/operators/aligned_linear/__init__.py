@@ -1,8 +1,7 @@
-"""A linear layer whose output rows start at multiples of 16 bytes, whatever their length.
+"""Linear layer whose output rows start at multiples of 16 bytes, whatever their length.
 
-A vocabulary of 50257 makes rows of logits that start anywhere. cuBLAS then takes kernels for unaligned data, five to
-eight times slower on an H100; a buffer with wider rows, seen through a view of the right width, keeps it on the fast
-ones.
+With a vocabulary of 50257 rows of logits are unaligned. cuBLAS then uses kernels for unaligned data, five to eight
+times slower on an H100; with a buffer of wider rows, returned as a view of the right width, it uses the fast ones.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ BYTES = 16
 
 
 def aligned_linear(x: Any, weight: Any) -> Any:
-    """Return x W^T in the dtype of both, [..., V], as a view of rows of whole 16 bytes: not contiguous.
+    """Return x W^T in the dtype of both, [..., V], as a view whose row stride is a multiple of 16 bytes.
 
     Args:
         x: [..., H].
         weight: [V, H].
 
     Raises:
-        KernelArgumentError: shapes or dtypes that do not fit.
+        KernelArgumentError: shapes or dtypes that do not match.
     """
     check_float("x", x, shape="[..., H]")
     check_float("weight", weight, 2, "[V, H]")
@@ -39,5 +38,5 @@ def aligned_linear(x: Any, weight: Any) -> Any:
 
 
 def is_aligned(columns: int, dtype: Any) -> bool:
-    """Return whether rows of that many elements start at multiples of 16 bytes as they are."""
+    """Return whether contiguous rows of that many elements start at multiples of 16 bytes."""
     return bool(columns * dtype.itemsize % BYTES == 0)

@@ -1,4 +1,4 @@
-"""aligned_linear by torch's own products; the gradient of x takes one rounding more than torch's."""
+"""aligned_linear with torch's matrix products; the gradient of x has one rounding more than torch's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """Each product is cut into an aligned number of columns and the few that are left."""
+    """Linear layer that splits each product into an aligned number of columns and the few that remain."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -44,7 +44,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _aligned(weight: torch.Tensor, *, up: bool = False) -> int:
-    """Return the number of the weight's rows, rounded down or up so that as many elements are whole 16 bytes."""
+    """Return the number of the weight's rows, rounded down or up to a multiple of 16 bytes."""
     each: int = BYTES // weight.dtype.itemsize
     rows = int(weight.shape[0]) + (each - 1 if up else 0)
     return rows // each * each

@@ -14,7 +14,7 @@ from ascend_adapt.kernels.operation import KernelCall
 
 @dataclass(eq=False)
 class AttentionCall(KernelCall):
-    """The arguments of attention; a window makes ``causal`` True, and no scale is 1 / sqrt(D)."""
+    """The arguments of attention; a window implies ``causal``, and a scale of None is 1 / sqrt(D)."""
 
     q: Any
     k: Any
@@ -28,7 +28,7 @@ class AttentionCall(KernelCall):
     window: int | None = None
 
     def check(self) -> None:
-        """Refuse a float as masked_out, a bool as bias, and shapes, dtypes and devices that do not fit."""
+        """Refuse a float masked_out, a bool bias, and shapes, dtypes and devices that do not match."""
         q, k, v = self.q, self.k, self.v
         for name, tensor, shape in (("q", q, "[B, N, Q, D]"), ("k", k, "[B, Nk, K, D]"), ("v", v, "[B, Nk, K, Dv]")):
             check_float(name, tensor, 4, shape)
@@ -46,7 +46,7 @@ class AttentionCall(KernelCall):
             )
         if key_heads == 0 or heads % key_heads:
             raise KernelArgumentError(
-                f"q {list(q.shape)}, k {list(k.shape)}: {heads} heads are no multiple of {key_heads} key heads — "
+                f"q {list(q.shape)}, k {list(k.shape)}: {heads} heads are not a multiple of {key_heads} key heads — "
                 "give a multiple"
             )
         masks.check_masked_out(self.masked_out, (batch, heads, queries, keys), q.device)
@@ -55,16 +55,18 @@ class AttentionCall(KernelCall):
         if self.scale is not None:
             check_number("scale", self.scale)
             if getattr(self.scale, "requires_grad", False):
-                raise KernelArgumentError("scale: wants a gradient, which attention does not give — scale q by it")
+                raise KernelArgumentError(
+                    "scale: requires grad, and attention has no gradient of it — scale q by it instead"
+                )
         masks.check_cu_seqlens(self.cu_seqlens, batch, queries, keys, q.device)
 
     @property
     def factor(self) -> float:
-        """What the scores are multiplied by."""
+        """The scale of the scores."""
         return float(max(1, self.q.shape[-1]) ** -0.5 if self.scale is None else self.scale)
 
     def small(self) -> AttentionCall:
-        """Return a call of one batch and one key head, and of the last queries and keys."""
+        """Return a call with one batch, one key head, and the last queries and keys."""
         import torch
 
         alike = small_tensors.maker()
@@ -104,23 +106,23 @@ def attention(
 
     Args:
         q: [B, N, Q, D].
-        k: [B, Nk, K, D]; N is a multiple of Nk, and N / Nk neighbouring heads share a key head.
+        k: [B, Nk, K, D]; N is a multiple of Nk, and N / Nk consecutive heads share a key head (GQA).
         v: [B, Nk, K, Dv].
-        masked_out: bool, broadcasts to [B, N, Q, K]; True = not seen.
+        masked_out: bool, broadcasts to [B, N, Q, K]; True = masked.
         bias: float, broadcasts to [B, N, Q, K]; added after scaling.
-        causal: hide the keys behind each query, aligned to the last key; with Q > K the leading rows see nothing.
+        causal: mask the keys after each query, aligned to the last key; with Q > K the leading rows are fully masked.
         scale: of the scores; None is 1 / sqrt(D).
-        dropout_p: the share of probabilities that is dropped; the others are scaled up.
-        cu_seqlens: int32 [documents + 1], the borders of documents packed into one row (B = 1, Q = K), none of which
-            sees another.
-        window: causal, and each query sees itself and the ``window - 1`` keys before it.
+        dropout_p: dropout probability of the attention weights.
+        cu_seqlens: int32 [documents + 1], cumulative lengths of documents packed into one row (B = 1, Q = K), which do
+            not attend to each other.
+        window: causal, and each query attends to itself and the ``window - 1`` keys before it.
 
     Returns:
-        [B, N, Q, Dv]. A row with nothing to see is all zeros, and its gradients are zero.
+        [B, N, Q, Dv]. A fully masked row is all zeros, and its gradients are zero.
 
     Raises:
-        KernelArgumentError: a float as masked_out, a bool as bias, or shapes that do not fit.
-        BackendUnavailable: a backend was asked for that cannot serve the call.
+        KernelArgumentError: a float masked_out, a bool bias, or shapes that do not match.
+        BackendUnavailable: the requested backend cannot serve the call.
     """
     if type(dropout_p) is not float:
         check_number("dropout_p", dropout_p)
@@ -129,7 +131,7 @@ def attention(
     causal = bool(causal) or window is not None
     call = AttentionCall(q, k, v, masked_out, bias, causal, scale, dropout_p, cu_seqlens, window)
     if cu_seqlens is not None:
-        call.check()  # the borders' values are no part of the kind of call
+        call.check()  # the values of cu_seqlens are not part of the kind of call
     return KERNEL(call)
 
 

@@ -1,9 +1,8 @@
-"""torch_npu's fused attention, within its documented limits.
+"""Attention with torch_npu's npu_fusion_attention, within its documented limits.
 
-Traps, from op-plugin's documentation of npu_fusion_attention: True in atten_mask is masked out; without atten_mask
-every sparse mode is silently ignored, so that causal needs its mask; modes 3 and 4 want the fixed 2048 x 2048 upper
-triangle whatever the lengths; version 1 adds the bias inside the scale, version 2 behind it with pse_type=0; packed
-rows (TND) may not hold a row with nothing to see.
+Traps, from op-plugin's documentation: True in atten_mask means masked; without atten_mask every sparse mode is silently
+ignored, so causal needs its mask; modes 3 and 4 take the fixed 2048 x 2048 upper triangle for all lengths; version 1
+adds the bias before scaling, version 2 with pse_type=0 after it; packed rows (TND) may not contain a fully masked row.
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ def supports(call: AttentionCall) -> str:
     if call.v.shape != call.k.shape:
         return f"k {list(call.k.shape)} and v {list(call.v.shape)} differ"
     if call.bias is not None and call.bias.dtype == torch.float64:
-        return "its bias has at most fp32"
+        return "its bias is at most fp32"
     if call.bias is not None and call.bias.requires_grad:
-        return "it gives no gradient of the bias"
+        return "it has no gradient of the bias"
     # On a 950DT, by op-plugin's determin_API_list.md.
     if dispatch.is_deterministic() and not dispatch.attention_gradients_repeat():
-        return "its gradients repeat only under torch.use_deterministic_algorithms(True)"
+        return "its gradients are deterministic only under torch.use_deterministic_algorithms(True)"
     operator = FUSION_ATTENTION if call.bias is None else FUSION_ATTENTION_V2
     return operator.difference()
 
@@ -85,7 +84,7 @@ def _run(call: AttentionCall) -> torch.Tensor:
 
 
 def _packed(call: AttentionCall, start: int, ends: list[int]) -> torch.Tensor:
-    """Return the attention of neighbouring documents, of which the first begins at ``start``."""
+    """Return the attention of consecutive documents, the first of which begins at ``start``."""
     rows = slice(start, ends[-1])
     q, k, v = (each[0, :, rows].transpose(0, 1).contiguous() for each in (call.q, call.k, call.v))
     lengths = [end - start for end in ends]
@@ -139,7 +138,7 @@ def _triangle(device: torch.device) -> torch.Tensor:
 
 
 def _whole_mask(call: AttentionCall, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mask [B or 1, N or 1, Q, K], and the rows with nothing to see, which it lets see everything."""
+    """Return the mask [B or 1, N or 1, Q, K] with fully masked rows unmasked, and which rows these are."""
     queries, keys = call.q.shape[2], call.k.shape[2]
     hidden = hidden[(None,) * (4 - hidden.dim())]
     if call.causal:
@@ -155,13 +154,13 @@ def _whole_mask(call: AttentionCall, hidden: torch.Tensor) -> tuple[torch.Tensor
     nothing = hidden.all(-1, keepdim=True)
     hidden = hidden & ~nothing
     batch, heads = hidden.shape[:2]
-    # BNSS, B1SS and 11SS are known, 1NSS is not.
+    # BNSS, B1SS and 11SS are supported, 1NSS is not.
     batch = call.q.shape[0] if heads > 1 else batch
     return hidden.expand(batch, heads, queries, keys).contiguous(), nothing
 
 
 def _pse(call: AttentionCall) -> torch.Tensor:
-    """Return the bias as [B or 1, N, Q, K], without what atten_mask hides."""
+    """Return the bias as [B or 1, N, Q, K], zero where atten_mask masks."""
     bias = call.bias[(None,) * (4 - call.bias.dim())].masked_fill(call.bias == float("-inf"), 0.0)
     batch = call.q.shape[0] if bias.shape[0] > 1 else 1
     return bias.to(call.q.dtype).expand(batch, call.q.shape[1], call.q.shape[2], call.k.shape[2]).contiguous()

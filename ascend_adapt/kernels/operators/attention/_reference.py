@@ -1,4 +1,4 @@
-"""The definition of attention, in plain torch; unlike every other backend it computes all scores at once."""
+"""Reference of attention, in plain torch; unlike every other backend it computes all scores at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""torch's scaled_dot_product_attention: its own choice, or one of its CUDA kernels.
+"""Attention with torch's scaled_dot_product_attention: torch's own choice, or one of its CUDA kernels.
 
-Where it differs from the contract: its causal is aligned to the first key, a row with nothing to see may be nan, its
-bool masks have the other sense, and it knows no window and no packed rows.
+It differs from the contract: its causal mask is aligned to the first key, a fully masked row may give NaN, in its bool
+masks True means attend, and it has no window and no packed documents.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ascend_adapt.kernels import dispatch, masks, tracing
 from ascend_adapt.kernels.operators.attention import AttentionCall, _pieces
 
 _BLOCK = (128, 1024)
-"""Bounds of the number of queries that share a mask under a window."""
+"""Bounds of the number of queries that share one mask with a window."""
 
 
 class _Torch:
-    """torch's own choice; under determinism the CUDA kernels whose gradients are the same on every run."""
+    """torch's own choice; in deterministic mode only CUDA kernels with deterministic gradients."""
 
     def supports(self, call: AttentionCall) -> str:
-        """Return "": every call can be cut into pieces that torch serves."""
+        """Return "": every call can be split into pieces that torch supports."""
         return ""
 
     def run(self, call: AttentionCall) -> torch.Tensor:
@@ -59,7 +59,7 @@ class _Torch:
             if not call.causal or queries == 1:
                 return self._attend(call)
             if 2 * queries >= keys:
-                # With as many queries as keys both alignments are one; the added ones cost less than a mask.
+                # With as many queries as keys both alignments are the same; padding queries cost less than a mask.
                 if queries == keys:
                     return self._attend(call, is_causal=True)
                 padded = torch.nn.functional.pad(call.q, (0, 0, keys - queries, 0))
@@ -78,12 +78,12 @@ class _Torch:
     def _masked(
         self, call: AttentionCall, rows: slice, columns: slice, shared: dict[tuple[int, int, int], torch.Tensor]
     ) -> torch.Tensor:
-        """Return the attention of some queries to some keys, under a mask; equal blocks share theirs."""
+        """Return the attention of some queries to some keys, with a mask; equal blocks share one."""
         piece = _pieces.part(call, rows, columns)
         hidden = piece.masked_out
         if call.causal:
             shift = call.k.shape[2] - call.q.shape[2] + rows.start - columns.start
-            # Sizes may be symbols, which are no keys.
+            # Sizes may be symbolic, which cannot be keys.
             size = (int(rows.stop - rows.start), int(columns.stop - columns.start), int(shift))
             if size not in shared:
                 shared[size] = masks.hidden(
@@ -102,7 +102,7 @@ class _Torch:
     def _attend(self, call: AttentionCall, q: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
         shared = bool(call.q.shape[1] != call.k.shape[1])
         q, scale = call.q if q is None else q, call.scale
-        if scale is not None and scale < 0:  # torch's causal kernel for a CPU gives nan
+        if scale is not None and scale < 0:  # torch's causal kernel for the CPU gives NaN
             q, scale = -q, -scale
         return scaled_dot_product_attention(
             q, call.k, call.v, dropout_p=call.dropout_p, scale=scale, enable_gqa=shared, **more
@@ -110,7 +110,7 @@ class _Torch:
 
 
 def _is_torchs_own(call: AttentionCall) -> bool:
-    """Whether torch's function, given the call as it is, means the same."""
+    """Whether torch's function computes the unchanged call as the contract says."""
     if call.masked_out is not None or call.bias is not None or call.window is not None or call.cu_seqlens is not None:
         return False
     return not call.causal or call.q.shape[2] == call.k.shape[2]
@@ -138,7 +138,7 @@ class _OnCuda(_Torch):
         if shared and not self.shares_heads:
             call = _expanded(call)
             shared = False
-        # Causal queries are padded to the number of keys; shapes are looked at, and strides, which run() makes even.
+        # Causal queries are padded to the number of keys. torch checks shapes and strides; run() makes them contiguous.
         q = call.q[:, :, :1].expand(-1, -1, call.k.shape[2], -1) if call.causal else call.q
         given = torch.backends.cuda.SDPAParams(
             *map(_with_even_rows, (q, call.k, call.v)), None, call.dropout_p, call.causal, shared
@@ -165,7 +165,7 @@ class _OnCuda(_Torch):
 
 
 class _Flash(_OnCuda):
-    """Flash attention; windows, packed rows and Q != K go to its form for documents of any length."""
+    """Flash attention; windows, packed documents and Q != K use its variable-length form."""
 
     def supports(self, call: AttentionCall) -> str:
         """Return "" or why flash attention does not serve the call."""
@@ -175,9 +175,9 @@ class _Flash(_OnCuda):
             return "it takes no mask"
         if self._needs_varlen(call):
             if call.dropout_p:
-                return "its form for windows, packed rows and Q != K has no dropout"
+                return "its form for windows, packed documents and Q != K has no dropout"
             if call.q.shape[3] % 8 or call.q.shape[3] != call.v.shape[3]:
-                return f"its form for windows, packed rows and Q != K takes no head dim {call.q.shape[3]}"
+                return f"its form for windows, packed documents and Q != K does not support head dim {call.q.shape[3]}"
             if _varlen() is None:
                 return f"torch {torch.__version__} has no varlen_attn with window_size and enable_gqa"
         return self._refused(call)
@@ -206,16 +206,16 @@ _SWITCHES = {
 
 
 def _only(*kernels: SDPBackend) -> Any:
-    """Return a context in which torch may use these kernels only: sdpa_kernel, which costs a small call its gain."""
+    """Return a context that restricts torch to these kernels; sdpa_kernel would slow down small calls."""
     if torch.compiler.is_compiling():
         return sdpa_kernel(list(kernels))
     return _Switched(kernels)
 
 
 class _Switched:
-    """Sets those of torch's switches that differ from what is wanted, and sets them back.
+    """Sets torch's switches where they differ from the wanted ones, and restores them.
 
-    They are the process's: threads, as those of DataParallel, wait for each other.
+    They are global to the process, so threads, such as those of DataParallel, wait for each other.
     """
 
     _lock = threading.RLock()
@@ -239,7 +239,7 @@ class _Switched:
 
 
 def _with_even_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor with neighbouring elements in its last axis: torch's CUDA kernels take no others."""
+    """Return the tensor with stride 1 in its last axis, which torch's CUDA kernels require."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -278,16 +278,16 @@ def _packed(call: AttentionCall) -> torch.Tensor:
 
 
 def _expanded(call: AttentionCall) -> AttentionCall:
-    """Return the call with a key head for every head."""
+    """Return the call with key heads repeated for every head."""
     times = call.q.shape[1] // call.k.shape[1]
     k, v = (each.repeat_interleave(times, 1) for each in (call.k, call.v))
     return AttentionCall(**{**vars(call), "k": k, "v": v})
 
 
 def _attn_mask(call: AttentionCall, hidden: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return torch's mask for a bias, what is hidden, or both, and the rows [B, N, Q, 1] with nothing to see.
+    """Return torch's mask for a bias, a mask, or both, and the fully masked rows, bool [B, N, Q, 1].
 
-    In torch's mask those rows see everything: some of its kernels give nan otherwise.
+    In torch's mask those rows are unmasked: otherwise some of its kernels give NaN.
     """
     if call.bias is None:
         nothing = hidden.all(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Cross entropy of logits, also of a vocabulary that is spread over ranks."""
+"""Cross entropy of logits, also with the vocabulary split over ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 @dataclass(eq=False)
 class CrossEntropyCall(KernelCall):
-    """The arguments of cross_entropy, checked, logits [T, V] and labels [T]; computes the loss of each token, [T]."""
+    """The checked arguments of cross_entropy, logits [T, V] and labels [T], for the loss of each token, [T]."""
 
     logits: Any
     labels: Any
@@ -33,10 +33,10 @@ class CrossEntropyCall(KernelCall):
     first: int = 0
     """The id of the first column of ``logits``."""
     vocabulary: int = 0
-    """The number of columns of all ranks together."""
+    """The total number of columns of all ranks."""
 
     def small(self) -> CrossEntropyCall | None:
-        """Return a call of a few tokens; None over ranks, which would have to wait for each other."""
+        """Return a call of a few tokens; None with a group, whose ranks would have to wait for each other."""
         if self.group is not None:
             return None
         tokens = min(small_tensors.ROWS, len(self.labels))
@@ -57,18 +57,18 @@ def cross_entropy(
     """Return the cross entropy, computed and returned in fp32.
 
     Args:
-        logits: [..., V]; with ``group``, this rank's columns of it.
-        labels: int64 [...], ids of the whole vocabulary.
-        ignore_index: label of tokens without a loss, and without a gradient.
-        label_smoothing: torch's: this share of the target is spread over the whole vocabulary.
-        reduction: ``mean`` over the tokens that count (nan if there are none), ``sum``, or ``none``: [...].
-        group: process group over which the vocabulary is spread, in the order of its ranks.
-        vocab_range: this rank's ids, first and one past the last; every rank has as many. Default: in rank order.
+        logits: [..., V]; with ``group``, this rank's columns.
+        labels: int64 [...], ids in the whole vocabulary.
+        ignore_index: label of tokens without loss and gradient.
+        label_smoothing: as in torch: this fraction of the target is distributed uniformly over the whole vocabulary.
+        reduction: ``mean`` over the tokens that are not ignored (NaN if there are none), ``sum``, or ``none``: [...].
+        group: process group over which the vocabulary is split, in rank order.
+        vocab_range: this rank's ids, first and one past the last; all ranks have equally many. Default: in rank order.
 
     Raises:
-        KernelArgumentError: shapes that do not fit, a label (on a CPU, not traced; elsewhere its loss is nan, or
-            torch's own device assertion fails) outside the vocabulary, or a reduction that does not exist.
-        BackendUnavailable: a backend was asked for that cannot serve the call.
+        KernelArgumentError: shapes that do not match, a label outside the vocabulary (on a CPU, not traced; elsewhere
+            its loss is NaN, or torch's device assertion fails), or an unknown reduction.
+        BackendUnavailable: the requested backend cannot serve the call.
     """
     check_float("logits", logits, shape="[..., V]", least=1)
     columns = int(logits.shape[-1])
@@ -91,7 +91,7 @@ def check_labels(
     group: Any,
     vocab_range: tuple[int, int] | None,
 ) -> tuple[int, int]:
-    """Return the id of the first column and the size of the vocabulary, or refuse what does not fit."""
+    """Return the id of the first column and the size of the vocabulary, after checking the arguments."""
     if not is_tensor(labels) or str(labels.dtype) != "torch.int64":
         raise KernelArgumentError(
             f"labels: is {describe(labels)}, expected int64 {list(tensor.shape[:-1])} — convert it"
@@ -118,7 +118,7 @@ def check_labels(
         wrong = labels[((labels < 0) | (labels >= vocabulary)) & (labels != ignore_index)]
         if len(wrong):
             raise KernelArgumentError(
-                f"labels: hold {int(wrong[0])}, expected 0 to {vocabulary - 1}, or {ignore_index} to ignore one — "
+                f"labels: hold {int(wrong[0])}, expected 0 to {vocabulary - 1}, or {ignore_index} to ignore a token — "
                 "correct them"
             )
     return first, vocabulary
@@ -143,7 +143,7 @@ def _columns(name: str, columns: int, group: Any, vocab_range: tuple[int, int] |
 
 
 def reduce(losses: Any, labels: Any, ignore_index: int, reduction: str) -> Any:
-    """Return the losses of tokens, [T], reduced."""
+    """Return the reduced losses of tokens, [T]."""
     if reduction == "none":
         return losses.reshape(labels.shape)
     total = losses.sum()

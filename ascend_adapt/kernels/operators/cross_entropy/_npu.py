@@ -1,4 +1,4 @@
-"""torch_npu's fused cross entropy, within its documented limits."""
+"""Cross entropy with torch_npu's npu_cross_entropy_loss, within its documented limits."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ CROSS_ENTROPY_LOSS = npu.Operator(
 def supports(call: CrossEntropyCall) -> str:
     """Return "" or the documented limit that the call exceeds."""
     if call.group is not None:
-        return "the vocabulary is spread over ranks"
+        return "the vocabulary is split over ranks"
     if str(call.logits.dtype) != "torch.float32":
         return f"its loss would be {str(call.logits.dtype).removeprefix('torch.')}"
     if call.logits.shape[0] not in limits.ROWS:
         return limits.SHAPES.unmet(False, f"input is {list(call.logits.shape)}")
     if call.label_smoothing:
-        return "it gives no gradient with label smoothing"
+        return "it has no gradient with label smoothing"
     return CROSS_ENTROPY_LOSS.difference()
 
 
 def run(call: CrossEntropyCall) -> torch.Tensor:
     """Return the loss of each token, fp32 [T]."""
-    # A negative ignore_index means none to the operator: ignored tokens get a label, and then no loss.
+    # A negative ignore_index ignores nothing here, so ignored tokens get a valid label, and their loss is zeroed.
     ignored = call.labels == call.ignore_index
     labels = call.labels.masked_fill(ignored, 0)
     losses: torch.Tensor = CROSS_ENTROPY_LOSS(call.logits.contiguous(), labels, reduction="none")[0]

@@ -1,4 +1,4 @@
-"""The definition of cross_entropy, in plain torch; for backward it keeps the logits and one number a token."""
+"""Reference of cross_entropy, in plain torch; for backward it saves the logits and one value per token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def supports(call: CrossEntropyCall) -> str:
 
 def run(call: CrossEntropyCall) -> torch.Tensor:
     """Return the loss of each token, fp32 (of fp64 logits fp64), [T]."""
-    if tracing.is_transformed():  # what torch.func cannot take is a function with a backward of its own
+    if tracing.is_transformed():  # torch.func does not support an autograd function with its own backward
         return losses_and_normaliser(exact(call.logits), call)[0]
     losses: torch.Tensor = _CrossEntropy.apply(call.logits, call)
     return losses
@@ -48,7 +48,7 @@ def exact(tensor: torch.Tensor) -> torch.Tensor:
 def losses_and_normaliser(logits: torch.Tensor, call: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the loss of each token [T], and the logarithm of the sum of its exponentials over all ranks [T].
 
-    A label that is neither in the vocabulary nor ``ignore_index`` gives nan.
+    A label that is neither in the vocabulary nor ``ignore_index`` gives NaN.
     """
     labels, columns = call.labels, logits.shape[-1]
     top = logits.amax(-1)

@@ -1,4 +1,4 @@
-"""torch's own cross entropy, which reads the logits as they are."""
+"""Cross entropy with torch's cross_entropy, without a copy of the logits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ascend_adapt.kernels.operators.cross_entropy import CrossEntropyCall
 def supports(call: CrossEntropyCall) -> str:
     """Return "" or why torch's does not compute this call in fp32 without a copy."""
     if call.group is not None:
-        return "the vocabulary is spread over ranks"
+        return "the vocabulary is split over ranks"
     if call.logits.dtype not in (torch.float32, torch.float64):
         return f"it would compute in {call.logits.dtype}"
     return ""

@@ -1,6 +1,6 @@
-"""cross_entropy in Triton: the logits are read once forward, and once backward to write their gradient.
+"""Cross entropy in Triton: reads the logits once in forward, and once in backward to write their gradient.
 
-Rows may have any stride, so logits that were computed into a wider buffer need no copy.
+Rows may have any stride, so logits computed into a wider buffer need no copy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run(call: CrossEntropyCall) -> torch.Tensor:
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, call: CrossEntropyCall) -> torch.Tensor:
-        # backward writes a gradient of these strides, so rows may not share memory, as expanded ones do.
+        # backward writes a gradient with these strides, so rows may not share memory as expanded ones do.
         if logits.stride(1) != 1 or logits.stride(0) < logits.shape[1]:
             logits = logits.contiguous()
         losses, normaliser = losses_and_normaliser(logits, call)
@@ -83,7 +83,7 @@ def losses_and_normaliser(logits: torch.Tensor, call: Any) -> tuple[torch.Tensor
 def gradient(
     logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor, call: Any, into: torch.Tensor
 ) -> torch.Tensor:
-    """Return the gradient [T, V] of the logits for that of the losses [T], in ``into``: a tensor like them, or they."""
+    """Return the gradient [T, V] of the logits for that of the losses [T], in ``into``, which may be the logits."""
     rows, columns = logits.shape
     cut = tiles(columns, live=3)
     _launch_gradient(

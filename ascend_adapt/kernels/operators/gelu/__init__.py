@@ -1,4 +1,4 @@
-"""GELU, exact or by tanh, also of a sum with a bias (Megatron's bias_gelu)."""
+"""GELU, exact or with the tanh approximation, also of a sum with a bias (Megatron's bias_gelu)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class GeluCall(KernelCall):
     approximate: str = "none"
 
     def check(self) -> None:
-        """Refuse shapes and devices that do not fit, and another approximation."""
+        """Refuse shapes and devices that do not match, and unknown approximations."""
         check_float("x", self.x, shape="[..., H]", least=1)
         check_float_or_none("bias", self.bias, self.x.shape[-1:], f"x {list(self.x.shape)}")
         check_together("x", self.x, bias=self.bias)
@@ -44,11 +44,11 @@ def gelu(x: Any, bias: Any = None, *, approximate: str = "none") -> Any:
     Args:
         x: [..., H].
         bias: [H], or None.
-        approximate: ``none``, by the error function; ``tanh``, as GPT-2 and Megatron have it.
+        approximate: ``none``, with the error function; ``tanh``, as in GPT-2 and Megatron.
 
     Raises:
-        KernelArgumentError: shapes that do not fit, or another approximation.
-        BackendUnavailable: a backend was asked for that cannot serve the call.
+        KernelArgumentError: shapes that do not match, or an unknown approximation.
+        BackendUnavailable: the requested backend cannot serve the call.
     """
     return KERNEL(GeluCall(x, bias, approximate))
 

@@ -1,4 +1,4 @@
-"""torch_npu's gelu, which takes the approximation by name; torch's own may be approximated there."""
+"""GELU with torch_npu's npu_gelu, which takes the approximation by name; torch's own may be approximated on an NPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The definition of gelu, in plain torch."""
+"""Reference of gelu, in plain torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's own gelu."""
+"""GELU with torch's gelu."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.gelu import GeluCall
 
 
 def supports(call: GeluCall) -> str:
-    """Return "" or why torch's would round between the sum and the GELU."""
+    """Return "" or why torch would round between the sum and the GELU."""
     if call.bias is not None and call.x.dtype not in (torch.float32, torch.float64):
         return f"the sum with the bias would be rounded to {str(call.x.dtype).removeprefix('torch.')}"
     return ""

@@ -22,7 +22,7 @@ class LayerNormCall(KernelCall):
     eps: float = 1e-5
 
     def check(self) -> None:
-        """Refuse shapes and devices that do not fit."""
+        """Refuse shapes and devices that do not match."""
         check_float("x", self.x, shape="[..., D]", least=1)
         check_number("eps", self.eps)
         if self.bias is not None and self.weight is None:
@@ -58,8 +58,8 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
         [..., D] in the dtype of ``x``.
 
     Raises:
-        KernelArgumentError: shapes that do not fit.
-        BackendUnavailable: a backend was asked for that cannot serve the call.
+        KernelArgumentError: shapes that do not match.
+        BackendUnavailable: the requested backend cannot serve the call.
     """
     return KERNEL(LayerNormCall(x, weight, bias, eps))
 

@@ -1,4 +1,4 @@
-"""The definition of layer_norm, in plain torch."""
+"""Reference of layer_norm, in plain torch."""
 
 from __future__ import annotations
 

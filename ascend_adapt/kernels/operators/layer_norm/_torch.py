@@ -1,4 +1,4 @@
-"""torch's own layer_norm."""
+"""Layer norm with torch's layer_norm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.layer_norm import LayerNormCall
 
 
 def supports(call: LayerNormCall) -> str:
-    """Return "" or why torch's does not serve the call."""
+    """Return "" or why torch's layer_norm does not serve the call."""
     for name, tensor in (("weight", call.weight), ("bias", call.bias)):
         if tensor is not None and tensor.dtype != call.x.dtype:
             return f"x is {call.x.dtype}, {name} {tensor.dtype}"

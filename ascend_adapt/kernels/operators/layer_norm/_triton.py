@@ -1,4 +1,4 @@
-"""layer_norm and rms_norm in Triton: x is read once forward, x and the gradient once backward."""
+"""Layer norm and RMS norm in Triton: forward reads x once, backward x and the gradient once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(call: LayerNormCall) -> torch.Tensor:
 
 
 def normalise(x: torch.Tensor, weight: torch.Tensor, bias: Any, eps: float, *, centred: bool) -> torch.Tensor:
-    """Return x, less its mean if ``centred``, over its root mean square, times weight, plus bias; [..., D]."""
+    """Return x, minus its mean if ``centred``, divided by its root mean square, times weight, plus bias; [..., D]."""
     result: torch.Tensor = _Norm.apply(x, weight, bias, eps, centred)
     return result
 
@@ -65,7 +65,7 @@ class _Norm(torch.autograd.Function):
         grad = grads[0].contiguous()
         columns = x.shape[-1]
         rows, cut = x.numel() // columns, tiles(columns, live=6)
-        # Each program sums the weight's gradient over its rows; their sums are added in order, so runs repeat.
+        # Each program sums the weight's gradient over its rows; adding the sums in order keeps the result deterministic.
         count = min(programs(rows, cut, x.device.type), 8 * multiprocessors(x.device))
         dx = torch.empty_like(x)
         of_weight, of_bias = torch.empty(2, count, columns, dtype=torch.float32, device=x.device)

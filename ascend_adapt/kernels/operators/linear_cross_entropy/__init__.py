@@ -1,4 +1,4 @@
-"""Cross entropy of a linear layer's outputs, without all of its logits at once."""
+"""Linear layer and cross entropy in one, without holding all logits at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_adapt.kernels.operators.cross_entropy import check_labels
 
 @dataclass(eq=False)
 class LinearCrossEntropyCall(KernelCall):
-    """The arguments of linear_cross_entropy, checked, hidden [T, H] and labels [T]; computes the reduced loss."""
+    """The checked arguments of linear_cross_entropy, hidden [T, H] and labels [T], for the reduced loss."""
 
     hidden: Any
     weight: Any
@@ -28,10 +28,10 @@ class LinearCrossEntropyCall(KernelCall):
     first: int = 0
     """The id of the first row of ``weight``."""
     vocabulary: int = 0
-    """The number of rows of all ranks together."""
+    """The total number of rows of all ranks."""
 
     def small(self) -> LinearCrossEntropyCall | None:
-        """Return a call of a few tokens of little width; None over ranks, which would have to wait for each other."""
+        """Return a call of a few narrow tokens; None with a group, whose ranks would have to wait for each other."""
         if self.group is not None:
             return None
         tokens, width = min(small_tensors.ROWS, len(self.labels)), min(small_tensors.SIDE, self.hidden.shape[1])
@@ -57,24 +57,24 @@ def linear_cross_entropy(
     group: Any = None,
     vocab_range: tuple[int, int] | None = None,
 ) -> Any:
-    """Return cross_entropy(hidden weight^T + bias, labels) in fp32; at no time are the logits of all tokens there.
+    """Return cross_entropy(hidden weight^T + bias, labels) in fp32, without ever holding the logits of all tokens.
 
     Args:
         hidden: [..., H]; with ``group``, the same on every rank.
         weight: [V, H]; with ``group``, this rank's rows of it.
-        labels: int64 [...], ids of the whole vocabulary.
+        labels: int64 [...], ids in the whole vocabulary.
         bias: [V], or None.
-        ignore_index: label of tokens without a loss, and without a gradient.
-        label_smoothing: torch's: this share of the target is spread over the whole vocabulary.
-        reduction: ``mean`` over the tokens that count (nan if there are none), ``sum``, or ``none``: [...].
-        group: process group over which the vocabulary is spread. The gradient of ``hidden`` is summed over it here;
+        ignore_index: label of tokens without loss and gradient.
+        label_smoothing: as in torch: this fraction of the target is distributed uniformly over the whole vocabulary.
+        reduction: ``mean`` over the tokens that are not ignored (NaN if there are none), ``sum``, or ``none``: [...].
+        group: process group over which the vocabulary is split. The gradient of ``hidden`` is already summed over it;
             do not sum it again.
-        vocab_range: this rank's ids, first and one past the last; every rank has as many. Default: in rank order.
+        vocab_range: this rank's ids, first and one past the last; all ranks have equally many. Default: in rank order.
 
     Raises:
-        KernelArgumentError: shapes that do not fit, a label outside the vocabulary (on a CPU, uncompiled; elsewhere its
-            loss is nan), or a reduction that does not exist.
-        BackendUnavailable: a backend was asked for that cannot serve the call.
+        KernelArgumentError: shapes that do not match, a label outside the vocabulary (on a CPU, uncompiled; elsewhere
+            its loss is NaN), or an unknown reduction.
+        BackendUnavailable: the requested backend cannot serve the call.
     """
     check_float("hidden", hidden, shape="[..., H]", least=1)
     check_float("weight", weight, 2, "[V, H]")
@@ -100,5 +100,5 @@ def linear_cross_entropy(
     return loss.reshape(labels.shape) if reduction == "none" else loss
 
 
-# The matrix products are torch's on every device; on CUDA all else would take longer than they.
+# The matrix products are torch's on every device; without Triton the rest would take longer than these on CUDA.
 KERNEL = Kernel("linear_cross_entropy")

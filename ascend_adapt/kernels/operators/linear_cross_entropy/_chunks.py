@@ -1,8 +1,9 @@
-"""linear_cross_entropy a chunk of tokens at a time, whatever computes the losses and the gradient of a chunk's logits.
+"""linear_cross_entropy by chunks of tokens, for any arithmetic of a chunk's losses and gradient.
 
-With ``mean`` or ``sum`` all tokens that count have one gradient, so those of the inputs are computed in forward, while
-a chunk's logits are at hand, as if it were 1, and backward scales them: in fp16 a token's share of a mean would be
-rounded to nothing before a loss scale could save it. With ``none`` backward computes the logits again.
+With ``mean`` or ``sum`` all tokens that are not ignored have the same gradient of the loss. So forward computes the
+gradients of the inputs as if it were 1, while a chunk's logits are in memory, and backward scales them: in fp16 the
+gradient of one token of a mean would underflow before a loss scale could prevent it. With ``none`` backward recomputes
+the logits.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from ascend_adapt.kernels.operators.cross_entropy._reference import exact
 from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall
 
 _CHUNK_BYTES = 2**28
-"""Bound of one chunk's logits, of which a few copies live at a time."""
+"""Upper bound of one chunk's logits, of which a few copies are live at a time."""
 
 _EVEN = 128
-"""Rows of which a matrix product on a device computes at least a tile at once."""
+"""Rows of at least one tile of a matrix product on a device."""
 
 # torch >= 2.8
 _WIDE_PRODUCTS = "dtype_out" in torch.ops.aten.addmm.overloads()
@@ -31,17 +32,17 @@ _WIDE_PRODUCTS = "dtype_out" in torch.ops.aten.addmm.overloads()
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How the logits of a chunk, [t, V], become its losses and their own gradient."""
+    """Arithmetic on the logits of a chunk, [t, V]: its losses and the gradient of the logits."""
 
     exact: bool
-    """Whether it takes the logits in the dtype of the computation only, or also in that of the inputs."""
+    """Whether the logits must be in the dtype of the computation, or may also be in that of the inputs."""
     losses_and_normaliser: Callable[[torch.Tensor, Any], tuple[torch.Tensor, torch.Tensor]]
     gradient: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
-    """It may be written over the logits."""
+    """May overwrite the logits."""
 
 
 def by_chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Tensor:
-    """Return the loss: a number, or with ``none`` one a token, [T]."""
+    """Return the loss: a scalar, or with ``none`` one per token, [T]."""
     inputs = (call.hidden, call.weight, call.bias)
     loss: torch.Tensor
     if tracing.is_transformed():
@@ -56,7 +57,7 @@ def by_chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Ten
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Some tokens of a call, with what the arithmetic of cross_entropy asks for."""
+    """Some tokens of a call, with the attributes that the arithmetic of cross_entropy reads."""
 
     labels: torch.Tensor
     ignore_index: int
@@ -87,7 +88,7 @@ def _chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> Iterator[_C
 
 
 def _at_once(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Tensor:
-    """Return the loss from all logits, by operators that torch.func transforms as it does any."""
+    """Return the loss from all logits, with plain operators, which torch.func can transform."""
     parts = []
     for chunk in _chunks(call, arithmetic):
         logits = _logits(call.hidden[chunk.rows], call.weight, call.bias, arithmetic)
@@ -120,7 +121,7 @@ class _Gradients:
         self.bias = torch.zeros_like(exact(bias)) if needed[2] and bias is not None else None
 
     def add(self, hidden: torch.Tensor, of_logits: torch.Tensor, rows: slice) -> None:
-        """Add what the gradient of one chunk's logits [t, V] gives."""
+        """Add the gradients that follow from the gradient of one chunk's logits [t, V]."""
         rounded = of_logits.to(hidden.dtype)
         if self.hidden is not None:
             torch.mm(rounded, self.weight_in, out=self.hidden[rows])
@@ -130,14 +131,14 @@ class _Gradients:
             self.bias += of_logits.sum(0)
 
     def summed(self, group: Any) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients, that of hidden summed over the ranks of the vocabulary."""
+        """Return the gradients; that of hidden is summed over the ranks of the vocabulary."""
         if self.hidden is not None and group is not None:
             torch.distributed.all_reduce(self.hidden, group=group)
         return self.hidden, self.weight, self.bias
 
 
 def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Add left @ right to the fp32 (of fp64 fp64) total, on CUDA without rounding the product to their dtype first."""
+    """Add left @ right to the fp32 (or fp64) total, on CUDA without rounding the product to their dtype first."""
     if left.dtype == total.dtype:
         total.addmm_(left, right)
     elif total.device.type == "cuda" and _WIDE_PRODUCTS and torch.cuda.get_device_capability(total.device) >= (8, 0):
@@ -155,7 +156,7 @@ def _finished(
 
 
 class _AllAtOnce(torch.autograd.Function):
-    """A reduced loss, and in forward already its gradients."""
+    """A reduced loss whose gradients are computed in forward."""
 
     @staticmethod
     def forward(
@@ -188,12 +189,12 @@ class _AllAtOnce(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *gradients, counted = ctx.saved_tensors
-        # Without a token that counts the loss is nan, and its gradient, as torch's, zero.
+        # If all tokens are ignored the loss is NaN and its gradient zero, as in torch.
         return (*_finished(gradients, grads[0] / counted.clamp(min=1), ctx.dtypes), None, None, None)
 
 
 class _ByToken(torch.autograd.Function):
-    """The loss of each token; backward computes the logits again."""
+    """The loss of each token; backward recomputes the logits."""
 
     @staticmethod
     def forward(

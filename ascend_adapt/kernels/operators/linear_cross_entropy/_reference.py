@@ -1,4 +1,4 @@
-"""linear_cross_entropy in plain torch: the arithmetic of cross_entropy's definition, a chunk of tokens at a time."""
+"""Reference of linear_cross_entropy, in plain torch: cross_entropy's reference by chunks of tokens."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def supports(call: LinearCrossEntropyCall) -> str:
 
 
 def run(call: LinearCrossEntropyCall) -> torch.Tensor:
-    """Return the loss: a number, or with ``none`` one a token, [T]."""
+    """Return the loss: a scalar, or with ``none`` one per token, [T]."""
     return by_chunks(call, _ARITHMETIC)

@@ -1,7 +1,7 @@
 """linear_cross_entropy with the Triton kernels of cross_entropy between torch's matrix products.
 
-A chunk's logits are read once for the losses, and once to be overwritten by their gradient; without a bias they stay
-in the dtype of the products.
+A chunk's logits are read once for the losses and once for their gradient, which overwrites them; without a bias they
+stay in the dtype of the products.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def supports(call: LinearCrossEntropyCall) -> str:
 
 
 def run(call: LinearCrossEntropyCall) -> torch.Tensor:
-    """Return the loss: a number, or with ``none`` one a token, [T]."""
+    """Return the loss: a scalar, or with ``none`` one per token, [T]."""
     return by_chunks(call, _ARITHMETIC)
 
 

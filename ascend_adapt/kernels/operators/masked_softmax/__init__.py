@@ -11,8 +11,8 @@ from ascend_adapt.kernels.dispatch import Kernel
 from ascend_adapt.kernels.operation import KernelCall
 
 EXACT, FINITE, FINITE_ZEROED = "exact", "finite", "finite zeroed"
-"""What masked-out scores become: minus infinity, zeros where nothing is seen; -10000, a uniform row where nothing is
-seen; -10000, and zeros in each row whose maximum is -10000. The finite ones are those of Megatron's extensions."""
+"""Fill of masked-out scores, and result of fully masked rows: minus infinity, zeros; -10000, a uniform row; -10000,
+zeros in each row whose maximum is -10000. The finite ones are those of Megatron's extensions."""
 FILL = -10000.0
 
 
@@ -27,34 +27,34 @@ class MaskedSoftmaxCall(KernelCall):
     fill: str = EXACT
 
     def check(self) -> None:
-        """Refuse a mask that is not bool, and shapes and devices that do not fit."""
+        """Refuse a mask that is not bool, and shapes and devices that do not match."""
         check_float("x", self.x, shape="scores [B, N, Q, K]", least=2)
         check_number("scale", self.scale)
         masks.check_masked_out(self.masked_out, self.x.shape, self.x.device)
 
     def small(self) -> MaskedSoftmaxCall:
-        """Return a call of the last queries and keys of one head."""
+        """Return a call with the last queries and keys of one head."""
         rows, columns = (min(small_tensors.SIDE, size) for size in self.x.shape[-2:])
         x = small_tensors.maker()(self.x, *[1] * (self.x.dim() - 2), rows, columns)
         return replace(self, x=x, masked_out=small_tensors.corner(self.masked_out, rows, columns))
 
 
 def masked_softmax(x: Any, *, masked_out: Any = None, scale: Any = 1.0, causal: bool = False) -> Any:
-    """Return softmax(scale * x) over the last axis, without what is masked out; computed in fp32.
+    """Return the masked softmax of scale * x over the last axis, computed in fp32.
 
     Args:
         x: scores [B, N, Q, K], or with fewer leading axes; fp16, bf16, fp32 or fp64 (computed in fp64).
-        masked_out: bool, broadcasts to ``x``; True = not seen.
-        scale: a number, or a tensor of one.
-        causal: hide the keys behind each query, aligned to the last key.
+        masked_out: bool, broadcasts to ``x``; True = masked.
+        scale: a number or a one-element tensor.
+        causal: mask the keys after each query, aligned to the last key.
 
     Returns:
-        Probabilities, of the shape and dtype of ``x``. Masked-out entries are exactly 0; a row with nothing to see is
-        all zeros, and so is its gradient.
+        Probabilities, in the shape and dtype of ``x``. Masked-out entries are exactly 0; a fully masked row is all
+        zeros, and so is its gradient.
 
     Raises:
-        KernelArgumentError: a mask that is not bool, or shapes that do not fit.
-        BackendUnavailable: a backend was asked for that cannot serve the call.
+        KernelArgumentError: a mask that is not bool, or shapes that do not match.
+        BackendUnavailable: the requested backend cannot serve the call.
     """
     return masked_softmax_as(EXACT, x, masked_out=masked_out, scale=scale, causal=causal)
 

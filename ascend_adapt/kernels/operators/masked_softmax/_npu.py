@@ -1,4 +1,4 @@
-"""torch_npu's fused softmax of scores, for calls that ask for its fill of -10000, within its documented limits."""
+"""Masked softmax with torch_npu's npu_scaled_masked_softmax, for calls with its fill of -10000, within its limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def supports(call: MaskedSoftmaxCall) -> str:
     if not all(size in limits.LENGTHS for size in call.x.shape[-2:]):
         return limits.SIZES.unmet(False, f"x is {list(call.x.shape)}")
     if call.causal or (call.masked_out is not None and call.fill != FINITE):
-        return "it fills with -10000, and the call asks for exact masking"
+        return "it fills with -10000, and the call requires exact masking"
     return SCALED_MASKED_SOFTMAX.difference()
 
 
@@ -35,6 +35,6 @@ def run(call: MaskedSoftmaxCall) -> torch.Tensor:
     x = x[None] if call.x.dim() == 3 else x
     mask = mask[(None,) * (4 - mask.dim())]
     mask = mask.expand(*mask.shape[:2], *x.shape[2:]).contiguous()
-    # fixed_triu_mask is documented as unfinished: only False may be given.
+    # Only fixed_triu_mask=False is implemented.
     result = SCALED_MASKED_SOFTMAX(x.contiguous(), mask, float(call.scale), False)
     return result[0] if call.x.dim() == 3 else result

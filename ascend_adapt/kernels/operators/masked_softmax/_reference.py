@@ -1,4 +1,4 @@
-"""The definition of masked_softmax, in plain torch."""
+"""Reference of masked_softmax, in plain torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""masked_softmax in Triton: each score is read once, each probability written once, and hidden scores are never read.
+"""Masked softmax in Triton: each score is read once, each probability written once, and masked scores are not read.
 
-Written so that it also compiles for Ascend: a 1-D grid whose programs take one row after the other, rows wider than
-the on-chip memory in tiles, and no shared memory, barrier or atomic.
+Written so that it also compiles for Ascend: a 1-D grid of programs that loop over rows, rows wider than the on-chip
+memory in tiles, and no shared memory, barrier or atomic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def supports(call: MaskedSoftmaxCall) -> str:
     if x.numel() == 0:
         return "there are no scores"
     if isinstance(call.scale, torch.Tensor) and (call.scale.device.type != "cpu" or call.scale.requires_grad):
-        return "scale is a tensor on the device, or wants a gradient"
+        return "scale is a tensor on the device, or requires grad"
     return ""
 
 
@@ -53,7 +53,7 @@ class _MaskedSoftmax(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, call: MaskedSoftmaxCall) -> torch.Tensor:
         ctx.scale, ctx.causal = float(call.scale), call.causal
         probabilities = _forward(x.contiguous(), call.masked_out, ctx.scale, call.causal, call.fill)
-        # A finite fill leaves masked-out entries a probability where nothing else is seen, but no gradient.
+        # With a finite fill masked-out entries of a fully masked row have a probability, but no gradient.
         ctx.save_for_backward(probabilities, None if call.fill == EXACT else call.masked_out)
         return probabilities
 
@@ -73,7 +73,7 @@ def _cut(shape: torch.Size, device: str) -> tuple[int, tuple[int, ...], tuple[in
 
 
 def _mask(masked_out: torch.Tensor | None, shape: torch.Size) -> tuple[torch.Tensor | None, tuple[int, ...]]:
-    """Return a mask as the kernels read it, and its strides over [B, N, Q, K], 0 where it is broadcast."""
+    """Return a mask as the kernels read it, and its strides over [B, N, Q, K], 0 where it broadcasts."""
     if masked_out is None:
         return None, (0, 0, 0, 0)
     wide = masked_out.expand((1,) * (4 - len(shape)) + shape)
@@ -110,7 +110,7 @@ def _place(row, queries, heads, mask_b, mask_n, mask_q):
 @triton.jit
 def _scores(x, mask, start, hides, column, seen, scale, mask_k,
             MASKED: tl.constexpr, FILL: tl.constexpr):  # fmt: skip
-    """Scaled scores; what is hidden is minus infinity, or the fill."""
+    """Scaled scores; minus infinity, or the fill, where masked."""
     if MASKED:
         hidden = tl.load(mask + hides + column * mask_k, mask=seen, other=0) != 0
         if FILL == 0:
@@ -127,7 +127,7 @@ def _forward_kernel(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, FILL: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
-    """Softmax of ``rows`` rows of ``keys`` scores, one after the other with a stride of the number of programs."""
+    """Softmax of ``rows`` rows of ``keys`` scores; a program's rows are the number of programs apart."""
     tile = tl.arange(0, TILE)[None, :]
     for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
         row = first + tl.arange(0, ROWS)[:, None]
@@ -175,7 +175,7 @@ def _gradient_kernel(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the scores of ``rows`` rows, one after the other with a stride of the number of programs."""
+    """Gradient of the scores of ``rows`` rows; a program's rows are the number of programs apart."""
     tile = tl.arange(0, TILE)[None, :]
     for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
         row = first + tl.arange(0, ROWS)[:, None]

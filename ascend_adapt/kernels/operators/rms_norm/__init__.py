@@ -1,4 +1,4 @@
-"""Root mean square normalisation over the last axis."""
+"""RMS norm over the last axis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RmsNormCall(KernelCall):
     eps: float = 1e-6
 
     def check(self) -> None:
-        """Refuse shapes and devices that do not fit."""
+        """Refuse shapes and devices that do not match."""
         check_float("x", self.x, shape="[..., D]", least=1)
         check_number("eps", self.eps)
         check_float_or_none("weight", self.weight, self.x.shape[-1:], f"x {list(self.x.shape)}")
@@ -41,8 +41,8 @@ def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6) -> Any:
         eps: added to the mean square.
 
     Raises:
-        KernelArgumentError: shapes that do not fit.
-        BackendUnavailable: a backend was asked for that cannot serve the call.
+        KernelArgumentError: shapes that do not match.
+        BackendUnavailable: the requested backend cannot serve the call.
     """
     return KERNEL(RmsNormCall(x, weight, eps))
 

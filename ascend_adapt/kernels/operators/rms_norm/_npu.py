@@ -1,4 +1,4 @@
-"""torch_npu's rms_norm, within its documented limits."""
+"""RMS norm with torch_npu's npu_rms_norm, within its documented limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The definition of rms_norm, in plain torch."""
+"""Reference of rms_norm, in plain torch."""
 
 from __future__ import annotations
 

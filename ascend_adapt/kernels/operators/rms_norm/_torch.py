@@ -1,4 +1,4 @@
-"""torch's own rms_norm."""
+"""RMS norm with torch's rms_norm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.rms_norm import RmsNormCall
 
 
 def supports(call: RmsNormCall) -> str:
-    """Return "" or why torch's is not as the contract says."""
+    """Return "" or why torch's rms_norm differs from the contract."""
     if call.weight is not None and call.weight.dtype != call.x.dtype:
         return f"x is {call.x.dtype}, weight {call.weight.dtype}"
     return ""

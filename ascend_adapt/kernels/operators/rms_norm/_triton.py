@@ -1,4 +1,4 @@
-"""rms_norm in Triton: layer_norm's kernels without the mean."""
+"""RMS norm in Triton: layer_norm's kernels without the mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary position embedding."""
+"""Rotary position embedding (RoPE)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RotaryCall(KernelCall):
     interleaved: bool = False
 
     def check(self) -> None:
-        """Refuse angles that do not broadcast to the part of the last axis that they turn."""
+        """Refuse cos and sin that do not broadcast to the rotated part of the last axis."""
         x, cos, sin = self.x, self.cos, self.sin
         for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
             check_float(name, tensor, shape="[..., D]", least=1)
@@ -31,7 +31,7 @@ class RotaryCall(KernelCall):
         if cos.shape[-1] % 2 or not 2 <= cos.shape[-1] <= x.shape[-1]:
             raise KernelArgumentError(
                 f"cos: has shape {list(cos.shape)}, x {list(x.shape)}; expected an even last axis of at most "
-                f"{x.shape[-1]} — give as many angles as are turned"
+                f"{x.shape[-1]} — give one value for each rotated element"
             )
         fits = cos.dim() <= x.dim() and all(
             mine in (1, whole) for mine, whole in zip(reversed(cos.shape[:-1]), reversed(x.shape[:-1]), strict=False)
@@ -53,17 +53,17 @@ class RotaryCall(KernelCall):
 
 
 def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:
-    """Return ``x`` with the first R of its last axis turned by their angles, computed in fp32, in the dtype of ``x``.
+    """Return ``x`` with the first R elements of its last axis rotated, computed in fp32, in the dtype of ``x``.
 
     Args:
         x: [..., D], such as [B, N, S, D] or [S, B, N, D].
-        cos: broadcasts to [..., R], R even and at most D; the remaining D - R pass unchanged.
-        sin: of the shape of ``cos``.
-        interleaved: pairs are neighbours (2i, 2i + 1); otherwise (i, i + R / 2), as GPT-NeoX and Llama have them.
+        cos: broadcasts to [..., R], R even and at most D; the remaining D - R elements are unchanged.
+        sin: in the shape of ``cos``.
+        interleaved: pairs are adjacent (2i, 2i + 1); otherwise (i, i + R / 2), as in GPT-NeoX and Llama.
 
     Raises:
-        KernelArgumentError: shapes that do not fit.
-        BackendUnavailable: a backend was asked for that cannot serve the call.
+        KernelArgumentError: shapes that do not match.
+        BackendUnavailable: the requested backend cannot serve the call.
     """
     return KERNEL(RotaryCall(x, cos, sin, interleaved))
 

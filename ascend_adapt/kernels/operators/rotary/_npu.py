@@ -1,4 +1,4 @@
-"""torch_npu's rotary multiplication, within its documented limits (those without JIT compilation)."""
+"""Rotary embedding with torch_npu's npu_rotary_mul, within its documented limits (without JIT compilation)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def supports(call: RotaryCall) -> str:
     if reason := npu.dtype_reason(call.x, call.cos, call.sin):
         return reason
     if call.x.dim() != 4:
-        return f"x {list(call.x.shape)} has not 4 axes"
+        return f"x {list(call.x.shape)} does not have 4 axes"
     if call.cos.requires_grad or call.sin.requires_grad:
-        return "the gradients of cos and sin have limits of their own"
+        return "the gradients of cos and sin have other limits"
     found = f"x is {list(call.x.shape)}, cos is {list(call.cos.shape)}"
     batch, heads = _batch_and_heads(call)
     counts = (batch * heads,) if call.interleaved else (batch, heads)
@@ -39,7 +39,7 @@ def supports(call: RotaryCall) -> str:
 
 @functools.cache
 def _allowed_axes(mode: str) -> frozenset[tuple[int, ...]]:
-    """Return which of the first three axes of x the angles may have, in any layout: 11SD, B1SD, BNSD; 1S1D, ..."""
+    """Return which of the first three axes of x cos may have, in any layout: 11SD, B1SD, BNSD; 1S1D, ..."""
     pairs = itertools.product(limits.LAYOUTS[4], limits.SPANS[4, mode])
     return frozenset(tuple(int(name in span) for name in layout[:-1]) for layout, span in pairs)
 
@@ -49,13 +49,13 @@ def _mode(call: RotaryCall) -> str:
 
 
 def _axes(call: RotaryCall) -> tuple[int, ...]:
-    """Return which of the first three axes of x the angles have too; one that x has once counts as not."""
+    """Return which of the first three axes of x cos has too; an axis of size 1 counts as missing."""
     shape = (1,) * (4 - call.cos.dim()) + tuple(call.cos.shape)
     return tuple(int(size > 1) for size in shape[:3])
 
 
 def _batch_and_heads(call: RotaryCall) -> tuple[int, int]:
-    """Return the sizes of x beside that of its positions: the axis that the angles have, or the longest."""
+    """Return the two leading sizes of x other than that of positions: the axis that cos has, or the longest."""
     axes, sizes = _axes(call), call.x.shape[:3]
     positions = axes.index(1) if sum(axes) == 1 else list(sizes).index(max(sizes))
     batch, heads = (size for axis, size in enumerate(sizes) if axis != positions)
@@ -63,6 +63,6 @@ def _batch_and_heads(call: RotaryCall) -> tuple[int, int]:
 
 
 def run(call: RotaryCall) -> torch.Tensor:
-    """Return the turned tensor."""
+    """Return the rotated tensor."""
     cos, sin = (each[(None,) * (4 - each.dim())].contiguous() for each in (call.cos, call.sin))
     return with_the_rest(ROTARY_MUL(turning(call).contiguous(), cos, sin, _mode(call)), call)

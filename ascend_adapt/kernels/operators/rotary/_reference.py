@@ -1,4 +1,4 @@
-"""The definition of rotary, in plain torch."""
+"""Reference of rotary, in plain torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def supports(call: RotaryCall) -> str:
 
 
 def run(call: RotaryCall) -> torch.Tensor:
-    """Return the turned tensor."""
+    """Return the rotated tensor."""
     x = turning(call).to(torch.promote_types(call.x.dtype, torch.float32))
     if call.interleaved:
         across = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
@@ -24,11 +24,11 @@ def run(call: RotaryCall) -> torch.Tensor:
 
 
 def turning(call: RotaryCall) -> torch.Tensor:
-    """Return the part of x that turns, [..., R]."""
+    """Return the part of x that is rotated, [..., R]."""
     return call.x[..., : call.cos.shape[-1]]
 
 
 def with_the_rest(turned: torch.Tensor, call: RotaryCall) -> torch.Tensor:
-    """Return the turned part with what passes unchanged behind it, [..., D]."""
+    """Return the rotated part followed by the unchanged part of x, [..., D]."""
     rest = call.x[..., turned.shape[-1] :]
     return torch.cat([turned, rest], -1) if rest.shape[-1] else turned

@@ -1,4 +1,4 @@
-"""rotary in Triton: x is read once, whatever its strides, and written once, with what passes unchanged."""
+"""Rotary embedding in Triton: x, with any strides, is read once and written once, including its unchanged part."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def supports(call: RotaryCall) -> str:
 
 
 def run(call: RotaryCall) -> torch.Tensor:
-    """Return the turned tensor."""
+    """Return the rotated tensor."""
     result: torch.Tensor = _Rotary.apply(call.x, call.cos, call.sin, call.interleaved)
     return result
 
@@ -52,7 +52,7 @@ class _Rotary(torch.autograd.Function):
 
 
 def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, *, back: bool) -> torch.Tensor:
-    """Return x turned by its angles, or ``back`` by the transposed matrices, [..., D], contiguous."""
+    """Return x rotated, or with ``back`` rotated by the transposed matrices, [..., D], contiguous."""
     if x.stride(-1) != 1:
         x = x.contiguous()
     if cos.stride(-1) != 1 or cos.stride() != sin.stride():
@@ -61,7 +61,7 @@ def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: 
     lead, pairs = (1,) * (4 - x.dim()), cos.shape[-1] // 2
     rest = x.shape[-1] - 2 * pairs
     angles = lead + cos.expand(*x.shape[:-1], 2 * pairs).stride()
-    # The axes that share angles come last, so that a program reads few angles for its rows.
+    # The axes that share cos and sin come last, so that a program reads few of them for its rows.
     order = sorted(range(3), key=lambda axis: angles[axis] == 0)
     sizes, *strides = (
         [each[axis] for axis in order] for each in (lead + x.shape, lead + x.stride(), lead + y.stride(), angles)
@@ -76,7 +76,7 @@ def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: 
 
 
 def _power(size: int) -> int:
-    """Return the next power of two, of 0 0."""
+    """Return the next power of two, or 0 for 0."""
     return 1 << (size - 1).bit_length() if size else 0
 
 
@@ -85,7 +85,7 @@ def _turn_kernel(
     x, cos, sin, y, rows, pairs, rest, middle, inner, x_i, x_j, x_k, y_i, y_j, y_k, angle_i, angle_j, angle_k,
     INTERLEAVED: tl.constexpr, BACK: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
-    """Turn ``pairs`` pairs of each of ``rows`` rows, (i, j, k) of three axes, and copy the ``rest`` behind them."""
+    """Rotate ``pairs`` pairs of each of ``rows`` rows, (i, j, k) of three axes, and copy the ``rest`` after them."""
     pair = tl.arange(0, PAIRS)[None, :]
     if INTERLEAVED:
         one = 2 * pair

@@ -1,4 +1,4 @@
-"""SiLU of one half of the last axis, times the other."""
+"""SwiGLU: SiLU of the first half of the last axis times the second half."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SwigluCall(KernelCall):
     bias: Any = None
 
     def check(self) -> None:
-        """Refuse an odd last axis, and shapes and devices that do not fit."""
+        """Refuse an odd last axis, and shapes and devices that do not match."""
         x = self.x
         check_float("x", x, shape="[..., 2 H]", least=1)
         if x.shape[-1] % 2:
@@ -45,8 +45,8 @@ def swiglu(x: Any, bias: Any = None) -> Any:
         [..., H].
 
     Raises:
-        KernelArgumentError: an odd last axis, or shapes that do not fit.
-        BackendUnavailable: a backend was asked for that cannot serve the call.
+        KernelArgumentError: an odd last axis, or shapes that do not match.
+        BackendUnavailable: the requested backend cannot serve the call.
     """
     return KERNEL(SwigluCall(x, bias))
 

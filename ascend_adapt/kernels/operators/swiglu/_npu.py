@@ -1,4 +1,4 @@
-"""torch_npu's swiglu, within its documented limits."""
+"""SwiGLU with torch_npu's npu_swiglu, within its documented limits."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def supports(call: SwigluCall) -> str:
 
 
 def run(call: SwigluCall) -> torch.Tensor:
-    """Return the gated half; the operator takes contiguous tensors only."""
+    """Return the gated half; the operator requires a contiguous tensor."""
     result: torch.Tensor = SWIGLU(call.x.contiguous(), -1)
     return result

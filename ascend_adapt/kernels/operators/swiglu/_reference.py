@@ -1,4 +1,4 @@
-"""The definition of swiglu, in plain torch."""
+"""Reference of swiglu, in plain torch."""
 
 from __future__ import annotations
 
