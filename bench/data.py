@@ -1,10 +1,10 @@
-"""Speed and memory of preprocessing, as ratios: `make bench-data`, or with upstream checkouts to compare with
+"""Speed and memory of preprocessing, as ratios: `make bench-data`, or with upstream checkouts for comparison
 
     python bench/data.py [--megatron DIR] [--helpers DIR] [--megabytes 110] [--engines gigatoken,tiktoken,hf]
 
 DIR of --megatron is a Megatron-LM core_v0.9.0 checkout that can run its tools/preprocess_data.py here; DIR of --helpers
-a folder with a built helpers module. The text is the Python sources on this host. Quote ratios and CPU seconds: wall
-times of a busy host mean little.
+a folder with a built helpers module. The text is the Python sources on this machine. Quote ratios and CPU seconds: wall
+times of a busy machine mean little.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ import numpy as np
 
 from ascend_adapt.data.sample_order import build_sample_index, build_sample_order, samples_available
 
-# Baselines of preprocess, each in its own process that prints its wall and CPU seconds without start-up: the engine on
-# texts in memory; the plainest loop from the same file to the same ids; its JSON parsing alone; gigatoken's own file
-# reader, which holds all ids in memory and silently stops at unreadable lines.
+# Baselines of preprocess, each in its own process, which prints its wall and CPU seconds without startup: the engine on
+# texts in memory; a minimal loop from the same file to the same ids; JSON parsing alone; gigatoken's own file reader,
+# which keeps all ids in memory and silently stops at unreadable lines.
 BARE = """
 import json, sys, time
 import orjson
@@ -80,7 +80,7 @@ print(json.dumps([time.perf_counter() - started, time.process_time() - cpu]))
 
 
 def source_lines(megabytes: float) -> Iterator[bytes]:
-    """Python sources of this host as JSON lines, about ``megabytes`` in total."""
+    """Return Python sources of this machine as JSON lines, about ``megabytes`` in total."""
     left = megabytes * 1e6
     for root in dict.fromkeys(sysconfig.get_paths()[name] for name in ("stdlib", "purelib")):
         for path in sorted(Path(root).rglob("*.py")):
@@ -94,7 +94,7 @@ def source_lines(megabytes: float) -> Iterator[bytes]:
 
 
 class Measured(NamedTuple):
-    """Wall and CPU seconds, and peak memory in MB of all processes together (PSS), of a command; what it printed."""
+    """Wall and CPU seconds, peak memory in MB of all processes (PSS), and output of a command."""
 
     wall: float
     cpu: float
@@ -155,7 +155,7 @@ def bench_preprocess(text: Path, folder: Path, known: argparse.Namespace, engine
     with open(text, "rb") as lines:
         one_line.write_bytes(lines.readline())
     for engine in engines:
-        # As many threads of the bare engine as preprocess has workers; those of hf and tiktoken are processes: one.
+        # The bare engine gets as many threads as preprocess has workers; hf and tiktoken use processes: one.
         threads = str(known.workers if engine == "gigatoken" else 1)
         ours = [
             sys.executable,
@@ -173,7 +173,7 @@ def bench_preprocess(text: Path, folder: Path, known: argparse.Namespace, engine
         whole: list[Measured] = []
         starts: list[Measured] = []
         bare: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
-        # Alternating, so that a busy moment affects all; the slowest takes minutes and runs once.
+        # Alternating, so that other load affects all; the slowest takes minutes and runs once.
         for _ in range(1 if engine == "hf" else known.rounds):
             starts.append(measured([*ours, str(one_line)]))
             whole.append(measured([*ours, str(text)]))
@@ -217,7 +217,7 @@ def report(
 
 
 def bench_index(helpers_folder: str | None) -> None:
-    """Time the index of 2 M documents x 2 epochs, and of 1e9 tokens, compared with the C++ helpers."""
+    """Time the sample index of 2 M documents x 2 epochs, and of 1e9 tokens, compared with the C++ helpers."""
     helpers: Any = None
     if helpers_folder:
         sys.path.insert(0, helpers_folder)
@@ -246,7 +246,7 @@ def bench_index(helpers_folder: str | None) -> None:
 
 
 def as_megatron(helpers: Any, sizes: Any, documents: int, epochs: int, seq_length: int) -> None:
-    """Megatron's complete index build, numpy calls and helpers: documents, samples, shuffle."""
+    """Build the complete index as Megatron does, with numpy and the helpers: documents, samples, shuffle."""
     tokens = int(np.sum(sizes[np.arange(documents)]))
     random = np.random.RandomState(1)
     document_index = np.mgrid[0:epochs, 0:documents][1]
@@ -258,7 +258,7 @@ def as_megatron(helpers: Any, sizes: Any, documents: int, epochs: int, seq_lengt
 
 
 def medians(runs: list[Callable[[], Any]], times: int = 7) -> list[float]:
-    """Median seconds of each, measured alternately, so that a busy moment affects all."""
+    """Return the median seconds of each, measured alternately, so that other load affects all."""
     seconds: list[list[float]] = [[] for _ in runs]
     for _ in range(times):
         for run, taken in zip(runs, seconds, strict=True):

@@ -1,8 +1,8 @@
-"""The kernels on one GPU, each beside its yardstick in the same run: ``python bench/gpu_kernels.py [PART ...]``.
+"""The kernels on one GPU, each compared with a baseline in the same run: ``python bench/gpu_kernels.py [PART ...]``.
 
 Parts: softmax, attention, liger (Liger-Kernel's operations), models (unmodified Megatron-core, and DeepSpeed with
-transformers), harm (upstream's own best configuration). Ratios, with the card's name; a yardstick that cannot run here
-is named.
+transformers), harm (upstream's own best configuration). It prints ratios with the GPU's name, and baselines that cannot
+run here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODELS = Path(__file__).with_name("gpu_models.py")
 
 
 def medians_ms(sides: dict[str, Callable[[], Any]], rounds: int = 15, inner: int = 5) -> dict[str, float]:
-    """Median milliseconds of each side, on the GPU's own clock; each round takes them in another order."""
+    """Return the median milliseconds of each side, from CUDA events; the order changes every round."""
     import torch
 
     order = random.Random(0)
@@ -52,7 +52,7 @@ def medians_ms(sides: dict[str, Callable[[], Any]], rounds: int = 15, inner: int
 
 
 def with_backward(function: Callable[..., Any], tensors: list[Any], grad: Any) -> Callable[[], None]:
-    """``grad`` is a tensor, or as many as the function returns."""
+    """``grad`` is a tensor, or one for each result of the function."""
     import torch
 
     def run() -> None:
@@ -64,7 +64,7 @@ def with_backward(function: Callable[..., Any], tensors: list[Any], grad: Any) -
 
 
 def softmax() -> list[tuple[str, str, str]]:
-    """Causal masked softmax, fp16, beside a copy of the scores on the device, eager fp32, and torch.compile."""
+    """Causal masked softmax, fp16, compared with a device copy of the scores, eager fp32, and torch.compile."""
     return [row for shape in SOFTMAX for row in softmax_of(shape)]
 
 
@@ -95,15 +95,15 @@ def softmax_of(shape: tuple[int, ...]) -> list[tuple[str, str, str]]:
     busy = busy_ms(with_backward(eager, [scores], grad), 5) / busy_ms(with_backward(ours, [scores], grad), 5)
     name = f"causal softmax {list(shape)} fp16"
     return [
-        (f"{name}: forward + backward over eager fp32, time the GPU is busy", f"{busy:.1f}x", ""),
-        (f"{name}: forward, share of a copy's bandwidth", f"{forward['copy'] / forward['ours']:.2f}", ">= 0.90"),
+        (f"{name}: forward + backward over eager fp32, GPU busy time", f"{busy:.1f}x", ""),
+        (f"{name}: forward, bandwidth relative to a copy", f"{forward['copy'] / forward['ours']:.2f}", ">= 0.90"),
         (f"{name}: forward + backward over eager fp32", f"{both['eager'] / both['ours']:.1f}x", ">= 8x"),
         (f"{name}: forward + backward over torch.compile", f"{both['compile'] / both['ours']:.1f}x", ">= 2x"),
     ]
 
 
 def attention() -> list[tuple[str, str, str]]:
-    """Causal and full attention, bf16, forward and backward, beside each of torch's kernels that takes the call."""
+    """Causal and full attention, bf16, forward and backward, compared with torch's kernels that support the call."""
     return [attention_of(shape, causal) for shape, causal in itertools.product(ATTENTION, (True, False))]
 
 
@@ -134,7 +134,7 @@ def attention_of(shape: tuple[int, ...], causal: bool) -> tuple[str, str, str]:
         run = with_backward(theirs(kernel), tensors, grad)
         try:
             run()
-        except RuntimeError:  # torch's way to say that the kernel does not take the call
+        except RuntimeError:  # torch's error if the kernel does not support the call
             continue
         sides[name] = run
     first = medians_ms(sides)
@@ -143,16 +143,16 @@ def attention_of(shape: tuple[int, ...], causal: bool) -> tuple[str, str, str]:
     took = medians_ms({"ours": adapted, "theirs": sides[fastest], "theirs again": sides[fastest]}, rounds=31)
     busy = busy_ms(adapted, 5) / busy_ms(sides[fastest], 5)
     chosen = list(KERNEL.choices.values())[-1].backend
-    told = (
+    value = (
         f"{took['ours'] / took['theirs']:.3f} ({chosen} chosen, {fastest} fastest of {len(sides)}; "
         f"that again {took['theirs again'] / took['theirs']:.3f}; GPU busy {busy:.3f})"
     )
     kind = "causal" if causal else "full"
-    return f"attention {list(shape)} {kind} bf16: time over the fastest of torch's", told, "<= 1.03"
+    return f"attention {list(shape)} {kind} bf16: time over the fastest of torch's", value, "<= 1.03"
 
 
 def liger() -> list[tuple[str, str, str]]:
-    """Ours beside Liger-Kernel's, bf16, forward and backward: what decides whether Liger becomes a backend."""
+    """Our kernels compared with Liger-Kernel's, bf16, forward and backward: whether Liger should become a backend."""
     import torch
 
     try:
@@ -203,7 +203,7 @@ def liger() -> list[tuple[str, str, str]]:
             lambda q, k, cos=cos, sin=sin: tuple(
                 ours.rotary(each.transpose(1, 2), cos[:, None], sin[:, None]) for each in (q, k)
             ),
-            # It writes into its arguments, which only turns them again.
+            # It writes to its arguments, so each call rotates them once more.
             lambda q, k, cos=cos, sin=sin: theirs.liger_rope(q.transpose(1, 2), k.transpose(1, 2), cos, sin),
         )
     labels = torch.randint(0, 50304, (8192,), device="cuda")
@@ -211,7 +211,7 @@ def liger() -> list[tuple[str, str, str]]:
         "cross_entropy [8192, 50304]",
         [drawn(8192, 50304)],
         lambda x: ours.cross_entropy(x, labels),
-        lambda x: theirs.liger_cross_entropy(x.clone(), labels),  # it writes the gradient into its argument
+        lambda x: theirs.liger_cross_entropy(x.clone(), labels),  # it writes the gradient to its argument
     )
     beside(
         "linear_cross_entropy [8192, 1024] x [50304, 1024]",
@@ -223,23 +223,23 @@ def liger() -> list[tuple[str, str, str]]:
 
 
 def job(*arguments: str) -> dict[str, Any]:
-    """Run one training job and return what it told, or why it did not end."""
+    """Run one training job and return its result, or why it failed."""
     ended = subprocess.run([sys.executable, MODELS, *arguments], capture_output=True, text=True)
     lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     if ended.returncode or not lines:
         print(ended.stderr[-6000:], file=sys.stderr)
         errors = [line for line in ended.stderr.splitlines() if re.match(r"[\w.]+(Error|Exception)\b", line)]
-        return {"failed": f"{' '.join(arguments)}: exit {ended.returncode}, {(errors or ['no error told'])[-1]}"}
-    told: dict[str, Any] = json.loads(lines[-1])
-    return told
+        return {"failed": f"{' '.join(arguments)}: exit {ended.returncode}, {(errors or ['no error message'])[-1]}"}
+    result: dict[str, Any] = json.loads(lines[-1])
+    return result
 
 
 def pair(name: str, goal: str, *arguments: str) -> list[tuple[str, str, str]]:
     """The same job without and with enable()."""
     plain, adapted = job(*arguments), job(*arguments, "--adapt")
-    for told in (plain, adapted):
-        if "failed" in told:
-            return [(name, f"not run: {told['failed']}", goal)]
+    for result in (plain, adapted):
+        if "failed" in result:
+            return [(name, f"not run: {result['failed']}", goal)]
     apart = max(abs(one - other) for one, other in zip(plain["losses"], adapted["losses"], strict=True))
     speed = f"{plain['step_ms'] / adapted['step_ms']:.2f}x ({plain['tflops']:.0f} -> {adapted['tflops']:.0f} TFLOP/s)"
     busy = f"{plain['busy_ms'] / adapted['busy_ms']:.2f}x ({plain['busy_ms']:.0f} -> {adapted['busy_ms']:.0f} ms)"
@@ -248,8 +248,8 @@ def pair(name: str, goal: str, *arguments: str) -> list[tuple[str, str, str]]:
     )
     print(json.dumps({"job": name, "plain": plain, "adapted": adapted}), file=sys.stderr)
     return [
-        (f"{name}: speed of a step", speed, goal),
-        (f"{name}: time the GPU is busy", busy, ""),
+        (f"{name}: step speed", speed, goal),
+        (f"{name}: GPU busy time", busy, ""),
         (f"{name}: peak memory", memory, ""),
         (f"{name}: largest difference of {len(plain['losses'])} losses", f"{apart:.3f}", ""),
     ]
@@ -264,7 +264,7 @@ def models() -> list[tuple[str, str, str]]:
 
 
 def harm() -> list[tuple[str, str, str]]:
-    """transformers with SDPA under torch.compile: nothing is left to win, and nothing may be lost."""
+    """transformers with SDPA under torch.compile: there is nothing to gain, and nothing may be lost."""
     return pair("DeepSpeed ZeRO-1 + transformers, torch.compile", ">= 0.99x", "hugging_face", "--compile")
 
 
@@ -284,7 +284,7 @@ def main() -> None:
     import torch
 
     if not torch.cuda.is_available():
-        sys.exit("bench/gpu_kernels.py: torch sees no GPU — run it on a machine that has one")
+        sys.exit("bench/gpu_kernels.py: torch finds no GPU — run it on a machine with one")
     title = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     for part in chosen:
         begun = time.perf_counter()

@@ -1,7 +1,7 @@
-"""One training job on one GPU, timed: what gpu_kernels.py starts twice, with and without enable().
+"""Times one training job on one GPU; gpu_kernels.py starts it twice, with and without enable().
 
 ``python bench/gpu_models.py MODEL [--adapt] [--compile] [--micro-batch N] [--steps N]`` prints one JSON line.
-Needs megatron-core, or deepspeed and transformers. Random tokens; dropout 0.1 as both code bases have it.
+Needs megatron-core, or deepspeed and transformers. Random tokens; dropout 0.1 as in both code bases.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def megatron(batch: int, compiled: bool) -> tuple[Callable[[], Any], int]:
 
     torch.distributed.init_process_group("nccl")
     parallel_state.initialize_model_parallel(1, 1)
-    torch.manual_seed(1234)  # its position embeddings are drawn on the CPU
+    torch.manual_seed(1234)  # its position embeddings are initialised on the CPU
     model_parallel_cuda_manual_seed(1234)
     config = TransformerConfig(
         num_layers=LAYERS,
@@ -110,7 +110,7 @@ def random_tokens(*shape: int) -> Any:
 
 
 def busy_ms(step: Callable[[], Any], steps: int = 2) -> float:
-    """Milliseconds a step keeps the GPU busy: the sum of its kernels, whatever the host does meanwhile."""
+    """Return the GPU busy time of a step in milliseconds: the sum of its kernels' times."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -157,9 +157,9 @@ def main() -> None:
         status = {each.patch: each.state for each in ascend_adapt.status().outcomes if each.state != "skipped"}
     middle = statistics.median(seconds)
     tokens = options.micro_batch * LENGTH
-    # Forward and backward of every parameter, and of the scores counted whole.
+    # Forward and backward of every parameter, and of the scores, without the saving of causal masks.
     work = tokens * (6 * parameters + 12 * LAYERS * HIDDEN * LENGTH)
-    told = {
+    result = {
         "card": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "step_ms": middle * 1e3,
@@ -169,7 +169,7 @@ def main() -> None:
         "losses": [float(loss) for loss in losses],
         "status": status,
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 

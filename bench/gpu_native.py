@@ -1,10 +1,10 @@
-"""GPT-2 345M in bf16 on one GPU: the native trainer beside Hugging Face's model under torch.compile.
+"""GPT-2 345M in bf16 on one GPU: the native trainer compared with Hugging Face's model under torch.compile.
 
-``python bench/gpu_native.py`` trains both on the same words, one after the other, each in a process of its own, and
-prints one table: the card, medians of a step, model TFLOP/s by one formula, memory. The native side is the loop of
-``ascend-run --native megatron``, data and log included; Hugging Face's is transformers' GPT-2 with SDPA, compiled whole
-under autocast, with torch's fused AdamW, and its table padded as Megatron pads it. ``--compile`` also trains natively
-with compiled blocks, ``--tiny`` tries all on the CPU. Needs transformers.
+``python bench/gpu_native.py`` trains both on the same text, one after the other, each in its own process, and prints a
+table: the GPU, median step times, model TFLOP/s by one formula, memory. The native side is the loop of ``ascend-run
+--native megatron``, including data and log. Hugging Face's is transformers' GPT-2 with SDPA, fully compiled under
+autocast, with torch's fused AdamW, and the embedding padded as in Megatron. ``--compile`` also trains the native model
+with compiled blocks, ``--tiny`` tries everything on the CPU. Needs transformers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LR, WEIGHT_DECAY = 1.5e-4, 0.01
 
 
 def write_words(prefix: Path, wanted: int) -> None:
-    """Write token files of the standard library's own words: the most frequent has the id 0, each file ends by one."""
+    """Write token files from the words of the standard library; ids are by frequency, and each file ends with one."""
     from ascend_adapt.data.token_index import write_index
 
     texts: list[list[str]] = []
@@ -53,7 +53,7 @@ def write_words(prefix: Path, wanted: int) -> None:
 
 
 def configuration(options: argparse.Namespace, prefix: Path) -> Any:
-    """Return what both sides train, from Megatron's own arguments."""
+    """Return the configuration that both sides train, from Megatron's own arguments."""
     from ascend_adapt.recipes import dialects
 
     layers, hidden, heads, length = (2, 32, 4, 64) if options.tiny else (24, 1024, 16, 1024)
@@ -83,14 +83,14 @@ def configuration(options: argparse.Namespace, prefix: Path) -> Any:
 
 
 def steps_of(options: argparse.Namespace) -> int:
-    """Return how many steps a side makes: before the clock, on it, and those the profiler sees."""
+    """Return the number of steps of a side: warm-up, timed and profiled."""
     return WARM_UP + int(options.steps) + PROFILED
 
 
 class Clock:
-    """Times the steps of a side, each of which ends by ``tick``, and looks at the GPU's kernels in the last of them.
+    """Times the steps of a side, each of which ends with ``tick``, and profiles the GPU's kernels in the last ones.
 
-    It is the log of a native run too.
+    It also replaces the log of a native run.
     """
 
     def __init__(self, steps: int) -> None:
@@ -102,7 +102,7 @@ class Clock:
         self.before = self.began = time.perf_counter()
 
     def tick(self, loss: float) -> None:
-        """A step has ended; the loss was waited for, the rest is now."""
+        """End a step; synchronises with the device."""
         import torch
 
         if self.on_gpu:
@@ -129,7 +129,7 @@ class Clock:
             self.facts |= kernels_of(self.profile)
 
     def say(self, text: str) -> None:
-        """Say nothing: the table does."""
+        """Print nothing: the table has it all."""
 
     def step(self, metrics: Any) -> None:
         """A native step has ended."""
@@ -140,7 +140,7 @@ class Clock:
 
 
 def kernels_of(profile: Any, kept: int = 25) -> dict[str, Any]:
-    """Return how long a step keeps the GPU busy, and the kernels that take longest, in milliseconds a step."""
+    """Return the GPU busy time of a step, and of the slowest kernels, in milliseconds per step."""
     import torch
 
     took: Counter[str] = Counter()
@@ -165,7 +165,7 @@ def native_compiled(config: Any, clock: Clock) -> None:
 
 
 def hugging_face(config: Any, clock: Clock) -> None:
-    """transformers' GPT-2 as its users make it fast: SDPA, autocast, torch.compile, fused AdamW."""
+    """transformers' GPT-2 in its fastest usual configuration: SDPA, autocast, torch.compile, fused AdamW."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -206,7 +206,7 @@ SIDES = {"native": native, "native, compiled": native_compiled, "Hugging Face, c
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Train one side in this process; return medians and what it held."""
+    """Train one side in this process; return medians and peak memory."""
     from ascend_adapt.native import device as devices
     from ascend_adapt.native.config.flops import model_flops
 
@@ -220,7 +220,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def graphs() -> dict[str, Any]:
-    """Return into how many graphs torch.compile has cut what it was given, and why it cut there; nothing uncompiled."""
+    """Return the number of graphs of torch.compile, and the reasons of graph breaks; nothing if uncompiled."""
     import torch
 
     seen = torch._dynamo.utils.counters
@@ -228,7 +228,7 @@ def graphs() -> dict[str, Any]:
 
 
 def child(options: argparse.Namespace, side: str, prefix: Path) -> dict[str, Any]:
-    """Measure a side in a process of its own; its profile goes to the standard error, as does what TORCH_LOGS asks."""
+    """Measure a side in its own process; its profile, and the output of TORCH_LOGS, go to standard error."""
     words = [sys.executable, __file__, "--side", side, "--words", str(prefix)]
     words += ["--micro-batch", str(options.micro_batch), "--steps", str(options.steps)]
     words += ["--dropout", str(options.dropout), *(["--tiny"] if options.tiny else [])]
@@ -239,23 +239,23 @@ def child(options: argparse.Namespace, side: str, prefix: Path) -> dict[str, Any
         sys.exit(f"{ended.stderr[-6000:]}\nbench/gpu_native.py: {side} ended with {ended.returncode}")
     if os.environ.get("TORCH_LOGS"):
         print(ended.stderr, file=sys.stderr)
-    told: dict[str, Any] = json.loads(lines[-1])
-    print(json.dumps({"side": side, **told}), file=sys.stderr)
-    return told
+    result: dict[str, Any] = json.loads(lines[-1])
+    print(json.dumps({"side": side, **result}), file=sys.stderr)
+    return result
 
 
-def rows(told: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Return what, and of each side its number and its ratio to the last side's."""
-    wanted = {"tflops": "model TFLOP/s", "step_ms": "a step, ms", "busy_ms": "the GPU is busy, ms a step"}
+def rows(result: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Return the rows of the table: a name, and for each side its value with the ratio to the last side's."""
+    wanted = {"tflops": "model TFLOP/s", "step_ms": "a step, ms", "busy_ms": "GPU busy, ms per step"}
     wanted |= {"peak_gib": "peak memory, GiB", "warm_up_s": f"the first {WARM_UP} steps, s"}
-    *_, yardstick = told.values()
+    *_, yardstick = result.values()
     made = [
-        [what, *(f"{one[name]:.1f} ({one[name] / yardstick[name]:.2f}x)" for one in told.values())]
+        [what, *(f"{one[name]:.1f} ({one[name] / yardstick[name]:.2f}x)" for one in result.values())]
         for name, what in wanted.items()
         if name in yardstick
     ]
     for step in (0, len(yardstick["losses"]) - 1):
-        made.append([f"loss of step {step + 1}", *(f"{one['losses'][step]:.3f}" for one in told.values())])
+        made.append([f"loss of step {step + 1}", *(f"{one['losses'][step]:.3f}" for one in result.values())])
     return made
 
 
@@ -275,18 +275,18 @@ def main() -> None:
     import torch
 
     if not torch.cuda.is_available() and not options.tiny:
-        sys.exit("bench/gpu_native.py: torch sees no GPU — run it on a machine that has one, or --tiny on this")
+        sys.exit("bench/gpu_native.py: torch finds no GPU — run it on a machine with one, or with --tiny here")
     card = "CPU" if options.tiny else torch.cuda.get_device_name()
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(folder) / "words"
         write_words(prefix, (steps_of(options) + 1) * options.micro_batch * (64 if options.tiny else 1024))
         sides = [side for side in SIDES if options.compile or side != "native, compiled"]
-        told = {side: child(options, side, prefix) for side in sides}
+        result = {side: child(options, side, prefix) for side in sides}
     title = f"GPT-2 {'tiny' if options.tiny else '345M'}, bf16, micro batch {options.micro_batch}, "
     table = Table(title=f"{title}dropout {options.dropout}: {card}, torch {torch.__version__}")
-    for column in ("", *told):
+    for column in ("", *result):
         table.add_column(column)
-    for row in rows(told):
+    for row in rows(result):
         table.add_row(*row)
     Console(width=120).print(table)
 

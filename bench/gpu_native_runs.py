@@ -1,14 +1,15 @@
 """Whole native runs of GPT-2 345M on this machine's GPUs: ``python bench/gpu_native_runs.py DATA PART [PART ...]``.
 
 DATA is the prefix of token files. Parts are meshes (``tp2``, ``pp2``, ``zero3``, ...; MESHES has all): 200 steps
-straight; the same run killed with SIGKILL, all ranks at once, after its save at step 100, and started again. Losses and
-gradient norms of the two are compared, step by step. ``precision``: one GPU, 300 steps in fp32, bf16 and fp16 on the
-same samples. ``--tiny`` is the same on the CPU with a model of two layers, to try this script.
+without interruption; and the same run, all of whose ranks are killed with SIGKILL at once after its save at step 100,
+and resumed. Losses and gradient norms of the two are compared, step by step. ``precision``: one GPU, 300 steps in fp32,
+bf16 and fp16 on the same samples. ``--tiny`` does the same on the CPU with a model of two layers, to try this script.
 
-Runs are --deterministic, so that equal is equal: with --free they need not repeat, and may be faster. ``--hosts 2``
-is for a mesh of more ranks than there are GPUs: an ascend-run for each half of them, as on two hosts, here both on this
-one; ``--hosts 4`` puts four ranks on one GPU. Ranks share GPUs, and NCCL goes by sockets from host to host, so times
-mean nothing. ``--steps 48 --save-at 10`` is shorter, and leaves a slow save the time to end before the run does.
+Runs are --deterministic, so that they can be equal bit for bit; with --free they may differ, and may be faster.
+``--hosts 2`` is for a mesh with more ranks than GPUs: one ascend-run for each half of them, as on two hosts, but both
+on this machine; ``--hosts 4`` puts four ranks on one GPU. Ranks then share GPUs, and NCCL uses sockets between hosts,
+so times mean nothing. ``--steps 48 --save-at 10`` is shorter, and leaves time for a slow save to end before the run
+does.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from pathlib import Path
 from typing import Any
 
 BOUND = 0.01
-"""How far the mean loss of the last 50 steps may be from fp32's, relative; written down before the first run."""
+"""Largest relative difference from fp32 of the mean loss of the last 50 steps; fixed before the first run."""
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """Ranks, samples of a micro batch and of a step, and what spreads the model."""
+    """Ranks, micro batch size, global batch size, and the parallelism of the model."""
 
     ranks: int
     micro: int
@@ -68,7 +69,7 @@ MESHES = {
 
 @dataclass(frozen=True)
 class Size:
-    """A model, how long it is trained, and on what."""
+    """A model, the length of its training, and its device."""
 
     words: str
     length: int
@@ -85,7 +86,7 @@ TINY = Size("--num-layers 2 --hidden-size 64 --num-attention-heads 4", 32, 60, 2
 
 @dataclass(frozen=True)
 class Runs:
-    """Where runs are kept, and what they have in common."""
+    """The folder of the runs, and their common settings."""
 
     data: str
     size: Size
@@ -97,7 +98,7 @@ class Runs:
     def command(
         self, name: str, mesh: Mesh, dtype: str, steps: int, *, saves: bool = False, dropout: float = 0.1
     ) -> list[str]:
-        """Return what is started for each host, but for what tells it which one it is."""
+        """Return the command of each host, without the arguments that identify the host."""
         size, run_dir = self.size, str(self.folder / name)
         launch = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", size.device]
         launch += ["--nproc", str(mesh.ranks // self.hosts)]
@@ -115,14 +116,14 @@ class Runs:
         if dtype != "fp32":
             words.append(f"--{dtype}")
         if dtype == "fp16":
-            # From upstream's 2^32 sixteen steps are skipped, and what is compared would be as many updates less.
+            # From upstream's 2^32 sixteen steps are skipped, and as many updates fewer would be compared.
             words += ["--initial-loss-scale", "4096"]
         if mesh.zero:
-            told: dict[str, Any] = {"zero_optimization": {"stage": mesh.zero}}
+            settings: dict[str, Any] = {"zero_optimization": {"stage": mesh.zero}}
             if dtype != "fp32":
-                told[dtype] = {"enabled": True}
+                settings[dtype] = {"enabled": True}
             path = self.folder / f"{name}.json"
-            path.write_text(json.dumps(told))
+            path.write_text(json.dumps(settings))
             words += ["--deepspeed_config", str(path)]
         if saves:
             words += ["--save", run_dir, "--load", run_dir, "--save-interval", str(size.save_at)]
@@ -138,7 +139,7 @@ class Runs:
             if self.hosts > 1:
                 ours += ["--num-nodes", str(self.hosts), "--node-rank", str(host)]
                 ours += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
-                # Two ranks of one host that NCCL finds on one GPU are an error to it; of two hosts they are not.
+                # NCCL refuses two ranks of one host on one GPU, but not of two hosts.
                 variables |= {"NCCL_HOSTID": str(host), "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
             with (self.folder / f"{name}.log").open("ab") as log:
                 whole = [*command[:native], *ours, *command[native:]]
@@ -164,7 +165,7 @@ class Runs:
 
 
 def straight_killed_and_resumed(runs: Runs, name: str) -> dict[str, Any]:
-    """Train a mesh three times, and return what was seen."""
+    """Train a mesh without interruption, killed and resumed, and return the results."""
     mesh, size = MESHES[name], runs.size
     runs.finish(f"{name}-straight", runs.command(f"{name}-straight", mesh, "bf16", size.steps))
     straight = runs.rows(f"{name}-straight")
@@ -188,7 +189,7 @@ def straight_killed_and_resumed(runs: Runs, name: str) -> dict[str, Any]:
     began = time.monotonic()
     runs.finish(killed, command)
     resumed = runs.rows(killed)
-    taken_up = [line for line in runs.log(killed).splitlines() if "resuming from" in line]
+    resumptions = [line for line in runs.log(killed).splitlines() if "resuming from" in line]
     shutil.rmtree(runs.folder / killed)
 
     steady = straight[len(straight) // 4 :]
@@ -202,16 +203,16 @@ def straight_killed_and_resumed(runs: Runs, name: str) -> dict[str, Any]:
         "model_tflops_per_gpu": round(statistics.median(row["model_tflops"] for row in steady), 1),
         "mfu": steady[-1]["mfu"],
         "killed_at_step": before[-1]["iteration"],
-        "taken_up": taken_up[-1].split("resuming from ")[-1].rpartition("/")[2] if taken_up else None,
+        "resumed_from": resumptions[-1].split("resuming from ")[-1].rpartition("/")[2] if resumptions else None,
         "seconds_to_the_end_again": round(time.monotonic() - began, 1),
         "until_the_kill": compared(straight, before),
-        "taken_up_beside_straight": compared(straight[size.save_at :], resumed[size.save_at :]),
+        "resumed_compared_with_straight": compared(straight[size.save_at :], resumed[size.save_at :]),
         "steps": len(resumed),
     }
 
 
 def compared(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return how far losses and gradient norms of the same steps are apart."""
+    """Return the differences of losses and gradient norms at the same steps."""
     pairs = [
         (left["iteration"], left[what], right[what])
         for left, right in zip(one, other, strict=False)
@@ -225,14 +226,14 @@ def compared(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str
 
 
 def free_port() -> int:
-    """Return a port that is free now."""
+    """Return a free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 def ranks_of(run_dir: Path) -> list[int]:
-    """Return the process ids of the ranks of the job that has that run directory; its DataLoader workers are not."""
+    """Return the process ids of the ranks of the job with that run directory, without their DataLoader workers."""
     found: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -251,9 +252,9 @@ def ranks_of(run_dir: Path) -> list[int]:
 def precision(runs: Runs) -> list[dict[str, Any]]:
     """Train in fp32, bf16 and fp16 on the same samples, and return the mean loss of every 50 steps of each.
 
-    Without dropout: kernels of different types draw different numbers, by which two runs are a percent apart.
+    Without dropout: kernels of different dtypes draw different numbers, which changes losses by a percent.
     """
-    told: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     exact: list[float] = []
     mesh, steps = Mesh(1, 2, 2), runs.size.precision_steps
     for dtype in ("fp32", "bf16", "fp16"):
@@ -264,7 +265,7 @@ def precision(runs: Runs) -> list[dict[str, Any]]:
         means = [statistics.fmean(one for one in losses[at : at + 50] if one is not None) for at in range(0, steps, 50)]
         exact = exact or means
         apart = [abs(one - other) / other for one, other in zip(means, exact, strict=True)]
-        told.append(
+        results.append(
             {
                 "dtype": dtype,
                 "means_of_50": [round(one, 4) for one in means],
@@ -275,11 +276,11 @@ def precision(runs: Runs) -> list[dict[str, Any]]:
                 "tokens_per_s": round(statistics.median(row["tokens_per_s"] for row in rows[50:])),
             }
         )
-    return told
+    return results
 
 
 def card(device: str) -> str:
-    """Return what the card is called."""
+    """Return the names of the GPUs."""
     if device == "cpu":
         return "cpu"
     import torch
@@ -288,14 +289,14 @@ def card(device: str) -> str:
 
 
 def main() -> int:
-    """Run the parts one after another; each prints one JSON object a line."""
+    """Run the parts one after another; each prints JSON lines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="prefix of token files")
     parser.add_argument("parts", nargs="+", choices=[*MESHES, "precision"], metavar="PART")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--free", action="store_true", help="without --deterministic")
     parser.add_argument("--compile", action="store_true", help="with torch.compile")
-    parser.add_argument("--hosts", type=int, default=1, help="as on so many hosts, all of them this machine")
+    parser.add_argument("--hosts", type=int, default=1, help="as on so many hosts, all on this machine")
     parser.add_argument("--steps", type=int, help="instead of 200, with the save after half of them")
     parser.add_argument("--save-at", type=int, help="instead of after half of the steps")
     asked = parser.parse_args()
@@ -311,11 +312,11 @@ def main() -> int:
         runs = Runs(str(Path(asked.data).absolute()), size, Path(folder), not asked.free, asked.compile, asked.hosts)
         for part in asked.parts:
             began = time.monotonic()
-            told = precision(runs) if part == "precision" else [straight_killed_and_resumed(runs, part)]
-            for one in told:
+            results = precision(runs) if part == "precision" else [straight_killed_and_resumed(runs, part)]
+            for one in results:
                 print(json.dumps(one), flush=True)
                 good &= one.get("within_bound", True) and (
-                    asked.free or one.get("taken_up_beside_straight", {}).get("bit_for_bit", True)
+                    asked.free or one.get("resumed_compared_with_straight", {}).get("bit_for_bit", True)
                 )
             print(f"{part}: {time.monotonic() - began:.0f} s", flush=True)
     return 0 if good else 1

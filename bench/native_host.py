@@ -1,10 +1,10 @@
-"""What the native trainer's host does for a step, beside another checkout of this project: ratios, on a CPU.
+"""CPU overhead of a step of the native trainer, compared with another checkout of this project: ratios, on a CPU.
 
-``python bench/native_host.py CHECKOUT`` trains a model of GPT-2 345M's depth whose tensors are so small that a step is
-the host's work and little else: 24 layers, hidden size 16, 8 tokens. Both sides take turns, each turn in a process of
-its own; of a turn the median of the processor's seconds counts, of the turns the least: others that are busy there only
-add to it. Of two ranks one is there, and what it sends ends at once (torch's fake process group): what gloo does on a
-CPU, no GPU's backend does.
+``python bench/native_host.py CHECKOUT`` trains a model with the depth of GPT-2 345M and tensors so small that a step is
+almost only CPU overhead: 24 layers, hidden size 16, 8 tokens. Both sides alternate, each round in its own process. A
+round counts with the median of its CPU seconds, a side with its fastest round, since other load only adds time. Of two
+ranks only one runs, and its collectives return at once (torch's fake process group), because gloo's work on a CPU
+differs from that of a GPU's backend.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WARM_UP, STEPS = 5, 30
 
 @dataclass(frozen=True)
 class Kind:
-    """A run, on as many ranks as its axes have."""
+    """One kind of run; its number of ranks follows from its parallelism."""
 
     dtype: str = "bf16"
     micro_batches: int = 1
@@ -50,8 +50,8 @@ class Kind:
         words += "--clip-grad 1.0 --data-path none --split 1,0,0 --eval-iters 0 "
         words += f"--hidden-dropout {self.dropout} --attention-dropout {self.dropout} "
         words += f"--tensor-model-parallel-size {self.tensor} --global-batch-size {self.micro_batches * self.data}"
-        told = [*words.split(), *(["--bf16"] if self.dtype == "bf16" else [])]
-        config, _ = dialects.read("megatron", told).build(self.tensor * self.data)
+        arguments = [*words.split(), *(["--bf16"] if self.dtype == "bf16" else [])]
+        config, _ = dialects.read("megatron", arguments).build(self.tensor * self.data)
         return replace(config, parallel=replace(config.parallel, zero_stage=self.zero_stage))
 
 
@@ -67,17 +67,17 @@ KINDS = {
 
 
 def measure() -> dict[str, float]:
-    """Return the median seconds of a step, by kind of run."""
+    """Return the median seconds of a step for each kind of run."""
     import torch
 
     torch.set_num_threads(1)
-    if find_spec("ascend_adapt.native.config.buckets"):  # older checkouts have none
+    if find_spec("ascend_adapt.native.config.buckets"):  # older checkouts lack it
         import_module("ascend_adapt.native.config.buckets").BUCKET = 17_000  # five blocks, as of GPT-2 345M
     return {name: median_seconds(kind) for name, kind in KINDS.items()}
 
 
 def median_seconds(kind: Kind) -> float:
-    """Return the median of the processor's seconds for a step of one rank."""
+    """Return the median CPU seconds of a step of one rank."""
     import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -99,20 +99,20 @@ def median_seconds(kind: Kind) -> float:
 
 
 def turn(checkout: Path) -> dict[str, float]:
-    """Measure a checkout in a process of its own."""
+    """Measure a checkout in its own process."""
     environ = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1", "ASCEND_ADAPT_DEVICE": "cpu"}
     ended = subprocess.run(
         [sys.executable, __file__, "--turn", str(checkout)], capture_output=True, text=True, env=environ
     )
     if ended.returncode:
         sys.exit(f"{ended.stderr[-3000:]}\nbench/native_host.py: {checkout} ended with {ended.returncode}")
-    told: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
-    return told
+    seconds: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
+    return seconds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkout", type=Path, help="what this one is held against")
+    parser.add_argument("checkout", type=Path, help="the checkout to compare with")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--turn", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -127,7 +127,7 @@ def main() -> None:
     for _ in range(options.turns):
         for side, checkout in zip(sides, (options.checkout, HERE), strict=True):
             sides[side].append(turn(checkout.resolve()))
-    table = Table(title="a step of 24 small layers on a CPU, ms of the processor")
+    table = Table(title="a step of 24 small layers on a CPU, CPU ms")
     for column in ("", *sides, "ratio"):
         table.add_column(column)
     for kind in KINDS:

@@ -1,6 +1,6 @@
 """Overhead of ascend_adapt, each figure with its baseline in one run: ``make bench-overhead``.
 
-Medians of alternating rounds, so that other load on the machine meets both sides alike.
+Medians of alternating rounds, so that other load on the machine affects both sides equally.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def upstream(name: str) -> Any:
 
 
 def per_call_ns(holder: Any, name: str, number: int = 50_000) -> float:
-    """One call as users write it, ``holder.name(1)``, so that binding a method counts."""
+    """Time one call as users write it, ``holder.name(1)``, including the binding of a method."""
     return timeit.timeit(f"holder.{name}(1)", globals={"holder": holder}, number=number) / number * 1e9
 
 
 def calls(rounds: int = 15) -> list[tuple[str, str, str, str]]:
-    """A wrapped no-op call, ours relative to wrapt's; the plain call is subtracted from both."""
+    """Overhead of a wrapped no-op call, ours relative to wrapt's, without the time of the plain call."""
     import wrapt
 
     plain, ours, theirs = (upstream(f"bench_{name}") for name in ("plain", "ours", "theirs"))

@@ -1,6 +1,6 @@
-"""What starting through us costs: an empty script over torchrun, and a helper process over a plain interpreter.
+"""Startup overhead: an empty script compared with torchrun, and a helper process with a plain interpreter.
 
-Both sides of a pair run by turns, so that whatever else the machine does falls on both.
+Both sides of a pair alternate, so that other load on the machine affects both.
 
     python bench/startup.py --pairs 10
 """
@@ -57,9 +57,9 @@ def main() -> int:
     cost_ms = 1000 * statistics.median(mine - theirs for mine, theirs in helpers)
     print(f"ascend-run {statistics.median(mine for mine, _ in jobs):.2f} s", end=", ")
     print(f"torchrun {statistics.median(theirs for _, theirs in jobs):.2f} s: ratio {ratio:.2f}", end=" ")
-    print(f"(median of {len(jobs)} pairs; wanted: at most {RATIO_WANTED})")
+    print(f"(median of {len(jobs)} pairs; goal: at most {RATIO_WANTED})")
     print(
-        f"a helper process pays {cost_ms:.2f} ms (median of {len(helpers)} pairs; wanted: at most {HELPER_WANTED_MS})"
+        f"a helper process: {cost_ms:+.2f} ms (median of {len(helpers)} pairs; goal: at most {HELPER_WANTED_MS})"
     )
     return 0 if ratio <= RATIO_WANTED and cost_ms <= HELPER_WANTED_MS else 1
 

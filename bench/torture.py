@@ -1,8 +1,7 @@
 """Kills parts of running jobs at random moments and counts what goes wrong.
 
-Each run starts `ascend-run --nproc 2` on a script whose ranks have a child in a session of its own, picks a victim, a
-signal and a moment, and looks at the exit code, at what is left of the job, and at processes that are none of its
-business.
+Each run starts `ascend-run --nproc 2` on a script whose ranks have a child in its own session, picks a victim, a signal
+and a moment, and checks the exit code, processes that are left of the job, and processes that do not belong to it.
 
     python bench/torture.py --runs 200 --seed 1 --write docs/reliability.md
 """
@@ -44,7 +43,7 @@ child.wait()
 
 @dataclass(frozen=True)
 class Run:
-    """What was done to one job, and what came of it."""
+    """What was done to one job, and the outcome."""
 
     victim: str
     signal: signal.Signals
@@ -62,15 +61,15 @@ class Run:
 def one_run(number: int, chance: random.Random, folder: Path, agents_own: Mapping[int, int]) -> Run:
     victim, what = chance.choice(VICTIMS), chance.choice(SIGNALS)
     moment = chance.uniform(STARTED_S, LATEST_S)
-    # Rank 0 of a stubborn job, and its child, ignore SIGTERM; then that cannot be what they are killed with. torchrun's
-    # own patience with such a rank, 30 s, is not what is measured here.
+    # Rank 0 of a stubborn job, and its child, ignore SIGTERM, so they are not killed with it. torchrun's grace period for
+    # such a rank, 30 s, is not measured here.
     ends_at_first = victim == "agent" or (victim in ("rank", "grandchild") and what == signal.SIGTERM)
     stubborn = chance.random() < 0.05 and not ends_at_first
     target = [*TORCHRUN, "train.py"] if victim == "agent" else ["--nproc", "2", "train.py"]
     log_dir = ["--log-dir", f"run-{number}"]
     job = start([sys.executable, "-m", "ascend_adapt.launch.cli", *log_dir, *target], number, folder, stubborn)
     if victim == "launcher":
-        # Any moment at all: the job may not have begun.
+        # At any moment: the job may not have begun.
         time.sleep(moment)
         pids = [job.pid]
     else:
@@ -100,7 +99,7 @@ def start(command: Sequence[str], number: int, folder: Path, stubborn: bool = Fa
 
 
 def victims(job: subprocess.Popen[str], victim: str) -> list[list[int]]:
-    """Wait until both ranks are there; return those to choose from, each with all processes to kill."""
+    """Wait until both ranks run; return the possible victims, each with all processes to kill."""
     assert job.stdout is not None
     ranks = [[int(word) for word in job.stdout.readline().split()] for _ in range(2)]
     return {
@@ -112,7 +111,7 @@ def victims(job: subprocess.Popen[str], victim: str) -> list[list[int]]:
 
 
 def codes_of_an_agent_alone(folder: Path) -> dict[int, int]:
-    """Return with which code torchrun, started without us, answers each signal."""
+    """Return torchrun's exit code for each signal, when it is started without ascend-run."""
     codes = {}
     for what in SIGNALS:
         agent = start([*TORCHRUN, "train.py"], -what, folder)
@@ -129,12 +128,12 @@ def shell_exit_code(code: int) -> int:
 
 
 def mark_of(number: int) -> str:
-    """Return what the environment of every process of a run holds; another torture's runs have other marks."""
+    """Return the mark in the environment of every process of a run; other instances of this script have other marks."""
     return f"{os.getpid()}.{number}"
 
 
 def marked(number: int) -> list[int]:
-    """Return the processes of a run, wherever they are by now."""
+    """Return the processes of a run, in any session."""
     found = []
     mark = f"{MARK}={mark_of(number)}".encode()
     for entry in os.listdir("/proc"):
@@ -209,7 +208,7 @@ def main() -> int:
     text = report(runs, touched, len(foreign), f"make torture RUNS={known.runs} SEED={known.seed}")
     print(text)
     if known.write is not None:
-        # What torture_checkpoint.py wrote there stays.
+        # The section of torture_checkpoint.py is kept.
         _, heading, rest = known.write.read_text().partition("\n## ") if known.write.exists() else ("", "", "")
         known.write.write_text(text + heading + rest)
     return 0 if all(run.is_right for run in runs) and not touched else 1

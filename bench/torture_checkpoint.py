@@ -1,7 +1,7 @@
 """Kills a run with SIGKILL at random moments of saving and counts what is lost.
 
-Two ranks save all the time, keeping the last two checkpoints; every number of checkpoint N is N. After each kill both
-start again in the same folder, whatever was left there, and say from which checkpoint they resume.
+Two ranks save all the time and keep the last two checkpoints; every value of checkpoint N is N. After each kill both
+start again in the same folder, whatever is in it, and print from which checkpoint they resume.
 
     python bench/torture_checkpoint.py --runs 100 --seed 1 --write docs/reliability.md
 """
@@ -42,7 +42,7 @@ HEADING = "## Checkpoints: a run that is killed while it saves"
 
 @dataclass(frozen=True)
 class Life:
-    """What one run printed before it was killed, and what it left."""
+    """The output of one run before it was killed, and what it left."""
 
     loaded: int
     fell_back: bool
@@ -53,7 +53,7 @@ class Life:
 
 
 def is_right(life: Life, next_life: Life) -> bool:
-    """Return whether all that was done is there, and so at most the save in progress is lost."""
+    """Return whether at most the save in progress is lost."""
     return life.done <= next_life.loaded <= life.begun <= life.done + 1
 
 
@@ -86,7 +86,7 @@ def rank(number: int, store: Path, folder: Path, printed: int) -> None:
 
 
 def start(folder: Path, scratch: Path) -> tuple[list[int], int]:
-    """Fork the ranks, which begin with torch imported; return them and the output of rank 0."""
+    """Fork the ranks, with torch already imported; return them and the output of rank 0."""
     store = scratch / f"store-{time.monotonic_ns()}"
     read, write = os.pipe()
     ranks = []
@@ -117,22 +117,22 @@ def lines(stream: int, until: str | None) -> list[list[str]]:
 
 
 def state_of(folder: Path) -> str:
-    """Return in words how far the save had come that the kill interrupted."""
+    """Describe the progress of the save that the kill interrupted."""
     checkpoints = CheckpointFolder(folder)
     aside = next(iter(folder.glob(".saving-*")), None)
     if aside is not None:
         names = {one.name for one in aside.iterdir()}
         if "SHA256SUMS" in names:
-            return "whole, not in its place"
+            return "complete, not yet renamed"
         if ".metadata" in names:
-            return "written, without its sums"
-        return "parts of it" if names else "an empty folder"
+            return "written, without checksums"
+        return "partly written" if names else "an empty folder"
     saved = checkpoints.saved()
     if saved and str(saved[-1]) != checkpoints.latest():
-        return "in its place, not named the latest"
+        return "renamed, not yet the latest"
     if any(folder.glob(".removing-*")):
-        return "named the latest, an older one half removed"
-    return "nothing of it yet, or all of it"
+        return "the latest, an older one partly removed"
+    return "not begun, or complete"
 
 
 def live(chance: random.Random, folder: Path, scratch: Path) -> Life:
@@ -204,7 +204,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "saved")
         folder.mkdir()
-        # The last of these lives only reports what the last kill left.
+        # The last run only reports what the last kill left.
         lives = [live(chance, folder, Path(scratch)) for _ in range(known.runs + 1)]
     for life, after in zip(lives, lives[1:], strict=False):
         if not is_right(life, after):

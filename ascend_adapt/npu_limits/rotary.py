@@ -13,7 +13,7 @@ COUNTS = range(1000)
 MOST_WITH_GRADIENT = 1024
 """B*N in half mode if r1 or r2 require grad."""
 LAYOUTS = {3: ("TND",), 4: ("BNSD", "BSND", "SBND")}
-"""Layouts by number of dimensions; the operator is not told which one it gets."""
+"""Layouts by number of dimensions; the operator has no argument for the layout."""
 SPANS = {
     (3, "half"): ("T", "TN"),
     (3, "interleave"): ("T", "TN"),

@@ -1,7 +1,7 @@
 """Compares operators on the emulated device with the CPU, on the samples that torch's own tests use (op_db).
 
 Run: ascend-run --device npu-emulated tests/emulation/compare_with_cpu.py [SAMPLES] (needs expecttest). Four samples of
-each operator, values and gradients; what does not agree is printed. Operators that draw random numbers are called only.
+each operator, values and gradients; differences are printed. Operators that draw random numbers are only called.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def samples(operator: Any) -> Iterator[Any]:
 
 
 def compare(operator: Any, sample: Any) -> str:
-    """Return what differs, or "" if nothing does."""
+    """Return the first difference, or ""."""
     inputs = (sample.input, sample.args, sample.kwargs)
     there = tree_map(to_npu, (sample.input, sample.args, {**sample.kwargs}))
     if "device" in there[2]:

@@ -15,17 +15,17 @@ from ascend_adapt.emulation import environment
 from ascend_adapt.launch.placement import environment as launch_environment
 
 JOBS = Path(__file__).parent / "jobs"
-# What torch, torch_npu and DeepSpeed would read.
+# Variables that torch, torch_npu and DeepSpeed read.
 LEFT_OUT = re.compile(r"ASCEND_|HCCL_|TORCH_TRANSFER|PYTORCH_|RANK$|LOCAL_|WORLD_SIZE$|MASTER_")
 
-# These run where an emulated NPU is; test_on_device.py starts them there.
+# These need an emulated NPU; test_on_device.py starts them on one.
 collect_ignore = [] if os.environ.get("ASCEND_ADAPT_EMULATED") else ["on_device"]
 if os.environ.get("ASCEND_ADAPT_EMULATED_SOC") != "Ascend910A":
     collect_ignore.append("on_device/test_saturation.py")
 
 
 def plain_environment(**more: str) -> dict[str, str]:
-    """This process's environment without what speaks of devices and ranks."""
+    """This process's environment without variables about devices and ranks."""
     cache = {name: value for name, value in os.environ.items() if name == "ASCEND_ADAPT_CACHE"}
     kept = {name: value for name, value in os.environ.items() if not LEFT_OUT.match(name)}
     return {**kept, **cache, "OMP_NUM_THREADS": "1", **more}
@@ -44,18 +44,18 @@ def emulated():
 
 
 class Job:
-    """A job that has ended: what its ranks printed as JSON lines, and what the launcher said."""
+    """A job that has ended: the values that its ranks recorded, and the launcher's output."""
 
     def __init__(self, process: subprocess.CompletedProcess[str], run_dir: Path) -> None:
         self.code, self.stdout, self.stderr, self.run_dir = process.returncode, process.stdout, process.stderr, run_dir
 
     @property
-    def told(self) -> dict[int, list]:
-        """Rank -> the values it printed, in order."""
+    def recorded(self) -> dict[int, list]:
+        """Rank -> the values that it recorded, in order."""
         found: dict[int, list] = {}
         for path in sorted(self.run_dir.glob("rank-*.log")):
-            lines = [line for line in path.read_text().splitlines() if line.startswith('{"told":')]
-            found[int(path.stem[5:])] = [json.loads(line)["told"] for line in lines]
+            lines = [line for line in path.read_text().splitlines() if line.startswith('{"recorded":')]
+            found[int(path.stem[5:])] = [json.loads(line)["recorded"] for line in lines]
         return found
 
     @property
@@ -69,7 +69,7 @@ class Job:
 
 @pytest.fixture
 def launch(tmp_path):
-    """launch(*arguments, **variables): run ascend-run in tmp_path to its end."""
+    """launch(*arguments, **variables): run ascend-run in tmp_path until it ends."""
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "ascend_adapt.launch.cli", *arguments]
@@ -81,7 +81,7 @@ def launch(tmp_path):
 
 @pytest.fixture
 def job(tmp_path, launch):
-    """job("name.py", *arguments, nproc=, device=, options=, **variables): run a script of jobs/ to its end."""
+    """job("name.py", *arguments, nproc=, device=, options=, **variables): run a script of jobs/ until it ends."""
 
     def run(script: str, *arguments: str, nproc: int = 1, device: str = "npu-emulated", options=(), **more: str) -> Job:
         run_dir = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"

@@ -1,7 +1,7 @@
 """Builds the emulated CANN for torch_npu releases that cannot run here: tests/emulation/releases.py [VERSION ...]
 
-Each wheel is downloaded for this Python and both architectures, or taken from --wheels. Printed for each: how many
-functions it asks CANN for, and which of them would fail by their name. To run a release, its own torch is needed.
+Each wheel is downloaded for this Python and both architectures, or read from --wheels. For each it prints how many CANN
+functions the wheel needs, and which of them are missing. To run a release, its own torch is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMPILERS = {"x86_64": "gcc", "aarch64": "aarch64-linux-gnu-gcc"}
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("versions", nargs="*", default=RELEASES)
-    parser.add_argument("--wheels", type=Path, help="a folder of wheels to take instead of downloading")
+    parser.add_argument("--wheels", type=Path, help="a folder of wheels to use instead of downloading")
     options = parser.parse_args()
     for version in options.versions:
         for machine, compiler in COMPILERS.items():
@@ -60,7 +60,7 @@ def one(version: str, machine: str, compiler: str, folder: Path, wheels: Path | 
     missing = wanted_but_missing(built / "lib64" / "missing.c")
     have = symbols.defined(built / "lib64" / "libascendcl.so")
     assert set(wanted) <= have, sorted(set(wanted) - have)
-    return f"built: asks for {len(wanted)} functions, {len(missing)} fail by name: {' '.join(missing)}"
+    return f"built: needs {len(wanted)} functions, {len(missing)} are missing: {' '.join(missing)}"
 
 
 def wanted_but_missing(source: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The emulated CANN has every function that a torch_npu wheel asks for, whatever the release and the machine."""
+"""The emulated CANN defines every function that a torch_npu wheel needs, for each release and architecture."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def npu():
 
 @pytest.fixture(scope="module")
 def npu_aarch64(npu, tmp_path_factory):
-    """The same release for the other architecture, which the 910B's hosts have; unpacked aside."""
+    """The same release for aarch64, the architecture of 910B machines, unpacked in a temporary folder."""
     into = tmp_path_factory.mktemp("aarch64")
     platform = ("--platform", "manylinux_2_28_aarch64", "--python-version", "3.11")
     file = wheel.download(f"torch_npu=={npu.version}", into, platform)
@@ -53,11 +53,13 @@ def test_a_function_that_is_not_emulated_fails_by_its_name(npu, tmp_path):
         "print(lib.rtKernelLaunch(), lib.aclGetRecentErrMsg().decode())"
     )
     env = {"LD_LIBRARY_PATH": str(home / "lib64")}
-    told = subprocess.run(["python3", "-c", program], env={**os.environ, **env}, capture_output=True, text=True).stdout
-    assert told == "200006 rtKernelLaunch: the emulated CANN does not have it\n"
+    output = subprocess.run(
+        ["python3", "-c", program], env={**os.environ, **env}, capture_output=True, text=True
+    ).stdout
+    assert output == "200006 rtKernelLaunch: the emulated CANN does not have it\n"
 
 
-def test_both_architectures_ask_for_the_same(npu, npu_aarch64, torch_libraries):
+def test_both_architectures_need_the_same_functions(npu, npu_aarch64, torch_libraries):
     for found in (symbols.cann_functions, symbols.cann_libraries):
         assert found(npu_aarch64, torch_libraries) == found(npu, torch_libraries)
 
@@ -74,7 +76,7 @@ def test_it_compiles_for_aarch64(npu_aarch64, tmp_path):
     assert "AArch64" in header.stdout
 
 
-def test_another_compiler_builds_anew(npu, tmp_path):
+def test_another_compiler_builds_again(npu, tmp_path):
     slow = tmp_path / "compiler"
     slow.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo mine && exit\nexec {shutil.which("gcc")} "$@"\n')
     slow.chmod(0o755)
@@ -92,16 +94,16 @@ def test_a_compiler_that_cannot(npu, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("program", "told"),
+    ("program", "problem"),
     [("#!/bin/sh\nexit 3\n", "ended with exit code 3"), ("\x7fELF", "Exec format error")],
     ids=["fails", "no program"],
 )
-def test_a_compiler_that_says_nothing(npu, tmp_path, program, told):
+def test_a_compiler_that_says_nothing(npu, tmp_path, program, problem):
     broken = tmp_path / "compiler"
     broken.write_text(program)
     broken.chmod(0o755)
     environ = {**os.environ, "CC": str(broken), "ASCEND_ADAPT_CACHE": str(tmp_path / "cache")}
-    with pytest.raises(EmulationError, match=f"compiler: {told}, expected a C compiler for this machine — set CC"):
+    with pytest.raises(EmulationError, match=f"compiler: {problem}, expected a C compiler for this machine — set CC"):
         build.cann_home(npu, environ)
 
 

@@ -1,4 +1,4 @@
-"""The cache: whole or not there, made once, and nobody else's."""
+"""The cache: complete or absent, created once, and private to the user."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_what_is_damaged_later_is_named(home, damage):
         (made / "folder" / "library.so").unlink()
     else:
         (made / ".sizes.json").write_text("{")
-    with pytest.raises(EmulationError, match=r"name: \S+ is not there, or not as it was made.* — remove this folder"):
+    with pytest.raises(EmulationError, match=r"name: \S+ is missing or has changed.* — remove this folder"):
         cache.made_once(home, "name", make_file)
 
 
 def test_a_cache_that_cannot_be_written_to(home):
     (home / ".lock").mkdir()
-    with pytest.raises(EmulationError, match=r"cache: Is a directory, expected a folder to write to.* — set ASCEND_"):
+    with pytest.raises(EmulationError, match=r"cache: Is a directory, expected a writable folder.* — set ASCEND_"):
         cache.made_once(home, "name", make_file)
 
 
@@ -75,7 +75,7 @@ def test_no_room(home):
     def fill(aside):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(EmulationError, match="cache: No space left on device, expected a folder to write to, with 200"):
+    with pytest.raises(EmulationError, match="cache: No space left on device, expected a writable folder, with 200"):
         cache.made_once(home, "name", fill)
 
 

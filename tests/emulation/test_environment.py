@@ -1,4 +1,4 @@
-"""What stops a rehearsal before it starts, in one paragraph; and what its processes get."""
+"""What stops a rehearsal before it starts, and the environment of its processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def refusal(environ=None):
 
 def test_no_compiler():
     environ = {"CC": "no-such-compiler"}
-    assert "no-such-compiler: is no program on PATH, expected a C compiler" in refusal(environ)
+    assert "no-such-compiler: not found on PATH, expected a C compiler" in refusal(environ)
     assert "install gcc, or set CC" in refusal(environ)
 
 
@@ -43,19 +43,19 @@ def test_a_real_cann(tmp_path, variable):
     folder.mkdir()
     (folder / "libascendcl.so").write_bytes(b"\x7fELF a real one")
     value = folder if variable == "LD_LIBRARY_PATH" else tmp_path
-    told = refusal({variable: str(value)})
-    assert f"a real CANN is installed ({folder / 'libascendcl.so'})" in told
-    assert "set_env.sh" in told
+    message = refusal({variable: str(value)})
+    assert f"a real CANN is installed ({folder / 'libascendcl.so'})" in message
+    assert "set_env.sh" in message
 
 
 @pytest.mark.parametrize("memory", ["100MB", "-5", "0", "", "1e9"])
-def test_memory_that_is_no_number_of_bytes(memory):
-    told = refusal({"ASCEND_ADAPT_EMULATED_MEMORY": memory})
-    assert f"ASCEND_ADAPT_EMULATED_MEMORY: is {memory!r}, expected a device's memory in bytes" in told
+def test_memory_that_is_not_an_integer(memory):
+    message = refusal({"ASCEND_ADAPT_EMULATED_MEMORY": memory})
+    assert f"ASCEND_ADAPT_EMULATED_MEMORY: is {memory!r}, expected a device's memory in bytes" in message
 
 
 def test_more_devices_than_there_can_be():
-    with pytest.raises(EmulationError, match="65 devices are asked for, expected at most 64 — give a smaller --nproc"):
+    with pytest.raises(EmulationError, match="65 devices are requested, expected at most 64 — use a smaller --nproc"):
         environment.prepare("910B", 65, {})
     header = (build.SOURCES / "emulated.h").read_text()
     assert f"MAX_DEVICES = {MAX_DEVICES} " in header

@@ -1,4 +1,4 @@
-"""Whole jobs under `ascend-run --device npu-emulated`, beside the same jobs on the CPU."""
+"""Whole jobs under `ascend-run --device npu-emulated`, compared with the same jobs on the CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def close(found, expected, rtol):
 
 def test_collectives(job):
     ended = job("collectives.py", nproc=2)
-    first, second = (dict(told) for told in ended.told.values())
+    first, second = (dict(pairs) for pairs in ended.recorded.values())
     for name in ("float32", "bfloat16", "float16", "int64", "int32", "int8"):
         assert first[f"sum {name}"] == second[f"sum {name}"] == [5] * 3, name
     assert first["sum bool"] == [True] * 3
@@ -37,15 +37,15 @@ def test_collectives(job):
     assert first["groups"] == [2, 2]
     assert first["async"][2] == [2]
     assert first["objects"] == [{"rank": 0}, {"rank": 1}]
-    assert "all ranks must call the same collectives, in one order" in first["mismatch"] + second["mismatch"]
+    assert "all ranks must call the same collectives, in the same order" in first["mismatch"] + second["mismatch"]
 
 
 @pytest.mark.parametrize("script", ["data_parallel.py", "sharded.py"])
 def test_data_parallel(job, script):
     ended = job(script, "npu", nproc=2).check()
-    expected = job(script, "cpu", nproc=2, device="cpu").check().told
+    expected = job(script, "cpu", nproc=2, device="cpu").check().recorded
     for rank in (0, 1):
-        close(ended.told[rank], expected[rank], **LOSSES)
+        close(ended.recorded[rank], expected[rank], **LOSSES)
         facts = ended.rehearsal["ranks"][str(rank)]
         assert facts["steps"] == 5
         assert facts["synchronisations"]["aten::_local_scalar_dense"] >= 5
@@ -56,12 +56,12 @@ def test_data_parallel(job, script):
 
 
 def test_deepspeed_zero(job):
-    """In bfloat16: with two ranks, the CPU's gloo and the emulated HCCL round a sum alike."""
+    """In bfloat16: with two ranks gloo and the emulated HCCL round a sum in the same way."""
     ended = job("zero.py", nproc=2).check()
-    expected = job("zero.py", nproc=2, device="cpu").check().told
+    expected = job("zero.py", nproc=2, device="cpu").check().recorded
     for rank in (0, 1):
-        assert ended.told[rank][0] == ["npu", "hccl"]
-        for (stage, kind, losses), (_, _, others) in zip(ended.told[rank][1:], expected[rank][1:], strict=True):
+        assert ended.recorded[rank][0] == ["npu", "hccl"]
+        for (stage, kind, losses), (_, _, others) in zip(ended.recorded[rank][1:], expected[rank][1:], strict=True):
             assert kind.startswith("DeepSpeedZeroOptimizer" + ("_Stage3" if stage == 3 else ""))
             close(losses, others, rtol=2e-3)
     assert ended.rehearsal["ranks"]["1"]["steps"] == 12
@@ -69,34 +69,34 @@ def test_deepspeed_zero(job):
 
 def test_a_script_written_for_cuda(job):
     ended = job("written_for_cuda.py", TORCH_TRANSFER_TO_NPU="1").check()
-    *losses, facts = ended.told[0]
+    *losses, facts = ended.recorded[0]
     assert facts == ["Ascend910B2", True, True, 1024.0]
-    close(losses, job("cpu_twin.py", device="cpu").check().told[0], rtol=2e-3)  # float16
+    close(losses, job("cpu_twin.py", device="cpu").check().recorded[0], rtol=2e-3)  # float16
 
 
 def test_a_script_adapted_by_hand(job):
-    """It imports deepspeed_npu, which is not installed: what is provided for it does nothing."""
+    """It imports deepspeed_npu, which is not installed; the module provided in its place does nothing."""
     ended = job("adapted_by_hand.py").check()
-    *_, facts = ended.told[0]
+    *_, facts = ended.recorded[0]
     assert facts == ["Ascend910B2", True, True, 1024.0]
 
 
 def test_a_code_base_whose_plugin_asks_for_transfer_to_npu(job):
-    """Also what it took from torch.cuda, and scripted for a fuser that knows no NPU, before; and its profiling."""
-    assert job("says_cuda.py").check().told[0] == [["npu", "npu"], [True, "npu"]]
+    """Also for names that it imported from torch.cuda and functions that it scripted before; and its profiling."""
+    assert job("says_cuda.py").check().recorded[0] == [["npu", "npu"], [True, "npu"]]
 
 
-@pytest.mark.parametrize(("mode", "told"), [("binary", "disable"), ("jit", "enable")])
-def test_the_compile_mode_of_torch_npu(job, mode, told):
-    """Set before the first tensor, in what a rank starts too; torch_npu itself keeps the value."""
+@pytest.mark.parametrize(("mode", "option"), [("binary", "disable"), ("jit", "enable")])
+def test_the_compile_mode_of_torch_npu(job, mode, option):
+    """It is set before the first tensor, also in child processes; torch_npu itself stores the value."""
     ended = job("compile_mode.py", options=("--npu-compile-mode", mode)).check()
-    assert ended.told[0] == [[told, told, told]]
+    assert ended.recorded[0] == [[option, option, option]]
 
 
-def test_a_rank_that_does_not_come_to_a_collective(job):
-    told = job("one_stays_away.py", nproc=2, HCCL_EXEC_TIMEOUT="2").check().told[0][0]
-    assert "rank 0 of 2: is in all_reduce, and rank 1 has not come to it within HCCL_EXEC_TIMEOUT" in told
+def test_a_rank_that_does_not_join_a_collective(job):
+    message = job("one_stays_away.py", nproc=2, HCCL_EXEC_TIMEOUT="2").check().recorded[0][0]
+    assert "rank 0 of 2: is in all_reduce, and rank 1 has not joined it within HCCL_EXEC_TIMEOUT" in message
 
 
 def test_four_ranks(job):
-    assert job("four_ranks.py", nproc=4).check().told == {rank: ["right"] for rank in range(4)}
+    assert job("four_ranks.py", nproc=4).check().recorded == {rank: ["right"] for rank in range(4)}

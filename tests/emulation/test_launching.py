@@ -1,4 +1,4 @@
-"""`ascend-run --device npu-emulated`: what is planned, refused and reached."""
+"""`ascend-run --device npu-emulated`: plans, refusals and reports."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_without_patches_it_is_emulated_all_the_same(ascend_run):
 def test_a_refusal_comes_before_anything_starts(ascend_run, tmp_path):
     job = ascend_run("--device", "npu-emulated", "train.py", CC="no-such-compiler")
     assert (job.returncode, job.stdout) == (1, "")
-    assert job.stderr.startswith("ascend-run: no-such-compiler: is no program on PATH")
+    assert job.stderr.startswith("ascend-run: no-such-compiler: not found on PATH")
     assert len(job.stderr.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
 
@@ -68,6 +68,6 @@ def test_a_job_that_fails_is_reported_as_far_as_it_came(ascend_run, tmp_path):
 def test_status_says_that_it_was_emulated(ascend_run, tmp_path):
     assert ascend_run("--device", "npu-emulated", "--log-dir", "run", "train.py").returncode == 0
     command = [sys.executable, "-m", "ascend_adapt.cli", "status", "run"]
-    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60).stdout
-    assert "device npu (emulated on this host, no hardware)" in told
-    assert "hardware" not in told.replace("no hardware", "")
+    output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60).stdout
+    assert "device npu (emulated on this host, no hardware)" in output
+    assert "hardware" not in output.replace("no hardware", "")

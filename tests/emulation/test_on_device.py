@@ -1,4 +1,4 @@
-"""Runs the tests of on_device/ in one process whose NPUs are emulated; what fails there is named here."""
+"""Runs the tests of on_device/ in one process with emulated NPUs; their failures are reported here."""
 
 from __future__ import annotations
 

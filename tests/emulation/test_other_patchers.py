@@ -1,4 +1,4 @@
-"""torch_npu's own transfer_to_npu beside our patches, in every order, on an emulated NPU."""
+"""torch_npu's transfer_to_npu together with our patches, in every order, on an emulated NPU."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ JOBS = Path(__file__).parent / "jobs"
 
 @pytest.fixture(scope="session")
 def run(emulated):
-    """run("ours", "theirs"): what the job tells; without "ours" there are no patches."""
+    """run("ours", "theirs"): the values that the job records; without "ours" there are no patches."""
 
     def start(*order: str) -> list:
         command = [sys.executable, "-W", "ignore", str(JOBS / "beside_transfer_to_npu.py"), *order]
         ended = subprocess.run(command, env=emulated(), capture_output=True, text=True, timeout=200)
         assert ended.returncode == 0, ended.stderr[-3000:]
-        return [json.loads(line)["told"] for line in ended.stdout.splitlines() if line.startswith('{"told":')]
+        return [json.loads(line)["recorded"] for line in ended.stdout.splitlines() if line.startswith('{"recorded":')]
 
     return start
 
 
 @pytest.fixture(scope="session")
 def alone(run):
-    """The losses without any patch of ours."""
+    """The losses without our patches."""
     return run("theirs")[0]
 
 

@@ -1,4 +1,4 @@
-"""`npu-emulated:910A`: no Inf and no NaN, so what looks for them trains on garbage, and what asks the flag does not."""
+"""`npu-emulated:910A` has no Inf and no NaN: loss scaling that looks for them fails, loss scaling by the flag works."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_on_device(emulated):
 
 
 def test_deepspeeds_scaler_asks_the_flag(job):
-    """Beside the emulated 910B, which has Inf: the same steps are skipped, down to the same scale."""
-    expected = job("overflowing.py", nproc=2).check().told
-    found = job("overflowing.py", nproc=2, device="npu-emulated:910A").check().told
+    """Compared with the emulated 910B, which has Inf: the same steps are skipped, down to the same scale."""
+    expected = job("overflowing.py", nproc=2).check().recorded
+    found = job("overflowing.py", nproc=2, device="npu-emulated:910A").check().recorded
     assert expected[0][5][2] > 0  # steps are skipped at all
     assert found == expected
 
 
 def test_without_the_patches_it_takes_every_step(job):
     ended = job("overflowing.py", nproc=2, device="npu-emulated:910A", options=WITHOUT).check()
-    assert {(scale, skipped) for _, scale, skipped in ended.told[0]} == {(2.0**20, 0)}
+    assert {(scale, skipped) for _, scale, skipped in ended.recorded[0]} == {(2.0**20, 0)}

@@ -1,4 +1,4 @@
-"""The torch_npu that pairs with torch: found, checked, unpacked."""
+"""The torch_npu wheel for the installed torch: found, verified, unpacked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def environ(tmp_path):
 
 
 def make_wheel(path, version, record=""):
-    """A file that is laid out like a torch_npu wheel."""
+    """Write a file with the layout of a torch_npu wheel."""
     file = path / f"torch_npu-{version}-cp311-cp311-manylinux_2_28_x86_64.whl"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("torch_npu/__init__.py", "")
@@ -65,16 +65,16 @@ def test_a_torch_that_no_torch_npu_pairs_with(environ, monkeypatch):
         wheel.for_installed_torch(environ)
 
 
-def test_contents_that_the_record_does_not_know(environ, tmp_path, torch_2_1):
+def test_files_that_differ_from_the_record(environ, tmp_path, torch_2_1):
     file = make_wheel(tmp_path, "2.1.0", record="torch_npu/__init__.py,sha256=AAAA,0\n")
-    with pytest.raises(EmulationError, match="is not what the wheel's RECORD says"):
+    with pytest.raises(EmulationError, match="does not match the wheel's RECORD"):
         wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})
     assert not list((tmp_path / "cache").glob("torch_npu/torch_npu*"))
 
 
-def test_files_that_only_the_record_knows(environ, tmp_path, torch_2_1):
+def test_files_that_are_only_in_the_record(environ, tmp_path, torch_2_1):
     file = make_wheel(tmp_path, "2.1.0", record="torch_npu/_C.so,sha256=AAAA,0\n")
-    with pytest.raises(EmulationError, match=r"_C.so is not what the wheel's RECORD says — download it anew"):
+    with pytest.raises(EmulationError, match=r"_C.so does not match the wheel's RECORD — download it again"):
         wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})
 
 
@@ -82,19 +82,19 @@ def test_no_record(environ, tmp_path, torch_2_1):
     file = tmp_path / "torch_npu-2.1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("torch_npu/__init__.py", "")
-    with pytest.raises(EmulationError, match="has no RECORD of its files, expected a whole wheel"):
+    with pytest.raises(EmulationError, match="has no RECORD of its files, expected a complete wheel"):
         wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})
 
 
 def test_a_cache_that_was_cut(environ, tmp_path, torch_2_1):
     found = wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(make_wheel(tmp_path, "2.1.0"))})
     (found.site / "torch_npu" / "__init__.py").unlink()
-    with pytest.raises(EmulationError, match=r"torch_npu/__init__.py is not there.* — remove this folder"):
+    with pytest.raises(EmulationError, match=r"torch_npu/__init__.py is missing.* — remove this folder"):
         wheel.for_installed_torch(environ)
 
 
 @pytest.mark.parametrize("damage", ["cut", "renamed", "gone"])
-def test_a_file_that_is_no_wheel(environ, tmp_path, torch_2_1, damage):
+def test_a_file_that_is_not_a_wheel(environ, tmp_path, torch_2_1, damage):
     file = make_wheel(tmp_path, "2.1.0")
     if damage == "cut":
         file.write_bytes(file.read_bytes()[:50])
@@ -102,5 +102,5 @@ def test_a_file_that_is_no_wheel(environ, tmp_path, torch_2_1, damage):
         file = shutil.move(file, tmp_path / "wheel.whl")
     else:
         file.unlink()
-    with pytest.raises(EmulationError, match=r"expected a whole wheel|is not named like a torch_npu wheel"):
+    with pytest.raises(EmulationError, match=r"expected a complete wheel|is not named like a torch_npu wheel"):
         wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})

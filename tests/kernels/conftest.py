@@ -1,4 +1,4 @@
-"""Every test of kernels starts without choices, and without wishes of its environment."""
+"""Every test of kernels starts without choices, and without requests from the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the tables of kernels on the emulated NPU, in a process of its own, and writes {name: "" or what is wrong}."""
+"""Runs the kernel tables on the emulated NPU, in a separate process, and writes {name: "" or the problem}."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def late_gradient():
 
 
 def recomputed():
-    """The first call that wants a gradient comes within a backward pass: from a checkpoint that is recomputed."""
+    """The first call that requires grad is inside a backward pass, in a recomputed activation checkpoint."""
     dispatch.forget()
     query, key, value = (torch.randn(1, 2, 24, 40, device="npu", requires_grad=True) for _ in range(3))
     for reentrant in (True, False):
@@ -71,7 +71,7 @@ def recomputed():
 
 
 def parameters():
-    """A parameter at its third step, and one at its first."""
+    """Return a parameter at its third step, and one at its first."""
     ones, halves, zeros = ([torch.full((1,), value) for _ in range(2)] for value in (1.0, 0.5, 0.0))
     return ones, halves, zeros, [each.clone() for each in zeros], [torch.tensor(2.0), torch.tensor(0.0)]
 

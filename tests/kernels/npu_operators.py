@@ -1,9 +1,9 @@
-"""A stand-in for torch_npu: its operators as it registers them, computed on a CPU by what its documentation says.
+"""Stand-in for torch_npu: its operators with their registered schemas, computed on a CPU as its documentation says.
 
-What torch's dispatcher checks of a call (names, order, types, what is keyword-only) is checked against the schema of
-torch_npu 2.13.0. What the documentation calls wrong without an error (a causal mode without its mask, another mask than
-the compressed one, a row of a packed call with nothing to see, a mask that no longer is whole) fails here. No number
-of an NPU is claimed.
+torch's dispatcher checks the calls (names, order, types, keyword-only arguments) against the schemas of torch_npu
+2.13.0. Calls for which the documentation says that results are wrong without an error fail here: a causal mode without
+its mask, another mask than the compressed one, a fully masked row of a packed call, a mask that is not expanded. This
+shows nothing about the results of an NPU.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _OTHERS = (
 )
 
 calls: list[tuple[str, dict[str, object]]] = []
-"""What was called since the last clear(): the operator, and the arguments that say how."""
+"""Calls since the last clear(): the operator, and the arguments that select its form."""
 
 
 def define() -> torch.library.Library:
-    """Define the operators for as long as the result lives."""
+    """Define the operators as long as the result lives."""
     library = torch.library.Library("npu", "DEF")
     functions = {
         "npu_fusion_attention": attention_v1,
@@ -78,7 +78,7 @@ def _by_name(schema, function):
 
 
 def attention_v1(query, key, value, head_num, input_layout, pse=None, padding_mask=None, atten_mask=None, **more):
-    assert pse is None, "version 1 adds the bias inside the scale"
+    assert pse is None, "version 1 adds the bias before scaling"
     more["pre"], more["next"] = more.pop("pre_tockens", MAX), more.pop("next_tockens", MAX)
     return _attention("v1", query, key, value, head_num, input_layout, atten_mask, None, more)
 
@@ -91,9 +91,9 @@ def attention_v2(query, key, value, head_num, input_layout, *, pse=None, atten_m
 
 def _attention(version, q, k, v, heads, layout, mask, pse, more):
     mode, scale, keep = more.get("sparse_mode", 0), more.get("scale", 1.0), more.get("keep_prob", 1.0)
-    told = {"layout": layout, "sparse_mode": mode, "mask": None if mask is None else tuple(mask.shape), "keep": keep}
-    told.update({"pre": more["pre"], "next": more["next"], "pse": None if pse is None else tuple(pse.shape)})
-    calls.append((version, told))
+    given = {"layout": layout, "sparse_mode": mode, "mask": None if mask is None else tuple(mask.shape), "keep": keep}
+    given.update({"pre": more["pre"], "next": more["next"], "pse": None if pse is None else tuple(pse.shape)})
+    calls.append((version, given))
     assert q.is_contiguous()
     assert k.is_contiguous()
     assert v.is_contiguous()
@@ -101,7 +101,7 @@ def _attention(version, q, k, v, heads, layout, mask, pse, more):
     assert 0 < keep <= 1
     if layout == "TND":
         ends, starts = more["actual_seq_qlen"], [0, *more["actual_seq_qlen"]]
-        told["ends"] = ends
+        given["ends"] = ends
         assert ends == more["actual_seq_kvlen"]
         assert ends[-1] == len(q)
         assert len(ends) <= 1024
@@ -146,7 +146,7 @@ def _scores(q, k, v, mask, pse, mode, scale, more):
     else:
         assert (mode, mask) == (0, None)
         hidden = torch.zeros(queries, keys, dtype=torch.bool)
-    assert not hidden.all(-1).any(), "a row with nothing to see"
+    assert not hidden.all(-1).any(), "a fully masked row"
     return scores.masked_fill(hidden, float("-inf")).softmax(-1) @ value
 
 
@@ -183,7 +183,7 @@ def swiglu(input, dim=-1):
 
 def cross_entropy_loss(input, target, weight=None, reduction="mean", ignore_index=-100, label_smoothing=0.0, **more):
     assert (reduction, ignore_index, label_smoothing) == ("none", -100, 0.0)
-    # A negative ignore_index ignores none: a label of -100 would be read out of bounds.
+    # A negative ignore_index ignores nothing: a label of -100 would be read out of bounds.
     assert target.min() >= 0
     logs = input.log_softmax(-1)
     return -logs.gather(-1, target[:, None])[:, 0], logs, torch.empty(0), torch.empty(0)

@@ -1,4 +1,4 @@
-"""What the contracts say, in numpy and float64, written from their text alone: no code of the kernels is used."""
+"""Oracle of the contracts, in numpy and float64, written from their text alone: it uses no code of the kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def sees(i, j, queries, keys, *, causal=False, window=None, borders=None):
-    """Whether query i may see key j."""
+    """Whether query i attends to key j."""
     at = i + keys - queries
     if (causal or window is not None) and j > at:
         return False
@@ -26,7 +26,7 @@ def visible(queries, keys, **rules):
 
 
 def softmax(scores, seen):
-    """Row by row over what is seen; zeros where nothing is."""
+    """Softmax of each row over its visible entries; zeros for a fully masked row."""
     result = np.zeros_like(scores)
     for row in np.ndindex(scores.shape[:-1]):
         these = scores[row][seen[row]]
@@ -39,7 +39,7 @@ def softmax(scores, seen):
 
 
 def attention_terms(q, k, v, grad, weights, scale, bias):
-    """Return the magnitudes of what ``attention`` adds up, and the scores' own, which its exponentials magnify."""
+    """Return the magnitudes of the sums in ``attention``, and those of the scores, which its exponentials magnify."""
     q, k, v, grad, scale = (np.abs(each) for each in (q, k, v, grad, scale))
     shared = q.shape[1] // k.shape[1]
     key, value = (each.repeat(shared, 1) for each in (k, v))
@@ -99,7 +99,7 @@ def masked_softmax(x, grad, *, scale, masked_out=None, causal=False):
 
 
 def masked_softmax_terms(weights, grad, *, scale):
-    """Return the magnitudes of what ``masked_softmax`` adds up, by its probabilities: (probabilities, dx)."""
+    """Return the magnitudes of the sums in ``masked_softmax``, from its probabilities: (probabilities, dx)."""
     grad = np.abs(grad)
     return weights, abs(scale) * weights * (grad + (grad * weights).sum(-1, keepdims=True))
 
@@ -121,7 +121,7 @@ def cross_entropy(logits, labels, *, ignore_index=-100, label_smoothing=0.0):
 
 
 def cross_entropy_terms(logits, labels, *, ignore_index=-100, label_smoothing=0.0):
-    """Return the magnitudes of what ``cross_entropy`` adds up: [T], [T, V]."""
+    """Return the magnitudes of the sums in ``cross_entropy``: [T], [T, V]."""
     counted = (np.array(labels) != ignore_index).astype(float)
     # The maximum, the logarithm of a sum, the label's logit and the mean logit; an error of the sum is one of its log.
     losses = counted * (1 + np.log(logits.shape[1]) + 3 * np.abs(logits).max(-1))
@@ -140,7 +140,7 @@ def swiglu(x, grad, bias=None):
 
 
 def swiglu_terms(x, grad, bias=None):
-    """Return the magnitudes of what ``swiglu`` adds up: (result, dx)."""
+    """Return the magnitudes of the sums in ``swiglu``: (result, dx)."""
     gate, value = np.split(np.abs(x) if bias is None else np.abs(x) + np.abs(bias), 2, -1)
     share = 1 / (1 + np.exp(-np.split(x if bias is None else x + bias, 2, -1)[0]))
     # exp(gate) has the absolute error of the gate for its relative one.
@@ -150,13 +150,13 @@ def swiglu_terms(x, grad, bias=None):
 
 
 def rotary(x, cos, sin, grad, *, interleaved=False):
-    """Return (x with the first R of its last axis turned, dx)."""
+    """Return (x with the first R elements of its last axis rotated, dx)."""
     turned = cos.shape[-1]
     cos, sin = (np.broadcast_to(each, (*x.shape[:-1], turned)) for each in (cos, sin))
     result, dx = x.copy(), grad.copy()
     for pair in range(turned // 2):
         a, b = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + turned // 2)
-        # Every angle is given twice, once for each of its pair.
+        # Every angle is given twice, once for each element of a pair.
         result[..., a] = x[..., a] * cos[..., a] - x[..., b] * sin[..., a]
         result[..., b] = x[..., b] * cos[..., b] + x[..., a] * sin[..., b]
         dx[..., a] = grad[..., a] * cos[..., a] + grad[..., b] * sin[..., b]
@@ -165,8 +165,8 @@ def rotary(x, cos, sin, grad, *, interleaved=False):
 
 
 def rotary_terms(x, cos, sin, grad, *, interleaved=False):
-    """Return the magnitudes of what ``rotary`` adds up: (result, dx)."""
+    """Return the magnitudes of the sums in ``rotary``: (result, dx)."""
     x, cos, sin, grad = (np.abs(each) for each in (x, cos, sin, grad))
-    # Each number is a difference in one and the sum in the other.
+    # One element of a pair is a difference, the other a sum.
     both = (rotary(x, cos, signed, grad, interleaved=interleaved) for signed in (sin, -sin))
     return tuple(np.maximum(*each) for each in zip(*both, strict=True))

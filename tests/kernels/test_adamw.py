@@ -1,4 +1,4 @@
-"""adamw: a counter for every parameter, and torch's own optimizer beside it."""
+"""adamw: a counter for every parameter, and comparison with torch's optimizer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BACKENDS = ("reference", "torch")
 
 
 def one(value=1.0, grad=0.5, step=0.0):
-    """Lists of one parameter: params, grads, first and second moments, counters."""
+    """Return lists of one parameter: params, grads, first and second moments, counters."""
     grads = [None if grad is None else torch.tensor([grad])]
     return [torch.tensor([value])], grads, [torch.zeros(1)], [torch.zeros(1)], [torch.tensor(step)]
 
@@ -26,7 +26,7 @@ def test_a_gradient_that_arrives_later_begins_its_own_count(backend):
     adamw(*lists, lr=0.1, weight_decay=0.0)
     assert lists[0][1].item() == pytest.approx(0.900000, abs=1e-6)
     assert [step.item() for step in lists[4]] == [3.0, 1.0]
-    # What it would be with the counter of the other.
+    # The result with the other parameter's counter.
     shared = one(step=2.0)
     adamw(*shared, lr=0.1, weight_decay=0.0)
     assert shared[0][0].item() == pytest.approx(0.936119, abs=1e-6)
@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused():
         adamw(params, [torch.zeros(2)], means, squares, steps)
     with pytest.raises(KernelArgumentError, match="betas="):
         adamw(params, grads, means, squares, steps, betas=(1.0, 0.9))
-    with pytest.raises(KernelArgumentError, match=r"steps\[0\]: is float, expected a tensor of one fp32 number"):
+    with pytest.raises(KernelArgumentError, match=r"steps\[0\]: is float, expected a one-element fp32 tensor"):
         adamw(params, grads, means, squares, [0.0])
     with pytest.raises(KernelArgumentError, match=r"steps\[0\]: is torch.int64 \[\]"):
         adamw(params, grads, means, squares, [torch.tensor(0)])
@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_an_offloaded_optimizer_has_a_choice_of_its_own():
-    """Parameters on a host and on a device are two kinds of call, though all else is alike."""
+    """Parameters on the host and on a device are different kinds of call, even if all else is equal."""
     signatures = set()
     for device in ("cpu", "meta"):
         tensors = [(torch.zeros(1, device=device),) for _ in range(4)]

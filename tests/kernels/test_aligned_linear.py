@@ -1,4 +1,4 @@
-"""A linear layer with aligned rows is a linear layer."""
+"""aligned_linear equals torch's linear layer, with aligned rows."""
 
 from __future__ import annotations
 

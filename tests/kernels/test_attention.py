@@ -1,4 +1,4 @@
-"""attention beside a float64 oracle, on every backend that a CPU has."""
+"""attention compared with a float64 oracle, on every backend of the CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BACKENDS = ("reference", "sdpa")
 
 def mask_of(seed, *shape):
     mask = np.random.default_rng(seed).random(shape) < 0.4
-    mask[..., :2, :] = True  # rows with nothing to see
+    mask[..., :2, :] = True  # fully masked rows
     return mask
 
 
@@ -85,24 +85,27 @@ def check(case, dtype, run, device="cpu"):
     batch, heads, key_heads, queries, keys, width, rules = CASES[case]
     rng = np.random.default_rng(len(case))
     shapes = (batch, heads, queries, width), (batch, key_heads, keys, width), (batch, key_heads, keys, width)
-    # Numbers that the dtype holds, so that only the computation can differ.
+    # Values that the dtype represents exactly, so that only the computation can differ.
     q, k, v, grad = (torch.from_numpy(rng.standard_normal(shape)).to(dtype) for shape in (*shapes, shapes[0]))
-    scale, told, given = 0.3, {}, {}
+    scale, exact, given = 0.3, {}, {}
     for name, value in rules.items():
-        told[name], given[name] = value, value
+        exact[name], given[name] = value, value
         if name == "bias":
             rounded = torch.from_numpy(value).to(dtype)
-            given[name], told[name] = rounded.to(device), rounded.double().numpy()
+            given[name], exact[name] = rounded.to(device), rounded.double().numpy()
         elif name == "masked_out":
             given[name] = torch.from_numpy(value).to(device)
         elif name == "cu_seqlens":
-            given[name], told["borders"] = torch.tensor(value, dtype=torch.int32, device=device), tuple(told.pop(name))
+            given[name], exact["borders"] = (
+                torch.tensor(value, dtype=torch.int32, device=device),
+                tuple(exact.pop(name)),
+            )
     inputs = [each.clone().to(device).requires_grad_() for each in (q, k, v)]
     result = run(*inputs, scale=scale, **given)
     result.backward(grad.to(device))
     sizes: dict[str, np.ndarray] = {}
-    right = oracle.attention(*(each.double().numpy() for each in (q, k, v, grad)), scale=scale, sizes=sizes, **told)
-    # The scores are sums, whose error the exponentials magnify; what follows are sums over keys, or over queries.
+    right = oracle.attention(*(each.double().numpy() for each in (q, k, v, grad)), scale=scale, sizes=sizes, **exact)
+    # The scores are sums, whose error the exponentials magnify; sums over keys, or over queries, follow.
     scores = (width + ELEMENTARY, COMPUTED_IN[dtype], 1 + 2 * float(sizes["scores"]))
     sums = (width + 2 * keys + queries * heads // key_heads, COMPUTED_IN[dtype])
     found = (result, *(each.grad for each in inputs))
@@ -182,8 +185,8 @@ def test_the_bias_gets_its_gradient_and_is_added_after_scaling(backend):
     bias.requires_grad_()
     attention(q, k, v, bias=bias, scale=0.5).backward(grad)
     sizes: dict[str, np.ndarray] = {}
-    told = [each.numpy() for each in (q, k, v, grad)]
-    *_, right = oracle.attention(*told, scale=0.5, bias=bias.detach().numpy(), sizes=sizes)
+    arrays = [each.numpy() for each in (q, k, v, grad)]
+    *_, right = oracle.attention(*arrays, scale=0.5, bias=bias.detach().numpy(), sizes=sizes)
     scores = (width + ELEMENTARY, torch.float64, 1 + 2 * float(sizes["scores"]))
     summed = sizes["dbias"].sum(1, keepdims=True)
     assert_within(bias.grad, right.sum(1, keepdims=True), summed, scores, (width + keys + heads, torch.float64))
@@ -192,7 +195,7 @@ def test_the_bias_gets_its_gradient_and_is_added_after_scaling(backend):
 @pytest.mark.parametrize("backend", ["sdpa", "reference"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_bias_in_fp32_is_not_rounded_to_the_dtype_of_the_queries(dtype, backend):
-    """ALiBi far from the first key, where bf16 knows multiples of 8 only and fp16 ends; a small one comes first."""
+    """ALiBi far from the first key, where bf16 has multiples of 8 only and fp16 overflows; a small one comes first."""
     requests.state({"attention": backend})
     q, k, v = (torch.randn(1, 2, 9, 8, generator=torch.Generator().manual_seed(1)).to(dtype) for _ in range(3))
     bias = torch.arange(9.0).expand(1, 1, 9, 9) / 2
@@ -264,13 +267,13 @@ def shapes(q=(2, 4, 5, 8), k=(2, 4, 7, 8), v=(2, 4, 7, 8)):
         ),
         (shapes(), {"bias": torch.zeros(1, 2, 4, 5, 7)}, "bias: has shape [1, 2, 4, 5, 7], expected one that broad"),
         (shapes(k=(2, 4, 7, 16)), {}, "q [2, 4, 5, 8], k [2, 4, 7, 16], v [2, 4, 7, 8]: expected"),
-        (shapes(k=(2, 3, 7, 8), v=(2, 3, 7, 8)), {}, "4 heads are no multiple of 3 key heads"),
+        (shapes(k=(2, 3, 7, 8), v=(2, 3, 7, 8)), {}, "4 heads are not a multiple of 3 key heads"),
         (shapes(q=(4, 5, 8)), {}, "q: has shape [4, 5, 8], expected [B, N, Q, D]"),
         (shapes(), {"dropout_p": 1.0}, "dropout_p=1.0: expected at least 0 and less than 1"),
         (shapes(), {"dropout_p": "a"}, "dropout_p: is 'a', expected a number"),
         (shapes(), {"scale": "a"}, "scale: is 'a', expected a number"),
         (shapes(), {"scale": torch.ones(8)}, "scale: is torch.float32 [8], expected a number"),
-        (shapes(), {"scale": torch.ones(1, requires_grad=True)}, "scale: wants a gradient"),
+        (shapes(), {"scale": torch.ones(1, requires_grad=True)}, "scale: requires grad"),
         ([each.numpy() for each in shapes()], {}, "q: is ndarray, expected a float tensor [B, N, Q, D]"),
         (shapes(), {"window": 0}, "window=0: expected a number of keys"),
         (shapes(), {"cu_seqlens": torch.tensor([0, 5])}, "cu_seqlens: is torch.int64 [2], expected int32"),
@@ -335,7 +338,7 @@ def test_only_the_chosen_kernels_of_torch_are_on_and_only_within():
 
 
 def test_threads_with_other_kernels_wait_for_each_other():
-    """torch's switches are the process's: two threads that set them at once left them wrong for good."""
+    """torch's switches are global to the process: two threads that set them concurrently left them wrong."""
     from concurrent.futures import ThreadPoolExecutor
 
     from ascend_adapt.kernels.operators.attention import _sdpa
@@ -359,7 +362,7 @@ def test_threads_with_other_kernels_wait_for_each_other():
 
 
 def test_torchs_cuda_kernels_are_given_rows_of_neighbouring_elements(monkeypatch):
-    """Strides are no part of a kind of call, and those kernels take no others: keys that are stored transposed."""
+    """Strides are not part of a kind of call, but these kernels require stride 1: for example transposed keys."""
     from ascend_adapt.kernels.operators.attention import AttentionCall, _sdpa
 
     strides, torchs_own = [], torch.nn.functional.scaled_dot_product_attention

@@ -1,4 +1,4 @@
-"""Backends that plugins add: preferred, compared with the reference like others, and gone when they are disabled."""
+"""Backends of plugins: preferred, compared with the reference like others, and removed when they are disabled."""
 
 from __future__ import annotations
 
@@ -128,19 +128,19 @@ def test_joining_adds_them_and_leaving_takes_just_those_back():
         ([mine(), mine()], "gelu: two backends are named 'counting'"),
     ],
 )
-def test_what_no_kernel_can_take_is_told_with_the_plugin(pairs, text):
-    with pytest.raises(PluginError, match="plugin 'fast_kernels': ") as told:
+def test_what_no_kernel_can_take_is_reported_with_the_plugin(pairs, text):
+    with pytest.raises(PluginError, match="plugin 'fast_kernels': ") as raised:
         ascend_adapt.enable(plugins=[plugin(*pairs)])
-    assert text in str(told.value)
+    assert text in str(raised.value)
     assert [one.name for one in dispatch.kernels()["gelu"].backends] == ["npu", "torch", "reference"]
 
 
-def test_two_plugins_with_one_name_of_a_backend_are_told():
+def test_two_plugins_with_one_name_of_a_backend_are_refused():
     with pytest.raises(PluginError, match=r"plugin 'b': backend 'counting' of gelu: is already one of plugin 'a'"):
         ascend_adapt.enable(plugins=[plugin(mine(), name="a"), plugin(mine(), name="b")])
 
 
-def test_one_that_raises_is_told(modules):
+def test_one_that_raises_is_reported(modules):
     module = ModuleType("raising")
 
     @hookimpl
@@ -156,8 +156,8 @@ def test_the_command_shows_them(modules):
     modules.write(fast_kernels=PLUGIN)
     modules.install("fast-kernels", "1.0", "fast_kernels = fast_kernels")
     code = "from ascend_adapt.cli import main; raise SystemExit(main(['kernels', '--json']))"
-    told = json.loads(modules.run(code, ASCEND_ADAPT_DEVICE="cpu"))
-    rows = [row for row in told["rows"] if row["kernel"] == "gelu"]
+    report = json.loads(modules.run(code, ASCEND_ADAPT_DEVICE="cpu"))
+    rows = [row for row in report["rows"] if row["kernel"] == "gelu"]
     assert {row["backend"] for row in rows} <= {"counting", "torch"}
     assert "counting" in json.dumps(rows)
-    assert told["problems"] == []
+    assert report["problems"] == []

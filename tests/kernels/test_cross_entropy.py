@@ -1,4 +1,4 @@
-"""cross_entropy and linear_cross_entropy beside a float64 oracle, and over two ranks beside one."""
+"""cross_entropy and linear_cross_entropy compared with a float64 oracle, and on two ranks with one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_it_is_what_the_contract_says(dtype, smoothing, reduction, backend):
     loss_terms, grad_terms = reduced(*terms, reduction, np.abs(weights.numpy()))
     computed = (COLUMNS + of_exponent(given[0]) + 2 * ELEMENTARY, COMPUTED_IN[dtype])
     assert_within(loss, right, loss_terms, computed, (len(LABELS), loss.dtype))
-    # The gradient of the loss that is given is in the dtype of the loss.
+    # The incoming gradient is in the dtype of the loss.
     assert_within(logits.grad, grad, grad_terms, computed, (1, loss.dtype), (1, dtype))
 
 
@@ -74,7 +74,7 @@ def test_the_linear_form_is_that_of_the_products(smoothing, reduction, chunk, mo
     terms = oracle.cross_entropy_terms(*given, label_smoothing=smoothing)
     loss_terms, grad_terms = reduced(*terms, reduction, np.abs(weights.numpy()))
     sizes = np.abs(h) @ np.abs(w).T + np.abs(b)
-    # The logits are sums themselves, of which the gradient is magnified as by exp.
+    # The logits are sums themselves, whose error exp magnifies in the gradient.
     computed = (COLUMNS + 4 * of_exponent(sizes) + 2 * ELEMENTARY, FP64)
     assert_within(loss, right, loss_terms + sizes.sum(), computed, (len(LABELS), FP64))
     for mine, true, size in (
@@ -87,7 +87,7 @@ def test_the_linear_form_is_that_of_the_products(smoothing, reduction, chunk, mo
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_a_loss_scale_reaches_the_linear_form_in_fp16(reduction):
-    # The probabilities of all words but ten, divided by the tokens, are nothing in fp16.
+    # Divided by the number of tokens, the probabilities of all but ten words underflow in fp16.
     torch.manual_seed(0)
     targets, scale = torch.randint(10, (512,)), 2.0**10
     hidden, weight = torch.randn(512, 8).half(), (torch.randn(2000, 8) / 4).half()
@@ -136,7 +136,7 @@ def test_the_linear_form_computes_no_gradient_under_no_grad(monkeypatch):
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("form", ["logits", "linear"])
 def test_a_gradient_of_the_gradient_is_refused_and_not_left_out(form, reduction):
-    """A gradient penalty that is added to the loss: without the refusal only the loss would be learned from."""
+    """A gradient penalty that is added to the loss would silently have no effect."""
     requests.state({"cross_entropy": "reference"})
     x, weight, labels = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4), torch.tensor([0, 1, 2])
     if form == "linear":
@@ -150,7 +150,7 @@ def test_a_gradient_of_the_gradient_is_refused_and_not_left_out(form, reduction)
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does
 def test_compiled_it_has_the_same_gradient():
-    """Its backward is traced, with all that decorates it."""
+    """Its backward is traced, including its decorators."""
     logits, labels = torch.randn(3, 5).bfloat16(), torch.tensor([0, 1, 4])
     compiled = torch.compile(lambda x: cross_entropy(x, labels), backend="aot_eager", fullgraph=True)
     grads = []
@@ -179,7 +179,7 @@ def test_batches_keep_their_shape():
     assert linear_cross_entropy(logits, torch.randn(9, 5), targets, reduction="none").shape == (2, 3)
 
 
-def _rank(rank, path, results, all_told):
+def _rank(rank, path, results, all_received):
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
     torch.manual_seed(0)
     hidden, weight = torch.randn(7, 4, dtype=torch.float64), torch.randn(12, 4, dtype=torch.float64)
@@ -191,17 +191,17 @@ def _rank(rank, path, results, all_told):
     plain = cross_entropy(logits, labels(), label_smoothing=0.1, group=dist.group.WORLD, reduction="none")
     plain.sum().backward()
     results.put((rank, *(each.detach().numpy() for each in (loss, hidden.grad, mine.grad, plain, logits.grad))))
-    all_told.wait(60)  # a rank that leaves early breaks the connection that the other still uses
+    all_received.wait(60)  # a rank that ends early breaks the connection that the other still uses
     dist.destroy_process_group()
 
 
 def test_a_vocabulary_over_two_ranks_is_that_of_one(tmp_path):
     context = mp.get_context("spawn")
-    results, all_told = context.Queue(), context.Event()
-    arguments = (str(tmp_path / "store"), results, all_told)
+    results, all_received = context.Queue(), context.Event()
+    arguments = (str(tmp_path / "store"), results, all_received)
     ranks = mp.start_processes(_rank, arguments, 2, join=False, start_method="spawn")
-    told = sorted((results.get(timeout=120) for _ in range(2)), key=lambda one: one[0])
-    all_told.set()
+    received = sorted((results.get(timeout=120) for _ in range(2)), key=lambda one: one[0])
+    all_received.set()
     while not ranks.join():
         pass
     torch.manual_seed(0)
@@ -211,7 +211,7 @@ def test_a_vocabulary_over_two_ranks_is_that_of_one(tmp_path):
     logits = (hidden @ weight.T).detach().requires_grad_()
     plain = torch.nn.functional.cross_entropy(logits, labels(), label_smoothing=0.1, reduction="none")
     plain.sum().backward()
-    for rank, *found in told:
+    for rank, *found in received:
         mine = slice(rank * 6, rank * 6 + 6)
         for value, right in zip(
             found, (loss.detach(), hidden.grad, weight.grad[mine], plain.detach(), logits.grad[:, mine]), strict=True
@@ -224,7 +224,7 @@ def test_a_vocabulary_over_two_ranks_is_that_of_one(tmp_path):
     [
         (torch.tensor([1, 2, 3]), {}, "labels: has shape [3], logits [2, 5] requires [2]"),
         (torch.tensor([1.0, 2.0]), {}, "labels: is torch.float32 [2], expected int64 [2]"),
-        (torch.tensor([1, 5]), {}, "labels: hold 5, expected 0 to 4, or -100 to ignore one"),
+        (torch.tensor([1, 5]), {}, "labels: hold 5, expected 0 to 4, or -100 to ignore a token"),
         (torch.tensor([1, -1]), {}, "labels: hold -1"),
         (torch.tensor([1, 2]), {"reduction": "average"}, "reduction='average': expected mean, sum, none"),
         (torch.tensor([1, 2]), {"label_smoothing": 2.0}, "label_smoothing=2.0: expected 0 to 1"),

@@ -1,4 +1,4 @@
-"""How a backend is chosen: by device and wish, once for each kind of call, and told."""
+"""How a backend is chosen: by device and request, once for each kind of call, and reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OneCall(KernelCall):
 
 
 class Stub:
-    """An implementation that says what it is told to, and counts how often it is asked."""
+    """An implementation with a given reason, which counts how often it is asked."""
 
     def __init__(self, name, reason=""):
         self.name, self.reason, self.asked = name, reason, 0
@@ -43,7 +43,7 @@ first, second = Stub("first"), Stub("second")
 
 @pytest.fixture
 def kernel(monkeypatch):
-    """A kernel "one" of two backends for a CPU, between others; forgotten at the end."""
+    """A kernel "one" with two backends for the CPU, among others; removed at the end."""
     for stub in (first, second):
         stub.reason, stub.asked = "", 0
     monkeypatch.setattr(dispatch, "_KERNELS", dict(dispatch._KERNELS))
@@ -94,25 +94,25 @@ def test_a_kernel_remembers_the_latest_kinds_of_call(kernel, monkeypatch):
     monkeypatch.setattr(dispatch, "_KINDS_KEPT", 3)
     for length in range(1, 6):
         kernel(call(length))
-    told = [choice.call for choice in dispatch.choices() if choice.kernel == "one"]
-    assert told == ["x [3] float32", "x [4] float32", "x [5] float32"]
+    calls = [choice.call for choice in dispatch.choices() if choice.kernel == "one"]
+    assert calls == ["x [3] float32", "x [4] float32", "x [5] float32"]
     kernel(call(5))
     assert first.asked == 5
     kernel(call(1))
     assert first.asked == 6
 
 
-def test_a_rank_tells_what_it_has_chosen(kernel):
+def test_a_rank_reports_its_choices(kernel):
     kernel(call())
     assert enabling.kernel_backends()["one of x [2, 3] float32"] == "first"
 
 
-def test_what_does_not_serve_is_passed_over_with_its_reason_told_once(kernel, caplog):
+def test_what_does_not_serve_is_passed_over_with_its_reason_logged_once(kernel, caplog):
     first.reason = "3 is odd"
     with caplog.at_level(logging.INFO, logger="ascend_adapt"):
         assert kernel(call()) == kernel(call()) == kernel(call(4, 3)) == "second"
-    told = [record.getMessage() for record in caplog.records]
-    assert told.count("ascend_adapt: kernel 'one': first does not serve this call (3 is odd); second does") == 1
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages.count("ascend_adapt: kernel 'one': first does not serve this call (3 is odd); second does") == 1
     assert ("first", "3 is odd") in kernel.choose(call()).passed_over
 
 
@@ -144,11 +144,11 @@ def test_a_class_of_shapes_is_rounded_up():
     assert call(3, 128).describe(rounded=True) == "x [4, 128] float32"
 
 
-@pytest.mark.parametrize("told", ["torch", "environment"])
-def test_what_is_not_deterministic_is_left_out_when_that_is_asked(kernel, told, monkeypatch):
+@pytest.mark.parametrize("source", ["torch", "environment"])
+def test_what_is_not_deterministic_is_left_out_when_that_is_asked(kernel, source, monkeypatch):
     kernel.backends[2] = Backend("first", ("cpu",), "kernel_stubs:first", deterministic=False)
     assert kernel(call()) == "first"
-    if told == "environment":
+    if source == "environment":
         monkeypatch.setenv("ASCEND_ADAPT_DETERMINISTIC", "1")
         assert kernel(call()) == "second"
     else:
@@ -208,7 +208,7 @@ def test_importing_kernels_loads_no_torch():
     ],
 )
 def test_a_first_call_may_be_one_that_is_transformed(transformed):
-    """There is nothing to compare a backend on then; a later call of the kind is compared."""
+    """A backend cannot be compared then; a later call of the kind is compared."""
     dispatch.forget()
     x = torch.randn(2, 3, 7, 7)
     first = transformed(x)
@@ -233,8 +233,8 @@ def test_nor_does_one_that_repeats():
         lambda x: x + 1 if dispatch.attention_gradients_repeat() else x * 2, backend="eager", fullgraph=True
     )
     try:
-        for told, result in (({"warn_only": False}, 4.0), ({"warn_only": True}, 6.0), ({"warn_only": False}, 4.0)):
-            torch.use_deterministic_algorithms(True, **told)
+        for options, result in (({"warn_only": False}, 4.0), ({"warn_only": True}, 6.0), ({"warn_only": False}, 4.0)):
+            torch.use_deterministic_algorithms(True, **options)
             assert compiled(x).tolist() == [result] * 2
             test_a_chosen_backend_costs_no_graph_break()
     finally:

@@ -1,4 +1,4 @@
-"""Norms, rotary, swiglu and gelu beside float64 formulas in numpy, forward, and beside finite differences, backward."""
+"""Norms, rotary, swiglu and gelu compared with float64 formulas in numpy, gradients with finite differences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANGLES = RNG.standard_normal((1, 1, 5, 4))
 ERF = np.vectorize(math.erf)
 
 
-# Each returns the result, and the magnitudes of what it adds up.
+# Each returns the result, and the magnitudes of its sums.
 def right_rms_norm(x, weight):
     result = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-3) * weight
     return result, np.abs(result)
@@ -40,7 +40,7 @@ def right_rotary(x, cos, sin, interleaved):
 
 def right_gelu(x, bias, approximate):
     total = x + bias
-    # A sum of x and bias is as far off as both are large, and the slope of a GELU is at most 1.13.
+    # The error of x + bias is relative to the larger one, and the slope of GELU is at most 1.13.
     terms = 2 * (np.abs(x) + np.abs(bias))
     if approximate == "none":
         return total * (1 + ERF(total / math.sqrt(2))) / 2, terms

@@ -1,4 +1,4 @@
-"""masked_softmax beside a float64 oracle, and the case with known right answers."""
+"""masked_softmax compared with a float64 oracle, and with known results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_third_of_three_is_masked_out():
     third = torch.tensor([False, False, True])
     found = masked_softmax(row(1.0, 2.0, 3.0), masked_out=third, scale=0.5)
     torch.testing.assert_close(found, row(0.377541, 0.622459, 0.0), atol=1e-6, rtol=0)
-    # Scores of any size: a fill of -10000 would have taken them for masked out.
+    # Scores of any size: a fill of -10000 would treat them as masked out.
     found = masked_softmax(row(-20000.0, -20000.0, -20000.0), masked_out=third)
     assert found.tolist() == row(0.5, 0.5, 0.0).tolist()
 

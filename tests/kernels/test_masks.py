@@ -1,4 +1,4 @@
-"""What plugins ask of a mask before they choose a kernel."""
+"""Queries of plugins about a mask before they choose a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks agree on what was measured, without waiting for each other; no GPU is needed to see that."""
+"""Ranks agree on measured choices without waiting for each other; this test needs no GPU."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ RUNS = {"slow": lambda call: call.x, "fast": lambda call: call.x}
 
 @pytest.fixture
 def seconds(monkeypatch, tmp_path):
-    """What each backend is said to take; a run directory; a card's name."""
-    told = {"slow": 2.0, "fast": 1.0}
+    """Simulated times of the backends; with a run directory and a GPU name."""
+    times = {"slow": 2.0, "fast": 1.0}
 
     def time(call, run):
         name = next(name for name, known in RUNS.items() if known is run)
-        if isinstance(told[name], Exception):
-            raise told[name]
-        return told[name]
+        if isinstance(times[name], Exception):
+            raise times[name]
+        return times[name]
 
     monkeypatch.setattr(measurement, "_time", time)
     monkeypatch.setattr(measurement, "_known", {})
     monkeypatch.setattr(run_record, "card", lambda tensor: "card of a test")
     monkeypatch.setattr(torch.random, "fork_rng", lambda devices: contextlib.nullcontext())
     monkeypatch.setenv("ASCEND_ADAPT_RUN_DIR", str(tmp_path))
-    return told
+    return times
 
 
 def another_rank(monkeypatch):

@@ -1,4 +1,4 @@
-"""The softmax extensions: their call forms, and each line's own numbers."""
+"""The softmax extensions: their signatures, and the results of each fork."""
 
 from __future__ import annotations
 

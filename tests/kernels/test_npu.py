@@ -1,4 +1,4 @@
-"""The NPU backends against a stand-in of torch_npu's operators (npu_operators), and the comparison of schemas."""
+"""The NPU backends on a stand-in for torch_npu's operators (npu_operators), and the comparison of schemas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RELEASES = json.loads((Path(__file__).parents[1] / "upstream" / "torch_npu.json"
 
 @pytest.fixture(scope="session", autouse=True)
 def operators():
-    # Not taken back: torch.ops keeps what was once looked up.
+    # Not undone: torch.ops caches what has been looked up.
     library = npu_operators.define()
     yield
     del library
@@ -55,7 +55,7 @@ def test_attention_is_what_the_contract_says(case, dtype):
 
 
 @pytest.mark.parametrize(
-    ("case", "told"),
+    ("case", "expected"),
     [
         ("full", {"layout": "BNSD", "sparse_mode": 0, "mask": None}),
         ("causal", {"layout": "BNSD", "sparse_mode": 3, "mask": (2048, 2048)}),
@@ -69,22 +69,22 @@ def test_attention_is_what_the_contract_says(case, dtype):
         ("bias", {"layout": "BNSD", "sparse_mode": 1, "mask": (1, 2, 13, 19), "pse": (1, 2, 13, 19)}),
     ],
 )
-def test_attention_chooses_the_form_of_the_documentation(case, told):
+def test_attention_chooses_the_form_of_the_documentation(case, expected):
     if case == "bias":
-        told = {**told, "mask": (2, 2, 13, 19)}  # 1NSS is no shape of masks
+        expected = {**expected, "mask": (2, 2, 13, 19)}  # 1NSS is not a valid mask shape
     test_attention.check(case, torch.float32, on_npu)
     ((_, found),) = npu_operators.calls
-    assert {name: found[name] for name in told} == told
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_more_documents_than_one_call_may_have_are_several_calls():
     borders = torch.arange(0, 1501, dtype=torch.int32)
     q, k, v = (torch.randn(1, 1, 1500, 8) for _ in range(3))
     torch.testing.assert_close(on_npu(q, k, v, cu_seqlens=borders, scale=1.0), v)
-    assert [len(told["ends"]) for _, told in npu_operators.calls] == [1000, 500]
+    assert [len(given["ends"]) for _, given in npu_operators.calls] == [1000, 500]
 
 
-def test_the_share_that_is_kept_is_handed_over():
+def test_the_keep_probability_is_passed():
     q, k, v = (torch.randn(1, 1, 4, 8) for _ in range(3))
     on_npu(q, k, v, dropout_p=0.25, scale=1.0)
     assert npu_operators.calls[0][1]["keep"] == 0.75
@@ -103,7 +103,7 @@ def attention_call(shape=(1, 2, 4, 64), dtype=torch.float16, **given):
         (attention_call((1, 512, 4, 64)), attention_limits.HEADS.unmet(False, "N is 512")),
         (attention_call((1, 1, 1_000_001, 1)), "Sq is 1000001, Skv is 1000001, expected: the lengths"),
         (attention_call((2_000_001, 1, 1, 1)), "B is 2000001, expected: the batch size is in [1, 2000000]"),
-        (attention_call(bias=torch.zeros(4, 4, requires_grad=True)), "it gives no gradient of the bias"),
+        (attention_call(bias=torch.zeros(4, 4, requires_grad=True)), "it has no gradient of the bias"),
         (AttentionCall(*[torch.empty(1, 2, 4, 64)] * 2, torch.empty(1, 2, 4, 32), scale=1.0), "differ"),
     ],
 )
@@ -111,7 +111,7 @@ def test_attention_names_the_limit(call, words):
     assert words in attention_npu.supports(call)
 
 
-def test_attention_repeats_its_gradients_only_if_torch_is_told_to(monkeypatch):
+def test_attention_has_deterministic_gradients_only_under_torchs_setting(monkeypatch):
     monkeypatch.setenv("ASCEND_ADAPT_DETERMINISTIC", "1")
     assert "only under torch.use_deterministic_algorithms" in attention_npu.supports(attention_call())
     try:
@@ -131,7 +131,7 @@ def softmax_call(shape=(1, 2, 64, 64), fill=FINITE, mask=True, causal=False, dty
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (softmax_call(fill=EXACT), "it fills with -10000, and the call asks for exact masking"),
+        (softmax_call(fill=EXACT), "it fills with -10000, and the call requires exact masking"),
         (softmax_call(mask=False, causal=True), "it fills with -10000"),
         (softmax_call((1, 2, 64, 48)), softmax_limits.SIZES.unmet(False, "x is [1, 2, 64, 48]")),
         (
@@ -163,7 +163,7 @@ def test_softmax_serves_its_own_fill(call):
         ((2, 4, 20, 64), (1, 4, 20, 64), False, rotary_limits.BROADCAST.text),
         ((8, 200, 20, 64), (1, 1, 20, 64), True, rotary_limits.BATCH_AND_HEADS.text),
         ((1, 1, 4000, 64), (1, 1, 4000, 64), False, ""),
-        ((20, 4, 64), (20, 1, 64), False, "has not 4 axes"),
+        ((20, 4, 64), (20, 1, 64), False, "does not have 4 axes"),
         ((2, 4, 20, 1024), (1, 1, 20, 1024), False, "expected: the last size D is even, in [2, 894]"),
     ],
 )
@@ -186,7 +186,7 @@ def test_every_other_kernel_agrees_with_its_reference(dtype):
     assert compared == set(kernels()) - {"linear_cross_entropy", "layer_norm"}
 
 
-def test_adamw_hands_over_the_powers_of_the_steps_before():
+def test_adamw_passes_the_powers_of_the_previous_step():
     param, grad, step = torch.tensor([1.0]), torch.tensor([0.5]), torch.tensor(2.0)
     call = AdamwCall((param,), (grad,), (torch.zeros(1),), (torch.zeros(1),), (step,), 0.1, 0.9, 0.99, 1e-8, 0.0)
     adamw_npu.run(call)
@@ -196,7 +196,7 @@ def test_adamw_hands_over_the_powers_of_the_steps_before():
     ]
 
 
-def test_an_operator_that_is_not_there_is_told():
+def test_a_missing_operator_is_reported():
     operator = npu.Operator("npu_of_another_year(Tensor a) -> Tensor", ("a",))
     assert operator.difference() == "npu_of_another_year: the installed torch_npu has no such operator"
 

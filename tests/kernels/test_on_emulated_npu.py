@@ -1,4 +1,4 @@
-"""The kernels through the real torch_npu on an emulated NPU: wiring and gradients, no numbers and no speed of one."""
+"""The kernels through the real torch_npu on an emulated NPU: wiring and gradients, not an NPU's results or speed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Name of a case -> "" or what is wrong; all run in one process on the emulated device."""
+    """Name of a case -> "" or the problem; all run in one process on the emulated device."""
     machine = environment.prepare("910B", 1, os.environ)
     known = {name: value for name, value in os.environ.items() if not name.startswith("ASCEND_ADAPT_KERNELS")}
     environ = {

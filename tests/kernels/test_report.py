@@ -1,4 +1,4 @@
-"""`ascend-adapt kernels`, as a user starts it, and what it does with a backend that is wrong."""
+"""`ascend-adapt kernels`, as a user runs it, and how it reports a wrong backend."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def command(*argv, **env):
 
 
 def test_every_kernel_is_shown_with_its_backend_and_why():
-    told = command("--json", "--check", ASCEND_ADAPT_DEVICE="cpu", ASCEND_ADAPT_KERNELS="softmax:reference")
-    assert told.returncode == 0, told.stderr
-    data = json.loads(told.stdout)
+    ended = command("--json", "--check", ASCEND_ADAPT_DEVICE="cpu", ASCEND_ADAPT_KERNELS="softmax:reference")
+    assert ended.returncode == 0, ended.stderr
+    data = json.loads(ended.stdout)
     assert (data["device"], data["device_reason"], data["problems"]) == ("cpu", "as asked", [])
     assert {row["kernel"] for row in data["rows"]} == set(requests.NAMES)
     reasons = {row["kernel"]: row["reason"] for row in data["rows"]}
@@ -37,9 +37,9 @@ def test_every_kernel_is_shown_with_its_backend_and_why():
 
 def test_it_works_without_torch(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('hidden by a test')\n")
-    told = command("--json", PYTHONPATH=str(tmp_path))
-    assert told.returncode == 0, told.stderr
-    data = json.loads(told.stdout)
+    ended = command("--json", PYTHONPATH=str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
+    data = json.loads(ended.stdout)
     assert data["torch"] == "not installed"
     assert {row["kernel"] for row in data["rows"]} == set(requests.NAMES)
     checked = command("--check", PYTHONPATH=str(tmp_path))
@@ -48,16 +48,16 @@ def test_it_works_without_torch(tmp_path):
 
 
 def test_a_device_that_torch_cannot_use_is_named():
-    told = command(ASCEND_ADAPT_DEVICE="npu")
-    assert told.returncode == 1
-    assert "ascend-adapt kernels: device npu: torch cannot use it" in told.stderr
-    assert "Traceback" not in told.stderr
+    ended = command(ASCEND_ADAPT_DEVICE="npu")
+    assert ended.returncode == 1
+    assert "ascend-adapt kernels: device npu: torch cannot use it" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
-def test_a_wish_that_cannot_be_met_is_an_error():
-    told = command(ASCEND_ADAPT_DEVICE="cpu", ASCEND_ADAPT_KERNELS="attention:npu")
-    assert told.returncode == 1
-    assert "backend 'npu' was requested, but it is for npu, the tensors are on cpu" in told.stderr
+def test_a_request_that_cannot_be_met_is_an_error():
+    ended = command(ASCEND_ADAPT_DEVICE="cpu", ASCEND_ADAPT_KERNELS="attention:npu")
+    assert ended.returncode == 1
+    assert "backend 'npu' was requested, but it is for npu, the tensors are on cpu" in ended.stderr
 
 
 def test_a_wrong_result_is_a_problem_with_its_numbers(monkeypatch):
@@ -87,7 +87,7 @@ def test_a_wrong_gradient_is_seen(monkeypatch):
     assert "gradient of x differs by" in str(found)
 
 
-def test_a_backend_that_raises_is_told(monkeypatch):
+def test_a_backend_that_raises_is_reported(monkeypatch):
     def fails(call):
         raise RuntimeError("no such\nengine")
 

@@ -12,7 +12,7 @@ BASE = "npu_x(Tensor self, Tensor gamma, float epsilon=1e-06, *, int mode=0) -> 
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "expected"),
     [
         (BASE, ""),
         (BASE.replace("self", "input"), ""),
@@ -30,12 +30,12 @@ BASE = "npu_x(Tensor self, Tensor gamma, float epsilon=1e-06, *, int mode=0) -> 
         ),
     ],
 )
-def test_what_differs_is_said(found, told):
-    assert difference(BASE, found) == told
+def test_differences_are_named(found, expected):
+    assert difference(BASE, found) == expected
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "expected"),
     [
         (BASE.replace(", *, int mode=0", ""), ""),
         (BASE.replace("int mode=0", "int mode=0, int seed=0"), ""),
@@ -45,8 +45,8 @@ def test_what_differs_is_said(found, told):
         (BASE.replace("gamma", "weight"), "npu_x: has no argument gamma; has a new argument weight"),
     ],
 )
-def test_what_a_call_does_not_use_may_come_and_go(found, told):
-    assert difference(BASE, found, frozenset({"self", "gamma", "epsilon"})) == told
+def test_what_a_call_does_not_use_may_come_and_go(found, expected):
+    assert difference(BASE, found, frozenset({"self", "gamma", "epsilon"})) == expected
 
 
 def test_several_out_arguments_are_one_list_where_they_are_registered():
@@ -58,7 +58,7 @@ def test_several_out_arguments_are_one_list_where_they_are_registered():
 
 
 @pytest.mark.parametrize(
-    ("operator", "release", "told"),
+    ("operator", "release", "expected"),
     [
         ("npu_fusion_attention_grad", "2.7.1", "has no argument sink; returns 4 values, not 5"),
         ("npu_apply_rotary_pos_emb", "2.1.0.post17", "layout is 'BSH' by default, not 'BSND'"),
@@ -69,6 +69,6 @@ def test_several_out_arguments_are_one_list_where_they_are_registered():
         ("npu_fusion_attention", "2.14.0", ""),
     ],
 )
-def test_real_releases_against_the_one_kernels_are_written_for(operator, release, told):
+def test_real_releases_against_the_one_kernels_are_written_for(operator, release, expected):
     found = difference(RELEASES["2.13.0"][operator], RELEASES[release][operator])
-    assert found == (f"{operator}: {told}" if told else "")
+    assert found == (f"{operator}: {expected}" if expected else "")

@@ -1,4 +1,4 @@
-"""Every operation computes where its tensors have no values, and what torch.func makes of it is right."""
+"""Every kernel works on tensors without values, and its torch.func transforms are correct."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ CASES = {
 
 
 def plain(function, x, others):
-    """The value and its gradient, as autograd has them."""
+    """Return the value and its gradient from autograd."""
     leaf = x.detach().clone().requires_grad_()
     value = function(leaf, *others)
     value.backward()
@@ -78,12 +78,12 @@ def test_it_computes_under_a_fake_mode_and_on_meta(name):
     function, x, others = CASES[name]
     value, gradient = plain(function, x, others)
     with FakeTensorMode() as mode:
-        told = plain(function, mode.from_tensor(x), [mode.from_tensor(one) for one in others])
+        inside = plain(function, mode.from_tensor(x), [mode.from_tensor(one) for one in others])
     outside = value
     if "attention" not in name and "linear" not in name:  # what they make by themselves is real outside of the mode
         outside = function(mode.from_tensor(x), *map(mode.from_tensor, others))
     meta = plain(function, x.to("meta"), [one.to("meta") for one in others])
-    for given in (told, (outside, gradient), meta):
+    for given in (inside, (outside, gradient), meta):
         assert [(one.dtype, one.shape) for one in given] == [(one.dtype, one.shape) for one in (value, gradient)]
 
 

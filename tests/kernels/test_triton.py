@@ -1,4 +1,4 @@
-"""The Triton kernels in Triton's interpreter, in a process of its own with the packages of ``.triton``."""
+"""The Triton kernels in Triton's interpreter, in a separate process with the packages of ``.triton``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CASES = ("tests/kernels/triton_cases.py", "tests/kernels/triton_oracle_cases.py"
 
 
 def test_the_kernels_agree_with_their_references():
-    assert (PACKAGES / "triton").is_dir(), f"{PACKAGES}: there is no Triton in it — run make {PACKAGES.name}/.installed"
+    assert (PACKAGES / "triton").is_dir(), f"{PACKAGES}: has no Triton — run make {PACKAGES.name}/.installed"
     path = os.pathsep.join([str(PACKAGES), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     environ = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     # Triton 3.6 makes scalars of arrays with one element, which numpy 2.3 warns of.

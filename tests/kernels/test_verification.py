@@ -1,4 +1,4 @@
-"""Before its first use a backend is compared with the reference, and the user's own computation notices nothing."""
+"""Before its first use a backend is compared with the reference, without any effect on the user's computation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def wrong_gelu(monkeypatch):
     monkeypatch.setattr(gelu_torch, "run", lambda call: real(call) * 1.01)
 
 
-def test_a_backend_that_disagrees_is_not_used_and_its_numbers_are_told(wrong_gelu):
+def test_a_backend_that_disagrees_is_not_used_and_its_numbers_are_logged(wrong_gelu):
     x = torch.randn(3, 8)
     right = torch.nn.functional.gelu(x)
     torch.testing.assert_close(gelu(x), right)
@@ -93,7 +93,7 @@ def test_neither_checkpoints_nor_autocast_nor_inference_see_it():
     assert not any(choice.passed_over for choice in dispatch.choices() if choice.kernel != "masked_softmax")
 
 
-def test_random_numbers_go_on_as_without_it():
+def test_random_numbers_continue_as_without_it():
     torch.manual_seed(3)
     right = torch.randn(4)
     torch.manual_seed(3)

@@ -28,7 +28,7 @@ from ascend_adapt.kernels.operators.rms_norm import _triton as rms_norm
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FP32, FP64 = torch.float32, torch.float64
 DTYPES = (FP32, torch.float16, torch.bfloat16)
-# Triton's interpreter cuts bf16 off where a GPU rounds it: that may be a whole ulp, two unit roundoffs.
+# Triton's interpreter truncates bf16 where a GPU rounds: that may be a whole ulp, two unit roundoffs.
 ROUNDINGS = {dtype: 2 if dtype == torch.bfloat16 and DEVICE == "cpu" else 1 for dtype in DTYPES}
 
 
@@ -110,7 +110,7 @@ def test_softmax_masks_scores_of_any_size_exactly(score):
 @pytest.mark.parametrize("score", [1e4, 1e5, 1e6])
 @pytest.mark.parametrize("columns", [64, 20011])
 def test_softmax_of_large_scores_is_as_exact_as_of_small_ones(score, columns):
-    """What counts are the differences of scores, which are exact here."""
+    """Only differences of scores matter, and these are exact here."""
     torch.manual_seed(0)
     x = (torch.randint(0, 8, (3, columns)) + score).to(DEVICE)
     right = numbers(x.double().softmax(-1))
@@ -201,21 +201,21 @@ def test_cross_entropy_over_ranks():
     tops, results, gradients = [], [], []
 
     class Ranks:
-        """Stands for torch.distributed.all_reduce over two ranks that run one after the other."""
+        """Replacement of torch.distributed.all_reduce for two ranks that run one after the other."""
 
-        def __init__(self, told):
-            self.told, self.seen = told, []
+        def __init__(self, values):
+            self.values, self.seen = values, []
 
         def __call__(self, tensor, operation, group):
             self.seen.append(tensor.clone())
-            if self.told:
-                other = self.told.pop(0)
+            if self.values:
+                other = self.values.pop(0)
                 tensor.copy_(torch.maximum(tensor, other) if len(self.seen) == 1 else tensor + other)
 
     original = torch.distributed.all_reduce
 
-    def run(half, first, told):
-        ranks = Ranks(list(told))
+    def run(half, first, values):
+        ranks = Ranks(list(values))
         torch.distributed.all_reduce = ranks
         try:
             leaf = half.detach().clone().requires_grad_()
@@ -264,7 +264,7 @@ def check_norm(results, kind, x, grad, parameters):
     centre = given.mean(-1, keepdims=True) if kind is LayerNormCall else np.zeros_like(given[..., :1])
     variance = ((given - centre) ** 2).mean(-1, keepdims=True) + kind(x).eps
     spread = (np.abs(given) + np.abs(centre)) / np.sqrt(variance)
-    # An error of the centre is one of the variance, as large as the centre beside the deviation.
+    # An error of the mean is an error of the variance, magnified by the ratio of mean to deviation.
     condition = 1 + np.abs(centre) / np.sqrt(variance)
     result = condition * spread * w + (np.abs(numbers(parameters[1])) if len(parameters) > 1 else 0.0)
     of_x = g * w + (g * w).mean(-1, keepdims=True) + spread * (g * w * spread).mean(-1, keepdims=True)

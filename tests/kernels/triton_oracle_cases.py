@@ -1,4 +1,4 @@
-"""swiglu, rotary and linear_cross_entropy in Triton beside the float64 oracle; test_triton.py runs this file.
+"""swiglu, rotary and linear_cross_entropy in Triton compared with the float64 oracle; test_triton.py runs this file.
 
 On a machine with a GPU: ``PYTHONPATH=tests python -m pytest tests/kernels/triton_oracle_cases.py`` runs it compiled.
 """
@@ -23,7 +23,7 @@ from ascend_adapt.kernels.operators.swiglu import _triton as swiglu
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FP32 = torch.float32
 DTYPES = (FP32, torch.float16, torch.bfloat16)
-# Triton's interpreter cuts bf16 off where a GPU rounds it: that may be a whole ulp, two unit roundoffs.
+# Triton's interpreter truncates bf16 where a GPU rounds: that may be a whole ulp, two unit roundoffs.
 STORED = {dtype: (2 if dtype == torch.bfloat16 and DEVICE == "cpu" else 1, dtype) for dtype in DTYPES}
 
 
@@ -130,7 +130,7 @@ LAYOUTS = [
 def test_rotary(dtype, shape, angles, interleaved):
     torch.manual_seed(0)
     for of_angles in {dtype, torch.float32}:
-        # Cosine and sine of a pair's two elements may differ: nothing here is taken for granted.
+        # Cosine and sine of a pair's two elements may differ.
         cos, sin = (random(*angles, dtype=of_angles) for _ in range(2))
         x, grad = (random(*shape, dtype=dtype) for _ in range(2))
         check_rotary(x, cos, sin, grad, interleaved)
@@ -168,7 +168,7 @@ def test_linear_cross_entropy(dtype, bias, columns, smoothing, reduction, monkey
     monkeypatch.setattr(_chunks, "_CHUNK_BYTES", (2 if columns > 7 else 9) * columns * (4 if bias else dtype.itemsize))
     labels = torch.randint(0, columns, (5,))
     labels[3] = -100
-    # Halves of small whole numbers: their products are the same in every dtype, however a device adds them up.
+    # Halves of small integers: their products are exact in every dtype, in any order of summation.
     halves = [torch.randint(-2, 3, (size, 6)).to(DEVICE, dtype) / 2 for size in (5, columns)]
     leaves = [*halves, random(columns, dtype=dtype)][: 2 + bias]
     leaves = [leaf.requires_grad_() for leaf in leaves]
@@ -204,7 +204,7 @@ def check_linear_cross_entropy(losses, gradients, leaves, labels, smoothing, red
     )
     for found, leaf, (name, true, terms, length) in zip(gradients, leaves, sums, strict=False):
         assert found.dtype == leaf.dtype
-        # Rounded to the dtype of the inputs are the gradient of the logits, its product of a chunk, and their multiple.
+        # Rounded to the inputs' dtype: the gradient of the logits, its product in a chunk, and the final multiple.
         assert_within(found, true, terms, computed, (length, FP32), STORED[dtype], (3, dtype), name=name)
 
 

@@ -28,7 +28,7 @@ def test_nothing_is_wrong(host, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "what", "must_fix"),
     [
-        ({"CC": "no-such-compiler"}, "no-such-compiler: is no program on PATH", True),
+        ({"CC": "no-such-compiler"}, "no-such-compiler: not found on PATH", True),
         ({"ASCEND_ADAPT_TORCH_NPU_WHEEL": ""}, "no torch_npu for torch 2.7.1+cpu is in ", False),
         (
             {"ASCEND_ADAPT_TORCH_NPU_WHEEL": "/nowhere.whl"},

@@ -1,4 +1,4 @@
-"""The script for a GPU as Ascend's ModelZoo adapts scripts by hand: these imports come first."""
+"""The script for a GPU, adapted by hand as in Ascend's ModelZoo: these imports come first."""
 
 import deepspeed_npu  # noqa: F401
 import torch_npu  # noqa: F401

@@ -1,9 +1,9 @@
-"""A script for a GPU that enables this package and torch_npu's transfer_to_npu, in the order it is told."""
+"""A script for a GPU that enables this package and torch_npu's transfer_to_npu, in the order of its arguments."""
 
 import sys
 
 import torch
-from tell import tell
+from record import record
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import ascend_adapt
@@ -26,6 +26,6 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
     losses.append(loss.item())
-tell(losses)
-tell({f"{one.plugin}.{one.patch}": one.state for one in ascend_adapt.status()})
-tell(list(ascend_adapt.status().beside))
+record(losses)
+record({f"{one.plugin}.{one.patch}": one.state for one in ascend_adapt.status()})
+record(list(ascend_adapt.status().beside))

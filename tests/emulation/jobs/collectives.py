@@ -1,10 +1,10 @@
-"""Every collective of torch.distributed on two ranks of hccl; each rank tells (name, what it got)."""
+"""Every collective of torch.distributed on two ranks of hccl; each rank records (name, result)."""
 
 import os
 
 import torch
 import torch.distributed as dist
-from tell import tell
+from record import record
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.npu.set_device(RANK)
@@ -34,74 +34,74 @@ def failure(call):
 
 
 for name in ("float32", "bfloat16", "float16", "int64", "int32", "int8", "bool"):
-    tell([f"sum {name}", reduced(dist.ReduceOp.SUM, getattr(torch, name))])
+    record([f"sum {name}", reduced(dist.ReduceOp.SUM, getattr(torch, name))])
 for name in ("MAX", "MIN", "PRODUCT", "AVG"):
-    tell([name, reduced(getattr(dist.ReduceOp, name), torch.float32)])
-tell(["float64", failure(lambda: dist.all_reduce(torch.ones(2, dtype=torch.float64, device="npu")))])
+    record([name, reduced(getattr(dist.ReduceOp, name), torch.float32)])
+record(["float64", failure(lambda: dist.all_reduce(torch.ones(2, dtype=torch.float64, device="npu")))])
 
 tensor = full(RANK)
 dist.broadcast(tensor, 1)
-tell(["broadcast", tensor.tolist()])
+record(["broadcast", tensor.tolist()])
 tensor = full(RANK + 1)
 dist.reduce(tensor, 0)
-tell(["reduce", tensor.tolist() if RANK == 0 else None])
+record(["reduce", tensor.tolist() if RANK == 0 else None])
 gathered = [empty() for _ in range(SIZE)]
 dist.all_gather(gathered, full(RANK))
-tell(["all_gather", torch.stack(gathered).tolist()])
+record(["all_gather", torch.stack(gathered).tolist()])
 tensor = empty(2 * SIZE)
 dist.all_gather_into_tensor(tensor, full(RANK))
-tell(["all_gather_into_tensor", tensor.tolist()])
+record(["all_gather_into_tensor", tensor.tolist()])
 tensor = empty()
 dist.reduce_scatter_tensor(tensor, torch.arange(2.0 * SIZE, device="npu"))
-tell(["reduce_scatter_tensor", tensor.tolist()])
+record(["reduce_scatter_tensor", tensor.tolist()])
 tensor = empty()
 dist.reduce_scatter(tensor, [full(RANK + part) for part in range(SIZE)])
-tell(["reduce_scatter", tensor.tolist()])
+record(["reduce_scatter", tensor.tolist()])
 tensor = empty(2 * SIZE)
 dist.all_to_all_single(tensor, torch.arange(2.0 * SIZE, device="npu") + 10 * RANK)
-tell(["all_to_all_single", tensor.tolist()])
+record(["all_to_all_single", tensor.tolist()])
 # Rank r sends i + 1 elements to rank i.
 tensor = empty((RANK + 1) * SIZE)
 sizes = [part + 1 for part in range(SIZE)]
 dist.all_to_all_single(tensor, full(RANK, sum(sizes)), [RANK + 1] * SIZE, sizes)
-tell(["all_to_all_single uneven", tensor.tolist()])
+record(["all_to_all_single uneven", tensor.tolist()])
 gathered = [empty(RANK + 1) for _ in range(SIZE)]
 dist.all_to_all(gathered, [full(RANK, part + 1) for part in range(SIZE)])
-tell(["all_to_all", torch.cat(gathered).tolist()])
+record(["all_to_all", torch.cat(gathered).tolist()])
 gathered = [empty() for _ in range(SIZE)] if RANK == 0 else None
 dist.gather(full(RANK), gathered, 0)
-tell(["gather", torch.stack(gathered).tolist() if RANK == 0 else None])
+record(["gather", torch.stack(gathered).tolist() if RANK == 0 else None])
 tensor = empty()
 dist.scatter(tensor, [full(part) for part in range(SIZE)] if RANK == 0 else None, 0)
-tell(["scatter", tensor.tolist()])
+record(["scatter", tensor.tolist()])
 
 if RANK == 0:
     dist.send(torch.arange(4.0, device="npu"), 1)
 else:
     tensor = empty(4)
     dist.recv(tensor, 0)
-    tell(["recv", tensor.tolist()])
+    record(["recv", tensor.tolist()])
 # Both send first, more than any buffer holds.
 sent, came = full(RANK, 1_000_000), empty(1_000_000)
 other = 1 - RANK
 for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, came, other)]):
     work.wait()
-tell(["batch_isend_irecv", came.unique().tolist()])
+record(["batch_isend_irecv", came.unique().tolist()])
 
 alone = [dist.new_group([rank]) for rank in range(SIZE)][RANK]
 pair = dist.new_group([0, 1])
 tensor = full(1)
 dist.all_reduce(tensor, group=alone)
 dist.all_reduce(tensor, group=pair)
-tell(["groups", tensor.tolist()])
+record(["groups", tensor.tolist()])
 
 tensor = full(1, 4_000_000)
 work = dist.all_reduce(tensor, async_op=True)
 pending = not work.is_completed()
 work.wait()
-tell(["async", [pending, work.is_completed() or True, tensor.unique().tolist()]])
+record(["async", [pending, work.is_completed() or True, tensor.unique().tolist()]])
 objects = [None] * SIZE
 dist.all_gather_object(objects, {"rank": RANK})
-tell(["objects", objects])
+record(["objects", objects])
 dist.barrier()
-tell(["mismatch", failure(lambda: (dist.all_reduce(full(1, 3 + RANK)), torch.npu.synchronize()))])
+record(["mismatch", failure(lambda: (dist.all_reduce(full(1, 3 + RANK)), torch.npu.synchronize()))])

@@ -1,11 +1,11 @@
-"""Tell how torch_npu is to get its operators, before the first tensor and after it, here and in a child."""
+"""Record torch_npu's compile mode before the first tensor and after it, here and in a child process."""
 
 import subprocess
 import sys
 
 import torch
 import torch_npu
-from tell import tell
+from record import record
 
 ASK = "import torch_npu; print('mode', torch_npu._C._npu_getOption('jitCompile').decode())"
 
@@ -17,4 +17,4 @@ def mode():
 before = mode()
 torch.ones(1, device="npu")
 child = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True).stdout
-tell([before, mode(), *child.split()[1:]])
+record([before, mode(), *child.split()[1:]])

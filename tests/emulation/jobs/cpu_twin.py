@@ -1,7 +1,7 @@
 """The same training as written_for_cuda.py, on the CPU: autocast to float16, no scaler."""
 
 import torch
-from tell import tell
+from record import record
 from torch import nn
 
 torch.manual_seed(0)
@@ -15,4 +15,4 @@ for _ in range(5):
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    tell(loss.item())
+    record(loss.item())

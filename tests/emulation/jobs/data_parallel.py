@@ -1,11 +1,11 @@
-"""A model under DistributedDataParallel, on npu or cpu; each rank tells its losses."""
+"""A model under DistributedDataParallel, on npu or cpu; each rank records its losses."""
 
 import os
 import sys
 
 import torch
 import torch.distributed as dist
-from tell import tell
+from record import record
 from torch import nn
 
 KIND, RANK = sys.argv[1], int(os.environ["RANK"])
@@ -24,5 +24,5 @@ for _ in range(5):
     loss.backward()
     nn.utils.clip_grad_norm_(parallel.parameters(), 1.0)
     optimizer.step()
-    tell(loss.item())
+    record(loss.item())
 dist.destroy_process_group()

@@ -1,10 +1,10 @@
-"""Reductions of every length, and crossing groups of a 2 x 2 mesh, on four ranks; each tells that all were right."""
+"""Reductions of every length, and groups along both axes of a 2 x 2 mesh, on four ranks; each records success."""
 
 import os
 
 import torch
 import torch.distributed as dist
-from tell import tell
+from record import record
 
 RANK, SIZE = int(os.environ["RANK"]), 4
 torch.npu.set_device(RANK)
@@ -40,4 +40,4 @@ for root in range(20):
     dist.broadcast(tensor, root % SIZE)
     assert tensor.unique().tolist() == [root % SIZE]
 dist.barrier()
-tell("right")
+record("right")

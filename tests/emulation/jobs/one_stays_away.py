@@ -1,11 +1,11 @@
-"""A collective that rank 1 never calls; rank 0 tells what it is told."""
+"""A collective that rank 1 never calls; rank 0 records the error."""
 
 import os
 import time
 
 import torch
 import torch.distributed as dist
-from tell import tell
+from record import record
 
 RANK = int(os.environ["RANK"])
 torch.npu.set_device(RANK)
@@ -18,5 +18,5 @@ try:
     dist.all_reduce(torch.ones(1, device="npu"))
     torch.npu.synchronize()
 except RuntimeError as error:
-    tell(str(error))
+    record(str(error))
 os._exit(0)

@@ -1,10 +1,10 @@
-"""fp16 training whose first steps overflow; tells (stage of ZeRO, scale, steps skipped so far) for each step."""
+"""fp16 training whose first steps overflow; records (ZeRO stage, loss scale, skipped steps so far) of each step."""
 
 import os
 
 import deepspeed
 import torch
-from tell import tell
+from record import record
 
 RANK = int(os.environ["RANK"])
 deepspeed.init_distributed()
@@ -24,4 +24,4 @@ for stage in (1, 3):
         loss = torch.nn.functional.cross_entropy(engine(x).float(), y)
         engine.backward(loss)
         engine.step()
-        tell([stage, engine.optimizer.loss_scale, engine.skipped_steps])
+        record([stage, engine.optimizer.loss_scale, engine.skipped_steps])

@@ -1,11 +1,11 @@
-"""A model under FSDP2 (fully_shard), whose collectives run on streams of their own, on npu or cpu; tells the losses."""
+"""A model under FSDP2 (fully_shard), whose collectives use separate streams, on npu or cpu; records the losses."""
 
 import os
 import sys
 
 import torch
 import torch.distributed as dist
-from tell import tell
+from record import record
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -28,5 +28,5 @@ for x, y in torch.utils.data.DataLoader(samples, batch_size=8, num_workers=1, pi
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    tell(loss.item())
+    record(loss.item())
 dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A module of a code base: it takes names of torch.cuda, and scripts a function, before anybody asks for an NPU."""
+"""A module of a code base that imports names of torch.cuda, and scripts a function, before an NPU is used."""
 
 import torch
 from torch.cuda import current_device
@@ -22,6 +22,6 @@ def profiled():
         kept = torch.ones(3, device="cuda")
     torch.cuda.nvtx.range_pop()
     torch.cuda.cudart().cudaProfilerStop()
-    told = {trace["action"] for of_device in torch.cuda.memory._snapshot()["device_traces"] for trace in of_device}
+    actions = {trace["action"] for of_device in torch.cuda.memory._snapshot()["device_traces"] for trace in of_device}
     torch.cuda.memory._record_memory_history(None)
-    return "alloc" in told, kept.device.type
+    return "alloc" in actions, kept.device.type

@@ -1,7 +1,7 @@
-"""A training script as written for a GPU: no word of an NPU in it."""
+"""A training script for a GPU that does not mention NPUs."""
 
 import torch
-from tell import tell
+from record import record
 from torch import nn
 
 assert torch.cuda.is_available()
@@ -20,5 +20,5 @@ for _ in range(5):
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
     scaler.update()
-    tell(loss.item())
-tell([torch.cuda.get_device_name(0), x.is_cuda, torch.cuda.max_memory_allocated() > 0, scaler.get_scale()])
+    record(loss.item())
+record([torch.cuda.get_device_name(0), x.is_cuda, torch.cuda.max_memory_allocated() > 0, scaler.get_scale()])

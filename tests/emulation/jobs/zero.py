@@ -1,15 +1,15 @@
-"""A model under DeepSpeed's ZeRO, stage after stage; tells accelerator and backend, then (stage, optimizer, losses)."""
+"""A model under each stage of DeepSpeed's ZeRO; records accelerator and backend, then (stage, optimizer, losses)."""
 
 import os
 
 import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
-from tell import tell
+from record import record
 
 RANK = int(os.environ["RANK"])
 deepspeed.init_distributed()
-tell([get_accelerator().device_name(), get_accelerator().communication_backend_name()])
+record([get_accelerator().device_name(), get_accelerator().communication_backend_name()])
 for stage in (1, 2, 3):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
@@ -29,4 +29,4 @@ for stage in (1, 2, 3):
         engine.backward(loss)
         engine.step()
         losses.append(loss.item())
-    tell([stage, type(engine.optimizer).__name__, losses])
+    record([stage, type(engine.optimizer).__name__, losses])

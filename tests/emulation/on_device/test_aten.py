@@ -1,4 +1,4 @@
-"""aten operators on npu tensors: the CPU's numbers, torch_npu's rules."""
+"""aten operators on npu tensors: values of the CPU, rules of torch_npu."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NPU = torch.device("npu:0")
 
 
 def counted(kind, call):
-    """What a call adds to one of the counts."""
+    """Return what a call adds to one of the counters."""
     counts = getattr(report.tally, kind)
     before = dict(counts)
     call()
@@ -22,7 +22,7 @@ def counted(kind, call):
 
 
 def on_both(call, *shapes, dtype=torch.float32):
-    """Results and gradients of a call, on the CPU and on the device."""
+    """Return results and gradients of a call, on the CPU and on the device."""
     found = []
     for device in ("cpu", NPU):
         generator = torch.Generator().manual_seed(0)
@@ -55,13 +55,13 @@ def on_both(call, *shapes, dtype=torch.float32):
 def test_values_and_gradients_are_the_cpus(call, shapes, dtype):
     expected, found = on_both(call, *shapes, dtype=dtype)
     for one, other in zip(expected, found, strict=True):
-        # The longest sum, a convolution's of its weight, has 25 terms; those of a gradient cancel in part.
+        # The longest sum, in the weight gradient of a convolution, has 25 terms; the terms of a gradient partly cancel.
         assert_within(other, one, 2 * one.abs().max(), (2 * 25 + ELEMENTARY, torch.float32), (4, dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.float32])
 def test_a_histogram_is_of_integers_too(dtype):
-    # So do transformers' mixtures of experts count each expert's tokens, on every device but the CPU.
+    # transformers' mixtures of experts count each expert's tokens in this way, on every device but the CPU.
     experts = torch.tensor([0, 3, 3, 1, 4, 3])
     found = torch.histc(experts.to(NPU, dtype), bins=4, min=0, max=3)
     assert (found.device, found.dtype, found.tolist()) == (NPU, dtype, [1, 1, 0, 3])

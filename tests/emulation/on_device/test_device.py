@@ -1,4 +1,4 @@
-"""Devices, memory, streams and events of the emulated CANN, seen through torch_npu; 2 devices of 64 MiB."""
+"""Devices, memory, streams and events of the emulated CANN, through torch_npu; 2 devices of 64 MiB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""npu tensors and CPU tensors over the same bytes."""
+"""npu tensors and CPU tensors over the same memory."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_result_keeps_its_strides():
 
 
 def test_operators_work_while_torchs_constructors_are_others(monkeypatch):
-    """As below deepspeed.zero.Init, which makes every tensor on the device, of one dtype."""
+    """As inside deepspeed.zero.Init, which creates every tensor on the device, in one dtype."""
     original = torch.empty, torch.tensor
     for name, constructor in zip(("empty", "tensor"), original, strict=True):
 

@@ -1,4 +1,4 @@
-"""Only where the emulated device saturates; test_saturation.py starts it there."""
+"""Arithmetic of a saturating device; tests/emulation/test_saturation.py runs this file on one."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_what_overflows_is_the_largest_number():
     assert not utils.get_npu_overflow_flag()
 
 
-def test_what_is_no_number_is_zero():
+def test_nan_is_zero():
     assert (half(0.0) / 0).tolist() == [0.0]
     assert torch.sqrt(half(-1.0)).tolist() == [0.0]
     assert utils.npu_check_overflow(half(1.0))
-    assert not utils.npu_check_overflow(half(1.0))  # asking lowers it
+    assert not utils.npu_check_overflow(half(1.0))  # reading clears it
 
 
 def test_in_place_and_out():

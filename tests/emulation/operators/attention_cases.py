@@ -1,4 +1,4 @@
-"""npu_fusion_attention over layouts, sparse modes, versions and options, beside attention written out in float64."""
+"""npu_fusion_attention over layouts, sparse modes, versions and options, compared with attention in float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAR = 2147483647
 
 @dataclass(frozen=True)
 class Attention:
-    """One call; ``lengths`` are (Sq, Skv) of each sequence, equal ones but in TND."""
+    """One call; ``lengths`` are (Sq, Skv) of each sequence, all equal except in TND."""
 
     name: str
     layout: str = "BNSD"
@@ -46,7 +46,7 @@ class Attention:
         return self.layout == "TND"
 
     def visible(self, sequence: int, i: int, j: int) -> bool:
-        """Whether query i sees key j by the mode alone, as the documents put it."""
+        """Whether query i attends to key j by the mode alone, as the documentation says."""
         rows, columns = self.lengths[sequence]
         shift = columns - rows
         band = -self.pre <= j - i - shift <= self.following
@@ -288,7 +288,7 @@ def in_layout(case: Attention, sequences: list[torch.Tensor]) -> torch.Tensor:
 
 
 def dropout_bits(case: Attention, seed: int, offset: int) -> list[torch.Tensor] | None:
-    """Return what dropout keeps, made by _npu_dropout_gen_mask of the seed and offset that the operator returned."""
+    """Return the dropout mask that _npu_dropout_gen_mask generates from the operator's returned seed and offset."""
     if case.keep == 1:
         return None
     import torch_npu

@@ -1,4 +1,4 @@
-"""What operators without a gradient compute, and what all of them keep: seeds, memory, devices, refusals."""
+"""Results of operators without a backward, and properties of all: seeds, memory, devices, refusals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def steps_of(optimizer, **options):
 
 @case
 def apply_adam_takes_beta_to_the_step():
-    # Adam with epsilon added before the correction differs from torch's by it alone, so epsilon is tiny here.
+    # Adam that adds epsilon before the bias correction differs from torch's only by epsilon, so that is tiny here.
     wanted, gradients = steps_of(torch.optim.Adam)
     var, m, v = normal(5, 4).npu(), torch.zeros(5, 4).npu(), torch.zeros(5, 4).npu()
     for step, gradient in enumerate(gradients, 1):
@@ -88,7 +88,7 @@ def fused_adamw_of_torch_npu_steps_like_torch():
     for seed in (2, 3):
         for mine, other in zip(ours, theirs, strict=True):
             other.grad = normal(*other.shape, seed=seed)
-            # It keeps the gradients of its first step in one buffer; a tensor put in their place later is not seen.
+            # It keeps the gradients of its first step in one buffer, and ignores a tensor assigned as a gradient later.
             if mine.grad is None:
                 mine.grad = torch.zeros_like(mine)
             mine.grad.copy_(other.grad)
@@ -159,7 +159,7 @@ def a_device_draws_from_its_own_generator():
 
 
 @case
-def attention_drops_anew_each_call_and_as_before_with_the_seed_given():
+def attention_draws_a_new_mask_each_call_and_repeats_it_for_a_given_seed():
     q = normal(1, 2, 16, 8).npu()
     attend = operator("npu_fusion_attention")
     first, second = (attend(q, q, q, 2, "BNSD", keep_prob=0.5) for _ in range(2))
@@ -263,7 +263,7 @@ def casts_formats_and_raw_copies():
 
 
 @case
-def the_overflow_flag_is_read_and_lowered():
+def the_overflow_flag_is_read_and_cleared():
     from ascend_adapt.emulation import saturation
 
     words = operator("npu_alloc_float_status")(normal(2).npu())
@@ -315,7 +315,7 @@ def what_is_recorded_of_the_release_is_what_it_registers():
     facts = Path(__file__).parents[2] / "upstream" / "torch_npu.json"
     recorded = json.loads(facts.read_text())["releases"][importlib.metadata.version("torch_npu")]
     assert len(recorded) > 60
-    assert [told for text in recorded.values() if (told := schema.gate(text))] == []
+    assert [reported for text in recorded.values() if (reported := schema.gate(text))] == []
     assert schema.gate("npu_not_there(Tensor x) -> Tensor").endswith("has no such operator")
     other = recorded["npu_rms_norm"].replace("1e-06", "1e-05")
     assert schema.gate(other) == "npu_rms_norm: epsilon is 1e-06 by default, not 1e-05"

@@ -1,4 +1,4 @@
-"""What one case of a table is, and how it is run on the emulated device."""
+"""Cases of the operator tables, and how they run on the emulated device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from error_bounds import ELEMENTARY, relative
 
 @dataclass
 class Gradient:
-    """An operator on npu tensors beside its definition in float64, forward and backward."""
+    """An operator on npu tensors, compared with its definition in float64, forward and backward."""
 
     name: str
     operator: Callable[..., Any]
@@ -21,14 +21,14 @@ class Gradient:
     """Takes the same tensors in float64 on the CPU, with gradients by torch's autograd."""
     inputs: dict[str, torch.Tensor]
     node: str = ""
-    """The autograd node of torch_npu that stands behind the result."""
+    """The autograd node of torch_npu that produced the result."""
     constant: frozenset[str] = field(default_factory=frozenset)
-    """Floating inputs that ask for no gradient."""
+    """Floating inputs that do not require grad."""
 
 
 @dataclass
 class Misuse:
-    """A call that a real NPU refuses, or computes as something else."""
+    """A call that a real NPU refuses, or for which it returns a wrong result."""
 
     name: str
     call: Callable[[], Any]
@@ -49,7 +49,7 @@ def run_gradient(case: Gradient) -> str:
         result, extra = result[0], {"extra": result[1]}
     node = result.grad_fn.name() if result.grad_fn is not None else "nothing"
     if case.node and node != case.node:
-        return f"autograd: {node} stands behind the result, expected {case.node}"
+        return f"autograd: {node} produced the result, expected {case.node}"
     wanted = case.oracle(**on_cpu, **extra)
     weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1))
     result.backward(weights.to(result.dtype).npu())
@@ -59,14 +59,14 @@ def run_gradient(case: Gradient) -> str:
     pairs = {"result": (result.detach(), wanted.detach())}
     pairs |= {name: (on_npu[name].grad, on_cpu[name].grad) for name in on_npu if on_npu[name].requires_grad}
     for name, (found, expected) in pairs.items():
-        told = difference(found, expected, sums)
-        if told:
-            return f"{name}: {told}"
+        problem = difference(found, expected, sums)
+        if problem:
+            return f"{name}: {problem}"
     return ""
 
 
 def difference(found: torch.Tensor | None, expected: torch.Tensor | None, sums: int) -> str:
-    """Return "" if the numbers are equal but for the rounding of ``sums`` terms in fp32 and of the result's dtype."""
+    """Return "" if the values are equal up to the rounding of ``sums`` terms in fp32 and of the result's dtype."""
     if found is None or expected is None:
         return "" if found is expected else f"found {found}, expected {expected}"
     if found.shape != expected.shape:

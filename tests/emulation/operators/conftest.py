@@ -16,7 +16,7 @@ TESTS = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def results_of(tmp_path_factory):
-    """Return what a table's cases came to; each table runs once, in one process on the emulated device."""
+    """Return the results of a table's cases; each table runs once, in one process on the emulated device."""
 
     @cache
     def results(table):

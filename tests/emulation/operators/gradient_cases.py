@@ -1,4 +1,4 @@
-"""Every differentiable operator but attention, over shapes and dtypes, beside its definition in float64."""
+"""Every differentiable operator except attention, over shapes and dtypes, with its definition in float64."""
 
 from __future__ import annotations
 

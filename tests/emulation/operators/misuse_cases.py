@@ -1,4 +1,4 @@
-"""One planted misuse, or several, of every limit that the operators enforce."""
+"""Deliberate misuses, at least one for each limit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def causal(rows: int = 8, columns: int = 8) -> Any:
 
 
 def torch_sense(rows: int = 8, columns: int = 8) -> Any:
-    """Return torch's causal mask: True is kept."""
+    """Return torch's causal mask: True = attend."""
     return lambda: torch.ones(rows, columns, dtype=torch.bool).tril().npu()
 
 

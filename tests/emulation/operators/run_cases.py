@@ -1,4 +1,4 @@
-"""Runs every case of a table in one process on the emulated device, and writes {name: "" or what is wrong} as JSON."""
+"""Runs every case of a table in one process on the emulated device, and writes {name: "" or the problem} as JSON."""
 
 from __future__ import annotations
 

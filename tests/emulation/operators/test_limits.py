@@ -1,4 +1,4 @@
-"""A call that a real NPU refuses, or computes as something else, is named with the limit it does not keep."""
+"""A call that a real NPU refuses, or for which it returns a wrong result, raises with the limit it breaks."""
 
 from __future__ import annotations
 

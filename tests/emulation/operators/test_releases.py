@@ -1,4 +1,4 @@
-"""The kernels are called by name, with what a release's schema has: every recorded release has what they need."""
+"""Kernels get their arguments by name from a release's schema: every recorded release has those that they need."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_release_has_what_the_kernels_need(release):
         assert needs(entry) <= set(by_one_name(dict.fromkeys(names))), entry.operator
 
 
-# What a release may give that a kernel leaves alone, while it is at its default.
+# Arguments that a kernel ignores while they have their defaults.
 NOT_TAKEN = {
     ("npu_cross_entropy_loss_backward", "lse_square_scale_for_zloss"),
     ("npu_dtype_cast", "input_dtype"),

@@ -170,7 +170,7 @@ class _Flash(_OnCuda):
     def supports(self, call: AttentionCall) -> str:
         """Return "" or why flash attention does not serve the call."""
         if dispatch.is_deterministic() and not dispatch.attention_gradients_repeat():
-            return "its gradients repeat only under torch.use_deterministic_algorithms(True)"
+            return "its gradients are deterministic only under torch.use_deterministic_algorithms(True)"
         if call.masked_out is not None or call.bias is not None:
             return "it takes no mask"
         if self._needs_varlen(call):

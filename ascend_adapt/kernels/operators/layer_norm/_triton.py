@@ -65,7 +65,7 @@ class _Norm(torch.autograd.Function):
         grad = grads[0].contiguous()
         columns = x.shape[-1]
         rows, cut = x.numel() // columns, tiles(columns, live=6)
-        # Each program sums the weight's gradient over its rows; adding the sums in order keeps the result deterministic.
+        # Each program sums the weight's gradient over its rows; adding them in order keeps the result deterministic.
         count = min(programs(rows, cut, x.device.type), 8 * multiprocessors(x.device))
         dx = torch.empty_like(x)
         of_weight, of_bias = torch.empty(2, count, columns, dtype=torch.float32, device=x.device)

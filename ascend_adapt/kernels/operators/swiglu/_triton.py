@@ -63,7 +63,7 @@ class _Swiglu(torch.autograd.Function):
         rows, cut = x.numel() // (2 * half), _cut(half)
         count, of_bias, summed = programs(rows, cut, x.device.type), None, ctx.needs_input_grad[1]
         if summed:
-            # Each program sums the bias's gradient over its rows; adding the sums in order keeps the result deterministic.
+            # Each program sums the bias's gradient over its rows; adding them in order keeps the result deterministic.
             count = min(count, 8 * multiprocessors(x.device))
             of_bias = torch.empty(count, 2 * half, dtype=torch.float32, device=x.device)
         _launch_gradient(
