@@ -58,9 +58,7 @@ def main() -> int:
     print(f"ascend-run {statistics.median(mine for mine, _ in jobs):.2f} s", end=", ")
     print(f"torchrun {statistics.median(theirs for _, theirs in jobs):.2f} s: ratio {ratio:.2f}", end=" ")
     print(f"(median of {len(jobs)} pairs; goal: at most {RATIO_WANTED})")
-    print(
-        f"a helper process: {cost_ms:+.2f} ms (median of {len(helpers)} pairs; goal: at most {HELPER_WANTED_MS})"
-    )
+    print(f"a helper process: {cost_ms:+.2f} ms (median of {len(helpers)} pairs; goal: at most {HELPER_WANTED_MS})")
     return 0 if ratio <= RATIO_WANTED and cost_ms <= HELPER_WANTED_MS else 1
 
 

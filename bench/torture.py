@@ -61,8 +61,8 @@ class Run:
 def one_run(number: int, chance: random.Random, folder: Path, agents_own: Mapping[int, int]) -> Run:
     victim, what = chance.choice(VICTIMS), chance.choice(SIGNALS)
     moment = chance.uniform(STARTED_S, LATEST_S)
-    # Rank 0 of a stubborn job, and its child, ignore SIGTERM, so they are not killed with it. torchrun's grace period for
-    # such a rank, 30 s, is not measured here.
+    # Rank 0 of a stubborn job, and its child, ignore SIGTERM, so they are not killed with it. torchrun's grace period
+    # of 30 s for such a rank is not measured here.
     ends_at_first = victim == "agent" or (victim in ("rank", "grandchild") and what == signal.SIGTERM)
     stubborn = chance.random() < 0.05 and not ends_at_first
     target = [*TORCHRUN, "train.py"] if victim == "agent" else ["--nproc", "2", "train.py"]

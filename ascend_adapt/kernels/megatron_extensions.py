@@ -33,24 +33,24 @@ FILLS = {
 """Fill value of masked-out scores in each fork."""
 
 
-def fill_module(module: ModuleType, line: str, *, numerics: str | None = None) -> None:
+def fill_module(module: ModuleType, fork: str, *, numerics: str | None = None) -> None:
     """Fill ``module``, named like one of MODULES, with that extension's functions.
 
     Args:
         module: an empty module.
-        line: the fork, one of FILLS.
+        fork: one of FILLS.
         numerics: ``upstream``: the same results as the fork's own extension; ``exact``: masked entries are exactly 0,
             and so is a fully masked row. None: ASCEND_ADAPT_NUMERICS, else upstream.
 
     Raises:
         KernelArgumentError: unknown module, fork or numerics.
     """
-    if line not in FILLS:
-        raise KernelArgumentError(f"line {line!r}: expected one of {', '.join(FILLS)} — correct it")
+    if fork not in FILLS:
+        raise KernelArgumentError(f"fork {fork!r}: expected one of {', '.join(FILLS)} — correct it")
     numerics = numerics or os.environ.get("ASCEND_ADAPT_NUMERICS") or "upstream"
     if numerics not in ("upstream", "exact"):
         raise KernelArgumentError(f"numerics {numerics!r}: expected upstream or exact — correct it")
-    vars(module).update(functions(module.__name__, EXACT if numerics == "exact" else FILLS[line], numerics))
+    vars(module).update(functions(module.__name__, EXACT if numerics == "exact" else FILLS[fork], numerics))
 
 
 def functions(name: str, fill: str, numerics: str = "upstream") -> dict[str, Callable[..., Any]]:

@@ -16,7 +16,7 @@ def _provided(module_name: str, host: str) -> Patch:
     def fill(module: ModuleType) -> None:
         from ascend_adapt.kernels.megatron_extensions import fill_module
 
-        fill_module(module, line=host)
+        fill_module(module, host)
 
     return provide(
         module_name,

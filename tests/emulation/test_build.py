@@ -83,7 +83,7 @@ def test_another_compiler_builds_again(npu, tmp_path):
     assert build.cann_home(npu, {**os.environ, "CC": str(slow)}) != build.cann_home(npu, os.environ)
 
 
-def test_a_compiler_that_cannot(npu, tmp_path):
+def test_a_compiler_that_fails(npu, tmp_path):
     broken = tmp_path / "compiler"
     broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo broken && exit\necho error: no >&2; exit 1\n')
     broken.chmod(0o755)
@@ -98,7 +98,7 @@ def test_a_compiler_that_cannot(npu, tmp_path):
     [("#!/bin/sh\nexit 3\n", "ended with exit code 3"), ("\x7fELF", "Exec format error")],
     ids=["fails", "no program"],
 )
-def test_a_compiler_that_says_nothing(npu, tmp_path, program, problem):
+def test_a_compiler_without_output(npu, tmp_path, program, problem):
     broken = tmp_path / "compiler"
     broken.write_text(program)
     broken.chmod(0o755)

@@ -52,7 +52,7 @@ def make_file(aside):
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "notes"])
-def test_what_is_damaged_later_is_named(home, damage):
+def test_later_damage_is_reported(home, damage):
     made = cache.made_once(home, "name", make_file)
     assert cache.made_once(home, "name", make_file) == made
     if damage == "cut":
@@ -85,7 +85,7 @@ def test_what_a_killed_process_left_is_removed(home):
     assert sorted(path.name for path in home.iterdir()) == [".lock", "name"]
 
 
-def test_several_at_once_make_it_once(home):
+def test_concurrent_processes_create_it_once(home):
     made = []
 
     def make(aside):

@@ -27,7 +27,7 @@ def test_the_plan(ascend_run):
     assert (env["ASCEND_ADAPT_EMULATED_DEVICES"], env["TASK_QUEUE_ENABLE"]) == ("2", "0")
 
 
-def test_visible_devices_narrow_the_machine(ascend_run):
+def test_visible_devices_restrict_the_machine(ascend_run):
     job = ascend_run("--device", "npu-emulated", "train.py", ASCEND_RT_VISIBLE_DEVICES="1,3")
     assert (job.returncode, sorted(job.stdout.splitlines())) == (0, ["0 2 2.0", "1 2 2.0"]), job.stderr
 
@@ -43,12 +43,12 @@ def test_a_command_has_as_many_devices_as_nproc_says(ascend_run):
     assert (job.returncode, job.stdout) == (0, "None 3 2.0\n"), job.stderr
 
 
-def test_without_patches_it_is_emulated_all_the_same(ascend_run):
+def test_without_patches_it_is_still_emulated(ascend_run):
     job = ascend_run("--no-adapt", "--device", "npu-emulated", "bash", "-c", f"{sys.executable} train.py")
     assert (job.returncode, job.stdout) == (0, "None 1 2.0\n"), job.stderr
 
 
-def test_a_refusal_comes_before_anything_starts(ascend_run, tmp_path):
+def test_refusals_come_before_anything_starts(ascend_run, tmp_path):
     job = ascend_run("--device", "npu-emulated", "train.py", CC="no-such-compiler")
     assert (job.returncode, job.stdout) == (1, "")
     assert job.stderr.startswith("ascend-run: no-such-compiler: not found on PATH")
@@ -56,7 +56,7 @@ def test_a_refusal_comes_before_anything_starts(ascend_run, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_job_that_fails_is_reported_as_far_as_it_came(ascend_run, tmp_path):
+def test_a_failed_job_is_reported_up_to_its_failure(ascend_run, tmp_path):
     (tmp_path / "train.py").write_text("import torch\ntorch.ones(2).npu() + torch.ones(2)\n")
     job = ascend_run("--device", "npu-emulated", "--log-dir", "run", "train.py")
     assert job.returncode == 1

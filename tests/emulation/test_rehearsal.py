@@ -81,7 +81,7 @@ def test_a_violated_limit_is_reported_once_with_its_rank(tmp_path):
     assert report == ["limit violated: npu::npu_swiglu: dim is 7 (rank 0, 3 times), expected: dim is even"]
 
 
-def test_a_rank_that_was_ended(tmp_path):
+def test_a_rank_without_a_report(tmp_path):
     write_rank(tmp_path, 0)
     for rank in (0, 1):
         (tmp_path / f"adapt-status.{rank}.json").write_text('{"outcomes": []}')

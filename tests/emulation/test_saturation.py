@@ -19,7 +19,7 @@ def test_on_device(emulated):
     assert process.returncode == 0, process.stdout[-6000:] + process.stderr[-2000:]
 
 
-def test_deepspeeds_scaler_asks_the_flag(job):
+def test_deepspeeds_loss_scaler_reads_the_flag(job):
     """Compared with the emulated 910B, which has Inf: the same steps are skipped, down to the same scale."""
     expected = job("overflowing.py", nproc=2).check().recorded
     found = job("overflowing.py", nproc=2, device="npu-emulated:910A").check().recorded

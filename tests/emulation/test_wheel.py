@@ -39,7 +39,7 @@ def test_the_installed_torch_has_one():
     assert not (set(os.sys.path) & {str(found.site)})
 
 
-def test_a_wheel_file_of_ones_own(environ, tmp_path, torch_2_1):
+def test_a_given_wheel_file(environ, tmp_path, torch_2_1):
     file = make_wheel(tmp_path, "2.1.0.post17")
     found = wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})
     assert found.version == "2.1.0.post17"
@@ -86,7 +86,7 @@ def test_no_record(environ, tmp_path, torch_2_1):
         wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})
 
 
-def test_a_cache_that_was_cut(environ, tmp_path, torch_2_1):
+def test_a_truncated_cache(environ, tmp_path, torch_2_1):
     found = wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(make_wheel(tmp_path, "2.1.0"))})
     (found.site / "torch_npu" / "__init__.py").unlink()
     with pytest.raises(EmulationError, match=r"torch_npu/__init__.py is missing.* — remove this folder"):

@@ -19,7 +19,7 @@ def one(value=1.0, grad=0.5, step=0.0):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_gradient_that_arrives_later_begins_its_own_count(backend):
+def test_a_parameter_counts_steps_from_its_first_gradient(backend):
     requests.state({"adamw": backend})
     # Another parameter is at its third step when the first gradient of this one arrives.
     lists = [[*first, *second] for first, second in zip(one(step=2.0), one(), strict=True)]
@@ -71,7 +71,7 @@ def test_low_precision_parameters_are_stepped_in_fp32():
     assert lists[2][0].item() == pytest.approx(0.05)
 
 
-def test_what_does_not_fit_is_refused():
+def test_wrong_arguments_are_refused():
     params, grads, means, squares, steps = one()
     with pytest.raises(KernelArgumentError, match="grads: has 0 tensors, params 1"):
         adamw(params, [], means, squares, steps)
@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_refused():
         adamw(params, grads, means, squares, steps, lr="a")
 
 
-def test_an_offloaded_optimizer_has_a_choice_of_its_own():
+def test_an_offloaded_optimizer_has_its_own_choice():
     """Parameters on the host and on a device are different kinds of call, even if all else is equal."""
     signatures = set()
     for device in ("cpu", "meta"):

@@ -33,6 +33,6 @@ def test_rows_start_at_multiples_of_16_bytes():
     assert is_aligned(50264, torch.bfloat16)
 
 
-def test_what_does_not_fit_is_refused_with_both_shapes():
+def test_wrong_arguments_are_refused_with_both_shapes():
     with pytest.raises(KernelArgumentError, match=r"\[2, 8\].*\[3, 9\]"):
         aligned_linear(torch.ones(2, 8), torch.ones(3, 9))

@@ -119,7 +119,7 @@ def check(case, dtype, run, device="cpu"):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_it_is_what_the_contract_says(case, dtype, backend):
+def test_it_satisfies_the_contract(case, dtype, backend):
     requests.state({"attention": backend})
     check(case, dtype, attention)
 
@@ -127,7 +127,7 @@ def test_it_is_what_the_contract_says(case, dtype, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", ["causal, Q < K", "mask, causal", "bias, mask, causal", "window", "packed, causal"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_it_is_that_in_every_dtype(case, dtype, backend):
+def test_it_satisfies_the_contract_in_every_dtype(case, dtype, backend):
     requests.state({"attention": backend})
     check(case, dtype, attention)
 
@@ -136,7 +136,7 @@ def test_it_is_that_in_every_dtype(case, dtype, backend):
 @pytest.mark.parametrize("backend", ["flash", "cudnn", "efficient", "sdpa", "reference"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_it_is_what_the_contract_says_on_a_gpu(case, dtype, backend):
+def test_it_satisfies_the_contract_on_a_gpu(case, dtype, backend):
     requests.state({"attention": backend})
     try:
         check(case, dtype, attention, "cuda")
@@ -145,7 +145,7 @@ def test_it_is_what_the_contract_says_on_a_gpu(case, dtype, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_row_with_nothing_to_see_is_zero_and_has_no_gradient(backend):
+def test_a_fully_masked_row_is_zero_and_has_no_gradient(backend):
     requests.state({"attention": backend})
     q, k, v = (torch.randn(1, 2, 4, 64).requires_grad_() for _ in range(3))
     masked_out = torch.zeros(4, 4, dtype=torch.bool)
@@ -215,7 +215,7 @@ def test_a_negative_scale_is_a_scale(causal):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_dropout_drops_that_share_and_scales_the_others(backend):
+def test_dropout_probability_and_scaling(backend):
     requests.state({"attention": backend})
     torch.manual_seed(0)
     q, k = torch.zeros(1, 1, 1, 64), torch.zeros(1, 1, 64, 64)
@@ -286,7 +286,7 @@ def shapes(q=(2, 4, 5, 8), k=(2, 4, 7, 8), v=(2, 4, 7, 8)):
         ([torch.randn(1, 1, 2, 8), *(torch.randn(1, 1, 2, 8).half() for _ in range(2))], {}, "expected one dtype"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_both_shapes(tensors, given, words):
+def test_wrong_arguments_are_refused_with_both_shapes(tensors, given, words):
     with pytest.raises(KernelArgumentError) as caught:
         attention(*tensors, **given)
     assert words in str(caught.value)
@@ -300,7 +300,7 @@ def test_a_backend_of_another_device_is_refused(backend):
 
 
 @pytest.mark.parametrize("wrong", [2.5, True])
-def test_a_window_is_looked_at_though_one_like_it_was_right(wrong):
+def test_a_window_is_checked_even_if_an_equal_one_was_valid(wrong):
     """Calls are checked once for each kind, and True == 1."""
     attention(*shapes(), window=1)
     with pytest.raises(KernelArgumentError, match=f"window={wrong}: expected a number of keys"):
@@ -318,7 +318,7 @@ def test_a_backend_that_does_not_exist_is_refused():
         attention(*shapes())
 
 
-def test_only_the_chosen_kernels_of_torch_are_on_and_only_within():
+def test_only_the_chosen_kernels_of_torch_are_enabled_in_the_context():
     from torch.nn.attention import SDPBackend
 
     from ascend_adapt.kernels.operators.attention import _sdpa
@@ -361,7 +361,7 @@ def test_threads_with_other_kernels_wait_for_each_other():
     assert on() == before
 
 
-def test_torchs_cuda_kernels_are_given_rows_of_neighbouring_elements(monkeypatch):
+def test_torchs_cuda_kernels_get_tensors_with_stride_1(monkeypatch):
     """Strides are not part of a kind of call, but these kernels require stride 1: for example transposed keys."""
     from ascend_adapt.kernels.operators.attention import AttentionCall, _sdpa
 
@@ -379,5 +379,5 @@ def test_torchs_cuda_kernels_are_given_rows_of_neighbouring_elements(monkeypatch
     torch.testing.assert_close(found, attention(q, k, v, causal=True))
 
 
-def test_cuda_is_offered_torchs_kernels_in_turn():
+def test_order_of_torchs_kernels_on_cuda():
     assert [one.name for one in KERNEL.backends if "cuda" in one.devices] == ["flash", "cudnn", "efficient", "sdpa"]

@@ -99,7 +99,7 @@ def test_one_that_computes_something_else_is_passed_over():
     assert "result differs by" in why
 
 
-def test_one_that_is_asked_for_serves_or_raises():
+def test_a_requested_one_serves_or_raises():
     with ascend_adapt.enabled(plugins=[plugin(mine())], kernels="gelu:counting"):
         gelu(X, BIAS)
         assert chosen() == {"counting"}
@@ -108,7 +108,7 @@ def test_one_that_is_asked_for_serves_or_raises():
     gelu(X)
 
 
-def test_joining_adds_them_and_leaving_takes_just_those_back():
+def test_joining_adds_backends_and_leaving_removes_just_those():
     ascend_adapt.enable(plugins=[plugin(mine())])
     with ascend_adapt.enabled(plugins=[plugin(mine("a_second"), name="another")]):
         assert [one.name for one in dispatch.kernels()["gelu"].backends][:3] == ["a_second", "counting", "npu"]
@@ -128,7 +128,7 @@ def test_joining_adds_them_and_leaving_takes_just_those_back():
         ([mine(), mine()], "gelu: two backends are named 'counting'"),
     ],
 )
-def test_what_no_kernel_can_take_is_reported_with_the_plugin(pairs, text):
+def test_invalid_backends_are_reported_with_the_plugin(pairs, text):
     with pytest.raises(PluginError, match="plugin 'fast_kernels': ") as raised:
         ascend_adapt.enable(plugins=[plugin(*pairs)])
     assert text in str(raised.value)

@@ -36,7 +36,7 @@ def reduced(losses, grads, reduction, weights):
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [FP64, torch.float32, torch.bfloat16])
-def test_it_is_what_the_contract_says(dtype, smoothing, reduction, backend):
+def test_it_satisfies_the_contract(dtype, smoothing, reduction, backend):
     if (dtype, backend) == (torch.bfloat16, "torch"):
         backend = "reference"  # the other refuses it
     requests.state({"cross_entropy": backend})
@@ -59,7 +59,7 @@ def test_it_is_what_the_contract_says(dtype, smoothing, reduction, backend):
 @pytest.mark.parametrize("chunk", [1, 3, 100])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_linear_form_is_that_of_the_products(smoothing, reduction, chunk, monkeypatch):
+def test_the_linear_form_equals_cross_entropy_of_the_logits(smoothing, reduction, chunk, monkeypatch):
     monkeypatch.setattr(_chunks, "_CHUNK_BYTES", chunk * 4 * COLUMNS)
     rng = np.random.default_rng(1)
     hidden, weight, bias = (
@@ -135,7 +135,7 @@ def test_the_linear_form_computes_no_gradient_under_no_grad(monkeypatch):
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("form", ["logits", "linear"])
-def test_a_gradient_of_the_gradient_is_refused_and_not_left_out(form, reduction):
+def test_double_backward_is_refused(form, reduction):
     """A gradient penalty that is added to the loss would silently have no effect."""
     requests.state({"cross_entropy": "reference"})
     x, weight, labels = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4), torch.tensor([0, 1, 2])
@@ -149,7 +149,7 @@ def test_a_gradient_of_the_gradient_is_refused_and_not_left_out(form, reduction)
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does
-def test_compiled_it_has_the_same_gradient():
+def test_compiled_code_has_the_same_gradient():
     """Its backward is traced, including its decorators."""
     logits, labels = torch.randn(3, 5).bfloat16(), torch.tensor([0, 1, 4])
     compiled = torch.compile(lambda x: cross_entropy(x, labels), backend="aot_eager", fullgraph=True)
@@ -161,7 +161,7 @@ def test_compiled_it_has_the_same_gradient():
     torch.testing.assert_close(*grads)
 
 
-def test_without_a_token_that_counts_the_mean_is_nan_and_its_gradient_is_not():
+def test_with_all_tokens_ignored_the_mean_is_nan_and_its_gradient_zero():
     logits = torch.randn(2, 5, requires_grad=True)
     for loss in (
         cross_entropy(logits, torch.tensor([-100, -100])),
@@ -195,7 +195,7 @@ def _rank(rank, path, results, all_received):
     dist.destroy_process_group()
 
 
-def test_a_vocabulary_over_two_ranks_is_that_of_one(tmp_path):
+def test_a_vocabulary_split_over_two_ranks_gives_the_same_results(tmp_path):
     context = mp.get_context("spawn")
     results, all_received = context.Queue(), context.Event()
     arguments = (str(tmp_path / "store"), results, all_received)
@@ -235,7 +235,7 @@ def test_a_vocabulary_over_two_ranks_is_that_of_one(tmp_path):
         (torch.tensor([1, 2]), {"vocab_range": (5, 10)}, "vocab_range=(5, 10): without a group logits holds all 5"),
     ],
 )
-def test_what_does_not_fit_is_refused(targets, given, words):
+def test_wrong_arguments_are_refused(targets, given, words):
     with pytest.raises(KernelArgumentError) as caught:
         cross_entropy(torch.randn(2, 5), targets, **given)
     assert words in str(caught.value)

@@ -73,7 +73,7 @@ def test_the_first_that_serves_the_call_computes_it(kernel):
     assert choice.passed_over == (("missing", "it cannot be imported: No module named 'no_such_module'"),)
 
 
-def test_a_kind_of_call_is_judged_once(kernel):
+def test_a_kind_of_call_is_checked_once(kernel):
     for _ in range(3):
         kernel(call())
     assert first.asked == 1
@@ -90,7 +90,7 @@ def test_a_kind_of_call_is_judged_once(kernel):
     assert first.asked == 4
 
 
-def test_a_kernel_remembers_the_latest_kinds_of_call(kernel, monkeypatch):
+def test_a_kernel_caches_the_latest_kinds_of_call(kernel, monkeypatch):
     monkeypatch.setattr(dispatch, "_KINDS_KEPT", 3)
     for length in range(1, 6):
         kernel(call(length))
@@ -107,7 +107,7 @@ def test_a_rank_reports_its_choices(kernel):
     assert enabling.kernel_backends()["one of x [2, 3] float32"] == "first"
 
 
-def test_what_does_not_serve_is_passed_over_with_its_reason_logged_once(kernel, caplog):
+def test_a_backend_that_does_not_serve_is_passed_over_and_logged_once(kernel, caplog):
     first.reason = "3 is odd"
     with caplog.at_level(logging.INFO, logger="ascend_adapt"):
         assert kernel(call()) == kernel(call()) == kernel(call(4, 3)) == "second"
@@ -116,7 +116,7 @@ def test_what_does_not_serve_is_passed_over_with_its_reason_logged_once(kernel, 
     assert ("first", "3 is odd") in kernel.choose(call()).passed_over
 
 
-def test_a_backend_that_is_asked_for_must_work(kernel):
+def test_a_requested_backend_must_work(kernel):
     requests.state({"one": "second"})
     assert kernel(call()) == "second"
     assert kernel.choose(call()).reason == "as requested"
@@ -140,12 +140,12 @@ def test_no_backend_at_all_is_an_error_with_every_reason(kernel):
         kernel(call())
 
 
-def test_a_class_of_shapes_is_rounded_up():
+def test_sizes_of_a_class_of_shapes_are_rounded_up():
     assert call(3, 128).describe(rounded=True) == "x [4, 128] float32"
 
 
 @pytest.mark.parametrize("source", ["torch", "environment"])
-def test_what_is_not_deterministic_is_left_out_when_that_is_asked(kernel, source, monkeypatch):
+def test_nondeterministic_backends_are_left_out_on_request(kernel, source, monkeypatch):
     kernel.backends[2] = Backend("first", ("cpu",), "kernel_stubs:first", deterministic=False)
     assert kernel(call()) == "first"
     if source == "environment":
@@ -179,7 +179,7 @@ def test_the_environment_is_read_without_enable(monkeypatch):
     assert [choice.backend for choice in dispatch.choices()] == ["reference", "torch"]
 
 
-def test_wishes_for_what_is_not_there_are_refused_at_once():
+def test_requests_for_unknown_backends_are_refused_at_once():
     with pytest.raises(SettingsError, match="gelu has no backend 'fast' — choose one of npu, torch, reference"):
         dispatch.ask_for({"gelu": "fast"})
     assert requests.wanted("gelu") is None
@@ -227,7 +227,7 @@ def test_a_chosen_backend_costs_no_graph_break():
     torch.testing.assert_close(compiled(x), right)
 
 
-def test_nor_does_one_that_repeats():
+def test_a_deterministic_backend_costs_no_graph_break():
     x = torch.full((2,), 3.0)
     compiled = torch.compile(
         lambda x: x + 1 if dispatch.attention_gradients_repeat() else x * 2, backend="eager", fullgraph=True

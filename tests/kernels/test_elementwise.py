@@ -90,7 +90,7 @@ CASES = {
 @pytest.mark.parametrize("backend", ["reference", "automatic"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", list(COMPUTED_IN))
-def test_it_is_what_the_contract_says(case, dtype, backend):
+def test_it_satisfies_the_contract(case, dtype, backend):
     run, right, arguments = CASES[case]
     requests.state({case.partition(",")[0]: backend} if backend == "reference" else {})
     tensors = [torch.from_numpy(each).to(dtype) for each in arguments]
@@ -109,7 +109,7 @@ def test_its_gradients_are_those_of_finite_differences(case, backend):
     assert torch.autograd.gradcheck(run, [each.requires_grad_() for each in tensors])
 
 
-def test_what_is_not_turned_passes_unchanged():
+def test_the_unrotated_part_is_unchanged():
     x = torch.from_numpy(np.concatenate([X, X], -1))
     angles = [torch.from_numpy(doubled(each(ANGLES), False)) for each in (np.cos, np.sin)]
     found = rotary(x, *angles)
@@ -141,7 +141,7 @@ def test_what_is_not_turned_passes_unchanged():
         (lambda: rotary(torch.randn(2, 4), torch.randn(4), torch.randn(2)), "sin: has shape [2], cos [4] requires [4]"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, words):
+def test_wrong_arguments_are_refused(call, words):
     with pytest.raises(KernelArgumentError) as caught:
         call()
     assert words in str(caught.value)

@@ -34,7 +34,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", list(COMPUTED_IN))
-def test_it_is_what_the_contract_says(case, dtype):
+def test_it_satisfies_the_contract(case, dtype):
     shape, rules = CASES[case]
     rng = np.random.default_rng(2)
     x, grad = (torch.from_numpy(rng.standard_normal(shape)).to(dtype) for _ in range(2))
@@ -64,7 +64,7 @@ def test_the_third_of_three_is_masked_out():
     assert found.tolist() == row(0.5, 0.5, 0.0).tolist()
 
 
-def test_a_row_with_nothing_to_see_is_zero_and_has_no_gradient():
+def test_a_fully_masked_row_is_zero_and_has_no_gradient():
     x = row(1.0, 2.0, 3.0).requires_grad_()
     found = masked_softmax(x, masked_out=torch.ones(3, dtype=torch.bool))
     found.sum().backward()
@@ -72,16 +72,16 @@ def test_a_row_with_nothing_to_see_is_zero_and_has_no_gradient():
     assert x.grad.eq(0).all()
 
 
-def test_one_query_sees_all_keys_before_it():
+def test_one_query_attends_to_all_keys():
     torch.testing.assert_close(masked_softmax(row(0.0, 0.0, 0.0), causal=True), row(1 / 3, 1 / 3, 1 / 3))
 
 
-def test_the_scale_may_be_a_tensor_of_one():
+def test_the_scale_may_be_a_one_element_tensor():
     x = torch.randn(1, 1, 3, 3)
     torch.testing.assert_close(masked_softmax(x, scale=torch.tensor([0.5])[0]), masked_softmax(x, scale=0.5))
 
 
-def test_the_finite_fills_differ_where_nothing_is_seen_or_scores_are_low():
+def test_the_finite_fills_differ_in_fully_masked_rows_and_for_low_scores():
     third, everything = torch.tensor([False, False, True]), torch.ones(3, dtype=torch.bool)
     scores, low = row(1.0, 2.0, 3.0), row(-20000.0, -20000.0, -20000.0)
     for fill in (FINITE, FINITE_ZEROED):
@@ -109,7 +109,7 @@ def test_the_finite_fills_differ_where_nothing_is_seen_or_scores_are_low():
         (torch.zeros(2, 2, dtype=torch.int64), {}, "x: is torch.int64 [2, 2], expected a float tensor"),
     ],
 )
-def test_what_does_not_fit_is_refused(x, given, words):
+def test_wrong_arguments_are_refused(x, given, words):
     with pytest.raises(KernelArgumentError) as caught:
         masked_softmax(x, **given)
     assert words in str(caught.value)

@@ -9,7 +9,7 @@ from ascend_adapt.kernels import masks
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(4, 4), (3, 5), (1, 4)])
-def test_a_mask_that_hides_just_the_future_is_causal(queries, keys):
+def test_a_mask_of_just_the_future_is_causal(queries, keys):
     mask = torch.ones(1, 1, queries, keys, dtype=torch.bool).triu_(keys - queries + 1)
     assert masks.is_causal(mask, queries, keys)
     assert masks.is_causal(mask.expand(2, 1, -1, -1), queries, keys)

@@ -50,7 +50,7 @@ def test_the_fastest_is_chosen_and_saved(seconds, tmp_path):
     assert saved["seconds"] == {"slow": 2.0, "fast": 1.0}
 
 
-def test_another_rank_takes_what_the_first_has_measured(seconds, monkeypatch):
+def test_other_ranks_use_the_first_ones_choice(seconds, monkeypatch):
     measurement.fastest("gelu", CALL, RUNS)
     another_rank(monkeypatch)
     seconds.update(slow=1.0, fast=2.0)
@@ -79,7 +79,7 @@ def test_a_backend_that_fails_is_left_out_with_its_reason(seconds):
     measurement._known.clear()
 
 
-def test_where_all_fail_it_is_an_error(seconds):
+def test_it_is_an_error_if_all_fail(seconds):
     seconds.update(slow=RuntimeError("a"), fast=RuntimeError("b"))
     with pytest.raises(KernelError, match="slow: it failed when it was measured: a; fast: it failed .*: b"):
         measurement.fastest("gelu", CALL, RUNS)

@@ -14,9 +14,9 @@ FINITE = ("gpt-neox", "megatron-lm-2")
 ZEROED = ("megatron-lm", "megatron-deepspeed")
 
 
-def extension(name, line="gpt-neox", **more):
+def extension(name, fork="gpt-neox", **more):
     module = ModuleType(name)
-    fill_module(module, line, **more)
+    fill_module(module, fork, **more)
     return module
 
 
@@ -24,11 +24,11 @@ def in_torch(x, mask, scale, fill):
     return (x.float() * scale).masked_fill(mask, fill).softmax(-1)
 
 
-@pytest.mark.parametrize("line", FILLS)
+@pytest.mark.parametrize("fork", FILLS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_masked_softmax_and_its_gradient(line, dtype):
+def test_masked_softmax_and_its_gradient(fork, dtype):
     torch.manual_seed(0)
-    module = extension("scaled_masked_softmax_cuda", line)
+    module = extension("scaled_masked_softmax_cuda", fork)
     x, grad = (torch.randn(2, 4, 16, 32).to(dtype) for _ in range(2))
     mask = torch.rand(2, 1, 16, 32) < 0.4
     scale = torch.tensor([0.5])[0]
@@ -44,34 +44,34 @@ def test_masked_softmax_and_its_gradient(line, dtype):
     assert torch.equal(grad, before)
 
 
-@pytest.mark.parametrize("line", FILLS)
-def test_a_row_with_nothing_to_see_is_that_of_the_line(line):
-    module, mask = extension("scaled_masked_softmax_cuda", line), torch.ones(1, 1, 2, 4, dtype=torch.bool)
+@pytest.mark.parametrize("fork", FILLS)
+def test_a_fully_masked_row_is_that_of_the_fork(fork):
+    module, mask = extension("scaled_masked_softmax_cuda", fork), torch.ones(1, 1, 2, 4, dtype=torch.bool)
     found = module.forward(torch.randn(1, 1, 2, 4).half(), mask, 1.0)
-    assert found.unique().tolist() == ([0.25] if line in FINITE else [0.0])
+    assert found.unique().tolist() == ([0.25] if fork in FINITE else [0.0])
 
 
-@pytest.mark.parametrize("line", FILLS)
-def test_scores_below_the_fill_are_those_of_the_line(line):
-    module, mask = extension("scaled_masked_softmax_cuda", line), torch.tensor([False, False, True]).view(1, 1, 1, 3)
+@pytest.mark.parametrize("fork", FILLS)
+def test_scores_below_the_fill_are_those_of_the_fork(fork):
+    module, mask = extension("scaled_masked_softmax_cuda", fork), torch.tensor([False, False, True]).view(1, 1, 1, 3)
     found = module.forward(torch.full((1, 1, 1, 3), -20000.0).half(), mask, 1.0).flatten().tolist()
     assert found == {FINITE: [0.0, 0.0, 1.0], ZEROED: [0.0] * 3}.get(
-        next((lines for lines in (FINITE, ZEROED) if line in lines), ()), [0.5, 0.5, 0.0]
+        next((forks for forks in (FINITE, ZEROED) if fork in forks), ()), [0.5, 0.5, 0.0]
     )
 
 
 @pytest.mark.parametrize("given", [{"numerics": "exact"}, {}])
-def test_exact_numerics_are_exact_in_every_line(given, monkeypatch):
+def test_exact_numerics_are_exact_in_every_fork(given, monkeypatch):
     if not given:
         monkeypatch.setenv("ASCEND_ADAPT_NUMERICS", "exact")
     mask = torch.tensor([[False, False, True], [True, True, True]]).view(1, 1, 2, 3)
-    for line in FILLS:
-        module = extension("scaled_masked_softmax_cuda", line, **given)
+    for fork in FILLS:
+        module = extension("scaled_masked_softmax_cuda", fork, **given)
         found = module.forward(torch.full((1, 1, 2, 3), -20000.0).half(), mask, 1.0)
         assert found.flatten().tolist() == [0.5, 0.5, 0.0, 0.0, 0.0, 0.0]
 
 
-def test_a_mask_of_bytes_hides_where_it_is_one():
+def test_a_uint8_mask_masks_where_it_is_1():
     module = extension("scaled_masked_softmax_cuda")
     mask = torch.tensor([0, 1, 2, 0], dtype=torch.uint8).view(1, 1, 1, 4)
     assert module.forward(torch.zeros(1, 1, 1, 4), mask, 1.0).flatten().tolist() == pytest.approx(
@@ -107,8 +107,8 @@ def test_rows_of_a_block_are_those_of_the_cuda_kernel(keys, rows):
     assert get_batch_per_block(keys, keys, 4, 16) == rows
 
 
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(KernelArgumentError, match="line 'megatron': expected one of gpt-neox"):
+def test_wrong_arguments_are_refused():
+    with pytest.raises(KernelArgumentError, match="fork 'megatron': expected one of gpt-neox"):
         extension("scaled_softmax_cuda", "megatron")
     with pytest.raises(KernelArgumentError, match="numerics 'finite': expected upstream or exact"):
         extension("scaled_softmax_cuda", numerics="finite")

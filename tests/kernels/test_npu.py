@@ -50,7 +50,7 @@ def on_npu(q, k, v, *, window=None, causal=False, scale=None, **rules):
 
 @pytest.mark.parametrize("case", test_attention.CASES)
 @pytest.mark.parametrize("dtype", [torch.float32])
-def test_attention_is_what_the_contract_says(case, dtype):
+def test_attention_satisfies_the_contract(case, dtype):
     test_attention.check(case, dtype, on_npu)
 
 
@@ -210,7 +210,7 @@ def declared():
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_every_recorded_release_can_be_called_so(release):
+def test_every_recorded_release_accepts_our_calls(release):
     operators = list(declared())
     assert len(operators) == 9
     for operator in operators:

@@ -36,7 +36,7 @@ def results(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kernel", requests.NAMES)
-def test_it_is_what_the_contract_says(results, kernel):
+def test_it_satisfies_the_contract(results, kernel):
     found = {name: wrong for name, wrong in results.items() if name.startswith(f"{kernel},")}
     assert found
     assert {name: wrong for name, wrong in found.items() if wrong} == {}

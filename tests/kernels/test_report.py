@@ -60,7 +60,7 @@ def test_a_request_that_cannot_be_met_is_an_error():
     assert "backend 'npu' was requested, but it is for npu, the tensors are on cpu" in ended.stderr
 
 
-def test_a_wrong_result_is_a_problem_with_its_numbers(monkeypatch):
+def test_a_wrong_result_is_reported_with_its_errors(monkeypatch):
     real = gelu_torch.run
     monkeypatch.setattr(gelu_torch, "run", lambda call: real(call) * 1.01)
     found = report.examine({"ASCEND_ADAPT_DEVICE": "cpu"}, check=True)

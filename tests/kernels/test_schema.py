@@ -45,7 +45,7 @@ def test_differences_are_named(found, expected):
         (BASE.replace("gamma", "weight"), "npu_x: has no argument gamma; has a new argument weight"),
     ],
 )
-def test_what_a_call_does_not_use_may_come_and_go(found, expected):
+def test_arguments_that_a_call_does_not_use_may_differ(found, expected):
     assert difference(BASE, found, frozenset({"self", "gamma", "epsilon"})) == expected
 
 

@@ -88,7 +88,7 @@ def test_it_computes_under_a_fake_mode_and_on_meta(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_torch_func_makes_of_it_is_right(name):
+def test_torch_func_transforms_are_correct(name):
     function, x, others = CASES[name]
     value, gradient = plain(function, x, others)
     batch = torch.stack([x, x.flip(0)])

@@ -23,7 +23,7 @@ def wrong_gelu(monkeypatch):
     monkeypatch.setattr(gelu_torch, "run", lambda call: real(call) * 1.01)
 
 
-def test_a_backend_that_disagrees_is_not_used_and_its_numbers_are_logged(wrong_gelu):
+def test_a_backend_that_disagrees_is_not_used_and_its_errors_are_logged(wrong_gelu):
     x = torch.randn(3, 8)
     right = torch.nn.functional.gelu(x)
     torch.testing.assert_close(gelu(x), right)
@@ -33,7 +33,7 @@ def test_a_backend_that_disagrees_is_not_used_and_its_numbers_are_logged(wrong_g
     assert "differs by 0.01, 0.0001 is allowed" in why
 
 
-def test_one_that_was_asked_for_raises_with_its_numbers(wrong_gelu):
+def test_a_requested_one_raises_with_its_errors(wrong_gelu):
     requests.state({"gelu": "torch"})
     with pytest.raises(BackendUnavailable, match=r"'torch' was requested, but gelu: torch on .* differs by 0\.01"):
         gelu(torch.randn(3, 8))
@@ -74,7 +74,7 @@ def test_the_small_call_has_the_masks_of_the_last_queries_and_keys():
     assert torch.equal(replace(call, masked_out=mask[0, 0, :1]).small().masked_out, mask[0, 0, :1, -128:])
 
 
-def test_neither_checkpoints_nor_autocast_nor_inference_see_it():
+def test_it_does_not_affect_checkpoints_autocast_or_inference_mode():
     x = torch.randn(4, 8, requires_grad=True)
     weight = torch.ones(8)
 
@@ -101,7 +101,7 @@ def test_random_numbers_continue_as_without_it():
     assert torch.equal(torch.randn(4), right)
 
 
-def test_without_data_nothing_is_compared_nor_settled():
+def test_without_data_nothing_is_compared_or_recorded():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():

@@ -118,7 +118,7 @@ def test_softmax_of_large_scores_is_as_exact_as_of_small_ones(score, columns):
     assert_within(softmax.run(MaskedSoftmaxCall(x)), right, right, (columns + 16 + 2 * ELEMENTARY, FP32))
 
 
-def test_softmax_of_rows_that_a_float_mask_hides_whole_is_that_of_its_definition():
+def test_softmax_of_rows_fully_masked_by_a_float_mask():
     """transformers' float masks hold the smallest number of their dtype; minus infinity would give zeros."""
     x = torch.full((2, 8), torch.finfo(torch.float32).min, device=DEVICE)
     assert softmax.run(MaskedSoftmaxCall(x)).tolist() == softmax_reference.run(MaskedSoftmaxCall(x)).tolist()

@@ -60,7 +60,7 @@ def test_values_and_gradients_are_the_cpus(call, shapes, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.float32])
-def test_a_histogram_is_of_integers_too(dtype):
+def test_a_histogram_of_integers(dtype):
     # transformers' mixtures of experts count each expert's tokens in this way, on every device but the CPU.
     experts = torch.tensor([0, 3, 3, 1, 4, 3])
     found = torch.histc(experts.to(NPU, dtype), bins=4, min=0, max=3)
@@ -83,7 +83,7 @@ def test_attention_goes_through_torch_npus_fused_operator(causal):
         assert_within(other, one, 2 * one.abs().max(), (2 * (16 + 16 + 2 * ELEMENTARY), torch.float32))
 
 
-def test_an_optimizer_step_is_the_cpus():
+def test_an_optimizer_step_equals_the_cpus():
     found = []
     for device in ("cpu", NPU):
         torch.manual_seed(0)
@@ -115,7 +115,7 @@ def test_in_place_and_out():
     assert (maximum.tolist(), index.tolist()) == ([0.0, 4.0], [0, 0])
 
 
-def test_a_list_of_outs():
+def test_a_list_of_out_arguments():
     outs = [torch.zeros(2, device=NPU), torch.zeros(1, device=NPU)]
     torch.split_with_sizes_copy(torch.arange(3.0, device=NPU), [2, 1], out=outs)
     assert [one.tolist() for one in outs] == [[0.0, 1.0], [2.0]]
@@ -158,7 +158,7 @@ def test_what_a_device_reads_from_host_memory():
     assert tensor.to("npu:1").cpu().to(NPU).equal(tensor)
 
 
-def test_a_cast_to_float64_gives_float32_as_torch_npu_has_it():
+def test_a_cast_to_float64_gives_float32_as_in_torch_npu():
     assert torch.ones(2, device=NPU).double().dtype == torch.float32
 
 
@@ -170,7 +170,7 @@ def test_waits_of_the_host_are_counted():
     assert counted("synchronisations", lambda: tensor.cpu()) == {"copy to the host": 1}
 
 
-def test_what_torch_npu_itself_leaves_to_the_host_is_counted_apart():
+def test_operators_that_torch_npu_runs_on_the_host_are_counted_separately():
     square = torch.eye(3, device=NPU)
     assert counted("on_the_host", lambda: torch.linalg.eigvals(square)) != {}
     assert counted("on_the_host", lambda: functional.gelu(square)) == {}

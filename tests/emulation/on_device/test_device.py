@@ -18,7 +18,7 @@ def free_bytes(device=0):
     return torch.npu.mem_get_info(device)[0]
 
 
-def test_it_says_what_it_is():
+def test_device_properties():
     assert library.is_emulated()
     assert torch.npu.is_available()
     assert torch.npu.device_count() == 2
@@ -26,7 +26,7 @@ def test_it_says_what_it_is():
     assert torch.npu.get_device_properties(0).total_memory == LIMIT
 
 
-def test_a_device_too_many():
+def test_a_device_beyond_the_last():
     with pytest.raises(RuntimeError, match=r"(?s)Invalid device|the emulated machine has 2"):
         torch.npu.set_device(2)
 
@@ -50,7 +50,7 @@ def test_out_of_memory_is_torch_npus_own_error():
     assert torch.ones(3, device="npu:0").sum().item() == 3
 
 
-def test_cached_memory_is_given_back_before_it_fails():
+def test_cached_memory_is_freed_before_an_allocation_fails():
     free_bytes()
     first = torch.empty(40 << 20, dtype=torch.uint8, device="npu:0")
     del first

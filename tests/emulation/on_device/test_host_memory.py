@@ -71,7 +71,7 @@ def test_a_result_keeps_its_strides():
     assert moved.cpu().equal(result)
 
 
-def test_operators_work_while_torchs_constructors_are_others(monkeypatch):
+def test_operators_work_while_torchs_constructors_are_replaced(monkeypatch):
     """As inside deepspeed.zero.Init, which creates every tensor on the device, in one dtype."""
     original = torch.empty, torch.tensor
     for name, constructor in zip(("empty", "tensor"), original, strict=True):

@@ -16,7 +16,7 @@ def half(*values):
     return torch.tensor(values, dtype=torch.half, device=NPU)
 
 
-def test_what_overflows_is_the_largest_number():
+def test_overflow_gives_the_largest_finite_value():
     utils.clear_npu_overflow_flag()
     assert (half(60000, -60000) * 2).tolist() == [LARGEST, -LARGEST]
     assert utils.get_npu_overflow_flag()
@@ -40,7 +40,7 @@ def test_in_place_and_out():
     assert tensor.tolist() == out.tolist() == other.tolist() == [LARGEST]
 
 
-def test_a_scaler_that_looks_for_inf_finds_none():
+def test_a_grad_scaler_finds_no_inf():
     weight = half(1.0).requires_grad_()
     utils.clear_npu_overflow_flag()
     (weight * 60000 * 4).sum().backward()
@@ -48,7 +48,7 @@ def test_a_scaler_that_looks_for_inf_finds_none():
     assert utils.get_npu_overflow_flag()
 
 
-def test_moving_a_constant_is_no_overflow():
+def test_moving_a_constant_does_not_overflow():
     utils.clear_npu_overflow_flag()
     masked = half(1.0, 2.0).masked_fill(torch.tensor([True, False], device=NPU), float("-inf"))
     assert masked.tolist() == [float("-inf"), 2.0]
