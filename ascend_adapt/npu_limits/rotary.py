@@ -20,7 +20,7 @@ SPANS = {
     (4, "half"): ("S", "BS", "BSN"),
     (4, "interleave"): ("S",),
 }
-"""The dimensions beside D that r1 and r2 may have in full, by number of dimensions and mode."""
+"""The dimensions besides D that r1 and r2 may have in full, by number of dimensions and mode."""
 
 MODE = Limit("npu_rotary_mul", "rotary_mode is 'half' or 'interleave'", check("opapi/RotaryMulKernelNpuOpApi.cpp"))
 DTYPE = Limit("npu_rotary_mul", "input, r1 and r2 are float16, bfloat16 or float32", _MUL)

@@ -75,7 +75,7 @@ def test_no_room(home):
     def fill(aside):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(EmulationError, match="cache: No space left on device, expected a writable folder, with 200"):
+    with pytest.raises(EmulationError, match="cache: No space left on device, expected a writable folder with 200"):
         cache.made_once(home, "name", fill)
 
 

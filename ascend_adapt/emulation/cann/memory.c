@@ -162,7 +162,7 @@ API int aclrtReleaseMemAddress(void *address)
 {
     Block block = forget(address);
     if (block.device < 0)
-        return emulated_failure(INVALID_PARAMETER, "%p: is no reserved range", address);
+        return emulated_failure(INVALID_PARAMETER, "%p: is not a reserved range", address);
     return munmap(address, block.size) == 0 ? OK : INVALID_PARAMETER;
 }
 
