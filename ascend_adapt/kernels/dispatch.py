@@ -88,9 +88,9 @@ class Kernel(Operation):
         import torch
 
         call.check()
-        wish = requests.wanted(self.name)
-        if wish is not None:
-            backend, reason, settled = self._asked_for(wish, call), "as requested", True
+        requested = requests.wanted(self.name)
+        if requested is not None:
+            backend, reason, settled = self._requested(requested, call), "as requested", True
             passed_over: list[tuple[str, str]] = []
         else:
             backend, reason, passed_over, settled = self._automatic(call)
@@ -113,15 +113,15 @@ class Kernel(Operation):
         fit = [backend for backend, unfit in self.candidates(call, composed=True) if not unfit]
         return fit[0].implementation()
 
-    def _asked_for(self, wish: str, call: KernelCall) -> Backend:
-        backend, device = self.backend(wish), call.tensor().device.type
+    def _requested(self, requested: str, call: KernelCall) -> Backend:
+        backend, device = self.backend(requested), call.tensor().device.type
         if backend.devices and device not in backend.devices:
             why = f"it is for {' and '.join(backend.devices)}, the tensors are on {device}"
         else:
             why = _unfit(backend, call) or verification.disagreement(self, backend, call)
         if why:
             raise BackendUnavailable(
-                f"kernel {self.name!r}: backend {wish!r} was requested, but {why} (call: {call.describe()}) — "
+                f"kernel {self.name!r}: backend {requested!r} was requested, but {why} (call: {call.describe()}) — "
                 f"request another, or unset kernels= and {requests.VARIABLE}"
             )
         return backend
@@ -167,19 +167,20 @@ def kernels() -> Mapping[str, Kernel]:
     return dict(_KERNELS)
 
 
-def ask_for(wishes: Mapping[str, str] | None) -> None:
+def request(requested: Mapping[str, str] | None) -> None:
     """Apply the requested backends, by kernel; None: those of the environment variable.
 
     Raises:
         SettingsError: no such kernel, or no such backend of it.
     """
-    for name, backend in (wishes or {}).items():
+    for name, backend in (requested or {}).items():
         known = [one.name for one in kernels()[name].backends]
         if backend not in known:
             raise SettingsError(
-                f"kernels {dict(wishes or {})!r}: {name} has no backend {backend!r} — choose one of {', '.join(known)}"
+                f"kernels {dict(requested or {})!r}: {name} has no backend {backend!r} — "
+                f"choose one of {', '.join(known)}"
             )
-    requests.state(wishes)
+    requests.state(requested)
 
 
 def unusable(kernel: str, backend: Any) -> str:

@@ -6,56 +6,46 @@ import os
 from collections.abc import Mapping
 
 from ascend_adapt.errors import SettingsError
+from ascend_adapt.kernels import built_in
 
 VARIABLE = "ASCEND_ADAPT_KERNELS"
-NAMES = (
-    "attention",
-    "masked_softmax",
-    "rms_norm",
-    "layer_norm",
-    "rotary",
-    "swiglu",
-    "gelu",
-    "cross_entropy",
-    "linear_cross_entropy",
-    "adamw",
-)
+NAMES = tuple(dict.fromkeys(kernel for kernel, _ in built_in.register_kernels()))
 _SHORT = {"softmax": "masked_softmax"}
 
 _stated: dict[str, str] | None = None
 _of_environment: tuple[str, dict[str, str]] = ("", {})
 
 
-def parse(wishes: Mapping[str, str] | str) -> dict[str, str]:
+def parse(requested: Mapping[str, str] | str) -> dict[str, str]:
     """Return kernel name -> backend name.
 
     Raises:
         SettingsError: another form, or an unknown kernel.
     """
     pairs: list[tuple[str, str]]
-    if isinstance(wishes, str):
-        words = [word.strip() for word in wishes.split(",") if word.strip()]
+    if isinstance(requested, str):
+        words = [word.strip() for word in requested.split(",") if word.strip()]
         pairs = [(name.strip(), backend.strip()) for name, _, backend in (word.partition(":") for word in words)]
-    elif isinstance(wishes, Mapping):
-        pairs = list(wishes.items())
+    elif isinstance(requested, Mapping):
+        pairs = list(requested.items())
     else:
-        raise SettingsError(f"kernels {wishes!r}: expected {{'attention': 'npu'}} or 'attention:npu' — correct it")
+        raise SettingsError(f"kernels {requested!r}: expected {{'attention': 'npu'}} or 'attention:npu' — correct it")
     backends: dict[str, str] = {}
     for name, backend in pairs:
         if not (isinstance(name, str) and isinstance(backend, str) and name and backend):
-            raise SettingsError(f"kernels {wishes!r}: expected KERNEL:BACKEND, separated by commas — correct it")
+            raise SettingsError(f"kernels {requested!r}: expected KERNEL:BACKEND, separated by commas — correct it")
         name = _SHORT.get(name, name)
         if name not in NAMES:
-            raise SettingsError(f"kernels {wishes!r}: there is no kernel {name!r} — choose from {', '.join(NAMES)}")
+            raise SettingsError(f"kernels {requested!r}: there is no kernel {name!r} — choose from {', '.join(NAMES)}")
         if backends.setdefault(name, backend) != backend:
-            raise SettingsError(f"kernels {wishes!r}: two backends for {name} — name one")
+            raise SettingsError(f"kernels {requested!r}: two backends for {name} — name one")
     return backends
 
 
-def state(wishes: Mapping[str, str] | None) -> None:
+def state(requested: Mapping[str, str] | None) -> None:
     """Apply the backends given to enable(), instead of the environment's; None restores the environment's."""
     global _stated
-    _stated = None if wishes is None else dict(wishes)
+    _stated = None if requested is None else dict(requested)
 
 
 def wanted(kernel: str) -> str | None:

@@ -80,7 +80,7 @@ def disable() -> Status:
         if _in_force is not None:
             _in_force.session.revert()
             if _in_force.settings.kernels is not None:
-                _ask_for(None)
+                _request(None)
             _extend_kernels(None)
             _last = _status_of(_in_force)
             _in_force = None
@@ -198,12 +198,12 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
         _extend_kernels(manager)
         _report_problems(manager.problems, wanted)
         if wanted.kernels is not None:
-            _ask_for(wanted.kernels)
+            _request(wanted.kernels)
         session.add(usable, wanted.disable)
     except BaseException:
         session.revert()
         if wanted.kernels is not None:
-            _ask_for(None)
+            _request(None)
         _extend_kernels(None)
         raise
     return _InForce(session, manager, wanted, device, reason, caller)
@@ -286,7 +286,7 @@ class _Joined:
 
     def _state(self, settings: Settings) -> None:
         if settings.kernels != self.in_force.settings.kernels:
-            _ask_for(settings.kernels)
+            _request(settings.kernels)
         self.in_force.settings, self.in_force.session.strict = settings, bool(settings.strict)
 
 
@@ -298,16 +298,16 @@ def _extend_kernels(manager: PluginManager | None) -> None:
         dispatch.register(manager.kernels(dispatch.unusable) if manager is not None else ())
 
 
-def _ask_for(kernels: Mapping[str, str] | None) -> None:
+def _request(kernels: Mapping[str, str] | None) -> None:
     """Select the requested kernel backends, or with None undo the selection; imports kernels."""
     from ascend_adapt.kernels import dispatch
 
-    dispatch.ask_for(kernels)
+    dispatch.request(kernels)
 
 
-def _refuse(in_force: _InForce, caller: str, wish: str, fact: str) -> None:
+def _refuse(in_force: _InForce, caller: str, requested: str, fact: str) -> None:
     raise EnableConflict(
-        f"enable({wish}) at {caller}: {fact} is in force since enable() at {in_force.caller} — "
+        f"enable({requested}) at {caller}: {fact} is in force since enable() at {in_force.caller} — "
         "pass it in the first call, or call disable() in between"
     )
 

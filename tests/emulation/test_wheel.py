@@ -55,7 +55,7 @@ def test_a_wheel_that_does_not_pair(environ, tmp_path, torch_2_1):
 
 def test_no_torch(environ, monkeypatch):
     monkeypatch.setattr(probe, "distribution_version", lambda name: None)
-    with pytest.raises(EmulationError, match="torch: is not installed here"):
+    with pytest.raises(EmulationError, match="torch: is not installed, expected"):
         wheel.for_installed_torch(environ)
 
 

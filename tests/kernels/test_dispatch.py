@@ -181,7 +181,7 @@ def test_the_environment_is_read_without_enable(monkeypatch):
 
 def test_requests_for_unknown_backends_are_refused_at_once():
     with pytest.raises(SettingsError, match="gelu has no backend 'fast' — choose one of npu, torch, reference"):
-        dispatch.ask_for({"gelu": "fast"})
+        dispatch.request({"gelu": "fast"})
     assert requests.wanted("gelu") is None
 
 
