@@ -23,6 +23,8 @@ class Kernel(Operation):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.choices: dict[tuple[Any, ...], Choice] = {}
+        # Imported by the first choice: an import cuts a graph of torch.compile.
+        self._inlined: tuple[tuple[tuple[str, ...], Implementation], ...] = ()
         # torch.compile recompiles when one of these has grown; an evaluation must not recompile the training graph.
         self._chosen_with_gradients: dict[tuple[Any, ...], Implementation] = {}
         self._chosen_without: dict[tuple[Any, ...], Implementation] = {}
@@ -36,7 +38,11 @@ class Kernel(Operation):
         """
         import torch
 
-        if not torch.compiler.is_compiling() and tracing.is_abstract(call.tensor()):
+        compiling = torch.compiler.is_compiling()
+        inlined = self._inlined_for(call) if compiling else None
+        if inlined is not None:
+            chosen = inlined
+        elif not compiling and tracing.is_abstract(call.tensor()):
             chosen = self._composed(call)
         else:
             key = self._key(call, torch)
@@ -88,6 +94,7 @@ class Kernel(Operation):
         import torch
 
         call.check()
+        self._inlined = tuple((one.devices, one.implementation()) for one in self.backends if one.inlined)
         requested = requests.wanted(self.name)
         if requested is not None:
             backend, reason, settled = self._requested(requested, call), "as requested", True
@@ -112,6 +119,16 @@ class Kernel(Operation):
         call.check()
         fit = [backend for backend, unfit in self.candidates(call, composed=True) if not unfit]
         return fit[0].implementation()
+
+    def _inlined_for(self, call: KernelCall) -> Implementation | None:
+        """Return the backend whose operators torch.compile fuses with others, or None: the choice is as without it."""
+        if requests.wanted(self.name) is not None:
+            return None
+        device = call.tensor().device.type
+        for devices, implementation in self._inlined:
+            if (not devices or device in devices) and not implementation.supports(call):
+                return implementation
+        return None
 
     def _requested(self, requested: str, call: KernelCall) -> Backend:
         backend, device = self.backend(requested), call.tensor().device.type

@@ -15,9 +15,12 @@ class KernelCall:
     They are not frozen: a frozen dataclass takes three times as long to create, and every kernel call creates one.
     """
 
+    __match_args__: tuple[str, ...]
+    """The dataclass's fields, in order."""
+
     def tensor(self) -> Any:
         """Return the tensor whose device the call runs on."""
-        return next(iter(self.__dict__.values()))
+        return getattr(self, self.__match_args__[0])
 
     def check(self) -> None:
         """Refuse arguments that break the contract, using only ``signature``; called once for each kind of call."""
@@ -27,7 +30,9 @@ class KernelCall:
 
         That is shapes, dtypes, devices and flags, but not values.
         """
-        return tuple([value if type(value) in _PLAIN else _seen(value) for value in self.__dict__.values()])
+        # Not from self.__dict__: torch.compile of torch 2.11 cuts its graph there.
+        values = [getattr(self, name) for name in self.__match_args__]
+        return tuple([value if type(value) in _PLAIN else _seen(value) for value in values])
 
     def small(self) -> KernelCall | None:
         """Return a small call of the same kind with random values, or None if no small call is meaningful."""
@@ -90,6 +95,8 @@ class Backend:
     deterministic: bool = True
     composed: bool = False
     """Whether it consists of torch operators only, so that it also accepts fake and transformed tensors."""
+    inlined: bool = False
+    """Whether torch.compile uses it unless another is requested: it fuses these operators with their neighbours."""
 
     def implementation(self) -> Implementation:
         """Return the implementation; imports it on first use."""

@@ -241,6 +241,17 @@ def test_a_deterministic_backend_costs_no_graph_break():
         torch.use_deterministic_algorithms(False)
 
 
+def test_the_compiler_fuses_an_inlined_backend_whatever_was_chosen(kernel):
+    """Unless a backend is requested: that one must serve the call."""
+    kernel.backends[-1] = Backend("second", (), "kernel_stubs:second", inlined=True)
+    assert kernel(call()) == "first"
+    compiled = torch.compile(lambda x: x + (kernel(OneCall(x)) == "second"), backend="eager", fullgraph=True)
+    assert compiled(torch.zeros(2)).tolist() == [1, 1]
+    requests.state({"one": "first"})
+    kernel(call(2))
+    assert compiled(torch.zeros(2)).tolist() == [0, 0]
+
+
 def test_a_choice_for_an_evaluation_leaves_compiled_training_as_it_is():
     x = torch.randn(2, 2, 5, 5)
     torch._dynamo.reset()
