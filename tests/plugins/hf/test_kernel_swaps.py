@@ -245,20 +245,11 @@ def test_layers_with_aligned_rows_or_a_bias_are_left_alone():
 
 def test_a_cross_entropy_of_somebody_else_is_used(monkeypatch):
     """Liger puts its own in the place of torch's, before or after enable()."""
-    theirs = torch.nn.functional.cross_entropy
-
-    def liger_cross_entropy(*args, **kwargs):
-        return 2 * theirs(*args, **kwargs)
-
     logits, labels = torch.randn(1, 5, 11), torch.randint(0, 11, (1, 5))
     from transformers.loss.loss_utils import ForCausalLMLoss
 
-    def loss() -> torch.Tensor:
-        return kernel_swaps.loss_without_a_copy.function(ForCausalLMLoss, None, (logits, labels, 11), {})
-
-    plain = loss()
-    monkeypatch.setattr(torch.nn.functional, "cross_entropy", liger_cross_entropy)
-    torch.testing.assert_close(loss(), 2 * plain)
+    monkeypatch.setattr(torch.nn.functional, "cross_entropy", lambda *args, **kwargs: torch.tensor(7.0))
+    assert kernel_swaps.loss_without_a_copy.function(ForCausalLMLoss, None, (logits, labels, 11), {}) == 7
 
 
 WHAT_THE_TRAINER_ASKS = """
