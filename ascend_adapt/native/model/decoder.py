@@ -1,4 +1,4 @@
-"""A decoder, or the layers of it that one pipeline stage holds."""
+"""GPT decoder: all of it, or the layers of one pipeline stage."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch.utils.checkpoint import checkpoint
 from ascend_adapt import kernels
 from ascend_adapt.native.config.train_config import Init, Model, Parallel
 from ascend_adapt.native.model.dropout import dropout
-from ascend_adapt.native.model.layers import Norm, Sight, TransformerBlock, rotary_tables
+from ascend_adapt.native.model.layers import AttentionContext, Norm, TransformerBlock, rotary_tables
 from ascend_adapt.native.parallel.parameters import WORDS, Declared, ParameterLayout
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel, VocabularyParallelEmbedding
 from ascend_adapt.native.parallel.zero import ComputeWeights
 
-NOT_COUNTED = -100
+IGNORE_INDEX = -100
 
 
 class Positions(Declared):
-    """Learned positions: a table [max_positions, H]."""
+    """Learned position embedding, [max_positions, H]."""
 
     def __init__(self, model: Model, tp: TensorParallel) -> None:
         super().__init__()
@@ -29,12 +29,12 @@ class Positions(Declared):
         self.declare("weight", shape, ParameterLayout(model.embedding_init, partial=tp.sequence))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return [B, S, H] of int64 [B, S]."""
+        """Look up position ids, int64 [B, S]; returns [B, S, H]."""
         return functional.embedding(ids, self.weight)
 
 
 class Embedding(nn.Module):
-    """Ids to hidden states."""
+    """Token embedding, plus learned positions."""
 
     def __init__(self, model: Model, tp: TensorParallel) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Embedding(nn.Module):
             self.positions = Positions(model, tp)
 
     def forward(self, tokens: torch.Tensor, position_ids: torch.Tensor | None) -> torch.Tensor:
-        """Return [B, S, H] of int64 [B, S], cut along S under sequence parallelism."""
+        """Embed token ids, int64 [B, S]; returns [B, S, H], sharded along S under sequence parallelism."""
         x = self.words(tokens)
         if self.model.positions == "learned":
             if position_ids is None:
@@ -54,7 +54,7 @@ class Embedding(nn.Module):
 
 
 class Head(Declared):
-    """The output layer [V, H], its rows cut over tensor-parallel ranks; it is used by the decoder, in one operation."""
+    """Output layer [V, H], rows sharded over tensor-parallel ranks; the decoder fuses it with the loss."""
 
     def __init__(self, model: Model, tp: TensorParallel) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Head(Declared):
 
 
 class Decoder(nn.Module):
-    """The layers ``numbers`` of a model, with the embedding if ``first`` and the head if ``last``."""
+    """The layers ``numbers`` of a model, with the embedding on the first stage and the head on the last."""
 
     def __init__(
         self,
@@ -102,28 +102,28 @@ class Decoder(nn.Module):
         loss_mask: torch.Tensor | None = None,
         masked_out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the hidden states [B, S, H] of a stage that is not the last; else the loss [1], fp32, or the logits.
+        """Return hidden states [B, S, H]; on the last stage the loss [1], fp32, or the logits.
 
         Args:
-            x: int64 [B, S] of the first stage, the hidden states before it of another.
+            x: token ids, int64 [B, S], on the first stage; hidden states of the previous stage on others.
             position_ids: int64 [B, S], for learned positions; None counts from 0.
-            labels: int64 [B, S]; without them the last stage gives logits [B, S, V / tensor ranks].
-            loss_mask: [B, S], 0 where a label does not count. The loss is the mean of those that do.
-            masked_out: bool [B, S, S], True = not seen; None: causal.
+            labels: int64 [B, S]; without labels the last stage returns logits [B, S, V / tensor ranks].
+            loss_mask: [B, S], 0 where a label is ignored. The loss is the mean over the others.
+            masked_out: bool [B, S, S], True = masked out; None: causal.
         """
         length = x.shape[1] if self.first or not self.tp.sequence else x.shape[1] * self.tp.size
         if self.first:
             x = self.embedding(x, position_ids)
         rotary = rotary_tables(self.model, length, x) if self.model.positions == "rotary" else None
-        x = self._through(x, Sight(None if masked_out is None else masked_out[:, None], rotary))
+        x = self._through(x, AttentionContext(None if masked_out is None else masked_out[:, None], rotary))
         return self._loss_or_logits(self.final_norm(x), labels, loss_mask) if self.last else x
 
-    def _through(self, x: torch.Tensor, sight: Sight) -> torch.Tensor:
+    def _through(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
         blocks = list(self.layers.values())
         if not self.recompute_run or not torch.is_grad_enabled():
-            return _chain(blocks, x, sight)
+            return _chain(blocks, x, context)
         for start in range(0, len(blocks), self.recompute_run):
-            x = checkpoint(_chain, blocks[start : start + self.recompute_run], x, sight, use_reentrant=False)
+            x = checkpoint(_chain, blocks[start : start + self.recompute_run], x, context, use_reentrant=False)
         return x
 
     def _loss_or_logits(
@@ -133,20 +133,20 @@ class Decoder(nn.Module):
         if labels is None:
             return functional.linear(self.tp.enter(x), weight)
         if loss_mask is not None:
-            labels = labels.masked_fill(loss_mask == 0, NOT_COUNTED)
+            labels = labels.masked_fill(loss_mask == 0, IGNORE_INDEX)
         x = self.tp.gathered(x)
-        loss = kernels.linear_cross_entropy(x, weight, labels, ignore_index=NOT_COUNTED, group=self.tp.group)
-        # Not a view: what changed one in place would undo FSDP's hook.
+        loss = kernels.linear_cross_entropy(x, weight, labels, ignore_index=IGNORE_INDEX, group=self.tp.group)
+        # Not a view: an in-place change of a view would lose FSDP's backward hook.
         return torch.stack([loss])
 
 
-def _chain(blocks: Sequence[nn.Module], x: torch.Tensor, sight: Sight) -> torch.Tensor:
+def _chain(blocks: Sequence[nn.Module], x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
     for block in blocks:
-        x = block(x, sight)
+        x = block(x, context)
     return x
 
 
 def stage_layers(parallel: Parallel, stage: int) -> range:
-    """Return the numbers of the layers of one stage."""
+    """Return the layer numbers of one stage."""
     before = sum(parallel.stages[:stage])
     return range(before, before + parallel.stages[stage])

@@ -1,7 +1,7 @@
-"""Dropout on tensor-parallel ranks: alike where they compute the same, each its own where they do not.
+"""Dropout under tensor parallelism: the same masks where ranks hold the same activations, different ones elsewhere.
 
-Every draw is a function of the default generators alone, so that activation checkpointing, which restores these, gives
-the same numbers again. They are not Megatron's, nor the same on another mesh.
+Masks depend on the default generators alone. Activation checkpointing restores these, so recomputation draws the same
+masks again. They differ from Megatron's, and from one mesh to another.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 
 
 @contextmanager
-def own_numbers(tp: TensorParallel, device: torch.device) -> Iterator[None]:
-    """Inside, the device's random numbers differ from other tensor-parallel ranks'; after it they continue alike."""
+def rank_rng(tp: TensorParallel, device: torch.device) -> Iterator[None]:
+    """Fork the device's generator for this tensor-parallel rank; restored afterwards, so ranks stay in step."""
     if tp.size == 1:
         yield
         return
@@ -31,11 +31,11 @@ def own_numbers(tp: TensorParallel, device: torch.device) -> Iterator[None]:
         devices.set_rng_state(device, before)
 
 
-def dropout(x: torch.Tensor, share: float, tp: TensorParallel, *, training: bool) -> torch.Tensor:
-    """Return ``x`` [B, S, H] between layers without a share of its numbers, the others scaled up."""
-    if not training or share == 0.0:
+def dropout(x: torch.Tensor, p: float, tp: TensorParallel, *, training: bool) -> torch.Tensor:
+    """Dropout of ``x`` [B, S, H] between layers, with probability ``p``."""
+    if not training or p == 0.0:
         return x
     if not tp.sequence:
-        return functional.dropout(x, share)
-    with own_numbers(tp, x.device):
-        return functional.dropout(x, share)
+        return functional.dropout(x, p)
+    with rank_rng(tp, x.device):
+        return functional.dropout(x, p)

@@ -1,4 +1,4 @@
-"""The first numbers of every parameter: by its name and the seed alone, so that every mesh starts from one model."""
+"""Weight initialisation from the seed and each parameter's name alone: every mesh starts from the same model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ascend_adapt.native.parallel.parameters import Placed, placed, rows_of_shar
 
 
 def generator(seed: int, *names: object) -> torch.Generator:
-    """Return a generator on the CPU for one purpose; other names draw other numbers."""
+    """Return a CPU generator seeded by ``seed`` and ``names``; different names give independent streams."""
     words = ":".join(map(str, (seed, *names)))
     made = torch.Generator()
     made.manual_seed(int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "little") >> 1)
@@ -22,7 +22,7 @@ def generator(seed: int, *names: object) -> torch.Generator:
 
 
 def fill(tensor: torch.Tensor, init: Init | float, numbers: torch.Generator) -> None:
-    """Fill a whole parameter, fp32 on the CPU, in place; [out, in] is what xavier and orthogonal look at."""
+    """Fill an unsharded parameter, fp32 on the CPU, in place; xavier and orthogonal read its shape as [out, in]."""
     if not isinstance(init, Init):
         tensor.fill_(init)
     elif init.kind == "normal":
@@ -36,7 +36,7 @@ def fill(tensor: torch.Tensor, init: Init | float, numbers: torch.Generator) -> 
 
 
 def part(whole: torch.Tensor, one: Placed, mesh: Mesh) -> torch.Tensor:
-    """Return what this rank holds of a whole parameter."""
+    """Return this rank's shard of an unsharded parameter."""
     if one.layout.cut is not None:
         whole = whole.chunk(mesh.parallel.tensor, one.layout.cut)[mesh.tensor_rank]
     return whole[rows_of_shard(whole.shape[0], mesh.shards, mesh.shard_rank)]
@@ -44,7 +44,7 @@ def part(whole: torch.Tensor, one: Placed, mesh: Mesh) -> torch.Tensor:
 
 @torch.no_grad()
 def initialise(models: Iterable[nn.Module], mesh: Mesh, seed: int) -> None:
-    """Fill the parameters of this rank's stages; one whole parameter at a time is in host memory."""
+    """Fill the parameters of this rank's stages; host memory holds one unsharded parameter at a time."""
     for one in placed(models):
         whole = torch.empty(one.whole_shape(mesh.parallel.tensor))
         fill(whole, one.layout.init, generator(seed, one.name))

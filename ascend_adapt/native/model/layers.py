@@ -1,4 +1,4 @@
-"""One transformer block for the GPT family. Widths are the whole model's; each rank holds its heads and channels."""
+"""Transformer block of the GPT family. Sizes are those of the full model; each rank holds its heads and channels."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch.utils.checkpoint import checkpoint
 
 from ascend_adapt import kernels
 from ascend_adapt.native.config.train_config import Model
-from ascend_adapt.native.model.dropout import dropout, own_numbers
+from ascend_adapt.native.model.dropout import dropout, rank_rng
 from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout
 from ascend_adapt.native.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, TensorParallel
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What the attention of every layer needs beside hidden states: who sees whom, and where each stands."""
+class AttentionContext:
+    """Attention mask and rotary tables, shared by all layers."""
 
     masked_out: torch.Tensor | None = None
-    """bool [B, 1, S, S], True = not seen; None: causal."""
+    """bool [B, 1, S, S], True = masked out; None: causal."""
     rotary: tuple[torch.Tensor, torch.Tensor] | None = None
     """cos and sin [S, R], in the dtype of the hidden states."""
 
@@ -37,9 +37,9 @@ class Norm(Declared):
         self.declare("bias", None if self.rms else width, ParameterLayout(0.0, partial=tp.sequence))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [..., H], normalised."""
+        """Normalise [..., H]."""
         if self.eps_on_root:
-            # Source: gpt-neox@9610391a megatron/model/norms.py. The root of a mean would have no gradient at 0.
+            # Source: gpt-neox@9610391a megatron/model/norms.py. The gradient of sqrt(mean(x^2)) is NaN at 0.
             wide = torch.promote_types(x.dtype, torch.float32)
             root = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide) * x.shape[-1] ** -0.5
             return (x / (root + self.eps)).to(x.dtype) * self.weight
@@ -49,10 +49,10 @@ class Norm(Declared):
 
 
 class Attention(nn.Module):
-    """Causal self-attention; query, key and value are one layer.
+    """Self-attention with a fused QKV projection.
 
-    Its rows are grouped by key head: those of the queries that share one, then the key, then the value. With as many
-    key heads as heads this is Megatron's [heads, 3, head_dim], with fewer Megatron-core's.
+    The rows of the projection are grouped by key head: its query heads, then the key, then the value. Without
+    grouped-query attention this is Megatron's [heads, 3, head_dim], with it Megatron-core's layout.
     """
 
     def __init__(self, model: Model, tp: TensorParallel, *, recompute: bool) -> None:
@@ -67,33 +67,35 @@ class Attention(nn.Module):
         )
         self.dense = RowParallelLinear(tp, width, model.hidden_size, bias=model.output_bias, init=model.output_init)
 
-    def forward(self, x: torch.Tensor, sight: Sight) -> torch.Tensor:
-        """Return [B, S, H], which has left, of [B, S, H] that has entered."""
+    def forward(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
+        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] inside it."""
         batch, length, _ = x.shape
         fused = self.query_key_value(x).view(batch, length, self.groups, self.shared + 2, self.model.head_dim)
         query, key, value = fused.split((self.shared, 1, 1), 3)
         query, key, value = (each.flatten(2, 3).transpose(1, 2) for each in (query, key, value))
         if self.recompute and torch.is_grad_enabled():
-            seen = checkpoint(self._look, query, key, value, sight, use_reentrant=False)
+            attended = checkpoint(self._core_attention, query, key, value, context, use_reentrant=False)
         else:
-            seen = self._look(query, key, value, sight)
-        return self.dense(seen.transpose(1, 2).flatten(2))
+            attended = self._core_attention(query, key, value, context)
+        return self.dense(attended.transpose(1, 2).flatten(2))
 
-    def _look(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sight: Sight) -> torch.Tensor:
-        """Return [B, N, S, D] of query [B, N, S, D], key and value [B, Nk, S, D]."""
-        if sight.rotary is not None:
-            cos, sin = sight.rotary
+    def _core_attention(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: AttentionContext
+    ) -> torch.Tensor:
+        """Return [B, N, S, D] from query [B, N, S, D], key and value [B, Nk, S, D]."""
+        if context.rotary is not None:
+            cos, sin = context.rotary
             query, key = kernels.rotary(query, cos, sin), kernels.rotary(key, cos, sin)
-        masks = {"causal": True} if sight.masked_out is None else {"masked_out": sight.masked_out}
-        share = self.model.attention_dropout if self.training else 0.0
-        if share == 0.0:
+        masks = {"causal": True} if context.masked_out is None else {"masked_out": context.masked_out}
+        dropout_p = self.model.attention_dropout if self.training else 0.0
+        if dropout_p == 0.0:
             return kernels.attention(query, key, value, **masks)
-        with own_numbers(self.tp, query.device):
-            return kernels.attention(query, key, value, dropout_p=share, **masks)
+        with rank_rng(self.tp, query.device):
+            return kernels.attention(query, key, value, dropout_p=dropout_p, **masks)
 
 
 class MLP(nn.Module):
-    """Two linear layers and an activation between them; a gated one has a third, ``gate``."""
+    """Feed-forward layer: two linear layers and an activation; gated activations add a third, ``gate``."""
 
     def __init__(self, model: Model, tp: TensorParallel) -> None:
         super().__init__()
@@ -105,7 +107,7 @@ class MLP(nn.Module):
         self.dense_4h_to_h = RowParallelLinear(tp, inner, hidden, bias=model.mlp_bias, init=model.output_init)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [B, S, H], which has left, of [B, S, H] that has entered."""
+        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] inside it."""
         return self.dense_4h_to_h(self._activated(x))
 
     def _activated(self, x: torch.Tensor) -> torch.Tensor:
@@ -122,7 +124,7 @@ class MLP(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """A layer: attention and MLP around a residual stream, after another or side by side (parallel residual)."""
+    """Transformer layer: attention and MLP with residual connections, sequential or parallel."""
 
     def __init__(self, model: Model, tp: TensorParallel, *, recompute_attention: bool) -> None:
         super().__init__()
@@ -133,10 +135,10 @@ class TransformerBlock(nn.Module):
             self.post_attention_norm = Norm(model, tp)
         self.mlp = MLP(model, tp)
 
-    def forward(self, x: torch.Tensor, sight: Sight) -> torch.Tensor:
-        """Return [B, S, H] of [B, S, H], cut along S under sequence parallelism."""
+    def forward(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
+        """Apply the layer to [B, S, H], sharded along S under sequence parallelism."""
         normed = self.tp.enter(self.input_norm(x))
-        attended = self._dropped(self.attention(normed, sight))
+        attended = self._dropped(self.attention(normed, context))
         if not self.model.parallel_residual:
             x = x + attended
             return x + self._dropped(self.mlp(self.tp.enter(self.post_attention_norm(x))))
@@ -149,9 +151,9 @@ class TransformerBlock(nn.Module):
 
 
 def rotary_tables(model: Model, length: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cos and sin of positions 0 to ``length`` - 1, [S, R]: pairs are (i, i + R / 2), as GPT-NeoX's.
+    """Return the cos and sin tables [S, R] of positions 0 to ``length`` - 1; rotated pairs are (i, i + R / 2).
 
-    Computed in fp32 and rounded to the dtype of ``like``, as GPT-NeoX and Megatron round theirs.
+    Computed in fp32 and rounded to the dtype of ``like``, as in GPT-NeoX and Megatron.
     """
     even = torch.arange(0, model.rotary_dim, 2, dtype=torch.float32, device=like.device)
     frequencies = 1.0 / model.rotary_base ** (even / model.rotary_dim)

@@ -1,4 +1,4 @@
-"""Collectives of torch.distributed by the names of the release that is there."""
+"""Collectives of torch.distributed, under the names that the installed release has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 def all_gather(whole: torch.Tensor, mine: torch.Tensor, group: Any, *, async_op: bool = False) -> Any:
     """Fill ``whole`` [ranks * n, ...] with every rank's ``mine`` [n, ...], in the order of the ranks.
 
-    Return what is to be waited for, if it is ``async_op``.
+    Returns the work handle if ``async_op``.
     """
     return _named("all_gather_single", "all_gather_into_tensor")(whole, mine, group=group, async_op=async_op)
 
@@ -19,14 +19,14 @@ def all_gather(whole: torch.Tensor, mine: torch.Tensor, group: Any, *, async_op:
 def reduce_scatter(mine: torch.Tensor, whole: torch.Tensor, group: Any, *, async_op: bool = False) -> Any:
     """Fill ``mine`` [n, ...] with this rank's part of the sum of every rank's ``whole`` [ranks * n, ...].
 
-    Return what is to be waited for, if it is ``async_op``.
+    Returns the work handle if ``async_op``.
     """
     return _named("reduce_scatter_single", "reduce_scatter_tensor")(mine, whole, group=group, async_op=async_op)
 
 
 def _named(name: str, before: str) -> Any:
-    """Return a collective by torch 2.13's name, which calls the one before deprecated, where there is one.
+    """Return a collective by the name of torch 2.13, which deprecates the earlier name, or by the earlier one.
 
-    Looked up at each call: torch_npu, and what profiles a job, put their own in its place after this module is there.
+    Looked up at each call: torch_npu and profilers replace it after this module is imported.
     """
     return getattr(dist, name, None) or getattr(dist, before)

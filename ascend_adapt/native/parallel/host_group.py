@@ -1,4 +1,4 @@
-"""What ranks exchange through host memory, independent of the collectives of training and from any thread."""
+"""Gloo group over all ranks: independent of the collectives of training, and usable from any thread."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ T = TypeVar("T")
 
 
 class HostGroup:
-    """All ranks, in a process group of their own; every rank must make it, and call its methods in the same order."""
+    """Process group of all ranks on host memory; every rank must create it and call its methods in the same order."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.rank, self.size = mesh.rank, mesh.parallel.world_size
         self.process_group: Any = dist.new_group(backend="gloo") if self.size > 1 else None
 
     def together(self, work: Callable[[], T]) -> list[T]:
-        """Do some work on every rank and return what it gave on each.
+        """Call ``work`` on every rank and return the results of all, in rank order.
 
         Raises:
-            TrainingError: it failed on some rank; raised on every rank, with the error of the first.
+            TrainingError: it failed on some rank; raised on every rank, with the error of the first that failed.
         """
         mine: tuple[T | None, str | None]
         try:
@@ -43,7 +43,7 @@ class HostGroup:
         return [given for given, _ in outcomes]
 
     def numbers(self, mine: Sequence[float]) -> list[list[float]]:
-        """Return every rank's numbers, of which each has as many: in a sixth of the time that ``together`` takes."""
+        """Return every rank's numbers, of which each must have as many; six times as fast as ``together``."""
         if self.size == 1:
             return [list(mine)]
         own = torch.tensor(mine, dtype=torch.float64)
@@ -53,7 +53,7 @@ class HostGroup:
         return gathered
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """Do some work on rank 0 and return on every rank what it gave; errors as of ``together``."""
+        """Call ``work`` on rank 0 and return its result on every rank; errors as in ``together``."""
         given: list[Any] = self.together(work if self.rank == 0 else lambda: None)
         first: T = given[0]
         return first

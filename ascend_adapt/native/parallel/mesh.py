@@ -1,4 +1,4 @@
-"""Where a rank stands among the others, and the process groups it speaks in.
+"""Device mesh: a rank's coordinates and its process groups.
 
 Rank = (pipeline * data ranks + data) * tensor ranks + tensor, as Megatron, DeepSpeed and GPT-NeoX number them.
 """
@@ -15,16 +15,16 @@ from torch.distributed.device_mesh import DeviceMesh
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.train_config import Parallel
 
-# Within a data-parallel group either all ranks hold the same (replicate) or each a part (shard); the other axis is 1.
-# Behind tensor, so that a tensor's rows are first cut over tensor ranks, and each of these pieces over data ranks.
+# Data-parallel ranks either replicate or shard the parameters; the other of the two axes has size 1.
+# They come after tensor: rows are sharded over tensor ranks first, then each shard over data ranks.
 AXES = ("pipeline", "tensor", "replicate", "shard")
 
 
 def check_world(parallel: Parallel, world_size: int) -> None:
-    """Refuse a number of ranks that is not the product of the axes.
+    """Check that the number of ranks is the product of the axes; call it before any process group is created.
 
     Raises:
-        ConfigError: it is not; before any process group is made.
+        ConfigError: it is not.
     """
     if parallel.world_size != world_size:
         raise ConfigError(
@@ -35,7 +35,7 @@ def check_world(parallel: Parallel, world_size: int) -> None:
 
 @dataclass(frozen=True)
 class Mesh:
-    """This rank's coordinates. A group is None where it would have one rank."""
+    """This rank's coordinates and groups; a group of one rank is None."""
 
     parallel: Parallel
     rank: int
@@ -43,7 +43,7 @@ class Mesh:
     device_mesh: DeviceMesh | None = None
     """Over AXES; None without process groups."""
     embedding_group: Any = None
-    """First and last pipeline rank of this column, which both hold a tied embedding."""
+    """First and last pipeline rank with the same data and tensor rank; both hold a tied embedding."""
 
     @property
     def tensor_rank(self) -> int:
@@ -62,34 +62,34 @@ class Mesh:
 
     @property
     def shards(self) -> int:
-        """Data-parallel ranks over which parameters are cut."""
+        """Number of shards of each parameter over data-parallel ranks."""
         return self.parallel.data if self.parallel.zero_stage else 1
 
     @property
     def shard_rank(self) -> int:
-        """Which of these pieces is this rank's."""
+        """Which of these shards this rank holds."""
         return self.data_rank if self.parallel.zero_stage else 0
 
     def group(self, axis: str) -> Any:
-        """Return the process group along an axis of AXES, or None where it has one rank."""
+        """Return the process group along an axis of AXES, or None if it has one rank."""
         if self.device_mesh is None or self.device_mesh.size(AXES.index(axis)) == 1:
             return None
         return self.device_mesh.get_group(axis)
 
     def sum_over_all(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return the numbers summed over all ranks, in place."""
+        """All-reduce ``numbers`` in place, summed over all ranks."""
         if self.parallel.world_size > 1:
             dist.all_reduce(numbers)
         return numbers
 
 
 def single(device: torch.device) -> Mesh:
-    """Return the mesh of one process, which needs no process group."""
+    """Return the mesh of a single process, without process groups."""
     return Mesh(Parallel(), 0, device)
 
 
 def ranks_over_axes(parallel: Parallel) -> torch.Tensor:
-    """Return the ranks over AXES; tensor ranks are neighbours, as Megatron numbers them."""
+    """Return the ranks over AXES; tensor ranks are adjacent, as in Megatron."""
     replicate, shard = (1, parallel.data) if parallel.zero_stage else (parallel.data, 1)
     ranks = torch.arange(parallel.world_size).view(parallel.pipeline, replicate, shard, parallel.tensor)
     # contiguous() leaves the strides of axes of one rank as they are, and torch 2.11 derives the axes' order from them.
@@ -97,10 +97,10 @@ def ranks_over_axes(parallel: Parallel) -> torch.Tensor:
 
 
 def build(parallel: Parallel, device: torch.device) -> Mesh:
-    """Return this rank's mesh; every rank of the default process group must call it.
+    """Build this rank's mesh; every rank of the default process group must call it.
 
     Raises:
-        ConfigError: the process group is of another size.
+        ConfigError: the process group has another size.
     """
     check_world(parallel, dist.get_world_size())
     rank = dist.get_rank()

@@ -1,6 +1,6 @@
-"""What the trainer knows of each parameter beside its numbers: how it is filled, and how it lies on the mesh.
+"""Parameter layout: how each parameter is initialised, and how it is sharded over the mesh.
 
-A parameter has the same name in every mesh, and the numbers of its whole, which no rank need hold, do not depend on it.
+A parameter's name and its full, unsharded value do not depend on the mesh. No rank needs to hold the full value.
 """
 
 from __future__ import annotations
@@ -16,76 +16,76 @@ from torch.distributed.tensor import DTensor
 from ascend_adapt.native.config.train_config import Init
 
 WORDS = "embedding.words.weight"
-"""The table of ids; where it is tied, the last pipeline stage holds it too."""
+"""The token embedding; if it is tied, the last pipeline stage has a copy."""
 
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """How one parameter is filled, and what tensor-parallel ranks hold of it."""
+    """Initialisation of one parameter, and its sharding over tensor-parallel ranks."""
 
     init: Init | float
-    """A number: the constant."""
+    """A float fills with that constant."""
     cut: int | None = None
-    """The axis that is cut over tensor-parallel ranks; None: each holds all of it."""
+    """The axis that is sharded over tensor-parallel ranks; None: replicated."""
     partial: bool = False
-    """Whether each tensor-parallel rank has a part of its gradient, which is their sum (sequence parallel)."""
+    """Whether its gradient must be summed over tensor-parallel ranks (sequence parallelism)."""
     copy_of: str | None = None
-    """The parameter of another stage that it must stay equal to."""
+    """The parameter of another stage that it is tied to."""
 
 
 class Declared(nn.Module):
-    """A module that declares its parameters."""
+    """A module whose parameters have a layout."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layouts: dict[str, ParameterLayout] = {}
         self.masters: dict[str, nn.Parameter] = {}
-        """What is trained, where the module computes with copies of it."""
+        """Master weights, by name, where the module computes with copies of them."""
 
     def declare(self, name: str, shape: tuple[int, ...] | None, layout: ParameterLayout) -> None:
-        """Add a parameter of this rank's shape; None: the module has none of that name."""
+        """Register a parameter with the shape of this rank's shard; None: the module has no such parameter."""
         if shape is not None:
             self.layouts[name] = layout
         self.register_parameter(name, None if shape is None else nn.Parameter(torch.empty(shape)))
 
     def compute_with(self, name: str, copy: nn.Parameter, master: nn.Parameter) -> None:
-        """Take a copy in the place of a parameter, and as what is trained its master, or this rank's rows of it."""
+        """Replace a parameter by ``copy`` for computing, and train ``master``, this rank's rows of it."""
         self.masters[name] = master
         setattr(self, name, copy)
 
     def trained(self, name: str) -> nn.Parameter:
-        """Return the parameter of that name, or its master."""
+        """Return the trained parameter: the master weights, where there are any."""
         found: nn.Parameter = self.masters.get(name, getattr(self, name))
         return found
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A parameter under its global name."""
+    """A parameter of this rank's stages, under its global name."""
 
     name: str
     parameter: nn.Parameter
     layout: ParameterLayout
     shape: tuple[int, ...]
-    """That of all data-parallel ranks' rows together."""
+    """Shape of this tensor-parallel shard, before data-parallel sharding."""
 
     @property
     def local(self) -> torch.Tensor:
-        """The numbers that this rank holds."""
+        """The elements that this rank holds."""
         return local(self.parameter).detach()
 
     @property
     def gradient(self) -> torch.Tensor | None:
-        """The gradient of these numbers."""
+        """The gradient of these elements."""
         return None if self.parameter.grad is None else local(self.parameter.grad)
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it has more than one axis: no bias and no weight of a norm."""
+        """Whether it has more than one axis, unlike biases and norm weights."""
         return len(self.shape) > 1
 
     def whole_shape(self, tensor_ranks: int) -> tuple[int, ...]:
-        """Return the shape of the parameter over all ranks."""
+        """Return the full, unsharded shape."""
         shape = list(self.shape)
         if self.layout.cut is not None:
             shape[self.layout.cut] *= tensor_ranks
@@ -106,16 +106,16 @@ def placed(models: Iterable[nn.Module]) -> list[Placed]:
 
 
 def local(tensor: Any) -> torch.Tensor:
-    """Return this rank's part of what FSDP has cut, or the tensor."""
+    """Return this rank's shard of a DTensor, or the tensor itself."""
     if not isinstance(tensor, DTensor):
         whole: torch.Tensor = tensor
         return whole
-    with torch.no_grad():  # with gradients, or by its own detach(), it takes twenty times as long
+    with torch.no_grad():  # with gradients, or through DTensor.detach(), this takes twenty times as long
         part: torch.Tensor = tensor.to_local()
         return part
 
 
 def rows_of_shard(rows: int, shards: int, rank: int) -> slice:
-    """Return which rows of the first axis FSDP leaves on a rank: torch.chunk's, so that the last may have fewer."""
+    """Return a rank's rows of the first axis, split as torch.chunk and FSDP do: the last ranks may have fewer."""
     size = -(-rows // shards)
     return slice(min(rank * size, rows), min((rank + 1) * size, rows))

@@ -1,8 +1,8 @@
-"""Linear layers and embeddings whose weights are cut over tensor-parallel ranks, with plain collectives.
+"""Tensor parallelism: linear layers and embeddings with sharded weights, and their collectives.
 
-Of a pair of linear layers the first is cut by rows, the second by columns (Megatron-LM, arXiv 1909.08053): a block's
-inner part works on its own heads or channels, and two operations join it to the rest. With sequence parallelism (arXiv
-2205.05198) what lies between such parts is cut along the sequence.
+In a block the first linear layer is column-parallel and the second row-parallel (Megatron-LM, arXiv 1909.08053).
+Between them is the tensor-parallel region, where a rank computes its own heads or channels; ``enter`` and ``leave`` are
+its borders. With sequence parallelism (arXiv 2205.05198) activations outside it are sharded along the sequence.
 
 DTensor is not used for this axis: parameters of different meshes cannot be clipped or stepped together, and its
 operators on an NPU differ from release to release.
@@ -25,7 +25,7 @@ from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout
 
 @dataclass(frozen=True)
 class TensorParallel:
-    """The tensor-parallel ranks as a layer sees them. Tensors are [B, S, H], cut along S where sequence is set."""
+    """Tensor-parallel group of a layer. Activations are [B, S, H]; ``sequence``: sharded along S between layers."""
 
     group: Any
     size: int
@@ -34,42 +34,42 @@ class TensorParallel:
 
     @classmethod
     def of(cls, mesh: Mesh) -> TensorParallel:
-        """Return those of a mesh."""
+        """Return the tensor-parallel group of a mesh."""
         size = mesh.parallel.tensor
         return cls(mesh.group("tensor"), size, mesh.tensor_rank, mesh.parallel.sequence and size > 1)
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``x`` whole, [B, S, H], on every rank; its gradient is summed over them."""
+        """Enter the region: all-gather ``x`` to [B, S, H] if sharded; the gradient is summed over ranks."""
         if self.size == 1:
             return x
         entered: torch.Tensor = (_Gather if self.sequence else _Copy).apply(x, self.group)
         return entered
 
     def leave(self, partial: torch.Tensor) -> torch.Tensor:
-        """Return the sum of every rank's [B, S, H]; with sequence parallelism this rank's piece of it."""
+        """Leave the region: all-reduce [B, S, H], or reduce-scatter it along S under sequence parallelism."""
         if self.size == 1:
             return partial
         left: torch.Tensor = (_Scatter if self.sequence else _Sum).apply(partial, self.group)
         return left
 
     def gathered(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``x`` whole where its gradient will be the same, and already the sum, on every rank."""
+        """All-gather ``x`` along S for a consumer whose gradient is already summed, and equal on every rank."""
         if not self.sequence:
             return x
-        whole: torch.Tensor = _GatherAlike.apply(x, self.group)
+        whole: torch.Tensor = _GatherForSummedGradient.apply(x, self.group)
         return whole
 
     def piece(self, x: torch.Tensor) -> torch.Tensor:
-        """Return this rank's part of ``x`` [B, S, ...] along the sequence, if it is cut."""
+        """Return this rank's shard of ``x`` [B, S, ...] along S, under sequence parallelism."""
         return x.chunk(self.size, 1)[self.rank] if self.sequence else x
 
     def sequence_length(self, whole: int) -> int:
-        """Return how much of a sequence lies on a rank between layers."""
+        """Return the sequence length on one rank between layers."""
         return whole // self.size if self.sequence else whole
 
 
 class ColumnParallelLinear(Declared):
-    """x W^T + b with the rows of W cut: [B, S, H] -> [B, S, out / ranks]. ``x`` has entered."""
+    """Linear layer with the rows of W sharded, inside the region: [B, S, H] -> [B, S, out / ranks]."""
 
     def __init__(self, tp: TensorParallel, inner: int, out: int, *, bias: bool, init: Init) -> None:
         super().__init__()
@@ -77,12 +77,12 @@ class ColumnParallelLinear(Declared):
         self.declare("bias", (out // tp.size,) if bias else None, ParameterLayout(0.0, cut=0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return this rank's columns of the result."""
+        """Return this rank's columns of x W^T + b."""
         return functional.linear(x, self.weight, self.bias)
 
 
 class RowParallelLinear(Declared):
-    """x W^T + b with the columns of W cut: [B, S, in / ranks] -> [B, S, H], which has left."""
+    """Linear layer with the columns of W sharded, which leaves the region: [B, S, in / ranks] -> [B, S, H]."""
 
     def __init__(self, tp: TensorParallel, inner: int, out: int, *, bias: bool, init: Init) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class RowParallelLinear(Declared):
         self.declare("bias", (out,) if bias else None, ParameterLayout(0.0, partial=tp.sequence))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the sum over ranks; the bias is added once."""
+        """Return x W^T summed over ranks, plus the bias once."""
         if self.tp.size == 1:
             return functional.linear(x, self.weight, self.bias)
         left = self.tp.leave(functional.linear(x, self.weight))
@@ -99,7 +99,7 @@ class RowParallelLinear(Declared):
 
 
 class VocabularyParallelEmbedding(Declared):
-    """A table of ids whose rows are cut: int64 [B, S] -> [B, S, H], which has left."""
+    """Embedding with its rows sharded, which leaves the region: int64 [B, S] -> [B, S, H]."""
 
     def __init__(self, tp: TensorParallel, rows: int, hidden: int, init: Init) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class VocabularyParallelEmbedding(Declared):
         self.declare("weight", (rows // tp.size, hidden), ParameterLayout(init, cut=0))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the rows of these ids."""
+        """Look up the rows of these ids."""
         if self.tp.size == 1:
             return functional.embedding(ids, self.weight)
         row = ids - self.first
@@ -118,7 +118,7 @@ class VocabularyParallelEmbedding(Declared):
 
 
 def _all_gather(x: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return [B, S, H] of every rank's [B, s, H]."""
+    """All-gather [B, s, H] along the sequence to [B, S, H]."""
     mine = x.transpose(0, 1).contiguous()
     whole = mine.new_empty((mine.shape[0] * dist.get_world_size(group), *mine.shape[1:]))
     collectives.all_gather(whole, mine, group)
@@ -126,14 +126,14 @@ def _all_gather(x: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 def _reduce_scatter(x: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return this rank's [B, s, H] of the sum of every rank's [B, S, H]."""
+    """Reduce-scatter [B, S, H] along the sequence to [B, s, H]."""
     whole = x.transpose(0, 1).contiguous()
     mine = whole.new_empty((whole.shape[0] // dist.get_world_size(group), *whole.shape[1:]))
     collectives.reduce_scatter(mine, whole, group)
     return mine.transpose(0, 1)
 
 
-# The sums are written over what was added: a matrix product that nobody else holds, so that it need not be copied.
+# _Sum reduces in place: its input is a matrix product that nothing else refers to, so no copy is needed.
 
 
 class _Copy(torch.autograd.Function):
@@ -183,7 +183,7 @@ class _Scatter(torch.autograd.Function):
         return _all_gather(grads[0], ctx.group), None
 
 
-class _GatherAlike(_Gather):
+class _GatherForSummedGradient(_Gather):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         ranks, rank = dist.get_world_size(ctx.group), dist.get_rank(ctx.group)

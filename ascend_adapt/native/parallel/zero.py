@@ -1,8 +1,8 @@
-"""What modules compute with, beside the fp32 masters that are trained: copies of 16 bits, or of what ranks share.
+"""ZeRO-0 to -2: fp32 master weights, sharded or not, and the copies of them that modules compute with.
 
-FSDP does the same block by block and parameter by parameter, at more than twice the host's time for a step. Here a step
-makes all copies at once, and gradients are cast, summed and reduced in buckets of many parameters, each as soon as the
-backward pass has come past it.
+FSDP does the same block by block and parameter by parameter, and takes more than twice the host time per step. Here
+each step makes all copies at once. Gradients are cast, accumulated and reduced in buckets of many parameters, each
+bucket as soon as the backward pass has produced its gradients.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ from ascend_adapt.native.parallel.parameters import Declared, rows_of_shard
 
 
 class ComputeWeights:
-    """What the modules of ``model``, which have shapes only, compute with; masters are this rank's rows, on its device.
+    """Compute weights of ``model``, whose parameters are on the meta device; masters are this rank's rows.
 
-    ``dtype`` is that of the copies, ``sums`` that in which gradients of micro batches and of data-parallel ranks are
-    summed. Under ZeRO 2 every backward pass is followed by the sum over ranks, under less the last.
+    ``dtype`` is the dtype of the copies; ``sums`` is the one in which gradients are accumulated over micro batches and
+    reduced over data-parallel ranks. ZeRO-2 reduces after every backward pass, ZeRO-0 and -1 after the last.
     """
 
     def __init__(self, model: nn.Module, mesh: Mesh, dtype: torch.dtype, sums: torch.dtype) -> None:
         self._reduces_each = mesh.parallel.zero_stage >= 2
         self._is_last = False
         self._reducing: _Bucket | None = None
-        # Gradients come in about the opposite order of the modules.
+        # The backward pass produces gradients roughly in reverse order of the modules.
         declared = [one for one in model.modules() if isinstance(one, Declared)]
         names = [(module, name) for module in declared for name in module.layouts][::-1]
-        self._buckets = [_Bucket(each, mesh, dtype, sums) for each in in_buckets(names, _numbers)]
-        # Python's collector does not see what such a hook holds: a copy that its own hook holds is never freed.
-        has_come = functools.partial(ComputeWeights._has_come, weakref.proxy(self))
+        self._buckets = [_Bucket(each, mesh, dtype, sums) for each in in_buckets(names, _elements)]
+        # Python's garbage collector cannot see into such a hook: a copy referenced by its own hook is never freed.
+        ready = functools.partial(ComputeWeights._gradient_ready, weakref.proxy(self))
         for number, bucket in enumerate(self._buckets):
             for copy in bucket.copies:
-                copy.register_post_accumulate_grad_hook(functools.partial(has_come, number))
+                copy.register_post_accumulate_grad_hook(functools.partial(ready, number))
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Make the copies of the masters, which the optimizer or a checkpoint may have changed."""
+        """Copy the master weights, which the optimizer or a checkpoint may have changed."""
         for finish in [bucket.refresh() for bucket in reversed(self._buckets)]:
             finish()
 
     def begin_backward(self, *, is_last: bool) -> None:
-        """Say whether the backward pass that begins is the step's last."""
+        """Begin a backward pass; ``is_last``: of the step."""
         self._is_last = is_last
         for bucket in self._buckets:
             bucket.missing = len(bucket.copies)
 
     @torch.no_grad()
-    def hand_over(self) -> None:
-        """Make the sums the masters' gradients, fp32."""
+    def set_master_gradients(self) -> None:
+        """Set the gradients of the master weights, fp32."""
         for bucket in self._buckets:
-            bucket.hand_over()
+            bucket.set_master_gradients()
 
-    def _has_come(self, number: int, _: torch.Tensor) -> None:
-        """Take note of a bucket's gradient. Data-parallel ranks have one graph, so that buckets fill in one order."""
+    def _gradient_ready(self, number: int, _: torch.Tensor) -> None:
+        """Count a gradient of a bucket. The graph is the same on data-parallel ranks, so buckets fill in one order."""
         bucket = self._buckets[number]
         bucket.missing -= 1
         if bucket.missing:
@@ -71,13 +71,13 @@ class ComputeWeights:
         bucket.add_gradients(is_last=reduces)
         if reduces:
             if self._reducing is not None:
-                self._reducing.settle()  # or what all buckets are made of would be there at once
+                self._reducing.wait()  # else the buffers of all buckets would be allocated at once
             bucket.reduce()
             self._reducing = bucket
 
 
 class _Bucket:
-    """Some parameters, whose copies are made and whose gradients are reduced together."""
+    """Parameters that are copied and whose gradients are reduced together."""
 
     def __init__(
         self, names: Sequence[tuple[Declared, str]], mesh: Mesh, dtype: torch.dtype, sums: torch.dtype
@@ -87,16 +87,16 @@ class _Bucket:
         self.masters: list[nn.Parameter] = []
         self.copies: list[nn.Parameter] = []
         self.missing = 0
-        """Gradients that the backward pass has still to give."""
+        """Gradients that this backward pass has not produced yet."""
         self._padded: list[torch.Tensor] = []
-        """The copies, with as many rows for each rank."""
+        """The copies, padded to the same number of rows for each rank."""
         self._sizes: list[int] = []
-        """Of each parameter, this rank's numbers and what is added to them, so that all ranks' are as many."""
+        """For each parameter, the elements of this rank and its padding, which make the same number on every rank."""
         self._sums: list[torch.Tensor] = []
         self._flat: torch.Tensor | None = None
-        """What the sums lie in."""
+        """The buffer that ``_sums`` are views of."""
         self._pending: tuple[Any, torch.Tensor, torch.Tensor] | None = None
-        """What is being reduced: what to wait for, this rank's part, and what it is made of, to be kept as long."""
+        """A reduction in flight: its work handle, this rank's part, and its input, which must live as long."""
         self._reduced: torch.Tensor | None = None
         for module, name in names:
             self._add(module, name, mesh, dtype)
@@ -119,7 +119,7 @@ class _Bucket:
         self._sizes += [master.numel(), whole - master.numel()]
 
     def refresh(self) -> Any:
-        """Begin to make the copies; return what has to be called to finish."""
+        """Start copying the master weights; returns a function that finishes it."""
         if self._shards == 1:
             if self.copies[0] is not self.masters[0]:
                 torch._foreach_copy_(self.copies, self.masters)
@@ -136,14 +136,14 @@ class _Bucket:
         return finish
 
     def add_gradients(self, *, is_last: bool) -> None:
-        """Add the gradients, all of which have come, to the sums; ``is_last``: they are reduced then."""
+        """Accumulate the bucket's gradients, which are all there; ``is_last``: they are reduced next."""
         gradients = [one.grad for one in self.copies if one.grad is not None]
         for one in self.copies:
             one.grad = None
         if self._sums:
             torch._foreach_add_(self._sums, gradients)
         elif is_last and self._shards > 1:
-            self._sums = gradients  # what cuts them for the ranks casts them, too
+            self._sums = gradients  # _chunk_cat casts them
         else:
             sizes = [one.numel() for one in gradients]
             self._flat = gradients[0].new_empty(sum(sizes), dtype=self._sums_dtype)
@@ -152,7 +152,7 @@ class _Bucket:
             torch._foreach_copy_(self._sums, gradients)
 
     def reduce(self) -> None:
-        """Begin to make the mean of the data-parallel ranks' sums, this rank's part of it."""
+        """Start the reduction to the mean over data-parallel ranks."""
         if self._shards == 1:
             assert self._flat is not None
             flat = mine = self._flat
@@ -162,15 +162,15 @@ class _Bucket:
             mine = torch.empty_like(flat[0])
         self._sums, self._flat, work = [], None, None
         if self._ranks > 1:
-            flat.div_(self._ranks)  # before they are summed, which could overflow in fp16
+            flat.div_(self._ranks)  # before the sum, which could overflow in fp16
             if self._shards == 1:
                 work = dist.all_reduce(flat, group=self._group, async_op=True)
             else:
                 work = collectives.reduce_scatter(mine, flat.view(-1), self._group, async_op=True)
         self._pending = work, mine, flat
 
-    def settle(self) -> None:
-        """Wait for what was begun, and add it, in fp32, to what this step has reduced before."""
+    def wait(self) -> None:
+        """Wait for the reduction in flight and accumulate its result in fp32."""
         if self._pending is None:
             return
         work, mine, _ = self._pending
@@ -179,20 +179,20 @@ class _Bucket:
         self._reduced = mine.float() if self._reduced is None else self._reduced.add_(mine)
         self._pending = None
 
-    def hand_over(self) -> None:
-        """Make what was reduced the masters' gradients."""
-        self.settle()
+    def set_master_gradients(self) -> None:
+        """Set the gradients of this bucket's master weights."""
+        self.wait()
         assert self._reduced is not None
         for master, part in zip(self.masters, self._own(self._reduced), strict=True):
             master.grad = part.view(master.shape)
         self._reduced = None
 
     def _own(self, flat: torch.Tensor) -> Sequence[torch.Tensor]:
-        """Return this rank's numbers of each parameter, one after another in ``flat``."""
+        """Return this rank's elements of each parameter as views of ``flat``."""
         parts: Sequence[torch.Tensor] = flat.split(self._sizes)
         return parts[::2]
 
 
-def _numbers(one: tuple[Declared, str]) -> int:
+def _elements(one: tuple[Declared, str]) -> int:
     module, name = one
     return int(getattr(module, name).numel())

@@ -1,18 +1,18 @@
-"""ZeRO: masters of the parameters in fp32, cut over data-parallel ranks or whole on each.
+"""ZeRO: fp32 master weights, replicated on data-parallel ranks or sharded over them.
 
-| ZeRO | parameters | between micro batches |
+| ZeRO | master weights | gradients |
 |---|---|---|
-| 0 | whole on each rank | gradients stay on the rank; the last micro batch sums them |
-| 1 | cut, gathered once a step | the same |
-| 2 | cut, gathered once a step | every micro batch sums gradients, and each rank keeps its piece |
-| 3 | cut, gathered for each bucket of blocks, forward and backward | the same |
+| 0 | replicated | accumulated on the rank, all-reduced after the last micro batch |
+| 1 | sharded, gathered once a step | accumulated on the rank, reduce-scattered after the last micro batch |
+| 2 | sharded, gathered once a step | reduce-scattered after every micro batch |
+| 3 | sharded, gathered for each bucket of blocks, forward and backward | reduce-scattered after every micro batch |
 
-The last is FSDP2's, as is all of it where masters wait in host memory; the others are those of ``parallel.zero``. One
-data-parallel rank has nothing to share, but ZeRO-3 asks for the memory that 16-bit weights of all blocks take.
+ZeRO-3 and offloading to host memory use FSDP2; the rest is ``native.parallel.zero``. One data-parallel rank has nothing
+to shard, but with ZeRO-3 it saves the memory of 16-bit weights of all blocks.
 
-Both cut what tensor parallelism left: FSDP's mesh has one axis, and knows nothing of tensor-parallel ranks. Seen on 2 x
-2 gloo ranks, ZeRO-3: losses and norms of one process, and what distributed.checkpoint saved is read on 1 and 4 tensor
-ranks and 2 data ranks (``native.state`` says how a piece lies in the whole).
+Both shard what tensor parallelism leaves on a rank: FSDP's mesh has one axis and knows nothing of tensor-parallel
+ranks. Seen on 2 x 2 gloo ranks, ZeRO-3: the losses and norms of one process, and checkpoints that load on 1 and 4
+tensor ranks and on 2 data ranks (``native.checkpoint.state`` maps a shard to the full parameter).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def place(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
-    """Give the parameters, which have shapes only, memory on the device, each rank's own.
+    """Allocate this rank's shards of the parameters, which are on the meta device.
 
-    What is not fp32 is computed from fp32 masters, and its gradients are summed in ``precision.reduce``.
+    With 16-bit compute weights the master weights are fp32, and gradients are reduced in ``precision.reduce``.
     """
     is_alone = mesh.parallel.data == 1
     if is_offloaded(mesh) or (mesh.parallel.zero_stage == 3 and not (is_alone and precision.dtype == "fp32")):
@@ -48,11 +48,11 @@ def place(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
 
 
 def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
-    """Let FSDP hold the parameters."""
+    """Shard the parameters with FSDP2."""
     parallel = mesh.parallel
     if mesh.device_mesh is None:
-        raise RuntimeError("shard: the mesh has no process groups, expected one that native.mesh.build made")
-    # One rank is a mesh without a collective, which that of replicas is not.
+        raise RuntimeError("shard: the mesh has no process groups, expected one of native.parallel.mesh.build")
+    # On one rank the shard axis needs no collective; the replicate axis does.
     is_cut = parallel.zero_stage > 0 or parallel.data == 1
     options: dict[str, Any] = {
         "mesh": mesh.device_mesh["shard"] if is_cut else mesh.device_mesh["replicate", "shard"],
@@ -63,12 +63,12 @@ def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
     }
     if is_offloaded(mesh):
         options["offload_policy"] = CPUOffloadPolicy()
-    for blocks in in_buckets(decoder.layers.values(), _numbers):
+    for blocks in in_buckets(decoder.layers.values(), _elements):
         fully_shard(blocks, reshard_after_forward=parallel.zero_stage == 3, **options)
     fully_shard(decoder, reshard_after_forward=False, **options)
 
 
-def _numbers(block: nn.Module) -> int:
+def _elements(block: nn.Module) -> int:
     return sum(one.numel() for one in block.parameters())
 
 
@@ -78,13 +78,13 @@ def is_offloaded(mesh: Mesh) -> bool:
 
 
 def before_passes(decoder: Decoder) -> None:
-    """Say that passes begin, of a step or an evaluation: weights may be others than in the last."""
+    """Refresh the compute weights before the passes of a step or an evaluation."""
     if decoder.copies is not None:
         decoder.copies.refresh()
 
 
 def before_backward(decoder: Decoder, parallel: Parallel, *, is_last: bool) -> None:
-    """Say whether the backward pass that begins is the step's last of this decoder."""
+    """Begin a backward pass of this decoder; ``is_last``: of the step, which then reduces the gradients."""
     if isinstance(decoder, FSDPModule):
         decoder.set_requires_gradient_sync(is_last or parallel.zero_stage >= 2)
         decoder.set_reshard_after_backward(is_last or parallel.zero_stage == 3)
@@ -93,6 +93,6 @@ def before_backward(decoder: Decoder, parallel: Parallel, *, is_last: bool) -> N
 
 
 def after_passes(decoder: Decoder) -> None:
-    """Say that the step's last backward pass is done: the parameters have their gradients now."""
+    """End the passes of a step: set the gradients of the master weights."""
     if decoder.copies is not None:
-        decoder.copies.hand_over()
+        decoder.copies.set_master_gradients()

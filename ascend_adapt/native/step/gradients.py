@@ -1,4 +1,4 @@
-"""What becomes of gradients between the backward passes and the optimizer, over every axis of the mesh."""
+"""Gradients between the backward passes and the optimizer: reduction, norms, scaling and clipping over the mesh."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import WORDS, Placed
 
 EPSILON = 1e-6
-"""Added to the norm before it divides, as Megatron-LM and DeepSpeed do."""
+"""Added to the norm when clipping, as in Megatron-LM and DeepSpeed."""
 
 
 @dataclass(frozen=True)
 class Norms:
-    """A number of each of some parameters, fp32 [parameters], which nobody has waited for."""
+    """Norms of some tensors, one per parameter, fp32 [parameters]; the device may still be computing them."""
 
     parameters: Sequence[Placed]
     numbers: torch.Tensor
 
     @classmethod
     def of(cls, there: Sequence[tuple[Placed, torch.Tensor]]) -> Norms:
-        """Return the norms of tensors, each one of a parameter."""
+        """Return the norms of tensors, one per parameter."""
         norms = torch._foreach_norm([tensor for _, tensor in there]) if there else ()
         return cls([one for one, _ in there], torch.stack(norms).float() if norms else torch.zeros(0))
 
     def not_finite(self) -> tuple[str, ...]:
-        """Return the names of the parameters whose number is not finite."""
+        """Return the names of the parameters whose norm is NaN or Inf."""
         finite = self.numbers.isfinite().tolist()
         return tuple(one.name for one, is_finite in zip(self.parameters, finite, strict=True) if not is_finite)
 
 
 @torch.no_grad()
 def complete(parameters: Sequence[Placed], mesh: Mesh, *, tied: bool) -> None:
-    """Sum the gradients of which ranks have parts: over tensor-parallel ranks, and those of a ``tied`` embedding.
+    """All-reduce partial gradients over tensor-parallel ranks, and a ``tied`` embedding's over its two stages.
 
-    Under sequence parallelism a norm, a bias after a row-parallel layer and positions see a piece of the sequence on
-    each rank. Data-parallel ranks' are summed already.
+    Under sequence parallelism norms, biases after row-parallel layers and positions see only a part of the sequence
+    on each rank. Data-parallel reduction has been done before.
     """
     if mesh.parallel.sequence:
         _all_reduce([one.gradient for one in parameters if one.layout.partial], mesh.group("tensor"))
@@ -61,17 +61,17 @@ def reduced(
     marks: Sequence[bool],
     mesh: Mesh,
 ) -> torch.Tensor:
-    """Return, fp32 [2 + marks], the norm of all gradients, the loss of all data-parallel ranks, the sums of marks.
+    """Return the global gradient norm, the loss of all data-parallel ranks and the sums of marks, fp32 [2 + marks].
 
-    ``each`` is that of ``norms``; each number is counted once. ``loss`` is this rank's two sums, as Passes gives
-    them. All are the same on every rank, after one collective; a norm that is not finite says that some gradient is
-    not, on whatever rank.
+    ``each`` comes from ``norms``; every element counts once. ``loss`` is this rank's two sums, as PipelineSchedule
+    returns them. One collective makes all values equal on every rank. The norm is NaN or Inf if a gradient of any rank
+    is.
     """
     every = squares = each.numbers.to(mesh.device).square()
     counted = [number for number, one in enumerate(each.parameters) if counts(one, mesh)]
     if len(counted) < len(squares):
         squares = torch.stack([squares[number] for number in counted]) if counted else squares[:0]
-    # What another rank counts may have overflowed here only: 0 if it is finite, else NaN.
+    # A replica that another rank counts may have overflowed on this rank only: adds 0 if finite, else NaN.
     total = squares.sum() + 0 * every.sum()
     share = counted_once(loss, mesh)
     flags = [torch.full_like(total, mark) for mark in marks]
@@ -80,19 +80,19 @@ def reduced(
 
 
 def counted_once(loss: torch.Tensor, mesh: Mesh) -> torch.Tensor:
-    """Return the two sums of Passes, which tensor-parallel ranks all have, on the first of these, fp32; else zeros."""
+    """Return the two loss sums, fp32, on the first tensor-parallel rank, and zeros on others, which have the same."""
     return loss.float() if mesh.tensor_rank == 0 else torch.zeros_like(loss, dtype=torch.float32)
 
 
 @torch.no_grad()
 def weight_norms(parameters: Sequence[Placed]) -> Norms:
-    """Return the norm of each parameter's numbers on this rank."""
+    """Return the norm of each parameter on this rank."""
     return Norms.of([(one, numbers) for one in parameters if (numbers := one.local).numel()])
 
 
 @torch.no_grad()
 def norm_and_zeros(parameters: Sequence[Placed], mesh: Mesh) -> tuple[float, float]:
-    """Return the norm of all parameters, and how many numbers of their gradients are 0."""
+    """Return the norm of all parameters and the number of zeros in their gradients, as Megatron logs them."""
     mine = [one for one in parameters if counts(one, mesh)]
     squares = [torch.linalg.vector_norm(one.local, dtype=torch.float32).square() for one in mine]
     zeros = [(one.gradient == 0).sum().float() for one in mine if one.gradient is not None]
@@ -105,7 +105,7 @@ def norm_and_zeros(parameters: Sequence[Placed], mesh: Mesh) -> tuple[float, flo
 
 
 def counts(one: Placed, mesh: Mesh) -> bool:
-    """Return whether what this rank holds of a parameter is counted here, rather than on another that holds it too."""
+    """Return whether a parameter counts on this rank, rather than on another with a replica of it."""
     if one.layout.copy_of is not None:
         return False
     if one.layout.cut is None and mesh.tensor_rank != 0:
@@ -122,13 +122,13 @@ def scale(parameters: Sequence[Placed], factor: torch.Tensor | float) -> None:
 
 
 def clip(parameters: Sequence[Placed], norm: torch.Tensor, limit: float) -> None:
-    """Bring the gradients to a norm of at most ``limit``; 0 leaves them. The device is not waited for."""
+    """Clip the gradients to a global norm of ``limit``; 0 disables it. The host does not wait for the device."""
     if limit > 0:
         scale(parameters, (limit / (norm + EPSILON)).clamp(max=1.0))
 
 
 def _all_reduce(gradients: Sequence[torch.Tensor | None], group: Any) -> None:
-    """Sum some gradients over a group in one collective, in place."""
+    """All-reduce gradients over a group in one collective, in place."""
     there = [each for each in gradients if each is not None]
     if there and group is not None:
         flat = torch.cat([each.reshape(-1) for each in there])

@@ -1,4 +1,4 @@
-"""The loss scale of fp16: Megatron-LM's rule and DeepSpeed's, which differ in what overflows in a row do.
+"""Loss scale of fp16, by Megatron-LM's rule or DeepSpeed's; they differ after consecutive overflows.
 
 Sources: NVIDIA/Megatron-LM@core_v0.9.0 megatron/core/optimizer/grad_scaler.py, deepspeedai/DeepSpeed@edaa7221
 deepspeed/runtime/fp16/loss_scaler.py.
@@ -11,7 +11,7 @@ from ascend_adapt.native.config.train_config import LossScale, Precision
 
 
 class Scaler:
-    """What the loss is multiplied by before backward; ``scale`` is 1 without fp16."""
+    """Static or dynamic loss scale; ``scale`` is 1 without fp16."""
 
     def __init__(self, precision: Precision) -> None:
         self.rule: LossScale | None = precision.loss_scale if precision.dtype == "fp16" else None
@@ -20,17 +20,17 @@ class Scaler:
         self._good = 0
 
     def update(self, overflowed: bool) -> None:
-        """Take note of a step.
+        """Update the scale after a step.
 
         Raises:
-            TrainingError: by DeepSpeed's rule, an overflow at the smallest scale.
+            TrainingError: an overflow at the minimum scale, by DeepSpeed's rule.
         """
         rule = self.rule
         if rule is None or not self.moves:
             return
         if not overflowed:
             self._good += 1
-            # A resumed run may have a shorter window than the one it has counted.
+            # Not ==: a resumed run may have a shorter window than the steps that it has counted.
             if self._good >= rule.window:
                 self._good, self._hysteresis = 0, rule.hysteresis
                 self.scale *= 2.0
@@ -45,15 +45,15 @@ class Scaler:
 
     @property
     def moves(self) -> bool:
-        """Whether it is a scale that steps change."""
+        """Whether the scale is dynamic."""
         return self.rule is not None and not self.rule.fixed
 
     def state_dict(self) -> dict[str, float]:
-        """Return what a resumed run needs; nothing for a fixed scale."""
+        """Return the state for a checkpoint; empty for a static scale."""
         return {"scale": self.scale, "hysteresis": self._hysteresis, "good": self._good} if self.moves else {}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Restore ``state_dict``. A fixed scale stays as configured, as does one without a state."""
+        """Restore ``state_dict``. A static scale, or one without a state, stays as configured."""
         if not (self.moves and state):
             return
         self.scale, self._hysteresis = state["scale"], int(state["hysteresis"])

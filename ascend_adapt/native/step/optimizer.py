@@ -1,4 +1,4 @@
-"""Adam, AdamW and SGD over the numbers that a rank holds, whatever FSDP and tensor parallelism left it."""
+"""Adam, AdamW and SGD on the elements that a rank holds after tensor-parallel and ZeRO sharding."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ascend_adapt.native.parallel.parameters import Placed
 
 
 def decays(one: Placed) -> bool:
-    """Whether weight decay applies to a parameter: to matrices, not to biases and norm weights."""
+    """Whether weight decay applies to a parameter: to matrices, not to biases or norm weights."""
     return one.is_matrix
 
 
 class Optimizer:
-    """Steps the parameters; its states are fp32, by parameter and name, and lie as the parameters do."""
+    """Optimizer with fp32 states, which are sharded like their parameters."""
 
     def __init__(self, parameters: Sequence[Placed], settings: Settings) -> None:
         self._all = parameters
-        # A rank may have no row of a small parameter that is cut.
+        # A rank may hold no row of a small parameter that is sharded.
         self.parameters = [one for one in parameters if one.local.numel()]
         self.settings = settings
         names = ("momentum",) if settings.kind == "sgd" else ("exp_avg", "exp_avg_sq")
@@ -34,12 +34,12 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, lr: float, weight_decay: float) -> None:
-        """Step every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         self._step_group(self._decaying, lr, weight_decay)
         self._step_group(self._others, lr, 0.0)
 
     def clear_gradients(self) -> None:
-        """Forget the gradients, also those without a row: each lies in its bucket's, and would keep all of that."""
+        """Drop all gradients. Each is a view of its bucket's buffer: even an empty one would keep that alive."""
         for one in self._all:
             one.parameter.grad = None
 

@@ -1,4 +1,4 @@
-"""Forward and backward over the micro batches of a step, on one stage or through a pipeline of them."""
+"""Pipeline schedules: forward and backward over the micro batches of a step, on one stage or several."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ Batch = Mapping[str, torch.Tensor]
 
 
 class PipelineSchedule(Protocol):
-    """What runs the micro batches of a step."""
+    """Runs the micro batches of a step."""
 
     def train(self, batch: Batch, micro_batches: int, scale: float) -> torch.Tensor:
-        """Leave the gradients of scale * mean loss in the parameters.
+        """Run forward and backward; the parameters get the gradients of scale * mean loss.
 
-        Return, fp32 [2], the sum of the micro batches' losses by their weights, and that of the weights; of a rank
-        without the last stage both are 0.
+        Returns fp32 [2]: the weighted sum of the losses of the micro batches, and the sum of the weights. Both are 0 on
+        a rank without the last stage.
         """
 
     def evaluate(self, batch: Batch, micro_batches: int) -> torch.Tensor:
-        """Return the same two sums, without gradients."""
+        """Run forward only and return the same two sums."""
 
 
 def passes(config: TrainConfig, mesh: Mesh, decoders: Sequence[Decoder]) -> PipelineSchedule:
-    """Return what runs the micro batches through this rank's decoders, which are in the order of their stages."""
+    """Return the schedule for this rank's decoders, which are in stage order."""
     if config.parallel.pipeline == 1:
         return Accumulation(config, decoders[0])
     return Pipeline(config, mesh, decoders)
 
 
 class Accumulation:
-    """One stage: micro batches one after another."""
+    """Gradient accumulation on a single stage."""
 
     def __init__(self, config: TrainConfig, decoder: Decoder) -> None:
         self.config, self.parallel, self.decoder = config, config.parallel, decoder
 
     def train(self, batch: Batch, micro_batches: int, scale: float) -> torch.Tensor:
-        """As Passes says."""
+        """See PipelineSchedule."""
         before_passes(self.decoder)
         losses = []
         for number, part in enumerate(_parts(batch, micro_batches), 1):
@@ -60,14 +60,14 @@ class Accumulation:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro_batches: int) -> torch.Tensor:
-        """As Passes says."""
+        """See PipelineSchedule."""
         before_passes(self.decoder)
         losses = [_loss(self.decoder, part) for part in _parts(batch, micro_batches)]
         return _sums(self.config, torch.cat(losses), batch)
 
 
 class Pipeline:
-    """Several stages: 1F1B, interleaved where a rank has more than one, by torch.distributed.pipelining."""
+    """1F1B over several stages, interleaved with virtual stages, by torch.distributed.pipelining."""
 
     def __init__(self, config: TrainConfig, mesh: Mesh, decoders: Sequence[Decoder]) -> None:
         self.config, self.mesh = config, mesh
@@ -76,7 +76,7 @@ class Pipeline:
         self._schedules: dict[tuple[int, bool], Any] = {}
 
     def train(self, batch: Batch, micro_batches: int, scale: float) -> torch.Tensor:
-        """As Passes says."""
+        """See PipelineSchedule."""
         self._scale = scale
         for stage in self.stages:
             stage.expect(micro_batches, self.config)
@@ -87,7 +87,7 @@ class Pipeline:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro_batches: int) -> torch.Tensor:
-        """As Passes says."""
+        """See PipelineSchedule."""
         return self._run(batch, micro_batches, trains=False)
 
     def _run(self, batch: Batch, micro_batches: int, *, trains: bool) -> torch.Tensor:
@@ -105,7 +105,7 @@ class Pipeline:
         return _sums(self.config, losses.detach().flatten(), batch)
 
     def _schedule(self, micro_batches: int, *, trains: bool) -> Any:
-        """Return a schedule with stages of its own: what they keep for training and for evaluation differs."""
+        """Return a schedule with its own stages, whose buffers differ between training and evaluation."""
         parallel, count = self.config.parallel, len(self.config.parallel.stages)
         stages = [
             pipelining.PipelineStage(
@@ -123,7 +123,7 @@ class Pipeline:
         if parallel.virtual_stages > 1:
             kind = pipelining.ScheduleInterleaved1F1B
             return kind(stages, micro_batches, loss, **_unscaled(kind))
-        # With fewer micro batches than stages 1F1B is all forward, then all backward, which torch calls GPipe.
+        # torch's 1F1B refuses fewer micro batches than stages, where it would be the same as GPipe.
         kind = pipelining.Schedule1F1B if micro_batches >= count else pipelining.ScheduleGPipe
         return kind(stages[0], micro_batches, loss, **_unscaled(kind))
 
@@ -131,7 +131,7 @@ class Pipeline:
         return (output * (self._scale / self.stages[0].expected)).sum()
 
     def _example(self, border: int) -> torch.Tensor:
-        """Return what crosses the border before stage ``border``, without numbers."""
+        """Return a meta tensor with the shape and dtype of the input of stage ``border``."""
         config, count = self.config, len(self.config.parallel.stages)
         batch, length = config.batch.micro, config.data.seq_length
         if border == 0:
@@ -149,11 +149,10 @@ def stages_of(config: TrainConfig, mesh: Mesh) -> range:
 
 
 class _Stage(nn.Module):
-    """A decoder as a schedule sees it.
+    """Wraps a decoder for torch's schedules, which must not see an FSDP module.
 
-    Not an FSDP module: torch's schedules sum the gradients of those, each release in its own way (2.13's interleaved
-    one, as its source reads, not at all). Here the backward pass of the step's last micro batch does it, as without a
-    pipeline.
+    They reduce the gradients of FSDP modules, each release in its own way (2.13's interleaved one, by its source, not
+    at all). Here the backward pass of the step's last micro batch reduces them, as without a pipeline.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -162,11 +161,11 @@ class _Stage(nn.Module):
         self.expected = self.begun = 0
 
     def expect(self, micro_batches: int, config: TrainConfig) -> None:
-        """Begin a step of so many backward passes."""
+        """Begin a step of ``micro_batches`` backward passes."""
         self.expected, self.begun, self.parallel = micro_batches, 0, config.parallel
 
     def forward(self, x: torch.Tensor, **others: torch.Tensor) -> torch.Tensor:
-        """Return what the decoder does; only the last stage looks at labels."""
+        """Run the decoder; only the last stage gets the labels."""
         if not self.decoder.last:
             others = {name: tensor for name, tensor in others.items() if name not in ("labels", "loss_mask")}
         output: torch.Tensor = self.decoder(x, **others)
@@ -180,16 +179,16 @@ class _Stage(nn.Module):
 
 
 def _unscaled(kind: Any) -> dict[str, Any]:
-    """Say that the loss is already a mean over micro batches; torch 2.6 has no such switch, and divides nothing."""
+    """Disable the schedule's division by the number of micro batches; torch 2.6 has no such option and no division."""
     return {"scale_grads": False} if "scale_grads" in inspect.signature(kind.__init__).parameters else {}
 
 
 def _sums(config: TrainConfig, losses: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """Return what Passes does of the losses of micro batches, [M]."""
+    """Return the two sums of PipelineSchedule from the losses of micro batches, [M]."""
     weights = torch.ones_like(losses)
     if config.logging.loss_mean == "tokens":
         weights = batch["loss_mask"].view(len(losses), -1).sum(1).to(losses)
-        losses = losses.where(weights > 0, 0.0)  # the mean of nothing is NaN
+        losses = losses.where(weights > 0, 0.0)  # without an unmasked token the mean is NaN
     return torch.stack([(losses * weights).sum(), weights.sum()])
 
 

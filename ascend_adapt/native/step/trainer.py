@@ -1,4 +1,4 @@
-"""A model and its optimizer on this rank, and one step of both."""
+"""The trainer: model, optimizer and loss scale of one rank, and a training step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ascend_adapt.native.step.pipeline import Batch, PipelineSchedule, passes, s
 
 @dataclass(frozen=True)
 class Step:
-    """What one step gave, the same on every rank. A skipped step left the weights as they were."""
+    """Outcome of one step, the same on every rank unless noted. A skipped step does not change the weights."""
 
     loss: float
     grad_norm: float
@@ -35,17 +35,17 @@ class Step:
     params_norm: float | None = None
     num_zeros: float | None = None
     votes: int = 0
-    """Ranks that asked for an end."""
+    """Number of ranks that asked to stop."""
     votes_to_save: int = 0
-    """Ranks that asked for a checkpoint."""
+    """Number of ranks that asked for a checkpoint."""
     spoiled: tuple[str, ...] = ()
-    """This rank's parameters whose gradients were not finite."""
+    """This rank's parameters with NaN or Inf in their gradients."""
     spoiled_weights: tuple[str, ...] = ()
-    """Those whose numbers were not finite before the step."""
+    """This rank's parameters with NaN or Inf in their weights before the step."""
 
 
 class Trainer:
-    """This rank's part of a run: its stages, the passes through them, the optimizer and the loss scale."""
+    """One rank of a run: its stages, pipeline schedule, optimizer and loss scale."""
 
     decoders: list[Decoder]
     parameters: list[Placed]
@@ -73,16 +73,16 @@ class Trainer:
     ) -> Step:
         """Train on this data-parallel rank's part of one global batch.
 
-        ``votes_to_stop``: the run should end after this step, ``votes_to_save``: a checkpoint should be saved; every
-        rank learns how many ranks want that.
+        ``votes_to_stop``: this rank asks to stop after the step; ``votes_to_save``: it asks for a checkpoint. The
+        result has the number of ranks that did.
 
         Raises:
-            TrainingError: an overflow at the smallest loss scale, by DeepSpeed's rule.
+            TrainingError: an overflow at the minimum loss scale, by DeepSpeed's rule.
         """
         self._set_mode(training=True)
         scale, is_scaled = self.scaler.scale, self.scaler.rule is not None
         if is_scaled:
-            # What an evaluation has overflowed is no matter of this step.
+            # Clears the overflow flag, which an evaluation may have set.
             devices.take_overflow(self.mesh.device)
         with self._eager_at_first("train"):
             loss = self.passes.train(batch, micro_batches, scale)
@@ -91,7 +91,7 @@ class Trainer:
             gradients.scale(self.parameters, 1.0 / scale)
         overflowed = is_scaled and devices.take_overflow(self.mesh.device)
         norms = gradients.norms(self.parameters)
-        # Once the optimizer has taken such gradients all weights are as bad, and the first is not to be found.
+        # Before the optimizer step: NaN or Inf in one gradient spreads to all weights, and its origin is lost.
         weights = gradients.weight_norms(self.parameters)
         marks = (votes_to_stop, overflowed, votes_to_save)
         reduced = gradients.reduced(norms, loss, marks, self.mesh)
@@ -101,7 +101,7 @@ class Trainer:
         if logging.log_params_norm or logging.log_num_zeros:
             params_norm, num_zeros = gradients.norm_and_zeros(self.parameters, self.mesh)
         gradients.clip(self.parameters, norm, self.config.optimizer.clip_grad)
-        # Without a loss scale the host need not know the norm before it hands the device the optimizer's work.
+        # Without a loss scale the host does not wait for the norm before it launches the optimizer.
         skipped = is_scaled and (not math.isfinite(float(norm)) or bool(reduced[3] > 0))
         if not skipped:
             self.optimizer.step(lr, weight_decay)
@@ -123,17 +123,17 @@ class Trainer:
         )
 
     def is_finite(self) -> bool:
-        """Return whether all weights of all ranks are numbers; every rank must call it."""
+        """Return whether the weights of all ranks are finite; every rank must call it."""
         bad = bool(gradients.weight_norms(self.parameters).not_finite())
         return float(self.mesh.sum_over_all(torch.full((), float(bad), device=self.mesh.device))) == 0
 
     def evaluate(self, batch: Batch, micro_batches: int) -> float:
-        """Return the mean loss of all data-parallel ranks on their parts of one global batch."""
+        """Return the mean loss over all data-parallel ranks of one global batch."""
         losses, weights = self.losses(batch, micro_batches)
         return losses / weights
 
     def losses(self, batch: Batch, micro_batches: int) -> tuple[float, float]:
-        """Return the two sums of Passes over all data-parallel ranks, on their parts of one global batch."""
+        """Return the two sums of PipelineSchedule over all data-parallel ranks of one global batch."""
         self._set_mode(training=False)
         with self._eager_at_first("evaluate"):
             loss = self.passes.evaluate(batch, micro_batches)
@@ -142,11 +142,11 @@ class Trainer:
 
     def _set_mode(self, *, training: bool) -> None:
         for decoder in self.decoders:
-            if decoder.training != training:  # to say it again takes a millisecond
+            if decoder.training != training:  # train() takes a millisecond
                 decoder.train(training)
 
     def _eager_at_first(self, kind: str) -> AbstractContextManager[Any]:
-        """Leave the first passes of a kind as they are: kernels choose their backends then, which cuts a graph."""
+        """Run the first passes of a kind eagerly: kernels choose their backends then, which breaks the graph."""
         if not self.config.compile or kind in self._has_run:
             return nullcontext()
         self._has_run.add(kind)
@@ -155,12 +155,12 @@ class Trainer:
 
 
 def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
-    """Return this rank's stages in their order, sharded and filled: no rank ever holds more of the model than its part.
+    """Build this rank's stages in order, sharded and initialised. No device ever holds more than its part of the model.
 
-    While they are filled one whole parameter at a time is in host memory.
+    Initialisation keeps one unsharded parameter at a time in host memory.
 
     Raises:
-        TrainingError: blocks are to be compiled, and nothing here compiles for the device.
+        TrainingError: ``compile`` is set and there is no compiler for the device.
     """
     tp, parallel = TensorParallel.of(mesh), config.parallel
     decoders = []
@@ -186,7 +186,7 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
 
 
 def seed_dropout(seed: int, mesh: Mesh, iteration: int = 0) -> None:
-    """Start the default generators: alike on tensor-parallel ranks, apart on all others and at other iterations."""
+    """Seed the default generators: equally on tensor-parallel ranks, differently on others and at other iterations."""
     place = (mesh.pipeline_rank, mesh.data_rank, *((iteration,) if iteration else ()))
     number = generator(seed, "dropout", *place).initial_seed()
     torch.default_generator.manual_seed(number)
@@ -194,9 +194,9 @@ def seed_dropout(seed: int, mesh: Mesh, iteration: int = 0) -> None:
 
 
 def parameter_count(parameters: Sequence[Placed], mesh: Mesh) -> int:
-    """Return how many numbers the whole model has, each counted once; every rank must call it."""
+    """Return the number of parameters of the full model, each counted once; every rank must call it."""
     here = sum(one.local.numel() for one in parameters if gradients.counts(one, mesh))
-    # In two halves: fp32 sums are exact to 2**24, and an NPU reduces no int64.
+    # In two halves: fp32 sums are exact up to 2**24, and NPUs cannot all-reduce int64.
     halves = torch.tensor([here >> 20, here & 0xFFFFF], dtype=torch.float32, device=mesh.device)
     high, low = mesh.sum_over_all(halves).tolist()
     return (int(high) << 20) + int(low)
