@@ -47,7 +47,7 @@ def train(upstream, settings, steps):
         {"params": [one for one in parameters if one.dim() < 2], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=LR)
-    told = {"losses": [], "norms": []}
+    results = {"losses": [], "norms": []}
     micro_batches = settings.batch.accumulation
     for number in range(steps):
         given = batch(number, settings)
@@ -57,11 +57,11 @@ def train(upstream, settings, steps):
             loss = upstream.loss(tokens, labels, counted)
             (loss / micro_batches).backward()
             losses.append(loss.item())
-        told["losses"].append(sum(losses) / micro_batches)
-        told["norms"].append(torch.nn.utils.clip_grad_norm_(parameters, CLIP).item())
+        results["losses"].append(sum(losses) / micro_batches)
+        results["norms"].append(torch.nn.utils.clip_grad_norm_(parameters, CLIP).item())
         optimizer.step()
         optimizer.zero_grad()
-    return told
+    return results
 
 
 def main():

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from native.small_models import GPT2, LENGTH, MODELS, Case, Told, config, train
+from native.small_models import GPT2, LENGTH, MODELS, Case, Results, config, train
 from native.training_bounds import apart
 
 from ascend_adapt.data.token_index import write_index
@@ -27,23 +27,23 @@ LOSS_GROWTH, NORM_GROWTH = 2.0, 16.0
 
 
 @functools.cache
-def one_process(model: str, steps: int = 20, micro: int = 1, loss_mean: str = "micro_batches") -> Told:
+def one_process(model: str, steps: int = 20, micro: int = 1, loss_mean: str = "micro_batches") -> Results:
     """Return what training a model of small_models on one process gives."""
     return train(
         Case(model, model, {"micro": micro}, steps=steps, loss_mean=loss_mean), meshes.single(torch.device("cpu"))
     )
 
 
-def assert_equal_to_one_process(told: Told, case: Case) -> None:
+def assert_equal_to_one_process(results: Results, case: Case) -> None:
     """Assert that only rounding differs; with -s pytest shows how far apart losses and gradient norms were."""
     alone = one_process(case.model, micro=case.sizes.get("micro", 1), loss_mean=case.loss_mean)
     assert alone.losses[-1] < 0.9 * alone.losses[0], "this model learns nothing, so nothing would be compared"
-    far = (largest_difference(told.losses, alone.losses), largest_difference(told.norms, alone.norms))
+    far = (largest_difference(results.losses, alone.losses), largest_difference(results.norms, alone.norms))
     print(f"{case.name}, {case.model}: losses {far[0]:.1e}, norms {far[1]:.1e}")
     of_losses, of_norms = (apart(MODELS[case.model], LENGTH, growth) for growth in (LOSS_GROWTH, NORM_GROWTH))
-    assert told.losses == pytest.approx(alone.losses, rel=of_losses)
-    assert told.norms == pytest.approx(alone.norms, rel=of_norms)
-    assert told.evaluated == pytest.approx(alone.evaluated, rel=of_losses)
+    assert results.losses == pytest.approx(alone.losses, rel=of_losses)
+    assert results.norms == pytest.approx(alone.norms, rel=of_norms)
+    assert results.evaluated == pytest.approx(alone.evaluated, rel=of_losses)
 
 
 def largest_difference(these: list[float], those: list[float]) -> float:
@@ -53,10 +53,10 @@ def largest_difference(these: list[float], those: list[float]) -> float:
 
 @pytest.fixture
 def train_on(tmp_path):
-    """train_on(ranks, cases): train them on the ranks of one job; return what each told, by name."""
+    """train_on(ranks, cases): train the cases on the ranks of one job; return the results by name."""
 
-    def run(ranks: int, cases: list[Case], device: str = "cpu") -> dict[str, Told]:
-        output = tmp_path / "told.json"
+    def run(ranks: int, cases: list[Case], device: str = "cpu") -> dict[str, Results]:
+        output = tmp_path / "results.json"
         command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", str(ranks), "--device", device]
         command += ["--log-dir", str(tmp_path / "run"), str(HERE / "train_small.py"), str(output)]
         ended = subprocess.run(
@@ -66,16 +66,16 @@ def train_on(tmp_path):
             text=True,
         )
         assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-6000:]
-        told = json.loads(output.read_text())
-        assert told["device"] == device.partition("-")[0]
-        return {name: Told(**values) for name, values in told["cases"].items()}
+        results = json.loads(output.read_text())
+        assert results["device"] == device.partition("-")[0]
+        return {name: Results(**values) for name, values in results["cases"].items()}
 
     return run
 
 
 @pytest.fixture
 def text(tmp_path):
-    """Token files of 60 documents; each id tells the next."""
+    """Token files of 60 documents; each id determines the next."""
     dice = np.random.default_rng(0)
     ids = [(dice.integers(90) * 7 + 3 * np.arange(dice.integers(20, 60))) % 91 for _ in range(60)]
     np.concatenate(ids).astype(np.uint16).tofile(tmp_path / "text.bin")

@@ -36,8 +36,8 @@ def process_group(device):
 def losses(model: str, dtype: str, device: torch.device) -> list[float]:
     """Return the mean loss of every 50 steps."""
     mesh = meshes.build(Parallel(), device)
-    told = train(Case("", model, {"micro": 8}, steps=STEPS, dtype=dtype), mesh).losses
-    return [statistics.fmean(told[first : first + 50]) for first in range(0, STEPS, 50)]
+    results = train(Case("", model, {"micro": 8}, steps=STEPS, dtype=dtype), mesh).losses
+    return [statistics.fmean(results[first : first + 50]) for first in range(0, STEPS, 50)]
 
 
 @pytest.mark.parametrize("model", ["gpt2", "neox"])
@@ -46,7 +46,7 @@ def test_sixteen_bits_converge_as_fp32(model, device):
     assert exact[-1] < 0.7 * exact[0]
     for dtype, bound in BOUNDS[device.type].items():
         found = losses(model, dtype, device)
-        told = [f"{one:.4f} beside {other:.4f}" for one, other in zip(found, exact, strict=True)]
-        print(f"{devices.name(device)}, {model} {dtype}: {', '.join(told)}")
+        results = [f"{one:.4f} beside {other:.4f}" for one, other in zip(found, exact, strict=True)]
+        print(f"{devices.name(device)}, {model} {dtype}: {', '.join(results)}")
         assert found[-1] == pytest.approx(exact[-1], rel=bound), dtype
         assert found == pytest.approx(exact, rel=3 * bound), dtype

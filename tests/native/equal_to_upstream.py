@@ -48,8 +48,8 @@ def test_50_steps(upstream, model):
         timeout=280,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
-    told = json.loads(ended.stdout.splitlines()[-1])
-    theirs, ours = told["upstream"], told["native"]
+    results = json.loads(ended.stdout.splitlines()[-1])
+    theirs, ours = results["upstream"], results["native"]
     assert theirs["losses"][-1] < 0.7 * theirs["losses"][0]
     # The growths of tests/native/conftest.py are of 20 steps.
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=apart(MODELS[model], LENGTH, 5.0))

@@ -1,4 +1,4 @@
-"""Every axis, and every two of them, beside one process; 2, 4 and 8 ranks, and 2 on an emulated NPU.
+"""Every axis and every pair of axes compared with one process: 2, 4 and 8 ranks, and 2 on an emulated NPU.
 
 make native-matrix
 """
@@ -64,25 +64,25 @@ ON_8 = [
 
 @pytest.mark.parametrize(("ranks", "cases"), [(2, ON_2[:9]), (2, ON_2[9:]), (4, ON_4[:5]), (4, ON_4[5:]), (8, ON_8)])
 def test_equal_to_one_process(train_on, ranks, cases):
-    told = train_on(ranks, cases)
+    results = train_on(ranks, cases)
     for case in cases:
-        assert_equal_to_one_process(told[case.name], case)
+        assert_equal_to_one_process(results[case.name], case)
 
 
 def test_bf16(train_on):
-    """Masters are fp32, so that rounding does not add up: beside one process in fp32."""
+    """With fp32 master weights rounding does not accumulate: compared with one process in fp32."""
     cases = [
         Case("one", "neox", {"data": 2}, steps=10, dtype="bf16"),
         Case("pipeline", "gpt2", {"pipeline": 2}, steps=10, dtype="bf16"),
         Case("sequence", "gated", {"tensor": 2, "sequence": True}, steps=10, dtype="bf16"),
         Case("zero-3", "gpt2", {"data": 2, "zero_stage": 3, "recompute": "full"}, steps=10, dtype="bf16"),
     ]
-    told = train_on(2, cases)
+    results = train_on(2, cases)
     for case in cases:
         alone = one_process(case.model)
-        assert told[case.name].losses == pytest.approx(alone.losses[:10], rel=5e-3), case.name
-        assert told[case.name].norms == pytest.approx(alone.norms[:10], rel=5e-2), case.name
-        assert told[case.name].losses != pytest.approx(alone.losses[:10], rel=1e-6), case.name
+        assert results[case.name].losses == pytest.approx(alone.losses[:10], rel=5e-3), case.name
+        assert results[case.name].norms == pytest.approx(alone.norms[:10], rel=5e-2), case.name
+        assert results[case.name].losses != pytest.approx(alone.losses[:10], rel=1e-6), case.name
 
 
 @pytest.mark.parametrize(
@@ -102,16 +102,16 @@ def test_bf16(train_on):
     ],
 )
 def test_fp16(train_on, ranks, cases):
-    """Beside one process in fp32; from a scale that is too large, every rank skips the same steps first."""
+    """Compared with one process in fp32; from a scale that is too large, every rank skips the same steps first."""
     good = [replace(case, steps=10, dtype="fp16") for case in cases]
     large = [replace(case, name=f"{case.name}, large", initial_scale=2.0**26) for case in good]
-    told = train_on(ranks, [*good, *large])
+    results = train_on(ranks, [*good, *large])
     for case in good:
         alone = one_process(case.model)
-        assert told[case.name].losses == pytest.approx(alone.losses[:10], rel=5e-3), case.name
-        assert told[case.name].norms == pytest.approx(alone.norms[:10], rel=5e-2), case.name
-        assert not any(told[case.name].skipped)
-        first = told[f"{case.name}, large"]
+        assert results[case.name].losses == pytest.approx(alone.losses[:10], rel=5e-3), case.name
+        assert results[case.name].norms == pytest.approx(alone.norms[:10], rel=5e-2), case.name
+        assert not any(results[case.name].skipped)
+        first = results[f"{case.name}, large"]
         assert first.skipped[0]
         assert not all(first.skipped)
         rule = Scaler(case.settings.precision)
@@ -122,7 +122,7 @@ def test_fp16(train_on, ranks, cases):
 
 
 def test_a_saturated_step_is_skipped(train_on):
-    """An Ascend 910A has no Inf: what a CPU skips for one, it skips for its flag."""
+    """An Ascend 910A saturates instead of giving Inf: its overflow flag skips the same steps as Inf on a CPU."""
     case = Case("data", "gpt2", {"data": 2}, steps=14, dtype="fp16", initial_scale=2.0**26)
     there, here = (train_on(2, [case], device=device)["data"] for device in ("npu-emulated:910A", "cpu"))
     assert 0 < sum(here.skipped) < 14
@@ -138,12 +138,12 @@ def test_on_an_emulated_npu(train_on):
         Case("pipeline", "neox", {"pipeline": 2}),
         *(Case(f"zero-{stage}", "gpt2", {"data": 2, "zero_stage": stage}) for stage in (0, 1, 2, 3)),
     ]
-    told = train_on(2, cases, device="npu-emulated")
+    results = train_on(2, cases, device="npu-emulated")
     for case in cases:
-        assert_equal_to_one_process(told[case.name], case)
+        assert_equal_to_one_process(results[case.name], case)
 
 
-def test_what_four_ranks_saved_is_read_on_one_and_on_four_others(train_on, tmp_path):
+def test_a_checkpoint_of_four_ranks_loads_on_one_and_on_four_others(train_on, tmp_path):
     folder = str(tmp_path / "saved")
     first = Case("first", "gpt2", {"tensor": 2, "data": 2, "zero_stage": 3}, steps=10, save=folder)
     then = {
@@ -156,12 +156,12 @@ def test_what_four_ranks_saved_is_read_on_one_and_on_four_others(train_on, tmp_p
     }
     begun = train_on(4, [first])["first"]
     for ranks, cases in then.items():
-        for name, told in train_on(ranks, cases).items():
-            assert told.evaluated[0] == pytest.approx(begun.evaluated[1], rel=FP32), name
-            together = type(told)(
-                [*begun.losses, *told.losses],
-                [*begun.norms, *told.norms],
-                [begun.evaluated[0], told.evaluated[1]],
+        for name, results in train_on(ranks, cases).items():
+            assert results.evaluated[0] == pytest.approx(begun.evaluated[1], rel=FP32), name
+            together = type(results)(
+                [*begun.losses, *results.losses],
+                [*begun.norms, *results.norms],
+                [begun.evaluated[0], results.evaluated[1]],
             )
             assert_equal_to_one_process(together, first)
 
@@ -175,8 +175,8 @@ MESHES = {
 }
 
 
-def test_what_any_mesh_saved_is_taken_up_by_any_other(train_on, tmp_path):
-    """Each of five saves after ten steps, and each goes on from each: the next two losses are one process's."""
+def test_a_checkpoint_of_any_mesh_resumes_on_any_other(train_on, tmp_path):
+    """Each of five meshes saves after ten steps and resumes from each: the next two losses are one process.s."""
     by_ranks = {ranks: [name for name, (of, _) in MESHES.items() if of == ranks] for ranks in (2, 4, 8)}
     for ranks, names in by_ranks.items():
         train_on(ranks, [Case(name, "gpt2", MESHES[name][1], steps=10, save=str(tmp_path / name)) for name in names])
@@ -187,7 +187,7 @@ def test_what_any_mesh_saved_is_taken_up_by_any_other(train_on, tmp_path):
             for name in names
             for source in MESHES
         ]
-        for name, told in train_on(ranks, cases).items():
-            assert told.losses == pytest.approx(alone.losses[10:12], rel=FP32), name
+        for name, results in train_on(ranks, cases).items():
+            assert results.losses == pytest.approx(alone.losses[10:12], rel=FP32), name
             seen += 1
     assert seen == 25

@@ -100,7 +100,7 @@ def batch(step, settings, data_rank=0):
     """Return a data-parallel rank's part of a step's global batch: micro batches in the order that samplers have."""
     numbers = torch.Generator().manual_seed(step)
     text = torch.randint(0, settings.model.vocab_size, (SAMPLES, LENGTH + 1), generator=numbers)
-    # Something to learn: each id tells the next.
+    # Something to learn: each id determines the next.
     text[:, 1::2] = (text[:, :-1:2] * 7 + 3) % settings.model.vocab_size
     counted = torch.rand(SAMPLES, LENGTH, generator=numbers) > 0.1
     micro, ranks = settings.batch.micro, settings.parallel.data
@@ -114,7 +114,7 @@ def batch(step, settings, data_rank=0):
 
 @dataclass(frozen=True)
 class Case:
-    """One training: ``sizes`` are those of Parallel, and micro; a run that loads goes on where the other was."""
+    """One training: ``sizes`` are those of Parallel, and micro; a run that loads a checkpoint resumes it."""
 
     name: str
     model: str
@@ -140,8 +140,8 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the steps gave, and the losses of an evaluation before and after them."""
+class Results:
+    """Per-step results, and the losses of an evaluation before and after the steps."""
 
     losses: list[float]
     norms: list[float]
@@ -151,14 +151,14 @@ class Told:
 
 
 def place_by_fsdp(decoder, mesh, precision):
-    """Place parameters by FSDP, which is the specification of what the trainer has in its place."""
+    """Place parameters by FSDP, the reference for ComputeWeights."""
     data_parallel.shard(decoder, mesh, precision)
     decoder.to_empty(device=mesh.device)
 
 
 def train(case, mesh):
     """Train on this rank."""
-    settings, told = case.settings, Told([], [], [])
+    settings, results = case.settings, Results([], [], [])
     with patch.object(trainers, "place", place_by_fsdp if case.by_fsdp else trainers.place):
         trainer = Trainer(settings, mesh)
     progress, _ = load(trainer)
@@ -167,19 +167,19 @@ def train(case, mesh):
         return {name: tensor.to(mesh.device) for name, tensor in batch(step, settings, mesh.data_rank).items()}
 
     def evaluate():
-        told.evaluated.append(trainer.evaluate(mine(1000), settings.batch.accumulation))
+        results.evaluated.append(trainer.evaluate(mine(1000), settings.batch.accumulation))
 
     evaluate()
     for number in range(progress.iteration, progress.iteration + case.steps):
         step = trainer.step(mine(number), settings.batch.accumulation, lr=3e-3, weight_decay=0.1)
-        told.losses.append(step.loss)
-        told.norms.append(step.grad_norm)
-        told.scales.append(step.loss_scale)
-        told.skipped.append(step.skipped)
+        results.losses.append(step.loss)
+        results.norms.append(step.grad_norm)
+        results.scales.append(step.loss_scale)
+        results.skipped.append(step.skipped)
     evaluate()
     if case.save:
         done = progress.iteration + case.steps
         saver = Saver(trainer, Path(case.save))
         saver.save(TrainState(done, done * SAMPLES, done))
         saver.wait()
-    return told
+    return results

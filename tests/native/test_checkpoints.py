@@ -1,4 +1,4 @@
-"""What a run saves is there whole or not at all, and is taken up whatever became of it."""
+"""Checkpoints are complete or absent, and a run resumes from the latest valid one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from native.small_models import GPT2, batch, config
-from native.test_loop import Told, run
+from native.test_loop import RecordingLog, run
 
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native import loop
@@ -104,11 +104,11 @@ def test_a_damaged_one_is_passed_over(saved, tmp_path, damage):
     os.system(f"cp -r {saved} {folder}")
     DAMAGES[damage](folder / "iter_0000004")
     trainer = filled(Checkpoint(load=str(folder)), 7)
-    progress, told = load(trainer)
+    progress, messages = load(trainer)
     assert progress == TrainState(2, 16, 2)
     assert numbers(trainer) == {2.0}
-    assert told[0].startswith(f"warning: {folder / 'iter_0000004'} is damaged (")
-    assert told[1] == f"resuming from {folder / 'iter_0000002'}, iteration 2"
+    assert messages[0].startswith(f"warning: {folder / 'iter_0000004'} is damaged (")
+    assert messages[1] == f"resuming from {folder / 'iter_0000002'}, iteration 2"
     DAMAGES[damage](folder / "iter_0000002") if damage != "gone" else (folder / "iter_0000002").rename(folder / "gone")
     with pytest.raises(TrainingError, match="no valid checkpoint, expected one .* — restore one"):
         load(filled(Checkpoint(load=str(folder)), 7))
@@ -130,16 +130,16 @@ def test_a_tracker_that_names_nothing_is_passed_over(saved, tmp_path, named):
     folder = tmp_path / "copy"
     shutil.copytree(saved, folder)
     (folder / LATEST).write_bytes(named)
-    progress, told = load(filled(Checkpoint(load=str(folder)), 7))
+    progress, messages = load(filled(Checkpoint(load=str(folder)), 7))
     assert progress.iteration == 4
-    assert told[0].startswith(f"warning: {folder / LATEST} names no checkpoint (")
+    assert messages[0].startswith(f"warning: {folder / LATEST} names no checkpoint (")
     for one in folder.glob("iter_*"):
         shutil.rmtree(one)
     with pytest.raises(TrainingError, match=f"^{folder}: holds {LATEST}, but not the checkpoint that it names, "):
         load(filled(Checkpoint(load=str(folder)), 7))
 
 
-def test_a_loss_scale_is_taken_up_by_what_has_one(saved):
+def test_a_loss_scale_is_restored_into_a_dynamic_scale(saved):
     precision = Precision("fp16", loss_scale=LossScale(initial=256.0))
     settings = replace(config(), checkpoint=Checkpoint(load=str(saved)), precision=precision)
     trainer = Trainer(settings, meshes.build(settings.parallel, torch.device("cpu")))
@@ -177,7 +177,7 @@ def test_a_full_disk_is_an_error_that_loses_nothing(saved, tmp_path):
     assert load(trainer)[0].iteration == 4
 
 
-def test_training_goes_on_while_it_is_written_and_changes_nothing_of_it(tmp_path, monkeypatch):
+def test_training_continues_while_a_checkpoint_is_written_unchanged(tmp_path, monkeypatch):
     trained = threading.Event()
     save = dcp.save
 
@@ -208,7 +208,7 @@ def test_only_what_is_ours_is_ever_removed(tmp_path):
     trainer = filled(Checkpoint(save=str(tmp_path), keep_last=2), 1)
     saver = Saver(trainer, tmp_path)
     for iteration in (2, 9, 3, 4):
-        # 9 was saved by a run that was then taken up from 2.
+        # 9 was saved by a run that was then resumed from 2.
         saver.save(TrainState(iteration, iteration, iteration))
     saver.wait()
     names = sorted(one.name for one in tmp_path.iterdir())
@@ -259,13 +259,13 @@ def test_a_save_that_is_ended_before_any_of_its_changes_loses_itself_at_most(tmp
             except Killed:
                 ended = True
         other = filled(trainer.config.checkpoint, 0)
-        taken_up = load(other)[0].iteration
-        assert taken_up in ((iteration - 1, iteration) if ended else (iteration,)), made
-        assert taken_up == 0 or numbers(other) == {float(taken_up)}
-        outcomes.append(taken_up == iteration)
+        resumed = load(other)[0].iteration
+        assert resumed in ((iteration - 1, iteration) if ended else (iteration,)), made
+        assert resumed == 0 or numbers(other) == {float(resumed)}
+        outcomes.append(resumed == iteration)
         if not ended:
             break
-        iteration = taken_up + 1
+        iteration = resumed + 1
         fill(trainer, iteration)
     assert {"rename", "replace", "rmtree", "fsync"} <= set(made)
     # Ended early it is lost, ended late it is not, and the last of them was not ended.
@@ -273,7 +273,7 @@ def test_a_save_that_is_ended_before_any_of_its_changes_loses_itself_at_most(tmp
     assert 2 <= sum(outcomes) < len(outcomes) < 200
 
 
-class Interrupted(Told):
+class Interrupted(RecordingLog):
     """Sends this process a signal after its third step."""
 
     def __init__(self, number=signal.SIGTERM):
@@ -286,7 +286,7 @@ class Interrupted(Told):
             os.kill(os.getpid(), self.number)
 
 
-def test_sigterm_saves_and_ends_and_the_run_goes_on_bit_for_bit(settings, tmp_path):
+def test_sigterm_saves_and_ends_and_the_run_resumes_bit_for_bit(settings, tmp_path):
     settings = replace(settings, model=replace(GPT2, hidden_dropout=0.1, attention_dropout=0.1))
     whole = run(settings)
     # A SIGTERM from outside, such as timeout(1)'s, ends this run early too.
@@ -317,19 +317,19 @@ def test_what_changes_the_order_of_samples_is_named(saved):
     checkpoint = Checkpoint(load=str(saved))
     made = config()
     assert load(filled(checkpoint, 7))[1][1:] == []
-    told = load(filled(checkpoint, 7, data=replace(made.data, seed=4), iterations=40))[1]
-    assert told[1:] == [
+    messages = load(filled(checkpoint, 7, data=replace(made.data, seed=4), iterations=40))[1]
+    assert messages[1:] == [
         "warning: the order of samples changed, so some are repeated or skipped: data.seed was 1234, is 4; "
         "number of samples was 160, is 320"
     ]
-    told = load(filled(checkpoint, 7, data=replace(made.data, weight_by_documents=0.3)))[1]
-    assert told[1].endswith("some are repeated or skipped: data.weight_by_documents was None, is 0.3")
+    messages = load(filled(checkpoint, 7, data=replace(made.data, weight_by_documents=0.3)))[1]
+    assert messages[1].endswith("some are repeated or skipped: data.weight_by_documents was None, is 0.3")
 
 
-def test_another_model_is_never_taken_up_in_silence(saved, tmp_path):
+def test_another_model_is_never_resumed_silently(saved, tmp_path):
     checkpoint = Checkpoint(load=str(saved))
-    told = load(filled(checkpoint, 7, model=replace(GPT2, num_heads=2, num_query_groups=2, head_dim=16)))[1]
-    assert told[1:] == [
+    messages = load(filled(checkpoint, 7, model=replace(GPT2, num_heads=2, num_query_groups=2, head_dim=16)))[1]
+    assert messages[1:] == [
         "warning: the model differs from the saved one: num_heads was 4, is 2; num_query_groups was 4, is 2; "
         "head_dim was 8, is 16"
     ]
@@ -339,18 +339,18 @@ def test_another_model_is_never_taken_up_in_silence(saved, tmp_path):
         TrainingError, match=r"has model\.layers\.2\..*, and 23 other parameters that this model does no"
     ):
         load(filled(checkpoint, 7, **fewer))
-    told = load(filled(replace(checkpoint, finetune=True), 7, **fewer))[1]
-    assert told[1] == "warning: the model differs from the saved one: num_layers was 4, is 2"
+    messages = load(filled(replace(checkpoint, finetune=True), 7, **fewer))[1]
+    assert messages[1] == "warning: the model differs from the saved one: num_layers was 4, is 2"
 
 
-def test_a_schedule_that_counts_otherwise_goes_on_where_it_was(saved):
+def test_a_schedule_that_counts_in_another_unit_continues(saved):
     made, checkpoint = config(), Checkpoint(load=str(saved))
     other = {"samples": "iterations", "iterations": "samples"}[made.schedule.unit]
     checkpoint = replace(checkpoint, resume_schedule="override")
-    progress, told = load(filled(checkpoint, 7, schedule=replace(made.schedule, unit=other)))
+    progress, messages = load(filled(checkpoint, 7, schedule=replace(made.schedule, unit=other)))
     assert (progress.iteration, progress.consumed_samples) == (4, 32)
     assert progress.scheduled == {"samples": 32, "iterations": 4}[other]
-    assert told[1:] == [
+    assert messages[1:] == [
         f"schedule.unit: {made.schedule.unit} -> {other}, the configured value is used",
         f"the schedule continues from {progress.scheduled} {other}: it was counted in {made.schedule.unit}",
     ]
@@ -420,7 +420,7 @@ def test_generators_are_those_of_the_same_ranks_only(saved, tmp_path):
     for source in (saved, folder):
         trainer = filled(Checkpoint(load=str(source)), 7, model=model)
         drawn.append((torch.rand(1), load(trainer)[1][1:], torch.rand(1)))
-    assert [told for _, told, _ in drawn] == [
+    assert [messages for _, messages, _ in drawn] == [
         [],
         ["dropout draws other random numbers: the layout differs, or no generator state was loaded"],
     ]

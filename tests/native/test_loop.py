@@ -1,4 +1,4 @@
-"""A run from token files to its end, on one process: what is told, saved, and taken up again."""
+"""A run from token files to its end, on one process: its log, its checkpoints, and resuming."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ascend_adapt.native import loop
 from ascend_adapt.native.config.train_config import Batch, Checkpoint
 
 
-class Told:
-    """A log that keeps all it is told."""
+class RecordingLog:
+    """A run log that keeps everything in memory."""
 
     def __init__(self):
         self.said, self.steps, self.evaluations = [], [], []
@@ -41,28 +41,28 @@ class Told:
 
 
 def run(settings):
-    told = Told()
-    loop.train(settings, "unused", told)
-    return told
+    log = RecordingLog()
+    loop.train(settings, "unused", log)
+    return log
 
 
 def test_a_run(settings):
-    told = run(settings)
-    assert [step.iteration for step in told.steps] == list(range(1, 9))
-    assert [step.consumed_samples for step in told.steps] == [8 * number for number in range(1, 9)]
-    assert {(step.samples, step.tokens, step.skipped, step.nan) for step in told.steps} == {
+    log = run(settings)
+    assert [step.iteration for step in log.steps] == list(range(1, 9))
+    assert [step.consumed_samples for step in log.steps] == [8 * number for number in range(1, 9)]
+    assert {(step.samples, step.tokens, step.skipped, step.nan) for step in log.steps} == {
         (8, 8 * LENGTH, False, False)
     }
     # The rate of the step to come: warm-up over two steps, then down to nothing at the tenth.
     rates = [3e-3 * factor for factor in (1 / 2, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8)]
-    assert [step.learning_rate for step in told.steps] == pytest.approx(rates)
-    assert told.losses[-1] < told.losses[0] - 0.2
-    assert [(iteration, part) for iteration, part, _ in told.evaluations] == [(4, "valid"), (8, "valid"), (8, "test")]
-    assert told.evaluations[1][2] < told.evaluations[0][2]
-    assert told.said == ["starting from random weights: --load was not given"]
+    assert [step.learning_rate for step in log.steps] == pytest.approx(rates)
+    assert log.losses[-1] < log.losses[0] - 0.2
+    assert [(iteration, part) for iteration, part, _ in log.evaluations] == [(4, "valid"), (8, "valid"), (8, "test")]
+    assert log.evaluations[1][2] < log.evaluations[0][2]
+    assert log.said == ["starting from random weights: --load was not given"]
 
 
-def test_a_run_that_is_taken_up_goes_on_as_if_it_had_not_stopped(settings, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_one(settings, tmp_path):
     model = replace(GPT2, hidden_dropout=0.1, attention_dropout=0.1)
     settings = replace(settings, model=model)
     folder = tmp_path / "saved"
@@ -79,8 +79,8 @@ def test_a_run_that_is_taken_up_goes_on_as_if_it_had_not_stopped(settings, tmp_p
     assert then.said[0] == f"resuming from {folder / 'iter_0000004'}, iteration 4"
     assert first.losses + then.losses == whole.losses
     assert first.evaluations + then.evaluations == whole.evaluations
-    told = [step.learning_rate for step in (*first.steps, *then.steps)]
-    assert told == [step.learning_rate for step in whole.steps]
+    log = [step.learning_rate for step in (*first.steps, *then.steps)]
+    assert log == [step.learning_rate for step in whole.steps]
     # At its end there is nothing left but the last evaluation.
     again = run(replace(settings, checkpoint=checkpoint))
     assert (again.losses, again.evaluations) == ([], whole.evaluations[-1:])
@@ -107,8 +107,8 @@ def test_an_empty_folder_may_be_named_twice_in_different_ways(settings, tmp_path
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "disk")
     checkpoint = Checkpoint(save=str(tmp_path / "link"), load=str(tmp_path / "link" / ".." / "disk"))
-    told = run(replace(settings, iterations=1, eval_interval=0, checkpoint=checkpoint))
-    assert told.said[0].startswith("starting from random weights: ")
+    log = run(replace(settings, iterations=1, eval_interval=0, checkpoint=checkpoint))
+    assert log.said[0].startswith("starting from random weights: ")
 
 
 @pytest.mark.parametrize("order", ["megatron-v2", "bigscience", "mcore", "neox"])
@@ -119,11 +119,11 @@ def test_text_that_is_just_enough_lasts_to_the_end(settings, tmp_path, order):
     with open(f"{text}.idx", "wb") as stream:
         write_index(stream, np.dtype(np.uint16), np.array([17], np.int32))
     data = replace(settings.data, train=(str(text),), valid=(str(text),), test=(str(text),), order=order)
-    told = run(replace(settings, data=data))
-    assert (len(told.steps), len(told.evaluations)) == (8, 3)
+    log = run(replace(settings, data=data))
+    assert (len(log.steps), len(log.evaluations)) == (8, 3)
 
 
-def test_samples_that_will_not_last_are_told_of_before_the_first_step(settings, tmp_path):
+def test_samples_that_will_not_last_are_reported_before_the_first_step(settings, tmp_path):
     kept = str(tmp_path / "kept")
     run(replace(settings, iterations=20, exit_interval=18, checkpoint=Checkpoint(save=kept)))
     smaller = replace(settings, iterations=20, batch=Batch(1, 2, 2), checkpoint=Checkpoint(load=kept))
@@ -141,10 +141,10 @@ def test_token_files_that_changed_are_named(settings, text, tmp_path):
     sizes = np.array(IndexedDataset(text).sizes)
     with open(f"{text}.idx", "wb") as stream:
         write_index(stream, np.dtype(np.uint16), sizes[::-1])
-    (told,) = run(again).said[1:]
+    (log,) = run(again).said[1:]
     assert re.search(
         rf"repeated or skipped: {text} was (60 sequences of \d+ tokens) \(sizes \w+\), is \1 \(sizes \w+\)$",
-        told,
+        log,
     )
 
 
@@ -152,10 +152,10 @@ def test_finetuning_takes_weights_only(settings, tmp_path):
     folder = tmp_path / "saved"
     run(replace(settings, checkpoint=Checkpoint(save=str(folder), save_optimizer=False, keep_last=1, interval=4)))
     assert sorted(path.name for path in folder.glob("iter_*")) == ["iter_0000008"]
-    told = run(replace(settings, checkpoint=Checkpoint(load=str(folder), finetune=True)))
-    assert told.said[0] == f"weights of {folder / 'iter_0000008'}, from iteration 0"
-    assert told.steps[0].iteration == 1
-    assert told.losses[0] < 4.4
+    log = run(replace(settings, checkpoint=Checkpoint(load=str(folder), finetune=True)))
+    assert log.said[0] == f"weights of {folder / 'iter_0000008'}, from iteration 0"
+    assert log.steps[0].iteration == 1
+    assert log.losses[0] < 4.4
     with pytest.raises(
         TrainingError, match=r"has no optimizer\.embedding.*nor \d+ other optimizer states, expected all"
     ):
@@ -174,12 +174,12 @@ def test_a_checkpoint_before_the_first_step(settings, tmp_path):
 
 
 def test_a_batch_that_grows(settings):
-    told = run(replace(settings, batch=Batch(1, 8, 8, rampup=(2, 2, 12)), eval_interval=0))
-    sizes = [step.samples for step in told.steps]
+    log = run(replace(settings, batch=Batch(1, 8, 8, rampup=(2, 2, 12)), eval_interval=0))
+    sizes = [step.samples for step in log.steps]
     assert sizes[0] == 2
     assert sizes == sorted(sizes)
     assert sizes[-1] == 8
-    assert told.steps[-1].consumed_samples == sum(sizes)
+    assert log.steps[-1].consumed_samples == sum(sizes)
 
 
 def test_a_run_that_fails_leaves_no_worker_behind(settings, tmp_path):
@@ -207,9 +207,9 @@ def test_a_wrong_number_of_ranks_and_too_little_text(settings, monkeypatch):
 
 def test_the_time_limit(settings, tmp_path):
     checkpoint = Checkpoint(save=str(tmp_path / "saved"))
-    told = run(replace(settings, exit_duration_minutes=0.0, checkpoint=checkpoint))
-    assert len(told.steps) == 1
-    assert told.said[-2:] == [
+    log = run(replace(settings, exit_duration_minutes=0.0, checkpoint=checkpoint))
+    assert len(log.steps) == 1
+    assert log.said[-2:] == [
         f"saving {tmp_path / 'saved' / 'iter_0000001'}",
         "stopping after iteration 1, as a signal or the time limit asks",
     ]
@@ -241,17 +241,17 @@ CAUSE = "rank 0 (stage 0, data 0, tensor 0): weights of 1 parameters, the first 
 
 def test_a_nan_loss_ends_the_run_and_names_the_latest_checkpoint(settings, tmp_path, spoiled_step):
     spoiled_step(6)
-    told, folder = Told(), tmp_path / "saved"
+    log, folder = RecordingLog(), tmp_path / "saved"
     settings = replace(settings, eval_interval=0, checkpoint=Checkpoint(save=str(folder), interval=4, keep_last=1))
     with pytest.raises(TrainingError) as error:
-        loop.train(settings, "unused", told)
+        loop.train(settings, "unused", log)
     assert str(error.value) == (
         f"iteration 6: loss nan, gradient norm nan, {CAUSE}; expected finite values — resume from "
         f"{folder / 'iter_0000004'}; lower the learning rate or train in fp32, or continue anyway with "
         "--no-check-for-nan-in-loss-and-grad"
     )
-    assert told.steps[-1].nan
-    assert told.said[-2:] == ["warning: iteration 6: loss nan, gradient norm nan", f"  {CAUSE}"]
+    assert log.steps[-1].nan
+    assert log.said[-2:] == ["warning: iteration 6: loss nan, gradient norm nan", f"  {CAUSE}"]
     assert [one.name for one in folder.glob("iter_*")] == ["iter_0000004"]
     assert not torch.distributed.is_initialized()
 
@@ -259,8 +259,8 @@ def test_a_nan_loss_ends_the_run_and_names_the_latest_checkpoint(settings, tmp_p
 def test_without_the_check_a_run_with_nan_continues_but_never_saves_it(settings, tmp_path, spoiled_step):
     spoiled_step(2)
     settings = replace(settings, iterations=3, eval_interval=0, check_for_nan_in_loss_and_grad=False)
-    told = run(settings)
-    assert [step.nan for step in told.steps] == [False, True, True]
+    log = run(settings)
+    assert [step.nan for step in log.steps] == [False, True, True]
     spoiled_step(4)
     with pytest.raises(TrainingError, match="iteration 3: weights are NaN or Inf and were not saved, .* — no "):
         run(replace(settings, checkpoint=Checkpoint(save=str(tmp_path / "saved"))))

@@ -28,9 +28,9 @@ TWO_RANKS = [
 
 
 def test_two_ranks(train_on):
-    told = train_on(2, TWO_RANKS)
+    results = train_on(2, TWO_RANKS)
     for case in TWO_RANKS:
-        assert_equal_to_one_process(told[case.name], case)
+        assert_equal_to_one_process(results[case.name], case)
 
 
 def test_tensor_by_pipeline(train_on):
@@ -40,19 +40,19 @@ def test_tensor_by_pipeline(train_on):
 
 def test_another_model_is_seen():
     case = Case("tensor", "gpt2", {"tensor": 2})
-    told = one_process(case.model)
-    assert_equal_to_one_process(told, case)
-    for wrong in ({"norms": [norm * 1.001 for norm in told.norms]}, {"losses": [*told.losses[:-1], 3.79]}):
+    results = one_process(case.model)
+    assert_equal_to_one_process(results, case)
+    for wrong in ({"norms": [norm * 1.001 for norm in results.norms]}, {"losses": [*results.losses[:-1], 3.79]}):
         with pytest.raises(AssertionError):
-            assert_equal_to_one_process(replace(told, **wrong), case)
+            assert_equal_to_one_process(replace(results, **wrong), case)
     with pytest.raises(AssertionError):
-        assert_equal_to_one_process(told, replace(case, model="neox"))
+        assert_equal_to_one_process(results, replace(case, model="neox"))
 
 
 def test_training_magnifies_a_difference_by_no_more_than_its_bounds_assume():
     by = 2.0**-14
     with perturbed(by):
-        told = train(Case("perturbed", "gpt2"), meshes.single(torch.device("cpu")))
+        results = train(Case("perturbed", "gpt2"), meshes.single(torch.device("cpu")))
     alone = one_process("gpt2")
-    assert by / 8 < largest_difference(told.losses, alone.losses) < LOSS_GROWTH * by
-    assert by / 8 < largest_difference(told.norms, alone.norms) < NORM_GROWTH * by
+    assert by / 8 < largest_difference(results.losses, alone.losses) < LOSS_GROWTH * by
+    assert by / 8 < largest_difference(results.norms, alone.norms) < NORM_GROWTH * by

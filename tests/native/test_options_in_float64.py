@@ -127,8 +127,8 @@ def test_loss_and_gradient(tmp_path, words, how):
     each = losses(weights, given["tokens"], given["labels"], how) * given["loss_mask"]
     micro_batches = each.view(4, -1).sum(1) / given["loss_mask"].view(4, -1).sum(1)
     micro_batches.mean().backward()
-    told = each.sum() / given["loss_mask"].sum() if how.get("over") == "tokens" else micro_batches.mean()
+    expected = each.sum() / given["loss_mask"].sum() if how.get("over") == "tokens" else micro_batches.mean()
     step = trainer.step(given, 4, 1e-3, 0.0)
-    assert step.loss == pytest.approx(float(told.detach()), rel=apart(settings.model, LENGTH))
+    assert step.loss == pytest.approx(float(expected.detach()), rel=apart(settings.model, LENGTH))
     gradient = torch.cat([one.grad.flatten() for one in weights.values()])
     assert step.grad_norm == pytest.approx(float(gradient.norm()), rel=apart(settings.model, LENGTH))

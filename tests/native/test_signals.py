@@ -1,4 +1,4 @@
-"""SIGTERM while a run goes on: noted, and no end of what the run has started."""
+"""SIGTERM during a run: it is noted, and child processes survive it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_end_may_be_asked_for_by_another_signal():
 
 
 def test_what_is_started_meanwhile_does_its_work(handler):
-    """As a compiler, which the launcher tells to end as it tells every process of the job."""
+    """Like a compiler, which gets the signal of the launcher as every process of the job does."""
     with SignalHandler(), subprocess.Popen(["sleep", "0.3"]) as compiler:
         compiler.terminate()
         assert compiler.wait() == 0

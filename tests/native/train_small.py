@@ -23,9 +23,9 @@ def main():
     buckets.BUCKET = 20000  # or small models would have one
     device = devices.of_this_rank()
     dist.init_process_group(devices.backend(device))
-    told = {case.name: asdict(train(case, meshes.build(case.settings.parallel, device))) for case in cases}
+    results = {case.name: asdict(train(case, meshes.build(case.settings.parallel, device))) for case in cases}
     if dist.get_rank() == 0:
-        output.write_text(json.dumps({"device": device.type, "cases": told}))
+        output.write_text(json.dumps({"device": device.type, "cases": results}))
     dist.destroy_process_group()
 
 

@@ -98,7 +98,7 @@ def gpt_neox(model) -> Upstream:
     mpu.initialize_model_parallel(1, topology=topology)
     # v2.0 knows no other width than this one.
     wider = {} if model.ffn_hidden_size == 4 * model.hidden_size else {"intermediate_size": model.ffn_hidden_size}
-    told = NeoXArgs.from_dict(
+    arguments = NeoXArgs.from_dict(
         {
             **wider,
             "num_layers": model.num_layers,
@@ -126,8 +126,8 @@ def gpt_neox(model) -> Upstream:
             "global_num_gpus": 1,
         }
     )
-    told.padded_vocab_size = model.padded_vocab_size
-    module = GPT2ModelPipe(told, num_tokentypes=0, parallel_output=True, topology=topology).to_sequential()
+    arguments.padded_vocab_size = model.padded_vocab_size
+    module = GPT2ModelPipe(arguments, num_tokentypes=0, parallel_output=True, topology=topology).to_sequential()
 
     def loss(tokens, labels, counted):
         logits = module((tokens, torch.arange(LENGTH).expand_as(tokens), MASK))

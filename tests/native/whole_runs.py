@@ -39,7 +39,7 @@ MEGATRON = {
     "num-workers": 0,
     "seed": 1234,
 }
-# Of a machine without apex and TransformerEngine; upstream needs to be told, and the native trainer may be.
+# Of a machine without apex and TransformerEngine; upstream needs these options, and the native trainer accepts them.
 WITHOUT_EXTENSIONS = ("transformer-impl local", "no-persist-layer-norm", "no-gradient-accumulation-fusion")
 # Each document by itself.
 APART = ("reset-position-ids", "reset-attention-mask", "eod-mask-loss")
@@ -96,9 +96,9 @@ NEOX = {
 
 @dataclass(frozen=True)
 class WholeRun:
-    """One run of a code base: ``arguments`` writes what they name into a folder, and returns what both are told.
+    """One run of a code base: ``arguments`` writes the files that they name, and returns the command line of both.
 
-    ``line`` is the native trainer's name of the code base's line, ``script`` what upstream takes the arguments by,
+    ``line`` is the native trainer's name of the code base's version, ``script`` what upstream takes the arguments by,
     ``loss`` finds the losses in what that prints. ``second_is_mean``: that prints the mean of the first two losses
     for the second. Source: Megatron-LM@core_v0.19.0 megatron/training/training.py training_log, should_reset.
     """

@@ -1,4 +1,4 @@
-"""50 steps of unmodified code bases and of `ascend-run --native`, told the same, from the same weights, on the CPU.
+"""50 steps of unmodified code bases and of `ascend-run --native`, with the same arguments and weights, on the CPU.
 
     make native-equal                                           all of them that ASCEND_ADAPT_UPSTREAMS has
     python tests/native/whole_runs_beside_upstream.py NAME      write both columns to upstream_losses.json, too
@@ -69,14 +69,14 @@ def compare(run: WholeRun, folder: Path) -> Beside:
     place = Place(folder / "work", folder / "shared", checkout, "cpu", "float32")
     text = fixed_text.write(place.shared)
     place.folder.mkdir(parents=True)
-    told = run.arguments(place.folder, text)
-    native = _native(run, place, [*told, "--upstream-line", run.line])
+    arguments = run.arguments(place.folder, text)
+    native = _native(run, place, [*arguments, "--upstream-line", run.line])
     config = from_dict(yaml.safe_load((native / "config.yaml").read_text()))
     parameters = Trainer(config, meshes.single(torch.device("cpu"))).parameters
     torch.save({one.name: one.local for one in parameters}, place.folder / "weights.pt")
     rows = [json.loads(row)["lm_loss"] for row in (native / "metrics.jsonl").read_text().splitlines()]
 
-    losses = _upstream(run, place, told)
+    losses = _upstream(run, place, arguments)
     seen = torch.load(place.folder / "seen-0.pt", weights_only=True)
     samples = Samples(config, meshes.single(torch.device("cpu")), "train")
     ours = [samples.next(1)["tokens"] for _ in seen]
@@ -84,24 +84,24 @@ def compare(run: WholeRun, folder: Path) -> Beside:
     return Beside(losses, tuple(rows), seen, ours, bound)
 
 
-def _native(run: WholeRun, place: Place, told: list[str]) -> Path:
+def _native(run: WholeRun, place: Place, arguments: list[str]) -> Path:
     """Train natively; return the run directory."""
     folder = place.folder / "native"
     options = ["--device", "cpu", "--nproc", str(run.ranks), "--log-dir", str(folder)]
-    command = [sys.executable, "-m", "ascend_adapt.launch.cli", *options, "--native", run.dialect, *told]
+    command = [sys.executable, "-m", "ascend_adapt.launch.cli", *options, "--native", run.dialect, *arguments]
     _run(command, place.folder)
     return folder
 
 
-def _upstream(run: WholeRun, place: Place, told: list[str]) -> tuple[float, ...]:
+def _upstream(run: WholeRun, place: Place, arguments: list[str]) -> tuple[float, ...]:
     """Train by upstream's own script; return its losses."""
     script, ours = place.checkout / run.script, str(HERE / "upstream_from_weights.py")
     variables = {"UPSTREAM_GIVEN": str(place.folder), "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     if run.dialect == "neox":
         variables["UPSTREAM_SCRIPT"] = str(script)
-        command = [str(place.checkout / "deepy.py"), ours, *told]
+        command = [str(place.checkout / "deepy.py"), ours, *arguments]
     else:
-        command = [ours, str(script), *told]
+        command = [ours, str(script), *arguments]
     job = UpstreamJob(run.name, lambda _: command, run.code_base, run.ranks, loss=run.loss, variables=variables)
     ended = upstream_job.run(job, place)
     if ended.problems:
@@ -118,20 +118,20 @@ def _run(command: list[str], folder: Path) -> None:
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_50_steps(run: WholeRun, tmp_path: Path) -> None:
     try:
-        told = compare(run, tmp_path)
+        compared = compare(run, tmp_path)
     except NotHere as error:
         pytest.skip(f"not checked: {run.name}: {error}")
-    assert len(told.upstream) == STEPS
-    assert told.upstream[-1] < 0.7 * told.upstream[0]
-    for upstream, native in zip(told.upstream_ids, told.native_ids, strict=True):
+    assert len(compared.upstream) == STEPS
+    assert compared.upstream[-1] < 0.7 * compared.upstream[0]
+    for upstream, native in zip(compared.upstream_ids, compared.native_ids, strict=True):
         assert torch.equal(upstream, native)
-    assert told.native == pytest.approx(told.upstream, rel=told.bound)
+    assert compared.native == pytest.approx(compared.upstream, rel=compared.bound)
     recorded = json.loads(LOSSES.read_text())[run.name]["upstream"]
-    assert told.upstream == pytest.approx(recorded, rel=told.bound)
+    assert compared.upstream == pytest.approx(recorded, rel=compared.bound)
 
 
 def main() -> int:
-    """Compare what is named, tell, and record the losses of both."""
+    """Compare the named runs, print the results, and record the losses of both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"default: all of {', '.join(run.name for run in RUNS)}")
     parser.add_argument("--keep", type=Path, help="leave what was run there")
@@ -141,18 +141,19 @@ def main() -> int:
             continue
         with tempfile.TemporaryDirectory() as scratch:
             folder = (known.keep or Path(scratch)) / run.name.replace(" ", "-").replace(",", "")
-            told = compare(run, folder.absolute())
-        same = sum(map(torch.equal, told.upstream_ids, told.native_ids))
-        ends = " ".join(f"{losses[0]:.6f} -> {losses[-1]:.6f}" for losses in (told.upstream, told.native))
+            compared = compare(run, folder.absolute())
+        same = sum(map(torch.equal, compared.upstream_ids, compared.native_ids))
+        ends = " ".join(f"{losses[0]:.6f} -> {losses[-1]:.6f}" for losses in (compared.upstream, compared.native))
         print(
-            f"{run.name}: {same} of {len(told.upstream_ids)} micro batches, {told.apart:.1e} apart, {ends}", flush=True
+            f"{run.name}: {same} of {len(compared.upstream_ids)} micro batches, {compared.apart:.1e} apart, {ends}",
+            flush=True,
         )
-        if told.apart > 1e-4:
-            for step, (one, other) in enumerate(zip(told.upstream, told.native, strict=False)):
+        if compared.apart > 1e-4:
+            for step, (one, other) in enumerate(zip(compared.upstream, compared.native, strict=False)):
                 print(f"    {step} {one:.6f} {other:.6f}")
             continue
         recorded = json.loads(LOSSES.read_text()) if LOSSES.exists() else {}
-        both = {"upstream": told.upstream, "native": [round(loss, 6) for loss in told.native]}
+        both = {"upstream": compared.upstream, "native": [round(loss, 6) for loss in compared.native]}
         recorded[run.name] = {"commit": code_base(run.code_base).commit, **both}
         lines = [f"{json.dumps(name)}: {json.dumps(recorded[name])}" for name in sorted(recorded)]
         LOSSES.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -176,7 +176,7 @@ def _weights_alone(release: str, job: tuple[str, ...], *options: str) -> tuple[i
 
 @pytest.mark.skipif(NEWEST not in CHOSEN, reason="its environment is not asked for")
 def test_bf16_in_the_pipeline_engine_is_resumed() -> None:
-    """Its fp32 weights after each step are those of the run that went on, bit for bit, on two data ranks."""
+    """Its fp32 weights after each step are those of the uninterrupted run, bit for bit, on two data ranks."""
     code, reported, text = _resumed()
     assert code == 0, text[-4000:]
     assert reported["on"] == reported["resumed"]

@@ -139,7 +139,7 @@ def test_which_gelu_each_line_takes(line, options, formula):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ("--start-weight-decay 0.1", "given with a constant weight decay"),
         ("--weight-decay-incr-style linear --end-weight-decay 0.1", "linear without --start-weight-decay and"),
@@ -150,9 +150,9 @@ def test_which_gelu_each_line_takes(line, options, formula):
         ("--lr-decay-style WSD", "WSD without a length of its decay"),
     ],
 )
-def test_schedules_that_upstream_stops_at(options, told):
+def test_schedules_that_upstream_stops_at(options, message):
     base = GUIDE.replace("--checkpoint-activations", "").replace("--data-impl mmap", "")
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         read(f"--upstream-line core_v0.9.0 {options}", base=base)
 
 
@@ -227,7 +227,7 @@ def test_interleaved_stages():
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ("--num-layrs 3", r"--num-layrs: unknown to megatron .* did you mean --num-layers\?"),
         ("--min-lr 0.01", "min_lr: 0.01, expected at most lr = 0.00015"),
@@ -255,13 +255,13 @@ def test_interleaved_stages():
         ("--deepspeed_config missing.json", "deepspeed_config 'missing.json': No such file or directory"),
     ],
 )
-def test_what_cannot_be_meant_is_one_sentence(more, told):
-    with pytest.raises(ConfigError, match=told):
+def test_an_invalid_command_line_is_one_sentence(more, message):
+    with pytest.raises(ConfigError, match=message):
         read(more)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("{", "is no JSON"),
         ("[]", "is a list, expected an object"),
@@ -278,8 +278,8 @@ def test_what_cannot_be_meant_is_one_sentence(more, told):
         ),
     ],
 )
-def test_a_deepspeed_file_that_cannot_be_meant(tmp_path, content, told):
+def test_a_deepspeed_file_that_cannot_be_meant(tmp_path, content, message):
     path = tmp_path / "ds.json"
     path.write_text(content)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         read(f"--deepspeed --deepspeed_config {path}")

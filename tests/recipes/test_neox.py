@@ -95,7 +95,7 @@ def test_the_version_is_the_first_that_knows_every_key(tmp_path):
     assert (old.optimizer.clip_grad, new.optimizer.clip_grad) == (0.0, 1.0)
 
 
-def test_a_truth_value_in_quotes_is_taken_and_told(tmp_path):
+def test_a_quoted_boolean_is_read_with_a_note(tmp_path):
     config, notes = read(tmp_path, more='{"finetune": "True"}')
     assert config.checkpoint.finetune
     assert 'finetune: "True" in quotes is read as true; upstream stops at it' in notes
@@ -183,7 +183,7 @@ def test_data_in_three_parts_with_weights(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "message"),
     [
         ('{"num_layrs": 4}', r"num_layrs: unknown to neox .* did you mean num_layers\?"),
         ('{"num_layers": 4}', r"small.yml: num-layers stands in .*more.yml too"),
@@ -236,14 +236,14 @@ def test_data_in_three_parts_with_weights(tmp_path):
         ("{", "more.yml: is not valid YAML"),
     ],
 )
-def test_what_cannot_be_meant_is_one_sentence(tmp_path, keys, told):
+def test_an_invalid_configuration_is_one_sentence(tmp_path, keys, message):
     small = SMALL.replace('"pos-emb": "rotary",', "") if "pos_emb" in keys else SMALL
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         read(tmp_path, more=keys, small=small)
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "message"),
     [
         ('{"type": "Adam", "lr": 1}', "optimizer: lr unknown beside type and params"),
         ('{"type": "Adam", "params": {"lr": null}}', "optimizer.params.lr: null, expected a number"),
@@ -251,10 +251,10 @@ def test_what_cannot_be_meant_is_one_sentence(tmp_path, keys, told):
         ('{"type": "Adam", "params": {1: 2}}', "optimizer.params: 1 unknown"),
     ],
 )
-def test_what_an_optimizer_cannot_mean(tmp_path, section, told):
+def test_an_invalid_optimizer_section(tmp_path, section, message):
     stated = '"optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": [0.9, 0.95], }, },'
     assert stated in SMALL
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         read(tmp_path, small=SMALL.replace(stated, f'"optimizer": {section},'))
 
 
@@ -327,14 +327,14 @@ def test_bytes_need_no_vocabulary_file():
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [("[]", "is neither a vocab.json nor a tokenizer.json"), ("\x00", "is neither"), (None, "No such file")],
 )
-def test_a_vocabulary_that_cannot_be_read(tmp_path, content, told):
+def test_a_vocabulary_that_cannot_be_read(tmp_path, content, message):
     path = tmp_path / "v.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         read_vocabulary("HFTokenizer", str(path), None)
 
 

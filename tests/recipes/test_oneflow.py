@@ -47,7 +47,7 @@ def test_metrics_without_a_table_and_the_ranks_it_names():
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ("--lr-decay-style linear", "--lr-decay-style: 'linear', expected cosine — upstream has no other either"),
         ("--optimizer sgd", "--optimizer: 'sgd', expected adamw"),
@@ -58,8 +58,8 @@ def test_metrics_without_a_table_and_the_ranks_it_names():
         ("--metric-print-format csv", "invalid choice: 'csv'"),
     ],
 )
-def test_what_cannot_be_meant_is_one_sentence(more, told):
-    with pytest.raises(ConfigError, match=told):
+def test_an_invalid_command_line_is_one_sentence(more, message):
+    with pytest.raises(ConfigError, match=message):
         read(more)
 
 

@@ -110,7 +110,7 @@ def test_facts_are_of_the_commits_that_the_guides_name():
 
 
 @pytest.mark.parametrize(
-    ("dialect", "names", "told"),
+    ("dialect", "names", "message"),
     [
         (
             "neox",
@@ -125,9 +125,9 @@ def test_facts_are_of_the_commits_that_the_guides_name():
         ("megatron", ["--bogus-option-of-nobody"], "correct it or leave it out"),
     ],
 )
-def test_an_unknown_option_is_named_with_what_may_be_meant(dialect, names, told):
+def test_an_unknown_option_is_named_with_what_may_be_meant(dialect, names, message):
     lines = {"neox": neox.LINES, "megatron": megatron.LINES}[dialect]
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         choose_line(dialect, names, lines, None)
 
 

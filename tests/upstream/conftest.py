@@ -1,4 +1,4 @@
-"""Tell the rows that could not be checked."""
+"""Report the rows that were not checked."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     skipped = terminalreporter.stats.get("skipped", ())
     unchecked = [report.nodeid for report in skipped if "not checked: " in str(report.longrepr)]
     if unchecked:
-        terminalreporter.write_line(f"{len(unchecked)} rows not checked, for want of a connection: {unchecked}")
+        terminalreporter.write_line(f"{len(unchecked)} rows not checked, without a connection: {unchecked}")
     mutations = next((module for name, module in sys.modules.items() if name.endswith("mutations")), None)
-    for where, count in getattr(mutations, "TOLD", {}).items():
-        told = f"{count}, every one reported as drifted, none applied" if count else "none was seen to be reported"
-        terminalreporter.write_line(f"mutations, {where}: {told}")
+    for where, count in getattr(mutations, "REPORTED", {}).items():
+        outcome = f"{count}, every one reported as drifted, none applied" if count else "none was seen to be reported"
+        terminalreporter.write_line(f"mutations, {where}: {outcome}")

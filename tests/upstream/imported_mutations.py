@@ -54,7 +54,7 @@ def module_of(path: Path, tree: SourceTree) -> str:
 
 
 def state(one: Registered, kind: str, late: bool, tree: SourceTree, folder: Path) -> str:
-    """Alter the target, import it anew, and return what the patch became; ``late``: enabled after that."""
+    """Alter the target, import it again, and return what the patch became; ``late``: enabled after that."""
     files: dict[str, Path | None] = {}
     for path, text in altered_source.altered(one.patch, kind, tree).items():
         module = module_of(path, tree)

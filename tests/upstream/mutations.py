@@ -23,7 +23,7 @@ from ascend_adapt.patches.judge.installation import SourceTree
 from ascend_adapt.testing import release_matrix, upstream_facts
 from ascend_adapt.testing.releases import ReleaseUnreachable
 
-TOLD: dict[str, int] = {"static": 0, "imported": 0}
+REPORTED: dict[str, int] = {"static": 0, "imported": 0}
 # What a mapping holds is known when it is imported.
 NOT_IN_THE_SOURCE = {"no mapping", "no such key", "somebody's function"}
 
@@ -65,7 +65,7 @@ def test_every_alteration_is_seen_in_the_source(
     rows = [row for release in record.releases for row in upstream.rows(record, release)]
     own = [row.release for row in rows if row.patch == upstream_facts.full_name(one) and row.decision == "patch"]
     for release in dict.fromkeys((own[0], own[-1])):
-        TOLD["static"] += alter(upstream, one, copied(upstream, release, copies))
+        REPORTED["static"] += alter(upstream, one, copied(upstream, release, copies))
 
 
 def alter(upstream: Upstream, one: Registered, tree: SourceTree) -> int:
@@ -97,5 +97,5 @@ def test_every_alteration_is_seen_when_it_is_imported(upstream: Upstream, tmp_pa
     assert job.returncode == 0, job.stderr[-3000:]
     results = json.loads(job.stdout.rpartition("\n")[2])
     assert results
-    assert {name: told for name, told in results.items() if told not in ("drifted", INHERITED)} == {}
-    TOLD["imported"] += list(results.values()).count("drifted")
+    assert {name: state for name, state in results.items() if state not in ("drifted", INHERITED)} == {}
+    REPORTED["imported"] += list(results.values()).count("drifted")

@@ -15,7 +15,7 @@ BEGIN, END = "<!-- made by `make record-upstreams` -->\n", "<!-- end of what is 
 
 
 def page(text: str) -> str:
-    """Return the page ``text`` with its tables made anew."""
+    """Return the page ``text`` with its tables renewed."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + "\n".join(map(table, UPSTREAMS)) + END + after

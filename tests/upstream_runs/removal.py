@@ -4,7 +4,7 @@
     python tests/upstream_runs/removal.py megatron_core megatron_lm --device cpu --device npu-emulated --seen FILE
 
 A patch is disabled in the first job in which a rank reports it as applied, then of the next one, until its absence
-shows. Every run is added to the file of --seen, and none that is in it is made again: what was stopped goes on.
+shows. Every run is added to the file of --seen, and runs in it are not repeated: an interrupted command continues.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def test_the_time_of_a_step_is_between_its_loss_and_the_one_before() -> None:
     assert compare.steps_ms([], 0) == []
 
 
-def test_a_model_is_told_by_what_differs_from_gpt_2() -> None:
+def test_a_model_is_named_by_what_differs_from_gpt_2() -> None:
     assert compare.model("layers=24,hidden=1024") == Model(layers=24, hidden=1024)
     assert compare.model("") == Model()
     for text in ("layer=2", "layers", "layers=two"):
@@ -41,7 +41,7 @@ def test_a_model_is_told_by_what_differs_from_gpt_2() -> None:
 
 
 @pytest.mark.parametrize(("used", "expected"), [(True, {"allocated": 7, "card": "X"}), (False, None)])
-def test_a_process_that_used_a_gpu_tells_its_peak(used: bool, expected, tmp_path) -> None:
+def test_a_process_that_used_a_gpu_reports_its_peak(used: bool, expected, tmp_path) -> None:
     path = str(Path(compare.HERE, "measuring"))
     environ = {**os.environ, "PYTHONPATH": path, "UPSTREAM_RUNS_PEAKS": str(tmp_path), "RANK": "3"}
     subprocess.run([sys.executable, "-c", TORCH.format(used=used)], env=environ, check=True)
@@ -83,7 +83,7 @@ def test_what_does_not_run_plain_is_compared_without_what_is_for_speed(monkeypat
 
 
 @pytest.mark.parametrize("adapted", [(), (3.1,) * 8])
-def test_adapted_must_run_and_tell_the_same_losses(monkeypatch, tmp_path, adapted) -> None:
+def test_adapted_must_run_with_the_same_losses(monkeypatch, tmp_path, adapted) -> None:
     _, code = sides(monkeypatch, tmp_path, {"plain": (3.0,) * 8, "adapted": adapted})
     assert code == 1
 

@@ -1,4 +1,4 @@
-"""The table of removed patches: which jobs a patch is taken out of, what is called an effect, and going on."""
+"""The table of removed patches: which jobs a patch is taken out of, what counts as an effect, and continuing."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ PEER = "[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.
         (["one", "two"], "two"),
     ],
 )
-def test_the_cause_is_told_and_not_its_echo(said, reported, tmp_path) -> None:
+def test_the_cause_is_reported_and_not_its_echo(said, reported, tmp_path) -> None:
     assert Ended(1, (), "\n".join(said), {}, tmp_path).last_words == reported
 
 

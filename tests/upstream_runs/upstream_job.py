@@ -1,4 +1,4 @@
-"""One job of an unmodified code base below `ascend-run`: how it is started, and what came of it."""
+"""One job of an unmodified code base under `ascend-run`: how it is started, and its outcome."""
 
 from __future__ import annotations
 

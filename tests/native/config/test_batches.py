@@ -36,7 +36,7 @@ def test_two_numbers_of_three_are_enough_and_one_is(given, expected):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ((None, None, 4), "no size is given"),
         ((100, 4, 8), "train batch: 100, expected micro batch 4 x accumulation 8 x data ranks 3 = 96"),
@@ -45,8 +45,8 @@ def test_two_numbers_of_three_are_enough_and_one_is(given, expected):
         ((None, -4, 8), "micro batch: -4, expected at least 1"),
     ],
 )
-def test_numbers_that_do_not_divide(given, told):
-    with pytest.raises(ConfigError, match=told):
+def test_numbers_that_do_not_divide(given, message):
+    with pytest.raises(ConfigError, match=message):
         resolve_batch(3, *given)
 
 
@@ -60,14 +60,14 @@ def test_a_batch_grows_as_megatrons_does():
 
 
 @pytest.mark.parametrize(
-    ("rampup", "told"),
+    ("rampup", "message"),
     [
         ((4, 5, 90), "from 4 by 5 to 16"),
         ((6, 5, 90), "first size 6, expected a multiple of micro batch 2 x data ranks 2 = 4"),
     ],
 )
-def test_a_batch_that_cannot_grow_so(rampup, told):
-    with pytest.raises(ConfigError, match=told):
+def test_a_batch_that_cannot_grow_so(rampup, message):
+    with pytest.raises(ConfigError, match=message):
         check_rampup(Batch(2, 4, 16, rampup), 2)
 
 

@@ -61,7 +61,7 @@ def test_oneflows_cosine_runs_from_the_first_step_on(progress, expected):
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({"min_lr": 2e-3}, "min_lr: 0.002, expected at most lr = 0.001"),
         ({"warmup": 100}, "warmup: 100 samples, expected below the decay length 100"),
@@ -69,6 +69,6 @@ def test_oneflows_cosine_runs_from_the_first_step_on(progress, expected):
         ({"style": "cosin"}, "decay style: 'cosin', expected one of"),
     ],
 )
-def test_a_schedule_that_cannot_be_meant(values, told):
-    with pytest.raises(ConfigError, match=told):
+def test_a_schedule_that_cannot_be_meant(values, message):
+    with pytest.raises(ConfigError, match=message):
         Schedule(**{"dialect": "megatron", "lr": 1e-3, "decay": 100, **values})

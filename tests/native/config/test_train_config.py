@@ -19,7 +19,7 @@ def test_what_was_kept_is_what_was_meant():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda kept: kept["model"].update(layers=3), "config.model: unknown layers, expected vocab_size"),
         (lambda kept: kept["model"].pop("hidden_size"), "config.model: .*hidden_size"),
@@ -40,15 +40,15 @@ def test_what_was_kept_is_what_was_meant():
         (lambda kept: kept["parallel"].update(tensor=3), "num_heads: 4, expected a multiple of tensor parallel size 3"),
     ],
 )
-def test_what_was_kept_and_changed_is_checked(change, told):
+def test_what_was_kept_and_changed_is_checked(change, message):
     kept = to_dict(config())
     change(kept)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         from_dict(kept)
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("parts", "message"),
     [
         ({"parallel": Parallel(stages=(1,))}, "stages: 1 layers in all, expected 2"),
         ({"parallel": Parallel(stages=(1, 1))}, "stages: 2, expected 1 pipeline ranks x 1 virtual stages"),
@@ -74,13 +74,13 @@ def test_what_was_kept_and_changed_is_checked(change, told):
         ({"iterations": -1}, "iterations: -1, expected at least 0"),
     ],
 )
-def test_parts_that_do_not_fit_each_other(parts, told):
-    with pytest.raises(ConfigError, match=told):
+def test_parts_that_do_not_fit_each_other(parts, message):
+    with pytest.raises(ConfigError, match=message):
         config(**parts)
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("parts", "message"),
     [
         ({"zero_stage": 2, "pipeline": 2}, "zero_stage: 2 with 2 pipeline stages, expected stage 0 or 1"),
         ({"virtual_stages": 2}, "virtual_stages: 2 on 1 pipeline rank"),
@@ -88,8 +88,8 @@ def test_parts_that_do_not_fit_each_other(parts, told):
         ({"recompute": "some"}, "recompute: 'some', expected one of none, full, selective"),
     ],
 )
-def test_axes_that_do_not_fit_each_other(parts, told):
-    with pytest.raises(ConfigError, match=told):
+def test_axes_that_do_not_fit_each_other(parts, message):
+    with pytest.raises(ConfigError, match=message):
         Parallel(**parts)
 
 

@@ -1,4 +1,4 @@
-"""What is told of steps that went wrong."""
+"""Reports of NaN, Inf and loss spikes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def step(loss=2.0, norm=1.0, skipped=False, spoiled=()):
     return Step(loss, norm, 1.0, skipped, spoiled=spoiled)
 
 
-def test_a_leap_is_told_and_a_wave_is_not(watch):
+def test_a_spike_is_reported_and_noise_is_not(watch):
     for number in range(SEEN):
         assert watch.report(number, step(2.0 + 0.1 * math.sin(number))) == []
     assert watch.report(SEEN, step(2.15)) == []
@@ -30,7 +30,7 @@ def test_a_leap_is_told_and_a_wave_is_not(watch):
     ]
 
 
-def test_of_steps_without_numbers_the_first_of_a_row_is_told(watch):
+def test_of_steps_without_numbers_the_first_of_a_row_is_reported(watch):
     names = ("embedding.words.weight", "layers.0.dense.bias")
     bad = step(math.nan, math.nan, spoiled=names)
     assert watch.report(7, bad) == [
@@ -42,7 +42,7 @@ def test_of_steps_without_numbers_the_first_of_a_row_is_told(watch):
     assert watch.report(10, bad) != []
 
 
-def test_weights_that_are_no_numbers_are_told_rather_than_what_they_spoil(watch):
+def test_weights_with_nan_or_inf_are_reported_rather_than_what_they_spoil(watch):
     bad = Step(math.nan, math.nan, 1.0, False, spoiled=("a", "b", "c"), spoiled_weights=("b",))
     assert watch.report(7, bad)[1:] == ["  rank 0 (stage 0, data 0, tensor 0): weights of 1 parameters, the first b"]
     assert watch.is_spoiled
@@ -50,7 +50,7 @@ def test_weights_that_are_no_numbers_are_told_rather_than_what_they_spoil(watch)
     assert not watch.is_spoiled
 
 
-def test_what_the_loss_scale_skips_is_not_told(watch):
+def test_what_the_loss_scale_skips_is_not_reported(watch):
     assert watch.report(1, step(2.0, math.inf, skipped=True, spoiled=("a",))) == []
     assert not watch.is_spoiled
 
@@ -62,8 +62,8 @@ def test_a_fixed_loss_scale_cannot_answer_an_overflow():
     assert watch.cause == "rank 0 (stage 0, data 0, tensor 0): gradients of 1 parameters, nearest to the loss a"
 
 
-def test_a_skipped_step_whose_loss_is_no_number_is_told(watch):
-    told = watch.report(1, step(math.nan, math.nan, skipped=True, spoiled=("a",)))
-    assert told[0] == "warning: iteration 1: loss nan, gradient norm nan"
-    assert told[1].endswith("nearest to the loss a")
+def test_a_skipped_step_whose_loss_is_nan_is_reported(watch):
+    messages = watch.report(1, step(math.nan, math.nan, skipped=True, spoiled=("a",)))
+    assert messages[0] == "warning: iteration 1: loss nan, gradient norm nan"
+    assert messages[1].endswith("nearest to the loss a")
     assert watch.is_spoiled

@@ -1,4 +1,4 @@
-"""Which steps are looked at, what is kept of them, and that a profiler never ends a run."""
+"""Profiled steps, their traces, and profilers that fail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from native.test_loop import Told
+from native.test_loop import RecordingLog
 
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native import device as devices
@@ -17,7 +17,7 @@ from ascend_adapt.native.config.profile_config import Profile, read_profile
 
 
 def run(settings, folder, profile):
-    log = Told()
+    log = RecordingLog()
     loop.train(replace(settings, eval_interval=0, iterations=5, profile=profile), folder, log)
     return log
 

@@ -1,4 +1,4 @@
-"""Which rank keeps the others waiting."""
+"""Straggler detection."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ascend_adapt.native.step.trainer import Trainer
 HERE = Path(__file__).parents[1]
 
 
-def test_least_median_most_and_who():
+def test_least_median_most_and_rank():
     assert StragglerReport.of([3.0, 1.0, 5.0, 2.0]) == StragglerReport(1.0, 2.5, 5.0, 2)
 
 
 class Group:
-    """What four ranks tell; ours is the first."""
+    """Numbers of four ranks; ours are the first."""
 
     size = 4
 
@@ -59,7 +59,7 @@ def test_slow_rank_is_named_once():
             mine.step(1e-3)
         return mine.warnings(10, mine.report())
 
-    assert interval(4) == []  # too few to tell
+    assert interval(4) == []  # too few steps
     assert interval(8) == [
         "warning: iteration 10: rank 2 is slow in getting its samples: 80.00 ms, the median of the ranks is 1.00 ms, "
         "the least 1.00 ms"

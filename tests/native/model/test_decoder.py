@@ -1,4 +1,4 @@
-"""The native model beside transformers' GPT-2 and GPT-NeoX with the same weights: loss and every gradient."""
+"""The native model compared with GPT-2 and GPT-NeoX of transformers: loss and every gradient, from the same weights."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_where_the_epsilon_of_rmsnorm_is_added(on_root):
     assert nothing.grad.isfinite().all()
 
 
-def test_documents_do_not_see_each_other_and_positions_begin_anew():
+def test_documents_are_masked_from_each_other_and_positions_restart():
     settings = config(GPT2)
     trainer = Trainer(settings, ALONE)
     decoder = trainer.decoders[0].eval()

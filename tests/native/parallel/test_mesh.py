@@ -43,7 +43,7 @@ def test_a_wrong_number_of_ranks():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "told"),
+    ("sizes", "message"),
     [
         ({"tensor": 3}, "num_heads: 4, expected a multiple of tensor parallel size 3"),
         ({"tensor": 8}, "num_heads: 4, expected a multiple of tensor parallel size 8"),
@@ -54,8 +54,8 @@ def test_a_wrong_number_of_ranks():
         ({"pipeline": 2, "virtual_stages": 2, "micro": 8}, "accumulation: 1, expected a multiple of pipeline size"),
     ],
 )
-def test_sizes_that_do_not_divide(sizes, told):
-    with pytest.raises(ConfigError, match=told):
+def test_sizes_that_do_not_divide(sizes, message):
+    with pytest.raises(ConfigError, match=message):
         config(**sizes)
 
 

@@ -1,4 +1,4 @@
-"""Copies that modules compute with, beside FSDP, which casts, cuts and sums as the specification of both."""
+"""ComputeWeights compared with FSDP, the reference for casting, sharding and reducing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def by_fsdp(monkeypatch):
     return lambda: monkeypatch.setattr(trainer, "place", place_by_fsdp)
 
 
-def told(model, precision, mesh, **sizes):
+def trained(model, precision, mesh, **sizes):
     settings = replace(config(MODELS[model], **sizes), precision=precision)
     made = Trainer(settings, replace(mesh, parallel=settings.parallel))
     pieces = settings.batch.accumulation
@@ -50,9 +50,9 @@ def told(model, precision, mesh, **sizes):
     ids=["recomputed", "sums in bf16", "sums in bf16, zero-2", "fp16"],
 )
 def test_no_bit_differs_from_fsdp(mesh, by_fsdp, model, precision, sizes):
-    ours, *numbers = told(model, precision, mesh, **sizes)
+    ours, *numbers = trained(model, precision, mesh, **sizes)
     by_fsdp()
-    theirs, *others = told(model, precision, mesh, **sizes)
+    theirs, *others = trained(model, precision, mesh, **sizes)
     assert isinstance(theirs.decoders[0], data_parallel.FSDPModule)
     assert not isinstance(ours.decoders[0], data_parallel.FSDPModule)
     assert numbers == others
@@ -65,16 +65,16 @@ def test_no_bit_differs_from_fsdp(mesh, by_fsdp, model, precision, sizes):
 
 def test_the_same_steps_are_skipped(mesh, by_fsdp):
     precision = Precision("fp16", loss_scale=LossScale(initial=2.0**19, hysteresis=1))
-    ours, *numbers = told("gpt2", precision, mesh, micro=4)
+    ours, *numbers = trained("gpt2", precision, mesh, micro=4)
     by_fsdp()
-    theirs, *others = told("gpt2", precision, mesh, micro=4)
+    theirs, *others = trained("gpt2", precision, mesh, micro=4)
     assert [skipped for _, _, skipped in numbers[0]] == [True, False]
-    assert repr(numbers) == repr(others)  # of a skipped step the norm is no number, which is equal to none
+    assert repr(numbers) == repr(others)  # the norm of a skipped step is NaN, which is not equal to itself
     for one, other in zip(ours.parameters, theirs.parameters, strict=True):
         assert torch.equal(one.local, other.local), one.name
 
 
-def test_what_one_saves_the_other_takes_up(mesh, by_fsdp, tmp_path, monkeypatch):
+def test_a_checkpoint_of_one_resumes_in_the_other(mesh, by_fsdp, tmp_path, monkeypatch):
     first = Case("", "gpt2", {"micro": 4}, steps=2, dtype="bf16")
     straight = train(replace(first, steps=4), mesh)
     train(replace(first, save=str(tmp_path / "copies")), mesh)
@@ -98,7 +98,7 @@ def test_zero_3_keeps_no_16_bit_weights_of_all_blocks(mesh, dtype, zero_stage, i
     assert (made.decoders[0].copies is not None) == (dtype != "fp32" and not is_fsdp)
 
 
-def test_passes_see_what_became_of_the_masters(mesh):
+def test_passes_see_changed_master_weights(mesh):
     settings = replace(config(GPT2), precision=Precision("bf16"))
     made = Trainer(settings, mesh)
     before = made.evaluate(batch(0, settings), 8)
@@ -107,7 +107,7 @@ def test_passes_see_what_became_of_the_masters(mesh):
     assert made.evaluate(batch(0, settings), 8) != before
 
 
-def test_a_trainer_that_nobody_has_any_more_is_freed(mesh):
+def test_a_trainer_without_references_is_freed(mesh):
     settings = replace(config(GPT2), precision=Precision("bf16"))
     made = Trainer(settings, mesh)
     made.step(batch(0, settings), 8, 3e-3, 0.1)
@@ -118,7 +118,7 @@ def test_a_trainer_that_nobody_has_any_more_is_freed(mesh):
 
 
 def test_no_bit_differs_from_fsdp_on_two_ranks(train_on, tmp_path):
-    """Where rows divide and where not, in several buckets; what one saves the other takes up."""
+    """Where rows divide and where not, in several buckets; a checkpoint of one resumes in the other."""
     cases = [
         Case("whole, fp32", "odd", {"data": 2}),
         Case("whole, bf16", "gated", {"data": 2, "micro": 4, "recompute": "full"}, dtype="bf16"),
@@ -131,7 +131,7 @@ def test_no_bit_differs_from_fsdp_on_two_ranks(train_on, tmp_path):
     begun = [replace(case, steps=3, save=str(tmp_path / case.name)) for case in cases]
     begun += [replace(case, name=f"{case.name}, FSDP", save=f"{case.save} by FSDP", by_fsdp=True) for case in begun]
     first = train_on(2, begun)
-    # Each goes on from what the other has saved.
+    # Each resumes from the checkpoint of the other.
     then = train_on(
         2,
         [
@@ -142,7 +142,7 @@ def test_no_bit_differs_from_fsdp_on_two_ranks(train_on, tmp_path):
         ],
     )
     for case in cases:
-        for told in (first, then):
-            assert told[case.name] == told[f"{case.name}, FSDP"], case.name
+        for results in (first, then):
+            assert results[case.name] == results[f"{case.name}, FSDP"], case.name
         assert not any(first[case.name].skipped), case.name
         assert then[case.name].evaluated[0] == first[case.name].evaluated[1], case.name

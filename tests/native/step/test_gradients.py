@@ -1,4 +1,4 @@
-"""What ranks learn of each other's gradients."""
+"""The global gradient norm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss scale by both rules."""
+"""Loss scale, by both rules."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_only_overflows():
 
 
 def test_hysteresis_and_growth():
-    # Megatron halves at each overflow once its patience is spent, and growth gives it back.
+    # Megatron halves at each overflow once its hysteresis is used up; growth restores it.
     good, bad = False, True
     assert scales(scaler(hysteresis=2), [bad, good, bad, good, good, good, bad, bad]) == [4, 4, 2, 2, 2, 4, 4, 2]
 
@@ -42,20 +42,20 @@ def test_what_is_not_fp16_has_none():
     assert scales(fixed, [True, False]) == [128, 128]
 
 
-def test_a_run_that_is_taken_up():
+def test_a_resumed_run():
     one, other = scaler(hysteresis=2), scaler(hysteresis=2)
     scales(one, [True, False, False])
     other.load_state_dict(one.state_dict())
     assert scales(one, [False, True, True]) == scales(other, [False, True, True]) == [8, 8, 4]
 
 
-def test_a_run_that_is_taken_up_with_another_scale():
+def test_a_run_resumed_with_another_scale():
     moved, fixed, none = scaler(), scaler(fixed=128.0), Scaler(Precision("fp32"))
     scales(moved, [True])
     for one, before in ((fixed, 128.0), (none, 1.0)):
         one.load_state_dict(moved.state_dict())
         assert one.scale == before
-        # Of these a scale that moves learns nothing: neither 1, which is too small, nor what it is not to be.
+        # A dynamic scale learns nothing from them.
         other = scaler()
         other.load_state_dict(one.state_dict())
         assert (other.scale, scales(other, [False] * 3)) == (4.0, [4, 4, 8])

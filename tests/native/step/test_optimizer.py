@@ -1,4 +1,4 @@
-"""The optimizers beside torch's."""
+"""The optimizers compared with those of torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_beside_torch(pair, settings, theirs):
     upstream = theirs(groups)
     for step in range(4):
         for number, (one, other) in enumerate(zip(pair.ours, pair.theirs, strict=True)):
-            # A gradient that begins late: each parameter counts its own steps.
+            # A parameter whose first gradient comes late: each counts its own steps.
             late = number == 1 and step < 2
             one.parameter.grad = None if late else torch.randn(one.parameter.shape)
             other.grad = None if late else one.parameter.grad.clone()
@@ -67,7 +67,7 @@ def test_what_decays(pair):
     assert [decays(one) for one in pair.ours] == [True, False, False]
 
 
-def test_gradients_without_a_row_are_forgotten_too():
+def test_gradients_without_a_row_are_dropped_too():
     whole = torch.ones(8)
     ours = [
         Placed(name, nn.Parameter(torch.zeros(n)), ParameterLayout(0.0), (8,)) for name, n in (("some", 8), ("none", 0))

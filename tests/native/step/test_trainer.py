@@ -1,4 +1,4 @@
-"""One process: activation checkpointing, dropout, 16-bit types, and what a step leaves."""
+"""One process: activation checkpointing, dropout, 16-bit types and step metrics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_recomputing_changes_no_bit(sizes):
     assert train(Case("", "neox", sizes, steps=3), ALONE) == one_process("neox", steps=3)
 
 
-def test_the_loss_that_is_told_may_be_the_mean_over_tokens():
+def test_the_logged_loss_may_be_the_mean_over_tokens():
     settings = config(NEOX, micro=2)
     given = batch(0, settings)
     given["loss_mask"][:4, 3:] = 0
@@ -56,7 +56,7 @@ def test_the_loss_that_is_told_may_be_the_mean_over_tokens():
     assert by_tokens.evaluate(given, 4) == pytest.approx(mean, rel=apart(NEOX, LENGTH))
     step = by_tokens.step(given, 4, 1e-3, 0.1)
     assert step.loss == pytest.approx(mean, rel=apart(NEOX, LENGTH))
-    # What is told changes nothing of what is trained.
+    # How the loss is averaged for the log does not change training.
     given["loss_mask"][4:6, 0] = 1
     steps = [Trainer(replace(settings, logging=Logging(loss_mean=how)), ALONE) for how in ("tokens", "micro_batches")]
     tokens, micro_batches = (trainer.step(given, 4, 1e-3, 0.1) for trainer in steps)
@@ -72,20 +72,20 @@ def test_dropout_is_the_same_when_recomputed(recompute):
         settings = config(model, recompute=how)
         trainer = Trainer(settings, ALONE)
         given = batch(0, settings)
-        told = [(step.loss, step.grad_norm) for step in (trainer.step(given, 8, 1e-3, 0.1) for _ in range(3))]
+        results = [(step.loss, step.grad_norm) for step in (trainer.step(given, 8, 1e-3, 0.1) for _ in range(3))]
         assert trainer.evaluate(given, 8) == trainer.evaluate(given, 8)
-        return told
+        return results
 
     assert losses("none") == losses(recompute)
     assert losses("none")[0] != (one_process("gpt2").losses[0], one_process("gpt2").norms[0])
 
 
-def test_bf16_has_fp32_masters(process_group):
+def test_bf16_has_fp32_master_weights(process_group):
     mesh = meshes.build(Parallel(), torch.device("cpu"))
-    told = train(Case("", "neox", dtype="bf16", steps=10), mesh)
+    results = train(Case("", "neox", dtype="bf16", steps=10), mesh)
     alone = one_process("neox")
-    assert told.losses == pytest.approx(alone.losses[:10], rel=3e-3)
-    assert told.losses != alone.losses[:10]
+    assert results.losses == pytest.approx(alone.losses[:10], rel=3e-3)
+    assert results.losses != alone.losses[:10]
     trainer = Trainer(replace(config(NEOX), precision=Precision("bf16")), mesh)
     assert {one.local.dtype for one in trainer.parameters} == {torch.float32}
 
@@ -115,8 +115,8 @@ def test_a_device_that_saturates_says_so_by_its_flag_alone(process_group, monkey
     before, scales = [one.local.clone() for one in trainer.parameters], []
 
     def step():
-        told = trainer.step(batch(0, settings), 8, 3e-3, 0.1)
-        assert told.skipped
+        step_result = trainer.step(batch(0, settings), 8, 3e-3, 0.1)
+        assert step_result.skipped
         scales.append(trainer.scaler.scale)
 
     step()
@@ -130,7 +130,7 @@ def test_a_device_that_saturates_says_so_by_its_flag_alone(process_group, monkey
     assert all(torch.equal(one.local, old) for one, old in zip(trainer.parameters, before, strict=True))
 
 
-def test_what_is_told_on_request():
+def test_metrics_on_request():
     settings = replace(config(GPT2), logging=Logging(log_params_norm=True, log_num_zeros=True))
     trainer = Trainer(settings, ALONE)
     norm = torch.cat([one.local.flatten() for one in trainer.parameters]).norm()

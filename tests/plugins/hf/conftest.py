@@ -1,4 +1,4 @@
-"""launch(): a job below ascend-run, on CPUs."""
+"""launch(): a job under ascend-run, on CPUs."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ CHOICES = (
     ("The file was empty.", "The reader returned nothing.", "The reader was slow.", "effect", 0),
     ("The module was imported twice.", "It ran twice.", "It ran once.", "effect", 1),
     ("The test failed.", "The value was wrong.", "The value was right.", "cause", 0),
-    ("The lock was held.", "A thread waited.", "A thread went on.", "effect", 0),
+    ("The lock was held.", "A thread waited.", "A thread continued.", "effect", 0),
 )
 
 

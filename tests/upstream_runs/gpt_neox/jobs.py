@@ -141,7 +141,7 @@ def its_own(configuration: str, ours: dict[str, Any], here: dict[str, Any]) -> C
 
 
 GUIDES_20B = its_own("20B.yml", {"pipe_parallel_size": 2}, {"num_gpus": 2, "global_num_gpus": 2})
-# The README's: it names a hostfile that nobody has, and no number of devices. Many CPUs have no fp16 for DeepSpeed.
+# As in the README: it names a hostfile that nobody has, and no devices. Many CPUs have no fp16 for DeepSpeed.
 QUICK_START = its_own("125M.yml", {"fp16": None}, {"tokenizer_type": "HFTokenizer", "precision": "fp32"})
 
 

@@ -71,10 +71,10 @@ def pretrain(place: Place, layout: str) -> Sequence[str]:
 
 
 def resumed(place: Place, layout: str) -> Sequence[str]:
-    """Return a shell script that stops after half of the steps, having saved, and goes on from there."""
+    """Return a shell script that stops after half of the steps, after a save, and resumes from there."""
     tensor, pipeline = LAYOUTS[layout]
     kept = place.folder / "checkpoints"
-    shutil.rmtree(kept, ignore_errors=True)  # of a run before: this one begins anew
+    shutil.rmtree(kept, ignore_errors=True)  # of a run before: this one starts from scratch
     more = {"data-cache-path": place.folder / "index", "save": kept, "load": kept, "save-interval": STEPS // 2}
     processes = f"--nproc-per-node={tensor * pipeline}"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", processes]
