@@ -45,8 +45,16 @@ def test_the_plugin_in_the_docs_is_a_plugin(monkeypatch):
 )
 def test_links_lead_somewhere(path):
     file = ROOT / path if (ROOT / path).exists() else ROOT / "docs" / path
-    for target in re.findall(r"\]\(([^)#:]+)\)", file.read_text()):
-        assert (file.parent / target).exists(), target
+    for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", file.read_text()):
+        page = file.parent / target if target else file
+        assert page.exists(), target
+        assert not heading or heading in anchors(page), f"{target}#{heading}"
+
+
+def anchors(page):
+    """Return the anchors of a page's headings, as code hosting sites make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_kind_and_state_is_documented():

@@ -28,7 +28,7 @@ _LINE_END = ord("\n")
 
 
 def say(text: str) -> None:
-    """Print one line of ascend-run's own on standard error; it waits two seconds at most, whatever is there."""
+    """Print one line of ascend-run's own on standard error, and wait at most two seconds for it."""
     _Stream(STDERR, _SAY_PATIENCE_S).write(os.fsencode(f"ascend-run: {text}\n"))
 
 
@@ -52,7 +52,7 @@ class Console:
 
     @property
     def accepted_at(self) -> float:
-        """When it last accepted a byte, by the monotonic clock."""
+        """Monotonic time at which it last accepted a byte."""
         return max(stream.accepted_at for stream in self._streams.values())
 
     def show(self, source: Hashable, console: int, data: bytes, ended: bool = False) -> None:
@@ -74,7 +74,7 @@ class Console:
         self.show("ascend-run", STDERR, os.fsencode(f"ascend-run: {text}\n"))
 
     def draw(self, *, is_last: bool = False) -> None:
-        """Draw the bar, if there is one, as it is now; the last stays."""
+        """Draw the current progress bar, if there is one; the last one stays."""
         if self._bar is not None:
             with contextlib.suppress(OSError):
                 drawn = self._bar.drawn(os.get_terminal_size(STDERR).columns)
@@ -119,7 +119,7 @@ class _Stream:
             self._poll.register(signals, select.POLLIN)
 
     def write(self, text: bytes) -> str:
-        """Write ``text`` as far as it is accepted; return what is wrong with a full disk, the first time."""
+        """Write as much of ``text`` as is accepted; on a full disk return the problem, the first time."""
         if self._missing and text:
             note = self._at_line_start + _line(f"{self._missing} bytes are missing here, {_KEPT}")
             left, problem = self._put(note, 0.0)

@@ -35,7 +35,7 @@ class Unreached:
 
 
 class CoverageWatch:
-    """Watches the descendants of this process until it is known of each whether the bootstrap reached it."""
+    """Watches the descendants of this process until it knows whether the bootstrap has reached each of them."""
 
     def __init__(self, run_dir: RunDirectory, bootstrap: str, settled_s: float = _SETTLED_S) -> None:
         self._run_dir, self._bootstrap, self._settled_s = run_dir, bootstrap, settled_s

@@ -38,7 +38,7 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Identity | None:
-        """Return the identity of a process that is there now, or None."""
+        """Return the identity of a running process, or None."""
         stat = _Stat.read(pid)
         return cls(pid, stat.start) if stat is not None else None
 
@@ -54,7 +54,7 @@ class Identity:
         return stat is not None and stat.start == self.start and stat.state not in "ZX"
 
     def is_forked_copy(self) -> bool:
-        """Return whether it still runs what its parent ran when it was forked."""
+        """Return whether it has not called exec since it was forked."""
         stat = _Stat.read(self.pid)
         return stat is not None and stat.start == self.start and bool(stat.flags & _PF_FORKNOEXEC)
 
@@ -63,7 +63,7 @@ class Identity:
         return self._is_in("SigCgt", number)
 
     def ignores(self, number: int) -> bool:
-        """Return whether a signal does nothing to it."""
+        """Return whether it ignores a signal."""
         return self._is_in("SigIgn", number)
 
     def _is_in(self, which: str, number: int) -> bool:
@@ -75,7 +75,7 @@ class Identity:
         return bool(int(mask, 16) >> (number - 1) & 1)
 
     def send(self, number: int) -> None:
-        """Send it a signal; nothing happens if it is gone, whoever has its pid by now."""
+        """Send it a signal; nothing happens if it is gone, even if its pid is in use again."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -120,12 +120,12 @@ def descendants(of: int) -> list[Identity]:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, so that none gets out of sight."""
+    """Become the subreaper: the parent of every descendant whose own parent ends."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def dies_with_parent() -> Callable[[], None]:
-    """Return what a child calls between fork and exec so that SIGKILL reaches it when this process ends."""
+    """Return a function for a child to call between fork and exec, so that it gets SIGKILL when this process ends."""
     parent = os.getpid()
     _libc()  # loaded here: between fork and exec nothing should be
 
@@ -138,7 +138,7 @@ def dies_with_parent() -> Callable[[], None]:
 
 
 def reap() -> Iterable[tuple[int, int]]:
-    """Yield pid and exit code (128 + n for signal n) of every child, adopted ones too, that has ended by now."""
+    """Reap every child that has ended, adopted ones too; yield pid and exit code (128 + n for signal n)."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

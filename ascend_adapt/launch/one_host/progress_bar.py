@@ -14,7 +14,7 @@ _ERASE = b"\x1b[2K"
 
 
 class ProgressBar:
-    """The bar as bytes for a terminal. Behind them the cursor is where the line begins, so other text goes over it."""
+    """The bar as bytes for a terminal; they leave the cursor at the start of the line, so other text overwrites it."""
 
     def __init__(self) -> None:
         self._bar = Progress(
@@ -36,12 +36,12 @@ class ProgressBar:
         speed = f"loss {step['lm_loss']:.4g}, {step['samples_per_s']:.3g} samples/s"
         done, of = step["iteration"], step["iterations"]
         if self._task is None:
-            # A resumed run begins where it was, and its speed counts from there.
+            # The speed of a resumed run counts from the iteration at which it resumed.
             self._task = self._bar.add_task("", total=of, completed=done, speed=speed)
         self._bar.update(self._task, completed=done, total=of, speed=speed)
 
     def drawn(self, width: int) -> bytes:
-        """Return what draws the bar on a terminal of ``width`` columns; nothing before the first step."""
+        """Return the bytes that draw the bar on a terminal of ``width`` columns; none before the first step."""
         if self._task is None or width < _NARROWEST:
             return b""
         painted = io.StringIO()

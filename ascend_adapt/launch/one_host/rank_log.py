@@ -8,7 +8,7 @@ from ascend_adapt.errors import LaunchError
 
 
 class RankLog:
-    """One file; ``missing`` counts the bytes that could not be written, and ``why`` says what was wrong."""
+    """One file; ``missing`` is the number of bytes that could not be written, ``why`` the reason."""
 
     def __init__(self, path: Path, append: bool) -> None:
         """Open it.
@@ -26,7 +26,7 @@ class RankLog:
             ) from error
 
     def write(self, data: bytes) -> str:
-        """Append ``data``, after a line that says what is missing before it; return the problem, the first time."""
+        """Append ``data``, after a line about bytes missing before it; return the problem, the first time."""
         is_first = not self.why
         if self._gap and data:
             note = f"\nascend-run: {self._gap} bytes are missing here: {self.why}\n"

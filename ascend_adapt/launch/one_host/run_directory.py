@@ -28,7 +28,7 @@ class RunDirectory:
     shown: str = ""
 
     def check(self) -> None:
-        """Check that a job can use this folder; nothing is made.
+        """Check that a job can use this folder, without creating anything.
 
         Raises:
             LaunchError: a running job uses it, or it cannot be made.
@@ -65,7 +65,7 @@ class RunDirectory:
             raise LaunchError(f"run directory {self.path}: {error.strerror} — choose another with --log-dir") from error
 
     def join(self, job: Mapping[str, Any]) -> None:
-        """Make it ready on another host than the launcher's; ``job`` says who runs the job, as Job.write() wrote it.
+        """Prepare it on a host other than the launcher's; ``job`` is the content that Job.write() wrote.
 
         Where the hosts share the folder the launcher has done so, and it is left as it is.
 
@@ -172,7 +172,7 @@ def boot_id() -> str:
 
 
 def write_whole(path: Path, data: Any) -> None:
-    """Write JSON so that a reader sees all of it or none."""
+    """Write JSON atomically."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.write_text(json.dumps(data, indent=1) + "\n")

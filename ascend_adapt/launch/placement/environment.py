@@ -26,12 +26,12 @@ STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
 
 _FORWARDED = ("LD_LIBRARY_PATH", "PATH")
 _FORWARDED_PREFIXES = ("ASCEND_", "HCCL_", "NCCL_", "OMP_", "PYTHON")
-# Of the process or job that this launcher was started in, not of the one it starts.
+# These belong to the process or job around this launcher, not to the job that it starts.
 _OURS = ("ASCEND_ADAPT_JOB", "ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_RUN_DIR")
 
 
 def of_patches(request: Request, device: str, targets: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what makes every Python process of the job adapt itself.
+    """Return the variables that make every Python process of the job adapt itself.
 
     ``targets`` are the top-level modules that patches are for.
     """
@@ -68,7 +68,7 @@ def python_path(users: str) -> str:
 
 
 def of_emulation(emulation: Emulation, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what puts every Python process of the job on an emulated NPU, with patches or without."""
+    """Return the variables that give every Python process of the job an emulated NPU, with or without patches."""
     return {
         **emulation.variables(environ),
         "PYTHONPATH": emulation.python_path(python_path(environ.get("PYTHONPATH", ""))),
@@ -85,7 +85,7 @@ def visible_npus(environ: Mapping[str, str]) -> dict[str, str]:
 def of_device(
     device: str, run_dir: str, hccl_base_port: int | None, environ: Mapping[str, str], nodes: int = 1
 ) -> dict[str, str]:
-    """Return the defaults for one kind of device on ``nodes`` machines, without those that the user has set.
+    """Return the defaults for one kind of device on ``nodes`` hosts, without those that the user has set.
 
     A job for the CPU sees no GPU, whatever is set: accelerate, for one, takes a GPU that it sees.
 
@@ -110,7 +110,7 @@ def of_device(
 
 
 def _without_cann(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what keeps `import torch` from loading an installed torch_npu, which without CANN makes it raise."""
+    """Return the variable that stops `import torch` from loading torch_npu, if it would raise without CANN."""
     name = "TORCH_DEVICE_BACKEND_AUTOLOAD"
     if name in environ or environ.get("ASCEND_HOME_PATH") or probe.find_root("torch_npu") is None:
         return {}
@@ -132,10 +132,10 @@ def check_exported(environ: Mapping[str, str], export: Sequence[str]) -> None:
 
 
 def forwarded(environ: Mapping[str, str], export: Sequence[str]) -> dict[str, str]:
-    """Return the variables of the launcher that other hosts get.
+    """Return the launcher's variables that are forwarded to other hosts.
 
     Raises:
-        LaunchError: one is to be exported and not set.
+        LaunchError: a variable of --export is not set.
     """
     check_exported(environ, export)
     return {
@@ -167,7 +167,7 @@ def of_deepspeed_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]
 
 
 def of_host(device: str, towards: str, hccl_base_port: int, nproc: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the defaults of one of several hosts, found on that host; ``towards`` is another one of them.
+    """Return the defaults of one of several hosts, detected there; ``towards`` is another of these hosts.
 
     Libraries that choose an interface themselves choose a bridge of the container runtime, or loopback, often enough.
     """
@@ -186,10 +186,10 @@ def of_host(device: str, towards: str, hccl_base_port: int, nproc: int, environ:
 
 
 def warnings(device: str, environ: Mapping[str, str], nodes: int) -> list[str]:
-    """Return what is likely to go wrong with the user's own variables.
+    """Return warnings about the user's own variables.
 
     Raises:
-        LaunchError: what is certain to.
+        LaunchError: the job would fail with them.
     """
     if device == "npu" and all(environ.get(name) for name in ALLOCATOR_SETTINGS):
         raise LaunchError(f"{' and '.join(ALLOCATOR_SETTINGS)}: both are set, torch_npu aborts on both — unset one")

@@ -13,12 +13,12 @@ _DISCARD_PORT = 9
 
 
 def own_names() -> set[str]:
-    """Return the names of this machine that need no resolver."""
+    """Return the names of this host that need no resolver."""
     return {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.gethostname().partition(".")[0]}
 
 
 def is_own_name(address: str) -> bool:
-    """Return whether an address is one of this machine's own names; no resolver is asked."""
+    """Return whether an address is one of this host's own names, without the resolver."""
     return address.rpartition("@")[2] in own_names()
 
 
@@ -31,12 +31,12 @@ def is_here(address: str) -> bool:
 
 
 def addresses() -> set[str]:
-    """Return the IPv4 addresses of this machine's interfaces, and its names."""
+    """Return the IPv4 addresses of this host's interfaces, and its names."""
     return {address for _, name in socket.if_nameindex() if (address := _address_of(name))} | own_names()
 
 
 def address_towards(name: str) -> str | None:
-    """Return the IPv4 address of this machine that ``name`` would see, or None; loopback is none."""
+    """Return the IPv4 address of this host that ``name`` would see, or None; loopback does not count."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((name, _DISCARD_PORT))  # asks the routing table, sends nothing

@@ -75,9 +75,9 @@ def without_secrets(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_command(request: Request, *, device: str, env: Mapping[str, str]) -> Plan:
-    """Return the plan of a command, or of a script that is a launcher itself: one process that is no rank.
+    """Return the plan of a command, or of a script that is a launcher itself: one process that is not a rank.
 
-    RANK and its like are left as the user has them.
+    RANK and similar variables keep the user's values.
     """
     argv = (request.target, *request.arguments)
     if request.form == "script":
@@ -86,7 +86,7 @@ def of_command(request: Request, *, device: str, env: Mapping[str, str]) -> Plan
 
 
 def local_host(request: Request, device: str, devices_found: int, share: ClusterNode | None = None) -> Host:
-    """Return this machine with one slot a rank.
+    """Return this host with one slot per rank.
 
     Raises:
         LaunchError: no device, or more ranks than devices.
@@ -114,7 +114,7 @@ def of_ranks(
     free_port: int,
     share: ClusterNode | None = None,
 ) -> Plan:
-    """Return the plan of one rank a slot of every host, numbered in their order.
+    """Return the plan of one rank per slot of every host, numbered in their order.
 
     Args:
         request: what the command line asks for.
@@ -147,7 +147,7 @@ def of_ranks(
         "WORLD_SIZE": str(world_size),
         "MASTER_ADDR": master_addr,
         "MASTER_PORT": str(master_port),
-        # Rank 0 serves the store itself; an outer torchrun's word must not reach it.
+        # Rank 0 serves the store itself: a setting of an outer torchrun must not reach it.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_MAX_RESTARTS": str(request.max_restarts),
     }
@@ -180,7 +180,7 @@ def of_ranks(
 
 
 def _narrowed(host: Host, device: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the visible devices of a host of which a filter chose some; slots are counted among the visible ones."""
+    """Return the visible devices of a host after a filter; slots count the visible devices."""
     if not host.narrowed or device not in VISIBLE_DEVICES:
         return {}
     name = VISIBLE_DEVICES[device]
@@ -197,12 +197,12 @@ def _narrowed(host: Host, device: str, environ: Mapping[str, str]) -> dict[str, 
 
 
 def _threads(nproc: int, several: bool, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an even part of this machine's cores for each rank; other machines count their own."""
+    """Return an even share of this host's cores for each rank; other hosts count their own."""
     if several or "OMP_NUM_THREADS" in environ:
         return {}
     return {"OMP_NUM_THREADS": str(threads_per_rank(nproc))}
 
 
 def threads_per_rank(nproc: int) -> int:
-    """Return how many threads each of ``nproc`` ranks on this machine may use."""
+    """Return how many threads each of ``nproc`` ranks on this host may use."""
     return max((os.cpu_count() or 1) // nproc, 1)

@@ -7,12 +7,12 @@ from types import TracebackType
 
 from ascend_adapt.errors import LaunchError
 
-# Above what Linux gives away by itself (32768 to 60999). HCCL takes the 16 ports from its base on, one a device.
+# Above Linux's ephemeral ports (32768 to 60999). HCCL takes the 16 ports from its base on, one a device.
 _HCCL_BASES = range(61000, 65000, 16)
 
 
 class Ports:
-    """A rendezvous port and the base of an HCCL range, both ours until ``close()`` or the end of this process."""
+    """A rendezvous port and the base of an HCCL range, both reserved until ``close()`` or the end of this process."""
 
     def __init__(self) -> None:
         self._hccl_lock, self.hccl_base = _lock_range()

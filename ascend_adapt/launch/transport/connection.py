@@ -44,12 +44,12 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether the connection has ended or is lost."""
         return self.ended is not None or bool(self.lost)
 
     @property
     def has_failed(self) -> bool:
-        """Whether its part of the job has not succeeded, or never will."""
+        """Whether this host's part of the job has failed."""
         result = self.ended or {}
         return bool(self.lost and self.ended is None) or bool(result.get("code") or result.get("error"))
 
@@ -63,11 +63,11 @@ class Connection:
         self._sender.send(frame(Kind.SIGNAL, bytes([number])))
 
     def say(self, kind: Kind) -> None:
-        """Send an empty frame, and what an earlier call had to leave."""
+        """Send a heartbeat, and bytes that an earlier call could not write."""
         self._sender.send(frame(kind) if not self.is_over else b"")
 
     def flush(self) -> None:
-        """Send what an earlier call had to leave."""
+        """Send bytes that an earlier call could not write."""
         self._sender.send()
 
     def read(self, console: Console) -> list[Mapping[str, Any]]:
@@ -103,7 +103,7 @@ class Connection:
 
     @property
     def noise(self) -> str:
-        """What a login shell there printed instead of an agent."""
+        """Output of a login shell that came instead of an agent's hello."""
         return self._decoder.noise.decode(errors="replace").strip()
 
     def failure(self) -> Failure | None:

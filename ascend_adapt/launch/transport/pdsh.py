@@ -23,7 +23,7 @@ from ascend_adapt.launch.transport.ssh import SshTransport
 from ascend_adapt.launch.transport.transport import Transport
 
 _TOKEN_WAIT_S = 20.0
-# Any number of foreign clients may connect: no reason to stop listening.
+# A foreign client that connects must not end the listening.
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}
 _PAUSE_S = 0.1
 
@@ -53,7 +53,7 @@ class PdshTransport(Transport):
         self._changed = threading.Condition()
 
     def links(self, addresses: Sequence[str]) -> list[Connection]:
-        """Start pdsh, and a local agent; the others connect as they come."""
+        """Start pdsh and the local agent; the other agents connect when they are ready."""
         context, fingerprint = tls_callback.server_context()
         self._listener = listener = socket.create_server(("", 0), backlog=len(addresses) + 16)
         self._said, self._own_words = {}, []
@@ -117,7 +117,7 @@ class PdshTransport(Transport):
         threading.Thread(target=self._give_up, args=(hearing, self._waiting), daemon=True).start()
 
     def _hear(self, stream: IO[bytes]) -> None:
-        """Take the tokens out of what pdsh prints, and show the rest."""
+        """Extract the tokens from the output of pdsh, and print the rest."""
         with stream:
             for line in stream:
                 self._take(line.decode(errors="replace").rstrip())
@@ -160,7 +160,7 @@ class PdshTransport(Transport):
             threading.Thread(target=self._receive, args=(connection, context, listener), daemon=True).start()
 
     def _receive(self, connection: socket.socket, context: object, listener: socket.socket) -> None:
-        """Join a caller to the link of the host that printed its token; the token may come later than the call."""
+        """Match a caller to the host that printed its token; the token may arrive after the call."""
         accepted = tls_callback.accept(connection, context)  # type: ignore[arg-type]
         if accepted is None:
             return

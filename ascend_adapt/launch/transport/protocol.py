@@ -1,6 +1,6 @@
-"""Protocol between launcher and agent: one byte stream each way, in frames of a kind, a length and a payload.
+"""Protocol between launcher and agent: a byte stream each way, in frames of a kind, a length and a payload.
 
-A login shell may print before the agent does, so an agent begins with a mark; what comes before it is no frame.
+A login shell may print before the agent does, so an agent begins with a mark; bytes before it are not frames.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 _HEAD = struct.Struct(">cI")
 _MARK = b"\0ascend-run agent 1\n"
 _AT_ONCE = 1 << 16
-# Each end says that it is there every BEAT_S; the other one gives it up after LOST_S without a word.
+# Each end sends a heartbeat every BEAT_S; the other end considers it lost after LOST_S without any frame.
 BEAT_S, LOST_S = 2.0, 20.0
 
 
@@ -41,12 +41,12 @@ def frame(kind: Kind, payload: bytes = b"") -> bytes:
 
 
 def json_frame(kind: Kind, data: Any) -> bytes:
-    """Return one frame of JSON; a byte that is no UTF-8 travels as the surrogate that Python has for it."""
+    """Return one frame of JSON; bytes that are not UTF-8 are sent as Python's surrogate escapes."""
     return frame(kind, json.dumps(data).encode("ascii"))
 
 
 class FrameDecoder:
-    """Bytes as they come, to frames."""
+    """Splits a byte stream into frames."""
 
     def __init__(self, marked: bool) -> None:
         self._data = bytearray()
@@ -54,11 +54,11 @@ class FrameDecoder:
 
     @property
     def noise(self) -> bytes:
-        """What has come instead of the mark so far."""
+        """Bytes received before the mark."""
         return bytes(self._data) if self._waits_for_mark else b""
 
     def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
-        """Yield the frames that are whole by now."""
+        """Yield the frames that are complete."""
         self._data += data
         if self._waits_for_mark:
             begin = self._data.find(_MARK)
@@ -76,7 +76,7 @@ class FrameDecoder:
 
 
 class FrameSender:
-    """Frames to a descriptor that may be slow, from several threads: each frame goes out whole."""
+    """Writes frames to a descriptor that may be slow, from several threads; frames are never interleaved."""
 
     def __init__(self, descriptor: int, marked: bool = False) -> None:
         self._descriptor = descriptor
@@ -84,7 +84,7 @@ class FrameSender:
         self._left = bytearray(_MARK if marked else b"")
 
     def send(self, data: bytes = b"") -> bool:
-        """Write as much as the descriptor takes at once, keep the rest for the next call; False: nobody reads."""
+        """Write what the descriptor accepts now and keep the rest for the next call; False: the reader is gone."""
         with self._lock:
             self._left += data
             try:

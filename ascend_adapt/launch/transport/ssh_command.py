@@ -30,7 +30,7 @@ def program(start: str = f"{AGENT}; main()") -> list[str]:
 
 
 def command(address: str, port: int | None) -> list[str]:
-    """Return the ssh that starts an agent there; it asks nobody for a password, and checks keys as it is configured.
+    """Return the ssh command that starts an agent there; it never prompts, and checks host keys as configured.
 
     ssh hands its last argument to the shell there, which takes away one level of quoting.
     """

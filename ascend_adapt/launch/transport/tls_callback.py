@@ -1,4 +1,4 @@
-"""A private connection from an agent back to its launcher, for ways of starting it that have no private input.
+"""TLS connection from an agent back to its launcher, for transports without a private standard input.
 
 The command line of the agent, which anybody on its machine may read, holds the launcher's address and the fingerprint
 of a certificate made for this job: whoever has its key is the launcher. The agent proves who it is by a random word
@@ -29,7 +29,7 @@ _HANDSHAKE_S = 20.0
 
 
 def server_context() -> tuple[ssl.SSLContext, str]:
-    """Return a TLS context with a new key and certificate, and the certificate's fingerprint; no file of them stays.
+    """Return a TLS context with a new key and certificate, and the certificate's fingerprint; their files are removed.
 
     Raises:
         LaunchError: openssl cannot make them.
@@ -84,9 +84,9 @@ def call(
 
 
 def _connect(addresses: Sequence[str], port: int, fingerprint: str) -> ssl.SSLSocket:
-    """Return a connection to who has the certificate's key, at the first address that answers."""
+    """Connect to the owner of the certificate's key, at the first address that answers."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # No authority signed it: it is known by its fingerprint, which a certificate's name and dates add nothing to.
+    # Self-signed: its fingerprint identifies it; checking name and dates would add nothing.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     problem = OSError("no address")
@@ -105,7 +105,7 @@ def _connect(addresses: Sequence[str], port: int, fingerprint: str) -> ssl.SSLSo
 
 
 def accept(connection: socket.socket, context: ssl.SSLContext) -> tuple[ssl.SSLSocket, str] | None:
-    """Return a caller and the token it gives; None for one that does not speak the protocol."""
+    """Return a caller and its token; None for one that does not speak the protocol."""
     connection.settimeout(_HANDSHAKE_S)
     try:
         tls = context.wrap_socket(connection, server_side=True)
@@ -119,7 +119,7 @@ def accept(connection: socket.socket, context: ssl.SSLContext) -> tuple[ssl.SSLS
 
 
 def relay(tls: ssl.SSLSocket, plain: socket.socket) -> None:
-    """Carry bytes both ways until either end closes; one thread, as a TLS connection must not be used by two."""
+    """Copy bytes both ways until either end closes; in one thread, because two must not share a TLS connection."""
     tls.setblocking(False)
     plain.setblocking(False)
     # Not select(): with a few hundred hosts the descriptors have numbers that it does not take.
