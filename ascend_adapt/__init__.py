@@ -7,6 +7,7 @@ ascend_adapt.enable()
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from ascend_adapt.patches.declare.call import Call
 from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.discovery import patches_in
 from ascend_adapt.patches.declare.outcome import Outcome, Status
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Call",
     "CodeBase",
     "Outcome",
     "Patch",

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from ascend_adapt.errors import PatchSpecError
+from ascend_adapt.patches.declare.call import with_four_arguments
 from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.patches.declare.symptom import Symptom
@@ -143,17 +144,18 @@ def wrap(
     reversible: bool = True,
     **terms: Unpack[Terms],
 ) -> Callable[[Callable[..., Any]], Patch]:
-    """Return a decorator that turns ``def f(wrapped, instance, args, kwargs)`` into a patch that is called instead.
+    """Return a decorator that turns a wrapper into a patch that is called instead of the original.
 
-    ``wrapped`` is the original, bound if the target is a method; ``instance`` is the object or class, else None. For
-    a property, the getter is wrapped. ``unless`` receives the original and returns why no patch is needed, or ``""``.
-    ``reversible=False`` marks a wrapper whose effects cannot be undone. ``bodies`` is for a wrapper that reimplements
-    the original: digests of the known originals, as in ``replace``; another body is drift.
+    The wrapper is ``def f(call)``, which takes a Call, or ``def f(wrapped, instance, args, kwargs)``, the parts of it.
+    For a property, the getter is wrapped. ``unless`` receives the original and returns why no patch is needed, or
+    ``""``. ``reversible=False`` marks a wrapper whose effects cannot be undone. ``bodies`` is for a wrapper that
+    reimplements the original: digests of the known originals, as in ``replace``; another body is drift.
     """
     known = _words(bodies, f"wrap {target} bodies=")
 
     def declare(function: Callable[..., Any]) -> Patch:
-        return _patch("wrap", target, terms, function=function, unless=unless, bodies=known, reversible=reversible)
+        wrapper = with_four_arguments(function)
+        return _patch("wrap", target, terms, function=wrapper, unless=unless, bodies=known, reversible=reversible)
 
     return declare
 
@@ -369,7 +371,8 @@ def _check_arguments(kind: str, function: Any, subject: str) -> None:
         if arguments:
             inspect.signature(function).bind(*arguments)
     except TypeError as error:
-        raise PatchSpecError(f"{subject}: decorates a function without ({', '.join(arguments)}): {error}") from error
+        takes = f"({', '.join(arguments)}){' or (call)' if kind == 'wrap' else ''}"
+        raise PatchSpecError(f"{subject}: decorates a function that does not take {takes}: {error}") from error
 
 
 def _hosts(terms: Terms) -> tuple[CodeBase | str, ...]:

@@ -169,9 +169,9 @@ def test_torch_compiles_patched_functions_whole(site: Site) -> None:
 
         def through(target):
             @ascend_adapt.wrap(target, name=target.replace(":", "."), **TERMS)
-            def call(wrapped, instance, args, kwargs):
-                return wrapped(*args, **kwargs)
-            return call
+            def proceed(call):
+                return call.proceed()
+            return proceed
 
         names = ("function", "Layer.scale", "Layer.shift", "Layer.of_class", "Layer.factor", "Layer.forward",
                  "Layer.frozen", "Deep.scale")

@@ -1,0 +1,65 @@
+"""Call: one call of a patched function, as a wrapper sees it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from ascend_adapt.errors import PatchDrift
+
+
+class Call:
+    """One call of the target of a ``wrap``: its arguments by upstream's names, and the original.
+
+    ``wrapped`` is the original, bound if it is a method; ``instance`` is the object or class, else None. ``args`` and
+    ``kwargs`` are as the caller passed them.
+    """
+
+    def __init__(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
+        self.wrapped, self.instance, self.args, self.kwargs = wrapped, instance, args, kwargs
+
+    def proceed(self) -> Any:
+        """Call the original with the arguments of this call, and return its result."""
+        return self.wrapped(*self.args, **self.kwargs)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the argument with this name, or the parameter's default if it was not passed.
+
+        Raises:
+            PatchDrift: the original has no such parameter.
+            TypeError: the original does not accept this call.
+        """
+        bound = self._bound(name)
+        return bound.arguments[name] if name in bound.arguments else bound.signature.parameters[name].default
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Pass another value for an argument; raises as ``__getitem__`` does."""
+        bound = self._bound(name)
+        bound.arguments[name] = value
+        self.args, self.kwargs = bound.args, bound.kwargs
+
+    def _bound(self, name: str) -> inspect.BoundArguments:
+        signature = inspect.signature(self.wrapped)
+        if name not in signature.parameters:
+            own = f"{getattr(self.wrapped, '__qualname__', 'the target')}({', '.join(signature.parameters)})"
+            raise PatchDrift(
+                f"{own}: has no parameter {name!r}, which a patch of it uses — the code base has changed; --disable "
+                "the patch, or use a version that it is for"
+            )
+        return signature.bind(*self.args, **self.kwargs)
+
+
+def with_four_arguments(wrapper: Any) -> Any:
+    """Return a wrapper ``def f(call)`` in the form ``def f(wrapped, instance, args, kwargs)``; others unchanged."""
+    if not isinstance(wrapper, FunctionType) or wrapper.__code__.co_argcount != 1:
+        return wrapper
+
+    @functools.wraps(wrapper)
+    def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return wrapper(Call(wrapped, instance, args, kwargs))
+
+    del call.__wrapped__  # its signature is its own
+    return call
