@@ -12,7 +12,6 @@ from ascend_adapt.emulation import SOCS
 from ascend_adapt.launch.cores import ALWAYS_ALLOWED, RANKS_A_CORE
 
 DEVICES = ("auto", "npu", "cuda", "cpu", "npu-emulated")
-FORMS = ("script", "module", "command")
 NATIVE = "ascend_adapt.native"
 
 USAGE = """\

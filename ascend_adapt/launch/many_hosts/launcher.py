@@ -20,6 +20,7 @@ from ascend_adapt.launch.one_host import signals
 from ascend_adapt.launch.one_host.console import Console, say
 from ascend_adapt.launch.one_host.guardian import ends_by
 from ascend_adapt.launch.one_host.processes import Identity, code_name
+from ascend_adapt.launch.one_host.restarts import run_with_restarts
 from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory, write_whole
 from ascend_adapt.launch.one_host.signals import NOT_WAITED_FOR, Requests
 from ascend_adapt.launch.one_host.termination import GRACE_S
@@ -85,11 +86,9 @@ class HostsLauncher:
         allow_descriptors(len(self._parts))
         threading.Thread(target=self._beat, name="beats", daemon=True).start()
         self._write_job()
-        code, restarts = self._attempt(0), 0
-        while code and self._stop is None and restarts < self._assignment.max_restarts:
-            restarts += 1
-            say(f"restart {restarts} of {self._assignment.max_restarts}")
-            code = self._attempt(restarts)
+        code, restarts = run_with_restarts(
+            self._attempt, at_most=self._assignment.max_restarts, is_stopped=lambda: self._stop is not None
+        )
         self._is_over.set()
         self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached)
         return code

@@ -25,6 +25,7 @@ from ascend_adapt.launch.one_host.failures import Failure
 from ascend_adapt.launch.one_host.output import Output
 from ascend_adapt.launch.one_host.processes import Identity, code_name
 from ascend_adapt.launch.one_host.recipients import SETTLE_S, Recipients
+from ascend_adapt.launch.one_host.restarts import run_with_restarts
 from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory
 from ascend_adapt.launch.one_host.signals import NOT_WAITED_FOR, Requests, Source
 from ascend_adapt.launch.one_host.termination import GRACE_S, Termination
@@ -90,11 +91,9 @@ class Guardian:
             os.write(part.report, json.dumps({"failure": failure, "unreached": self._unreached}).encode())
             return code
         self._write_job()
-        code, restarts = self._attempt(0), 0
-        while code and self._requests.stop is None and restarts < self._assignment.max_restarts:
-            restarts += 1
-            say(f"restart {restarts} of {self._assignment.max_restarts}")
-            code = self._attempt(restarts)
+        code, restarts = run_with_restarts(
+            self._attempt, at_most=self._assignment.max_restarts, is_stopped=lambda: self._requests.stop is not None
+        )
         self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached)
         return code
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -191,12 +190,3 @@ def seed_dropout(seed: int, mesh: Mesh, iteration: int = 0) -> None:
     number = generator(seed, "dropout", *place).initial_seed()
     torch.default_generator.manual_seed(number)
     devices.seed(mesh.device, number)
-
-
-def parameter_count(parameters: Sequence[Placed], mesh: Mesh) -> int:
-    """Return the number of parameters of the full model, each counted once; every rank must call it."""
-    here = sum(one.local.numel() for one in parameters if gradients.counts(one, mesh))
-    # In two halves: fp32 sums are exact up to 2**24, and NPUs cannot all-reduce int64.
-    halves = torch.tensor([here >> 20, here & 0xFFFFF], dtype=torch.float32, device=mesh.device)
-    high, low = mesh.sum_over_all(halves).tolist()
-    return (int(high) << 20) + int(low)

@@ -14,10 +14,11 @@ from native.training_bounds import apart
 
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native import device as devices
+from ascend_adapt.native.config.memory_estimate import total_parameters
 from ascend_adapt.native.config.train_config import Logging, LossScale, Parallel, Precision
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.parallel.parameters import Placed
-from ascend_adapt.native.step.trainer import Trainer, parameter_count
+from ascend_adapt.native.step.trainer import Trainer
 
 ALONE = meshes.single(torch.device("cpu"))
 
@@ -135,7 +136,7 @@ def test_metrics_on_request():
     trainer = Trainer(settings, ALONE)
     norm = torch.cat([one.local.flatten() for one in trainer.parameters]).norm()
     step = trainer.step(batch(0, settings), 8, 1e-3, 0.0)
-    bound = rounding(parameter_count(trainer.parameters, ALONE), torch.float32)
+    bound = rounding(total_parameters(settings.model), torch.float32)
     assert step.params_norm == pytest.approx(float(norm), rel=bound)
     # No id of the padding is ever there: tied, its rows still get a gradient from the output layer.
     assert step.num_zeros == 0
@@ -148,7 +149,7 @@ def test_every_parameter_is_trained_and_counted_once():
     before = {one.name: one.local.clone() for one in trainer.parameters}
     trainer.step(batch(0, settings), 8, 1e-3, 0.0)
     assert [name for name, old in before.items() if torch.equal(local(trainer, name), old)] == []
-    assert parameter_count(trainer.parameters, ALONE) == sum(one.numel() for one in before.values())
+    assert total_parameters(settings.model) == sum(one.numel() for one in before.values())
     assert len(before) == len(trainer.parameters) == len(list(trainer.decoders[0].parameters()))
 
 
