@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from types import ModuleType
-from typing import Any
 
-from ascend_adapt import Patch, Symptom, provide, wrap
+from ascend_adapt import Call, Patch, Symptom, provide, wrap
 
 
 def helpers_of_gpt(
@@ -54,7 +53,7 @@ def compiling_nothing(compiling: str, *, host: str | tuple[str, ...]) -> Patch:
         without="crash",
         symptom=Symptom("sys.exit(1)"),
     )
-    def compile_helper(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def compile_helper(call: Call) -> None:
         """Compile nothing: use a helper compiled earlier, else the provided one; both give the same sample order."""
 
     return compile_helper
@@ -74,10 +73,10 @@ def compiling_if_possible(
         without="crash",
         symptom=Symptom("sys.exit(1)"),
     )
-    def compile_helper(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def compile_helper(call: Call) -> None:
         """Compile the helpers; if that fails, the provided ones give the same sample order."""
         try:
-            wrapped(*args, **kwargs)
+            call.proceed()
         except (SystemExit, OSError) as error:  # OSError: make is missing
             message = "%s: compiled nothing (%s) — continuing with ascend_adapt's helpers, in the same sample order"
             logging.getLogger(__name__).warning(message, compiling, error)

@@ -6,7 +6,7 @@ import logging
 import subprocess
 from typing import Any
 
-from ascend_adapt import CodeBase, Patch, Symptom, wrap
+from ascend_adapt import Call, CodeBase, Patch, Symptom, wrap
 
 # ninja is missing, the compiler refuses a GPU architecture, or the folder is not writable.
 _FAILED = (RuntimeError, OSError, subprocess.SubprocessError)
@@ -27,7 +27,7 @@ def compiling_where_there_is_nvcc(
         without="crash",
         symptom=symptom,
     )
-    def without_nvcc(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def without_nvcc(call: Call) -> Any:
         """Compile if there are a GPU and nvcc; otherwise, or if that fails, use the provided extensions."""
         import torch
         from torch.utils.cpp_extension import CUDA_HOME
@@ -36,7 +36,7 @@ def compiling_where_there_is_nvcc(
         if not (torch.version.cuda and CUDA_HOME and torch.cuda.is_available()):
             return None
         try:
-            return wrapped(*args, **kwargs)
+            return call.proceed()
         except _FAILED as error:
             message = "megatron.fused_kernels: compiled nothing (%s) — continuing with ascend_adapt's kernels"
             logging.getLogger(__name__).warning(message, error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from ascend_adapt import Symptom, entry, wrap
+from ascend_adapt import Call, Symptom, entry, wrap
 from ascend_adapt.errors import KernelArgumentError
 
 from .. import call_arguments
@@ -193,12 +193,12 @@ def causal_lm_loss(
     without="slower",
     symptom=Symptom(reason="the fault is in cuBLAS"),
 )
-def logits_in_aligned_rows(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def logits_in_aligned_rows(call: Call) -> Any:
     """Make the output layer of a new model write aligned rows; its class, parameters and hooks are unchanged."""
     import torch
 
-    result = wrapped(*args, **kwargs)
-    head = instance.get_output_embeddings()
+    result = call.proceed()
+    head = call.instance.get_output_embeddings()
     if type(head) is torch.nn.Linear and head.bias is None and head.out_features % 8:
         # A bound method named forward is pickled as "the method forward of this layer".
         head.forward = types.MethodType(forward, head)

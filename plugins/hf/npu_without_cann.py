@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 logger = logging.getLogger("ascend_adapt")
 
@@ -45,6 +44,6 @@ def _can_be_imported(package: str) -> bool:
     without="crash",
     symptom=Symptom("import torch_npu"),
 )
-def broken_torch_npu_is_none(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def broken_torch_npu_is_none(call: Call) -> bool:
     """Return False if torch_npu cannot be imported, else the answer of transformers."""
-    return not _is_broken("torch_npu") and bool(wrapped(*args, **kwargs))
+    return not _is_broken("torch_npu") and bool(call.proceed())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 
 @wrap(
@@ -21,11 +21,11 @@ from ascend_adapt import Symptom, wrap
     without="wrong numbers",
     symptom=Symptom("distributed_type = DistributedType.NO"),
 )
-def ranks_on_cpu_are_a_group(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def ranks_on_cpu_are_a_group(call: Call) -> Any:
     """Return gloo and MULTI_CPU where a rank would get no process group."""
     from accelerate.utils import DistributedType
 
-    backend, kind = wrapped(*args, **kwargs)
+    backend, kind = call.proceed()
     if kind == DistributedType.NO and int(os.environ.get("WORLD_SIZE", 1)) > 1 and "LOCAL_RANK" in os.environ:
         return backend or "gloo", DistributedType.MULTI_CPU
     return backend, kind

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from .releases import LEGACY
 
@@ -17,5 +15,5 @@ from .releases import LEGACY
     without="crash",
     symptom=Symptom(reason="the source archives of megatron-core do not hold megatron.legacy"),
 )
-def no_cuda_extensions(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def no_cuda_extensions(call: Call) -> None:
     """Build nothing."""

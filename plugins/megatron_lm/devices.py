@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Symptom, replace, wrap
+from ascend_adapt import Call, Symptom, replace, wrap
 
 from ..without_cuda import without_cuda
 from .releases import HOST, TRAINING
@@ -38,7 +38,7 @@ def no_compilation(model: Any = None, **options: Any) -> Any:
     without="slower",
     symptom=Symptom("torch.rand(args.hidden_size, dtype=dtype, device='cuda')"),
 )
-def no_warmup(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def no_warmup(call: Call) -> None:
     """Skip the warmup."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from .. import call_arguments
 from ..fused_attention import attention_with_dropout
@@ -110,11 +110,11 @@ def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwa
     without="slower",
     symptom=Symptom(reason="the fault is in torch_npu"),
 )
-def fused_rms_norm(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fused_rms_norm(call: Call) -> Any:
     """Make a new norm compute in one operation; its class and parameters remain torch's."""
     import torch
 
-    norm = wrapped(*args, **kwargs)
+    norm = call.proceed()
     if type(norm) is torch.nn.RMSNorm and len(norm.normalized_shape) == 1:
         norm.forward = types.MethodType(rms_norm_forward, norm)
     return norm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Symptom, replace, wrap
+from ascend_adapt import Call, Symptom, replace, wrap
 
 from .releases import HOST, REQUIRES
 
@@ -68,11 +68,11 @@ def scale_many(chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], s
         at="megatron.core.optimizer",
     ),
 )
-def fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fused_adam(call: Call) -> Any:
     """Make torch's Adam and AdamW fused, unless fused, foreach or capturable is set."""
     import torch
 
-    made = wrapped(*args, **kwargs)
+    made = call.proceed()
     for each in getattr(made, "chained_optimizers", [made]):
         inner: Any = getattr(each, "optimizer", None)
         if type(inner) in (torch.optim.AdamW, torch.optim.Adam):
@@ -95,7 +95,7 @@ def fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict
         at="megatron.core.fp8_utils",
     ),
 )
-def nothing_to_quantize(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def nothing_to_quantize(call: Call) -> Any:
     """Quantize the fp8 parameters, if there are any."""
-    parameters = args[0] if args else kwargs["model_params"]
-    return wrapped(*args, **kwargs) if len(parameters) else None
+    parameters = call["model_params"]
+    return call.proceed() if len(parameters) else None

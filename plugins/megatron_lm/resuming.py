@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from .. import call_arguments
 from .releases import HOST, REQUIRES
@@ -27,17 +27,17 @@ DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
     without="crash",
     symptom=Symptom("steps = list(set([s['step'].item() for s in inner_state_dict['state'].values()]))"),
 )
-def step_before_the_first(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def step_before_the_first(call: Call) -> Any:
     """Return the optimizer state; before the first step of torch's optimizer, with step 0."""
     import torch
 
-    inner = instance.optimizer
+    inner = call.instance.optimizer
     if type(inner) not in (torch.optim.Adam, torch.optim.AdamW) or inner.state:
-        return wrapped(*args, **kwargs)
+        return call.proceed()
     parameters = [parameter for group in inner.param_groups for parameter in group["params"]]
     inner.state.update({parameter: {"step": torch.tensor(0.0)} for parameter in parameters[:1]})
     try:
-        return wrapped(*args, **kwargs)
+        return call.proceed()
     finally:
         inner.state.clear()
 
@@ -76,12 +76,12 @@ def keep_the_step(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: di
     without="wrong numbers",
     symptom=Symptom("s['step'] = step"),
 )
-def a_step_for_each_parameter(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def a_step_for_each_parameter(call: Call) -> Any:
     """Load, and give each parameter its own step tensor."""
     import torch
 
-    result = wrapped(*args, **kwargs)
-    for state in getattr(instance.optimizer, "state", {}).values():
+    result = call.proceed()
+    for state in getattr(call.instance.optimizer, "state", {}).values():
         if isinstance(state.get("step"), torch.Tensor):
             state["step"] = state["step"].clone()
     return result
@@ -99,13 +99,13 @@ def a_step_for_each_parameter(wrapped: Any, instance: Any, args: tuple[Any, ...]
         at="megatron.core.dist_checkpointing.strategies.filesystem_async",
     ),
 )
-def in_the_format_of_torch_save(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def in_the_format_of_torch_save(call: Call) -> Any:
     """Write an item, by default in the format of torch.save."""
-    if len(args) < 6 and "serialization_format" in inspect.signature(wrapped).parameters:
+    if len(call.args) < 6 and "serialization_format" in inspect.signature(call.wrapped).parameters:
         from torch.distributed.checkpoint.filesystem import SerializationFormat
 
-        kwargs = {"serialization_format": SerializationFormat.TORCH_SAVE, **kwargs}
-    return wrapped(*args, **kwargs)
+        call.kwargs = {"serialization_format": SerializationFormat.TORCH_SAVE, **call.kwargs}
+    return call.proceed()
 
 
 @wrap(
@@ -117,11 +117,11 @@ def in_the_format_of_torch_save(wrapped: Any, instance: None, args: tuple[Any, .
     without="crash",
     symptom=Symptom(reason="later releases have the same import, in a try"),
 )
-def te_version_or_0(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def te_version_or_0(call: Call) -> Any:
     """Return the version of TransformerEngine, 0.0.0 without it, as later releases do."""
     from packaging.version import Version
 
-    return wrapped(*args, **kwargs) if importlib.util.find_spec("transformer_engine") else Version("0.0.0")
+    return call.proceed() if importlib.util.find_spec("transformer_engine") else Version("0.0.0")
 
 
 @wrap(
@@ -137,11 +137,10 @@ def te_version_or_0(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
         at="megatron.core.dist_checkpointing.strategies.torch:MCoreSavePlanner.create_global_plan",
     ),
 )
-def with_the_metadata_of_megatron(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def with_the_metadata_of_megatron(call: Call) -> Any:
     """Write the metadata with all its attributes. The file is as torch 2.8 writes it and loads without a patch."""
-    if args:
-        return wrapped(_with_attributes(args[0]), *args[1:], **kwargs)
-    return wrapped(**{**kwargs, "metadata": _with_attributes(kwargs["metadata"])})
+    call["metadata"] = _with_attributes(call["metadata"])
+    return call.proceed()
 
 
 def _with_attributes(metadata: Any) -> Any:

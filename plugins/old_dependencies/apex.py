@@ -9,9 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
-from ascend_adapt import Patch, Symptom, provide, wrap
+from ascend_adapt import Call, Patch, Symptom, provide, wrap
 
 from ..code_bases import BIGSCIENCE, GLM, MEGATRON_DEEPSPEED
 
@@ -81,10 +80,10 @@ def amp_c(module: ModuleType) -> None:
     without="crash",
     symptom=Symptom(reason="the fault is in the apex that this plugin provides"),
 )
-def provided_apex_is_not_available(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def provided_apex_is_not_available(call: Call) -> bool:
     """Return False if the imported apex is the provided one."""
     spec = getattr(sys.modules.get("apex"), "__spec__", None)
-    return not str(getattr(spec, "origin", "")).startswith("provided by ") and bool(wrapped(*args, **kwargs))
+    return not str(getattr(spec, "origin", "")).startswith("provided by ") and bool(call.proceed())
 
 
 @wrap(
@@ -96,9 +95,9 @@ def provided_apex_is_not_available(wrapped: Any, instance: None, args: tuple[Any
     without="crash",
     symptom=Symptom("type(optimizer) in ZERO_SUPPORTED_OPTIMIZERS"),
 )
-def zero_takes_fused_adam(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def zero_takes_fused_adam(call: Call) -> bool:
     """Return whether ZeRO supports an optimizer, including the provided FusedAdam of apex."""
-    optimizer = args[0] if args else kwargs["optimizer"]
+    optimizer = call["optimizer"]
     provided = "ascend_adapt_plugins.old_dependencies._apex_optimizers"
     is_ours = f"{type(optimizer).__module__}.{type(optimizer).__name__}" == f"{provided}.FusedAdam"
-    return is_ours or bool(wrapped(*args, **kwargs))
+    return is_ours or bool(call.proceed())

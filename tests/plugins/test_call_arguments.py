@@ -66,9 +66,13 @@ def test_a_call_with_something_new_is_for_upstreams_own_code(patch, given) -> No
 def test_metadata_is_finished_with_whatever_else_it_is_given(monkeypatch) -> None:
     monkeypatch.setattr(resuming, "_with_attributes", lambda metadata: [metadata])
     finish = resuming.with_the_metadata_of_megatron.function
-    calls = [((1, 2, 3), {}), ((1,), {"results": 2, "new": 3}), ((), {"metadata": 1, "results": 2})]
-    made = [finish(lambda *args, **kwargs: (args, kwargs), None, *call) for call in calls]
-    assert made == [(([1], 2, 3), {}), (([1],), {"results": 2, "new": 3}), ((), {"metadata": [1], "results": 2})]
+
+    def own(metadata, results, **more):
+        return metadata, results, more
+
+    calls = [((1, 2), {}), ((1,), {"results": 2, "new": 3}), ((), {"metadata": 1, "results": 2})]
+    made = [finish(own, None, *call) for call in calls]
+    assert made == [([1], 2, {}), ([1], 2, {"new": 3}), ([1], 2, {})]
 
 
 def test_what_is_made_contiguous_is_not_all_that_is_passed_on() -> None:
