@@ -1,1 +1,1 @@
-"""Foreign configuration, as GPT-NeoX, Megatron and OneFlow-GPT have it, into one TrainConfig."""
+"""Recipes: the configuration of GPT-NeoX, Megatron or OneFlow-GPT, translated into one TrainConfig."""

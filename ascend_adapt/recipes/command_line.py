@@ -1,4 +1,4 @@
-"""Parse a dialect's command line with the recorded options of one of its lines."""
+"""Command line of a dialect, parsed with the recorded options of one of its versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.train_config import LOG_FORMATS
-from ascend_adapt.recipes.options import Line, Options, choose_line
+from ascend_adapt.recipes.options import Options, Version, choose_version
 
 SCHEDULE_OPTIONS = ("override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler")
 _TYPES = {"int": int, "float": float}
@@ -17,9 +17,9 @@ _TYPES = {"int": int, "float": float}
 
 @dataclass(frozen=True)
 class OwnOptions:
-    """What every dialect can be asked for beside its own options."""
+    """Options that every dialect accepts in addition to its own."""
 
-    upstream_line: str | None
+    upstream_version: str | None
     log_format: str | None
     vocab_size: int | None
     exit_interval: int | None
@@ -34,19 +34,19 @@ class _Parser(argparse.ArgumentParser):
 
 
 def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
-    """Return the options that are this package's, and the dialect's own words that are left."""
+    """Return the options of this package, and the remaining words, which are the dialect's."""
     parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--upstream-line")
+    parser.add_argument("--upstream-version", "--upstream-line", dest="upstream_version")
     parser.add_argument("--log-format", choices=LOG_FORMATS)
     parser.add_argument("--vocab-size", "--vocab_size", type=int)
     parser.add_argument("--exit-interval", "--exit_interval", type=int)
-    # Megatron-core's, here of every dialect. They may be added to resume a run, so they must not choose its version.
+    # From Megatron-core, here for every dialect. Resuming a run may add them, so they must not choose its version.
     for name in ("no-check-for-nan-in-loss-and-grad", *SCHEDULE_OPTIONS):
         spellings = (f"--{one}" for one in (name, name.replace("_", "-"), name.replace("-", "_")))
         parser.add_argument(*dict.fromkeys(spellings), action="store_true")
     known, rest = parser.parse_known_args(list(argv))
     return OwnOptions(
-        known.upstream_line,
+        known.upstream_version,
         known.log_format,
         known.vocab_size,
         known.exit_interval,
@@ -57,7 +57,7 @@ def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
 
 
 def resume_schedule(own: OwnOptions, options: Options, default: str = "match") -> str:
-    """Return whose schedule a resumed run has, of ``native.config.RESUME_SCHEDULES``; older upstreams call it lr.
+    """Return which schedule a resumed run has, one of RESUME_SCHEDULES; older upstreams name the options after lr.
 
     Raises:
         ConfigError: both are given.
@@ -69,17 +69,19 @@ def resume_schedule(own: OwnOptions, options: Options, default: str = "match") -
     return "override" if override else "checkpoint" if checkpoint else default
 
 
-def parse(dialect: str, argv: Sequence[str], lines: Sequence[str], asked: str | None) -> tuple[Line, dict[str, Any]]:
-    """Return the line that ``argv`` is written for, and what it gives, by the name a value is kept under.
+def parse(
+    dialect: str, argv: Sequence[str], versions: Sequence[str], asked: str | None
+) -> tuple[Version, dict[str, Any]]:
+    """Return the version that ``argv`` is for, and the given values by argparse's dest.
 
-    Dashes and underscores are equal in the names of options.
+    Dashes and underscores in option names are interchangeable.
 
     Raises:
-        ConfigError: an option that is unknown, or a value that is not of its kind.
+        ConfigError: an option is unknown, or a value has another type.
     """
     names = [word.partition("=")[0] for word in argv if word.startswith("--")]
-    spelled = {_plain(name): name for one in lines for name in choose_line(dialect, (), [one], None).options}
-    of = choose_line(dialect, [spelled.get(_plain(name), name) for name in names], lines, asked)
+    spelled = {_plain(name): name for one in versions for name in choose_version(dialect, (), [one], None).options}
+    of = choose_version(dialect, [spelled.get(_plain(name), name) for name in names], versions, asked)
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     for name, facts in of.options.items():
         _add(parser, name, facts)

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration, or a dialect's copy of its parts, as far as it changes what is trained."""
+"""DeepSpeed configuration, or a dialect's copy of parts of it, as far as it affects training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.train_config import LossScale
 
-# Sections and numbers that a recipe reads; what has no effect on a step; what is known, and not built.
+# Keys that a recipe reads; keys without effect on a step; known keys of features that are not supported.
 _USED = """
     train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping fp16 bf16
     zero_optimization"""
@@ -27,8 +27,8 @@ _ZERO_REFUSED = """
     mics_hierarchical_params_gather mics_shard_size zenflow zero_hpz_partition_size zero_quantized_gradients
     zero_quantized_nontrainable_weights zero_quantized_weights zeropp_loco_param"""
 
-# The names of a section, of DeepSpeed 0.4 to 0.19 and of GPT-NeoX's files: those that are read, those that change no
-# number of a step, and those that may stand there switched off.
+# Keys of each section, in DeepSpeed 0.4 to 0.19 and in GPT-NeoX's files: those that are read, those without effect on
+# the numbers of a step, and those that may be present if they are switched off.
 _SECTIONS = {
     "zero_optimization": f"""
         stage cpu_offload cpu_offload_param cpu_offload_params offload_optimizer offload_param
@@ -50,7 +50,7 @@ _SECTIONS = {
         enabled auto_cast bf16 check_grad_overflow hysteresis immediate_grad_update initial_scale_power loss_scale
         loss_scale_window min_loss_scale bf16_master_weights_and_grads bf16_optimizer_states""",
 }
-# In quotes, as text, "false" would be true.
+# As a string, "false" would be true.
 _FLAGS = ("enabled", "cpu_offload", "cpu_offload_param", "cpu_offload_params")
 _OF_16_BITS_REFUSED = """
     consecutive_hysteresis fp16_master_weights_and_grads bf16_master_weights_and_grads bf16_optimizer_states"""
@@ -60,14 +60,14 @@ def read_file(path: str) -> dict[str, Any]:
     """Return the content of a DeepSpeed JSON file.
 
     Raises:
-        ConfigError: it cannot be read, is no JSON, or has a key that is unknown or not built.
+        ConfigError: it cannot be read, is not JSON, or has a key that is unknown or not supported.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"deepspeed_config {path!r}: {error.strerror} — correct the path") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"deepspeed_config {path!r}: is no JSON ({error}) — correct it") from error
+        raise ConfigError(f"deepspeed_config {path!r}: is not JSON ({error}) — correct it") from error
     if not isinstance(content, dict):
         raise ConfigError(f"deepspeed_config {path!r}: is a {type(content).__name__}, expected an object — correct it")
     check(content, f"deepspeed_config {path!r}")
@@ -75,17 +75,17 @@ def read_file(path: str) -> dict[str, Any]:
 
 
 def check(content: Mapping[str, Any], where: str) -> None:
-    """Check the names of a configuration.
+    """Check the keys of a configuration.
 
     Raises:
-        ConfigError: one that is unknown, or switches something on that is not built.
+        ConfigError: a key is unknown, or enables a feature that is not supported.
     """
     refused, known = _REFUSED.split(), f"{_USED} {_IGNORED} {_REFUSED}".split()
     for name, value in content.items():
         if name in refused and is_on(value):
             raise ConfigError(
-                f"{where}: {name} is switched on, and the native trainer has nothing of the kind — leave it out, or "
-                "run DeepSpeed itself"
+                f"{where}: {name} is switched on, and the native trainer does not support it — leave it out, or run "
+                "DeepSpeed itself"
             )
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
@@ -96,10 +96,10 @@ def check(content: Mapping[str, Any], where: str) -> None:
 
 
 def section(name: str, content: Any) -> Mapping[str, Any]:
-    """Return ``zero_optimization``, ``fp16`` or ``bf16``, whose names are known; nothing is an empty one.
+    """Return ``zero_optimization``, ``fp16`` or ``bf16`` with its keys checked; a missing section is empty.
 
     Raises:
-        ConfigError: it is no section, or has a name that is unknown or switches something on that is not built.
+        ConfigError: it is not a section, or has a key that is unknown or enables a feature that is not supported.
     """
     if content is None:
         return {}
@@ -116,32 +116,32 @@ def section(name: str, content: Any) -> Mapping[str, Any]:
             raise ConfigError(f"{name}.{one}: {value!r}, expected true or false — correct it")
         if one == "type" and value not in ("fp16", "bfloat16", None):
             raise ConfigError(f"{name}.type: {value!r}, expected 'fp16' or 'bfloat16' — choose one of them")
-        # Sizes are switched off by 1 or -1, which True is equal to.
+        # Sizes are switched off by 1 or -1, and True == 1.
         if one in refused and (value is True or value not in (None, False, 1, -1)):
             raise ConfigError(
-                f"{name}.{one}: {value!r}, and the native trainer has nothing of the kind — leave it out, or run "
+                f"{name}.{one}: {value!r}, and the native trainer does not support it — leave it out, or run "
                 "DeepSpeed itself"
             )
     return content
 
 
 def without_effect() -> list[str]:
-    """Return the names that have no effect on a step, or may be present switched off."""
+    """Return the keys that have no effect on a step, or may be present if they are switched off."""
     return [*_IGNORED.split(), *_REFUSED.split()]
 
 
 def is_on(value: Any) -> bool:
-    """Return whether a section, or a flag, asks for something."""
+    """Return whether a section or a flag is switched on."""
     if isinstance(value, Mapping):
         return bool(value.get("enabled", bool(value)))
     return bool(value)
 
 
 def zero_stage(content: Mapping[str, Any] | None) -> tuple[int, bool]:
-    """ZeRO stage, and whether optimizer states or parameters are offloaded to host memory, which here is the same.
+    """ZeRO stage, and whether optimizer states or parameters are offloaded to host memory; here both are together.
 
     Raises:
-        ConfigError: the stage is unknown, or a part is not supported.
+        ConfigError: the stage is unknown, or a feature is not supported.
     """
     zero = section("zero_optimization", content)
     stage = zero.get("stage", 0)
@@ -162,7 +162,7 @@ def _is_offloaded(zero: Mapping[str, Any], name: str) -> bool:
 
 
 def loss_scale(content: Mapping[str, Any]) -> LossScale:
-    """Return fp16's loss scale as DeepSpeed reads its section; 0 is a scale that moves.
+    """Return the loss scale of section fp16 as DeepSpeed reads it; 0 is dynamic loss scaling.
 
     Source of the defaults: DeepSpeed@edaa7221 deepspeed/runtime/fp16.
     """

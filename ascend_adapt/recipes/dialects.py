@@ -1,4 +1,4 @@
-"""The dialects a native run can be written in."""
+"""Dialects of the native trainer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ DIALECTS = ("neox", "megatron", "oneflow")
 
 
 def read(dialect: str, argv: Sequence[str]) -> Recipe:
-    """Return what ``dialect`` makes of its arguments.
+    """Return the recipe of a dialect's arguments.
 
     Raises:
-        ConfigError: there is no such dialect, or it cannot mean these arguments.
+        ConfigError: the dialect does not exist, or its arguments are invalid.
     """
     if dialect == "glm":
-        raise ConfigError("--native glm: is not built yet — run GLM's own code under ascend-run")
+        raise ConfigError("--native glm: is not supported yet — run GLM's own code under ascend-run")
     if dialect not in DIALECTS:
         raise ConfigError(f"--native: {dialect!r}, expected one of {', '.join(DIALECTS)} — choose one")
     recipe: Recipe = import_module(f"ascend_adapt.recipes.{dialect}").read(argv)

@@ -1,4 +1,4 @@
-"""Megatron's command line, of Megatron-LM and of the Megatron-DeepSpeed forks, into a TrainConfig.
+"""Recipe of Megatron-LM and the Megatron-DeepSpeed forks: their command line into a TrainConfig.
 
 Sources of the derivations: Megatron-LM@v2.5 and bigscience Megatron-DeepSpeed@8387ae17 megatron/arguments.py,
 Megatron-LM@core_v0.9.0 megatron/training/arguments.py (validate_args, core_transformer_config_from_args).
@@ -33,8 +33,8 @@ from ascend_adapt.recipes.options import Options
 from ascend_adapt.recipes.recipe import Recipe
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
-# The first that knows every option is meant; the guides' own fork stands first.
-LINES = ("bigscience", "v2.5", "core_v0.9.0", "newest", "deepspeed")
+# In order of preference: the first version that knows every given option is used. The guides' own fork is first.
+VERSIONS = ("bigscience", "v2.5", "core_v0.9.0", "newest", "deepspeed")
 
 _ORDER = {"bigscience": "bigscience", "v2.5": "megatron-v2", "deepspeed": "megatron-v2"}
 _LOG_FORMAT = {"bigscience": "bigscience", "v2.5": "megatron", "deepspeed": "deepspeed"}
@@ -44,21 +44,21 @@ def read(argv: Sequence[str]) -> Recipe:
     """Return the recipe of Megatron's arguments.
 
     Raises:
-        ConfigError: an argument that is unknown, or cannot be meant.
+        ConfigError: an argument is unknown or invalid.
     """
     own, rest = take_own_options(argv)
-    line, given = parse("megatron", rest, LINES, own.upstream_line)
+    version, given = parse("megatron", rest, VERSIONS, own.upstream_version)
     if own.exit_interval is not None:
         given["exit_interval"] = own.exit_interval
 
     def build(world_size: int) -> tuple[TrainConfig, list[str]]:
-        options = Options(line, given, IGNORED)
-        notes = [] if own.upstream_line else [f"read as {line.source}; --upstream-line chooses another"]
+        options = Options(version, given, IGNORED)
+        notes = [] if own.upstream_version else [f"read as {version.source}; --upstream-version chooses another"]
         config = _config(options, own, world_size, notes)
         options.refuse_the_rest()
         return config, notes + options.notes()
 
-    return Recipe("megatron", line.source, build, save=given.get("save"))
+    return Recipe("megatron", version.source, build, save=given.get("save"))
 
 
 def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]) -> TrainConfig:
@@ -102,7 +102,7 @@ def _exit_signals(options: Options) -> tuple[str, ...]:
 
 
 def _deepspeed(options: Options, notes: list[str]) -> dict[str, Any]:
-    """Return DeepSpeed's file as far as upstream, or this trainer, uses it."""
+    """Return the parts of the DeepSpeed file that upstream, or this trainer, uses."""
     path, switched_on = options("deepspeed_config"), options("deepspeed", False)
     stage = options("zero_stage")
     if path is None:
@@ -222,25 +222,25 @@ def _vocabulary(options: Options, own: OwnOptions) -> Vocabulary:
 
 
 def _vocabulary_without_a_file(options: Options, stated: int) -> Vocabulary:
-    """Return the ids of a NullTokenizer; older lines count them without the end of a document, which comes behind.
+    """Return the ids of a NullTokenizer; older versions count them without the end-of-document id, which they append.
 
     Source: Megatron-LM@core_v0.9.0 megatron/training/tokenizer/tokenizer.py, and @d98e8a64
     megatron/core/tokenizers/text/libraries/null_tokenizer.py.
     """
-    if options.line.name == "newest":
+    if options.version.name == "newest":
         return Vocabulary(stated, options("null_tokenizer_eod_id", stated - 1))
     return Vocabulary(stated + 1, stated)
 
 
 def _optimizer(options: Options, deepspeed: dict[str, Any]) -> OptimizerConfig:
-    # DeepSpeed's engine clips by its own file, and not at all where that says nothing.
+    # DeepSpeed's engine clips only as its own file says; without a value there it does not clip.
     clip = deepspeed.get("gradient_clipping", 0.0) if deepspeed.get("switched_on") else options("clip_grad")
     options("clip_grad")
     if isinstance(clip, bool) or not isinstance(clip, (int, float)):
         raise ConfigError(f"deepspeed_config: gradient_clipping {clip!r}, expected a number — correct it")
     kind = options("optimizer")
     if kind not in ("adam", "sgd"):
-        raise ConfigError(f"--optimizer: {kind!r}, expected adam or sgd — the native trainer has no other")
+        raise ConfigError(f"--optimizer: {kind!r}, expected adam or sgd — the native trainer supports no other")
     return OptimizerConfig(
         kind=kind,
         betas=(options("adam_beta1"), options("adam_beta2")),
@@ -257,7 +257,7 @@ def _precision(options: Options, deepspeed: dict[str, Any]) -> Precision:
     if fp16 and bf16:
         raise ConfigError("--fp16, --bf16: both are given, expected one — choose one")
     scale = LossScale(
-        fixed=options("loss_scale") or None,  # 0 is a scale that moves, upstream too
+        fixed=options("loss_scale") or None,  # 0 is dynamic loss scaling, as upstream
         initial=float(options("initial_loss_scale")),
         minimum=options("min_loss_scale"),
         window=int(options("loss_scale_window")),
@@ -280,7 +280,7 @@ def _data(options: Options, vocabulary: Vocabulary) -> Data:
     together = tuple(_words(options("data_path")))
     if bool(together) == bool(paths["train"]):
         raise ConfigError("--data-path: expected it, or --train-data-path and its like, not both — give one of them")
-    name = options.line.name
+    name = options.version.name
     return Data(
         train=together or paths["train"],
         valid=paths["valid"],
@@ -307,7 +307,7 @@ def _words(value: Any) -> list[str]:
 
 
 def _logging(options: Options, own: OwnOptions) -> Logging:
-    name = options.line.name
+    name = options.version.name
     return Logging(
         format=own.log_format or _LOG_FORMAT.get(name, "mcore"),
         interval=options("log_interval"),

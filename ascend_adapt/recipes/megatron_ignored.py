@@ -1,6 +1,6 @@
-"""Megatron's options that change nothing of what is trained here, by the reason; names are those argparse keeps.
+"""Megatron's options without effect on a native run, by reason; the names are argparse's dests.
 
-What stands neither here nor in the recipe is an error where it is not at upstream's default.
+An option that is neither here nor in the recipe is an error unless it has upstream's default.
 """
 
 IGNORED = {

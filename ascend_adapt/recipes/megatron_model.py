@@ -1,4 +1,4 @@
-"""The model that Megatron's command line asks for.
+"""Model of a Megatron command line.
 
 Sources: Megatron-LM@v2.5 megatron/model, @core_v0.9.0 megatron/training/arguments.py core_transformer_config_from_args;
 bigscience Megatron-DeepSpeed@8387ae17 and deepspeedai Megatron-DeepSpeed@4efb479d megatron/arguments.py.
@@ -19,7 +19,7 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
     """Return the model of a command line.
 
     Raises:
-        ConfigError: sizes that do not fit each other, or a kind that is not built.
+        ConfigError: sizes do not fit each other, or a kind is not supported.
     """
     hidden, heads, layers = (options.size(name) for name in ("hidden_size", "num_attention_heads", "num_layers"))
     if options("kv_channels") is None and hidden % heads:
@@ -38,8 +38,8 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
     if options("group_query_attention", False):
         groups = options("num_query_groups")
     std = options("init_method_std")
-    # Only vision models read it in the older lines; in the newer ones the name it is passed under stops upstream.
-    if options.line.name not in ("bigscience", "v2.5") and options("init_method_xavier_uniform", False):
+    # In older versions only vision models read it; newer ones pass it under a name that raises a TypeError.
+    if options.version.name not in ("bigscience", "v2.5") and options("init_method_xavier_uniform", False):
         raise ConfigError("--init-method-xavier-uniform: stops upstream with a TypeError — leave it out")
     weights = Init(std=std)
     normalization = options("normalization", "LayerNorm").lower()
@@ -73,16 +73,16 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
 
 
 def _is_tanh(options: Options, bias: bool) -> bool:
-    """Return whether GELU is its tanh approximation, which the one that is fused with the bias is.
+    """Return whether GELU is the tanh approximation; the GELU that is fused with the bias is.
 
-    --onnx-safe asks for the exact one, for which it gives way only in deepspeedai's. Megatron-core looks at neither it
-    nor --openai-gelu. Sources: ParallelMLP of Megatron-LM@v2.5, bigscience Megatron-DeepSpeed@8387ae17 and deepspeedai
-    Megatron-DeepSpeed@4efb479d megatron/model/transformer.py.
+    --onnx-safe requests the exact one, but overrides the fusion only in deepspeedai's fork. Megatron-core reads neither
+    it nor --openai-gelu. Sources: ParallelMLP of Megatron-LM@v2.5, bigscience Megatron-DeepSpeed@8387ae17 and
+    deepspeedai Megatron-DeepSpeed@4efb479d megatron/model/transformer.py.
     """
     fused = bool(options("bias_gelu_fusion") and bias)
-    if options.line.name in ("core_v0.9.0", "newest"):
+    if options.version.name in ("core_v0.9.0", "newest"):
         return fused
-    gives_way = options.line.name == "deepspeed" and options("onnx_safe")
+    gives_way = options.version.name == "deepspeed" and options("onnx_safe")
     return bool(options("openai_gelu")) or (fused and not gives_way)
 
 
@@ -100,13 +100,13 @@ def _positions(options: Options) -> str:
     }
     if kind not in known:
         raise ConfigError(
-            f"--position-embedding-type: {kind!r}, expected learned, rotary or none — the native trainer has no other"
+            f"--position-embedding-type: {kind!r}, expected learned, rotary or none — no other is supported"
         )
     return known[kind]
 
 
 def read_seq_length(options: Options) -> int:
-    """Return the tokens of a sample."""
+    """Return the number of tokens of a sample."""
     length, other = options("seq_length"), options("encoder_seq_length")
     if length is not None and other is not None:
         raise ConfigError("--encoder-seq-length: given beside --seq-length, expected one of them — leave it out")

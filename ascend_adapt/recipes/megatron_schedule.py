@@ -1,4 +1,4 @@
-"""The learning rates and weight decays that Megatron's command line asks for.
+"""Learning rate and weight decay schedule of a Megatron command line.
 
 Sources: Megatron-LM@v2.5 megatron/arguments.py, @core_v0.9.0 megatron/training/arguments.py (validate_args) and
 megatron/core/optimizer_param_scheduler.py.
@@ -12,10 +12,10 @@ from ascend_adapt.recipes.options import Options
 
 
 def read_schedule(options: Options, batch: Batch, iterations: int, samples: int | None) -> Schedule:
-    """Return the schedule of a run of ``iterations``, counted in ``samples`` where they are given.
+    """Return the schedule of a run of ``iterations``; it counts samples if ``samples`` is given.
 
     Raises:
-        ConfigError: lengths in the other unit, or a decay whose length or ends are not given.
+        ConfigError: a length is in the other unit, or the length or an end of a decay is missing.
     """
     if samples is None:
         decay = options("lr_decay_iters", iterations) * batch.total
@@ -58,7 +58,7 @@ def read_schedule(options: Options, batch: Batch, iterations: int, samples: int 
 
 
 def _check_weight_decays(options: Options) -> None:
-    """Check that a weight decay that changes says from what to what, and only that one."""
+    """Check that start and end are given for an increasing weight decay, and for no other."""
     style = options("weight_decay_incr_style", "constant")
     start, end = options("start_weight_decay"), options("end_weight_decay")
     if style == "constant":

@@ -1,4 +1,4 @@
-"""GPT-NeoX's configuration files, of v2.0 and of the newest, into a TrainConfig.
+"""Recipe of GPT-NeoX: configuration files of v2.0 and of the newest version into a TrainConfig.
 
 Sources of the derivations: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/neox_arguments/arguments.py
 (calculate_derived), megatron/training.py (optimizer, schedule).
@@ -30,12 +30,12 @@ from ascend_adapt.recipes.command_line import OwnOptions, resume_schedule, take_
 from ascend_adapt.recipes.neox_files import converted, parsed, read_files
 from ascend_adapt.recipes.neox_ignored import IGNORED
 from ascend_adapt.recipes.neox_model import read_model
-from ascend_adapt.recipes.options import Line, Options, choose_line
+from ascend_adapt.recipes.options import Options, Version, choose_version
 from ascend_adapt.recipes.recipe import Recipe
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
-# The first that knows every key is meant; the guides' own version stands first.
-LINES = ("v2.0", "newest")
+# In order of preference: the first version that knows every given key is used. The guides' own version is first.
+VERSIONS = ("v2.0", "newest")
 
 # Switches that the guides' Ascend fork adds to v2.0.
 _OF_A_FORK = ("async_tensor_model_parallel_allreduce", "use_triangle_attn")
@@ -53,47 +53,49 @@ def read(argv: Sequence[str]) -> Recipe:
     """Return the recipe of deepy.py's arguments: [train.py] [-d FOLDER] FILE ... [--key value ...].
 
     Raises:
-        ConfigError: a file or a key that is unknown, or cannot be meant.
+        ConfigError: a file or a key is unknown or invalid.
     """
     own, rest = take_own_options(argv)
     files, folder, overrides = _command_line(rest)
     values = {**read_files(files, folder), **overrides}
     if own.exit_interval is not None:
         values["exit_interval"] = own.exit_interval
-    line = choose_line("neox", [name for name in values if name not in _OF_A_FORK], LINES, own.upstream_line)
-    notes = [] if own.upstream_line else [f"read as {line.source}; --upstream-line chooses another"]
+    version = choose_version(
+        "neox", [name for name in values if name not in _OF_A_FORK], VERSIONS, own.upstream_version
+    )
+    notes = [] if own.upstream_version else [f"read as {version.source}; --upstream-version chooses another"]
     given = {
-        name: converted(name, value, line.options[name]["type"] if name in line.options else "bool", notes)
+        name: converted(name, value, version.options[name]["type"] if name in version.options else "bool", notes)
         for name, value in values.items()
     }
-    options = Options(line, given, IGNORED)
+    options = Options(version, given, IGNORED)
     nodes = options("num_nodes")
     nodes = nodes if nodes and nodes > 0 else None
     hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
-    # fetch_hostfile of DeepSpeed's launcher does so too; configs/125M.yml has "/mock_path".
+    # As fetch_hostfile of DeepSpeed's launcher does; configs/125M.yml has "/mock_path".
     if hosts["hostfile"] and "hostfile" not in overrides and not os.path.isfile(hosts["hostfile"]):
         notes.append(
             f"hostfile: {hosts['hostfile']} of the configuration does not exist, so this machine is used alone"
         )
         hosts["hostfile"] = None
     total, each = options("global_num_gpus"), options("num_gpus")
-    # Beside a hostfile its slots are meant.
+    # With a hostfile, its slots decide.
     if each is None and total is not None and not hosts["hostfile"]:
         if total % (nodes or 1):
             raise ConfigError(f"global_num_gpus: {total}, expected a multiple of {nodes} num_nodes — change one")
         each = total // (nodes or 1)
 
     def build(world_size: int) -> tuple[TrainConfig, list[str]]:
-        config = _config(options, own, line, world_size)
+        config = _config(options, own, version, world_size)
         options.refuse_the_rest()
         differs = total not in (None, world_size)
         said = [f"global_num_gpus: {total} gives way to the job's {world_size} ranks"] if differs else []
         return config, notes + said + options.notes()
 
-    # Of a hostfile the first num_nodes are meant; without one it says nothing.
+    # num_nodes selects the first hosts of a hostfile; without one it has no effect.
     return Recipe(
         "neox",
-        line.source,
+        version.source,
         build,
         save=options("save"),
         ranks_per_node=each,
@@ -103,7 +105,7 @@ def read(argv: Sequence[str]) -> Recipe:
 
 
 def _command_line(argv: Sequence[str]) -> tuple[list[str], str | None, dict[str, Any]]:
-    """Return the files, their folder, and the keys that are set on the command line."""
+    """Return the configuration files, their folder, and the keys set on the command line."""
     parser = _Parser(prog="neox", add_help=False, allow_abbrev=False)
     parser.add_argument("-d", "--conf_dir", "--conf-dir")
     parser.add_argument("-H", "--hostfile")
@@ -125,10 +127,10 @@ def _command_line(argv: Sequence[str]) -> tuple[list[str], str | None, dict[str,
     return files, known.conf_dir, overrides
 
 
-def _config(options: Options, own: OwnOptions, line: Line, world_size: int) -> TrainConfig:
+def _config(options: Options, own: OwnOptions, version: Version, world_size: int) -> TrainConfig:
     _check_extra(options)
     parallel = _parallel(options, world_size)
-    # 1 is only upstream's default where a batch size says otherwise.
+    # 1 is only upstream's default if a batch size implies another value.
     accumulation = options("gradient_accumulation_steps") if options.is_given("gradient_accumulation_steps") else None
     batch = resolve_batch(
         parallel.data, options("train_batch_size"), options("train_micro_batch_size_per_gpu"), accumulation
@@ -142,10 +144,10 @@ def _config(options: Options, own: OwnOptions, line: Line, world_size: int) -> T
         parallel=parallel,
         batch=batch,
         optimizer=optimizer,
-        schedule=_schedule(options, line, lr, iterations),
+        schedule=_schedule(options, version, lr, iterations),
         precision=_precision(options),
         data=_data(options, vocabulary),
-        logging=_logging(options, own, line),
+        logging=_logging(options, own, version),
         checkpoint=_checkpoint(options, own, iterations),
         iterations=iterations,
         eval_interval=options("eval_interval"),
@@ -157,7 +159,7 @@ def _config(options: Options, own: OwnOptions, line: Line, world_size: int) -> T
 
 
 def _check_extra(options: Options) -> None:
-    """Check what goes to DeepSpeed beside the keys of its own."""
+    """Check the arguments that are passed on to DeepSpeed in addition to its own keys."""
     extra = options("deepspeed_extra_args", {})
     deepspeed_json.check(extra, "deepspeed_extra_args")
     meant = sorted(set(extra) - set(deepspeed_json.without_effect()))
@@ -198,7 +200,7 @@ def _optimizer(options: Options) -> tuple[float, OptimizerConfig]:
         raise ConfigError(f"optimizer.params: {parameters!r}, expected names and values — correct it")
     parameters = dict(parameters)
     if kind.lower() not in ("adam", "adamw"):
-        raise ConfigError(f"optimizer.type: {kind!r}, expected Adam — the native trainer has no other here")
+        raise ConfigError(f"optimizer.type: {kind!r}, expected Adam — the native trainer supports no other here")
     unknown = sorted(map(str, set(section) - {"type", "params", "legacy_fusion"}))
     if unknown:
         raise ConfigError(f"optimizer: {', '.join(unknown)} unknown beside type and params — correct or leave out")
@@ -213,13 +215,13 @@ def _optimizer(options: Options) -> tuple[float, OptimizerConfig]:
         raise ConfigError(
             f"optimizer.params.weight_decay: {stated}, expected weight-decay's {decay} — leave it out there"
         )
-    # Defaults that upstream writes out for optimizers it does not use.
+    # Defaults that upstream writes for optimizers that it does not use.
     for name in ("freeze_step", "momentum", "cuda_aware"):
         parameters.pop(name, None)
     for name in ("adam_w_mode", "bias_correction"):
         value = parameters.pop(name, True)
         if value is not True:
-            raise ConfigError(f"optimizer.params.{name}: {value!r}, expected true — the native trainer has no other")
+            raise ConfigError(f"optimizer.params.{name}: {value!r}, expected true — no other is supported")
     if parameters:
         raise ConfigError(f"optimizer.params: {', '.join(map(str, parameters))} unknown — correct or leave out")
     clip = float(options("gradient_clipping"))
@@ -239,12 +241,12 @@ def _number(parameters: dict[str, Any], name: str, default: float) -> float:
     return float(value)
 
 
-def _schedule(options: Options, line: Line, lr: float, iterations: int) -> Schedule:
+def _schedule(options: Options, version: Version, lr: float, iterations: int) -> Schedule:
     fraction = options("lr_decay_fraction")
-    # 0 is 1, as upstream has it.
+    # 0 counts as 1, as upstream.
     decay = max(1, options("lr_decay_iters", math.floor(iterations * fraction) if fraction is not None else iterations))
     return Schedule(
-        dialect="neox-v2" if line.name == "v2.0" else "neox",
+        dialect="neox-v2" if version.name == "v2.0" else "neox",
         lr=lr,
         min_lr=options("min_lr"),
         style=options("lr_decay_style"),
@@ -256,11 +258,11 @@ def _schedule(options: Options, line: Line, lr: float, iterations: int) -> Sched
 
 def _precision(options: Options) -> Precision:
     fp16, bf16, stated = options("fp16", {}), options("bf16", {}), options("precision")
-    if options.line.name == "v2.0":
+    if options.version.name == "v2.0":
         dtype = _dtype_of_v2(fp16, stated)
     else:
         if fp16.get("type") == "bfloat16":
-            # As pythia/1B.yml asks; upstream takes it for fp16, an adapted run does not: plugins/gpt_neox/bfloat16.py.
+            # As in pythia/1B.yml; upstream reads it as fp16, an adapted run does not: plugins/gpt_neox/bfloat16.py.
             fp16, bf16 = {}, bf16 or {"enabled": fp16.get("enabled", False)}
         switched_on = [name for name, section in (("fp16", fp16), ("bfloat16", bf16)) if section.get("enabled")]
         asked = sorted({*switched_on, stated or "fp32"} - ({"fp32"} if stated is None and switched_on else set()))
@@ -318,14 +320,14 @@ def _weighted(options: Options, name: str) -> tuple[str, ...]:
     return tuple(word for path, weight in zip(paths, weights, strict=True) for word in (str(weight), path))
 
 
-def _logging(options: Options, own: OwnOptions, line: Line) -> Logging:
+def _logging(options: Options, own: OwnOptions, version: Version) -> Logging:
     wandb = {name: options(f"wandb_{name}") for name in ("project", "run_name", "group", "team")}
     if not options("use_wandb", False):
         wandb = dict.fromkeys(wandb)
     return Logging(
         format=own.log_format or "neox",
         interval=options("log_interval", 100),
-        flops="neox-v2" if line.name == "v2.0" else "paper",
+        flops="neox-v2" if version.name == "v2.0" else "paper",
         tensorboard=options("tensorboard_dir"),
         wandb_project=wandb["project"],
         wandb_name=wandb["run_name"],

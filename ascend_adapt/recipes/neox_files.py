@@ -1,4 +1,4 @@
-"""Read GPT-NeoX's YAML files: overlays, dashes or underscores in keys, values of each key's own type.
+"""GPT-NeoX's YAML files: several files combined, dashes or underscores in keys, typed values.
 
 Sources: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/neox_arguments/arguments.py from_ymls, validate_types.
 """
@@ -17,13 +17,13 @@ from ascend_adapt.errors import ConfigError, one_line
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that does not let the second of two equal keys win."""
+    """YAML loader that refuses duplicate keys."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key, _ in node.value:
-        # What `<<` brings may stand again, and gives way; what is no name is refused below.
+        # Merged keys (`<<`) may be overridden; keys that are not names are refused below.
         if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key, yaml.ScalarNode):
             continue
         name = loader.construct_object(key)
@@ -38,10 +38,10 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 
 def read_files(paths: Sequence[str], folder: str | None) -> dict[str, Any]:
-    """Return the keys of all files, with underscores; ``.yml`` may be left out of a name.
+    """Return the keys of all files, with underscores; a file name may omit ``.yml``.
 
     Raises:
-        ConfigError: a file that cannot be read or is no mapping, or a key that two of them have.
+        ConfigError: a file cannot be read or is not a mapping, or two files have the same key.
     """
     values: dict[str, Any] = {}
     home: dict[str, str] = {}
@@ -69,7 +69,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def parsed(text: str, where: str) -> Any:
-    """Return what a piece of YAML says.
+    """Return the value of a piece of YAML.
 
     Raises:
         ConfigError: it is not valid YAML, or has a key twice.
@@ -83,12 +83,12 @@ def parsed(text: str, where: str) -> Any:
 
 
 def converted(name: str, value: Any, kind: str, notes: list[str]) -> Any:
-    """Return ``value`` as the recorded type ``kind`` has it; what had to be read with goodwill is noted.
+    """Return ``value`` converted to the recorded type ``kind``; lenient conversions add a note.
 
-    "True" and "False" in quotes are truth values, whole numbers are fine for fractions, choices are of any case.
+    Quoted "True" and "False" are booleans, integers are accepted for floats, and choices ignore case.
 
     Raises:
-        ConfigError: a value of another type, or none of the choices.
+        ConfigError: the value has another type, or is not one of the choices.
     """
     if value is None or kind == "Any":
         return value

@@ -1,6 +1,6 @@
-"""GPT-NeoX's keys that change nothing of what is trained here, by the reason.
+"""GPT-NeoX's keys without effect on a native run, by reason.
 
-What stands neither here nor in the recipe is an error where it is not at upstream's default.
+A key that is neither here nor in the recipe is an error unless it has upstream's default.
 """
 
 IGNORED = {

@@ -1,4 +1,4 @@
-"""The model that GPT-NeoX's keys ask for.
+"""Model of a GPT-NeoX configuration.
 
 Sources: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/model (gpt2_model.py, transformer.py, init_functions.py).
 """
@@ -15,20 +15,20 @@ from ascend_adapt.recipes.vocabulary import Vocabulary
 
 
 def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> Model:
-    """Return the model that the keys ask for.
+    """Return the model of a configuration.
 
     Raises:
-        ConfigError: sizes that do not fit each other, or a kind that is not built.
+        ConfigError: sizes do not fit each other, or a kind is not supported.
     """
     hidden, heads, layers = (options.size(name) for name in ("hidden_size", "num_attention_heads", "num_layers"))
     if hidden % heads:
         raise ConfigError(f"hidden_size: {hidden}, expected a multiple of {heads} heads — change one of them")
     positions = options("pos_emb")
     if positions not in ("learned", "rotary", "none"):
-        raise ConfigError(f"pos_emb: {positions!r}, expected learned, rotary or none — the native trainer has no other")
+        raise ConfigError(f"pos_emb: {positions!r}, expected learned, rotary or none — no other is supported")
     norm = options("norm")
     if norm not in ("layernorm", "rmsnorm"):
-        raise ConfigError(f"norm: {norm!r}, expected layernorm or rmsnorm — the native trainer has no other")
+        raise ConfigError(f"norm: {norm!r}, expected layernorm or rmsnorm — no other is supported")
     if norm == "rmsnorm":
         options("use_bias_in_norms")  # which it has not got
     epsilons = {"layernorm": options("layernorm_epsilon"), "rmsnorm": options("rms_norm_epsilon")}
@@ -56,7 +56,7 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
         shared_norm=shared and options("gpt_j_residual"),
         norm=norm,
         norm_eps=epsilons[norm],
-        rms_eps_on_root=norm == "rmsnorm" and options.line.name == "v2.0",
+        rms_eps_on_root=norm == "rmsnorm" and options.version.name == "v2.0",
         activation=activation,
         tied_embeddings=not options("no_weight_tying"),
         attention_bias=attention_bias,
@@ -72,7 +72,7 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
 
 
 def _check_attention(options: Options, layers: int) -> None:
-    """Check that every layer's attention is one whose numbers are those of plain attention."""
+    """Check that the attention of every layer is numerically plain attention."""
     stated = options("attention_config", [[["global"], layers]])
     if all(isinstance(one, str) for one in stated):  # upstream takes one name a layer as well
         kinds, count = set(stated), len(stated)
@@ -82,21 +82,21 @@ def _check_attention(options: Options, layers: int) -> None:
             count = sum(len(types) * (layers // len(types) if times == "all" else times) for types, times in stated)
         except (TypeError, ValueError, ZeroDivisionError):
             raise ConfigError(
-                f"attention_config: {stated}, expected lists of kinds and how often — correct it"
+                f"attention_config: {stated}, expected lists of kinds and their counts — correct it"
             ) from None
     if count != layers:
         raise ConfigError(f"attention_config: {count} layers, expected num_layers {layers} — correct one of them")
     if kinds - {"global", "flash"}:
         raise ConfigError(
             f"attention_config: {', '.join(sorted(kinds - {'global', 'flash'}))}, expected global or flash — the "
-            "native trainer has no other"
+            "native trainer supports no other"
         )
 
 
 def _activation(options: Options, hidden: int) -> tuple[str, int]:
-    """Return the activation, and the width between the two layers of an MLP.
+    """Return the activation and the hidden width of the MLP.
 
-    A gate takes two thirds of the width, up to a multiple: ParallelMLP of gpt-neox@ea7aefd8
+    A gated MLP has two thirds of the width, rounded up to a multiple: ParallelMLP of gpt-neox@ea7aefd8
     megatron/model/transformer.py.
     """
     kind, tanh = options("activation"), options("bias_gelu_fusion")
@@ -104,7 +104,7 @@ def _activation(options: Options, hidden: int) -> tuple[str, int]:
     multiple = options("mlp_multiple_of", 1)
     known = {"gelu": "gelu_tanh" if tanh else "gelu", "relu": "relu", "silu": "silu", "swiglu": "swiglu"}
     if kind not in known:
-        raise ConfigError(f"activation: {kind!r}, expected one of {', '.join(known)} — the native trainer has no other")
+        raise ConfigError(f"activation: {kind!r}, expected one of {', '.join(known)} — no other is supported")
     if tanh and options("onnx_safe"):
         raise ConfigError("onnx_safe: given beside bias_gelu_fusion, expected one of them — leave one out")
     if kind == "swiglu":
@@ -113,7 +113,7 @@ def _activation(options: Options, hidden: int) -> tuple[str, int]:
 
 
 def read_init(options: Options, name: str, hidden: int, layers: int) -> Init:
-    """Return one of upstream's rules (gpt-neox@9610391a and @ea7aefd8 megatron/model/init_functions.py)."""
+    """Return an initialisation by upstream's name (gpt-neox@9610391a, @ea7aefd8 megatron/model/init_functions.py)."""
     kind, sigma = options(name), options("init_method_std")
     normal = {
         "normal": sigma,

@@ -1,4 +1,4 @@
-"""OneFlow-GPT's command line into a TrainConfig.
+"""Recipe of OneFlow-GPT: its command line into a TrainConfig.
 
 Source of the derivations: Oneflow-Inc/OneFlow-Benchmark@de4698a7 LanguageModeling/GPT/oneflow_gpt (config.py, model.py,
 optimizer.py, training.py).
@@ -30,7 +30,7 @@ from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule
 from ascend_adapt.recipes.options import Options
 from ascend_adapt.recipes.recipe import Recipe
 
-LINES = ("gpt",)
+VERSIONS = ("gpt",)
 
 IGNORED = {
     "where and how fast numbers are computed is the kernels' own choice": """
@@ -45,13 +45,13 @@ def read(argv: Sequence[str]) -> Recipe:
     """Return the recipe of oneflow_gpt.training's arguments.
 
     Raises:
-        ConfigError: an argument that is unknown, or cannot be meant.
+        ConfigError: an argument is unknown or invalid.
     """
     own, rest = take_own_options(argv)
-    # The guide's text names it; upstream's parser has no such option.
+    # The guide mentions it, but upstream's parser does not have the option.
     rest = [word for word in rest if word != "--use-rdma"]
-    line, given = parse("oneflow", rest, LINES, own.upstream_line)
-    options = Options(line, given, IGNORED)
+    version, given = parse("oneflow", rest, VERSIONS, own.upstream_version)
+    options = Options(version, given, IGNORED)
     per_node, nodes, ips = options("num_gpus_per_node"), options("num_nodes"), options("node_ips", [])
     ips = ips.split(",") if isinstance(ips, str) else ips
     if nodes > 1 and len(ips) < nodes:
@@ -63,12 +63,12 @@ def read(argv: Sequence[str]) -> Recipe:
         notes = []
         if not options("use_external_dataset"):
             notes.append(
-                "samples come in Megatron's order, by the same seed: OneFlow's own comes of a generator numpy has not"
+                "samples come in Megatron's order, with the same seed: numpy lacks the generator of OneFlow's own order"
             )
         return config, notes + options.notes()
 
     several = {"nodes": nodes, "node_ips": tuple(ips[:nodes])} if nodes > 1 else {}
-    return Recipe("oneflow", line.source, build, save=options("save"), ranks_per_node=per_node, **several)
+    return Recipe("oneflow", version.source, build, save=options("save"), ranks_per_node=per_node, **several)
 
 
 def _config(options: Options, own: OwnOptions, world_size: int) -> TrainConfig:
@@ -115,7 +115,7 @@ def _config(options: Options, own: OwnOptions, world_size: int) -> TrainConfig:
             interval=options("save_interval", 0),
             steps=(0,) if options("save_init") else (),
             at_end=options("save_last"),
-            # OneFlow's snapshots hold no schedule to compare with.
+            # OneFlow's snapshots contain no schedule to compare with.
             resume_schedule=resume_schedule(own, options, default="override"),
         ),
         iterations=iterations,
@@ -170,7 +170,7 @@ def _model(options: Options, vocabulary: int, parallel: Parallel) -> Model:
         head_dim=hidden // heads,
         ffn_hidden_size=4 * hidden,
         max_positions=options("seq_length"),
-        # OneFlow's GELU is the exact one, fused with its bias or not.
+        # OneFlow's GELU is exact, fused with the bias or not.
         activation="gelu",
         hidden_dropout=options("hidden_dropout"),
         attention_dropout=options("attention_dropout"),
@@ -183,7 +183,7 @@ def _model(options: Options, vocabulary: int, parallel: Parallel) -> Model:
 
 def _optimizer(options: Options) -> OptimizerConfig:
     if options("optimizer") != "adamw":
-        raise ConfigError(f"--optimizer: {options('optimizer')!r}, expected adamw — upstream has no other either")
+        raise ConfigError(f"--optimizer: {options('optimizer')!r}, expected adamw — upstream supports no other either")
     return OptimizerConfig(
         kind="adamw",
         betas=(options("adam_beta1"), options("adam_beta2")),
@@ -196,7 +196,7 @@ def _optimizer(options: Options) -> OptimizerConfig:
 def _schedule(options: Options, iterations: int) -> Schedule:
     style, decay = options("lr_decay_style"), options("lr_decay_iters")
     if style != "cosine":
-        raise ConfigError(f"--lr-decay-style: {style!r}, expected cosine — upstream has no other either")
+        raise ConfigError(f"--lr-decay-style: {style!r}, expected cosine — upstream supports no other either")
     if decay is None:
         raise ConfigError("--lr-decay-iters: is not given, and the cosine needs it — add it")
     warmup = options("lr_warmup_iters")

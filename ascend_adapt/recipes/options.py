@@ -1,6 +1,6 @@
-"""What each upstream line of a dialect can be asked for, and the options of one run as such a line knows them.
+"""Options of each version of a dialect, and the options given for one run.
 
-``upstream/*.json`` are recorded facts: names, kinds, defaults and choices, read off upstream's own parsers by
+``upstream/*.json`` are recorded facts: names, types, defaults and choices, read from upstream's own parsers by
 tests/recipes/record_upstream_options.py.
 """
 
@@ -20,8 +20,8 @@ _RECORDED = Path(__file__).with_name("upstream")
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of an upstream: its name, the commit that was read, and the facts of each option by its name."""
+class Version:
+    """One version of an upstream: its name, the recorded commit, and the facts of each option by name."""
 
     dialect: str
     name: str
@@ -30,29 +30,29 @@ class Line:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The default of each option, by the name its value is kept under."""
+        """The default of each option, by its dest."""
         return {facts.get("dest", name): facts.get("default") for name, facts in self.options.items()}
 
 
 @cache
-def line(dialect: str, name: str) -> Line:
-    """Return one recorded line."""
+def version(dialect: str, name: str) -> Version:
+    """Return a recorded version."""
     recorded = json.loads((_RECORDED / f"{dialect}-{name}.json").read_text())
-    return Line(dialect, name, recorded["source"], recorded["options"])
+    return Version(dialect, name, recorded["source"], recorded["options"])
 
 
-def choose_line(dialect: str, names: Collection[str], lines: Iterable[str], asked: str | None) -> Line:
-    """Return the line that is asked for, else the first of ``lines`` that knows every one of ``names``.
+def choose_version(dialect: str, names: Collection[str], versions: Iterable[str], asked: str | None) -> Version:
+    """Return the requested version, else the first of ``versions`` that knows all of ``names``.
 
     Raises:
-        ConfigError: there is no such line, or an option that none of them (or not the one asked for) has.
+        ConfigError: the version does not exist, or no version (or not the requested one) has an option.
     """
-    known = [line(dialect, one) for one in lines]
+    known = [version(dialect, one) for one in versions]
     if asked is not None:
         matching = [one for one in known if one.name == asked]
         if not matching:
             raise ConfigError(
-                f"--upstream-line: {asked!r}, expected one of {', '.join(one.name for one in known)} — choose one"
+                f"--upstream-version: {asked!r}, expected one of {', '.join(one.name for one in known)} — choose one"
             )
         known = matching
     for one in known:
@@ -62,15 +62,15 @@ def choose_line(dialect: str, names: Collection[str], lines: Iterable[str], aske
     raise _unknown(dialect, sorted(set(names) - set(nearest.options)), nearest, is_asked=asked is not None)
 
 
-def _unknown(dialect: str, names: list[str], nearest: Line, *, is_asked: bool) -> ConfigError:
+def _unknown(dialect: str, names: list[str], nearest: Version, *, is_asked: bool) -> ConfigError:
     first = names[0]
     close = difflib.get_close_matches(first, nearest.options, 1)
     elsewhere = [one.stem.partition("-")[2] for one in sorted(_RECORDED.glob(f"{dialect}-*.json"))]
-    has_it = [one for one in elsewhere if one != nearest.name and first in line(dialect, one).options]
+    has_it = [one for one in elsewhere if one != nearest.name and first in version(dialect, one).options]
     if has_it:
         step = f"{', '.join(has_it)} {'has' if len(has_it) == 1 else 'have'} it"
         more = f"not all of the others: leave out what only {nearest.name} has"
-        step += ": choose by --upstream-line" if is_asked else f", and {more}"
+        step += ": choose by --upstream-version" if is_asked else f", and {more}"
     elif close:
         step = f"did you mean {close[0]}?"
     else:
@@ -79,24 +79,24 @@ def _unknown(dialect: str, names: list[str], nearest: Line, *, is_asked: bool) -
 
 
 class Options:
-    """The options of one run: what was given, else the line's default. What is read is noted.
+    """The options of one run: given values, else the version's defaults. It records which options are read.
 
-    An option that was given, is not read by the recipe, is not in ``ignored`` and is not at its default would change
-    the run without anybody's noticing: ``refuse_the_rest`` makes it an error.
+    A given option that the recipe does not read, that is not in ``ignored`` and that differs from its default would be
+    ignored silently: ``refuse_the_rest`` makes it an error.
     """
 
-    def __init__(self, of: Line, given: Mapping[str, Any], ignored: Mapping[str, str]):
-        self.line = of
+    def __init__(self, of: Version, given: Mapping[str, Any], ignored: Mapping[str, str]):
+        self.version = of
         self.given = dict(given)
         self._defaults = of.defaults
         self._ignored = {name: reason for reason, names in ignored.items() for name in names.split()}
         self._read: set[str] = set()
 
     def __call__(self, name: str, absent: Any = None) -> Any:
-        """Return the value of ``name``; ``absent`` where the line has no such option, or None for its value.
+        """Return the value of ``name``; ``absent`` if the version has no such option, or its value is None.
 
         Raises:
-            ConfigError: nothing (null) is given where upstream has something.
+            ConfigError: null is given for an option whose default is not None.
         """
         self._read.add(name)
         default = self._defaults.get(name)
@@ -117,7 +117,7 @@ class Options:
         return value
 
     def size(self, name: str) -> int:
-        """Return the value of ``name``, a number of things there must be.
+        """Return the value of ``name``, an integer of at least 1.
 
         Raises:
             ConfigError: it is not given, or below 1.
@@ -128,17 +128,17 @@ class Options:
         return value
 
     def is_given(self, name: str) -> bool:
-        """Return whether the run says something about ``name``."""
+        """Return whether a value is given for ``name``."""
         self._read.add(name)
         return self.given.get(name) is not None
 
     @property
     def read(self) -> frozenset[str]:
-        """Names that the recipe has asked for."""
+        """Names of the options that the recipe has read."""
         return frozenset(self._read)
 
     def notes(self) -> list[str]:
-        """Return one sentence for each reason why given options have no effect."""
+        """Return a note for each reason why given options have no effect."""
         ignored: dict[str, list[str]] = {}
         for name, value in sorted(self.given.items()):
             if name in self._ignored and name not in self._read and value != self._defaults.get(name):
@@ -146,16 +146,16 @@ class Options:
         return [f"without effect, for {reason}: {', '.join(names)}" for reason, names in ignored.items()]
 
     def refuse_the_rest(self) -> None:
-        """Check that nothing was given that the native trainer has not got.
+        """Check that no given option is one that the native trainer does not support.
 
         Raises:
-            ConfigError: such an option, with its value and the default that is possible.
+            ConfigError: there is one; the message has its value and the only value that is possible.
         """
         for name, value in sorted(self.given.items()):
             default = self._defaults.get(name)
             if name in self._read or name in self._ignored or value == default or value is None:
                 continue
             raise ConfigError(
-                f"{name}: {value!r}, expected {default!r} — the native trainer has nothing of the kind; leave it out, "
-                "or run upstream's own code"
+                f"{name}: {value!r}, expected {default!r} — the native trainer does not support it; leave it out, or "
+                "run upstream's own code"
             )

@@ -1,4 +1,4 @@
-"""What a recipe makes of a dialect's arguments: a configuration, and what is to be said about it."""
+"""Recipe: a run as its dialect's arguments request it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ascend_adapt.native.config.train_config import TrainConfig
 
 @dataclass(frozen=True)
 class Recipe:
-    """A run as its dialect asks for it, before the number of its ranks is settled.
+    """A run as its dialect requests it, before the world size is known.
 
-    ``build`` takes the number of ranks in all and returns the configuration and the notes: what has no effect, and what
-    was concluded. ``save`` is the folder of its checkpoints. The rest are the dialect's own words about machines and
-    ranks, None or empty where it has none.
+    ``build`` takes the world size and returns the configuration and notes for the log, such as options without effect.
+    ``save`` is the checkpoint folder. The other fields are the dialect's own settings of hosts and ranks, None or empty
+    if it has none.
     """
 
     dialect: str

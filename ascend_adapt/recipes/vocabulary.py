@@ -1,4 +1,4 @@
-"""How many ids a tokenizer has, read off its files without the libraries that tokenize."""
+"""Vocabulary of a tokenizer, read from its files without a tokenizer library."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _END_OF_DOCUMENT = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Ids of a tokenizer, and the one that ends a document, None if it is not known."""
+    """Number of ids of a tokenizer, and its end-of-document id, None if unknown."""
 
     size: int
     end_of_document: int | None
 
 
-# Its bytes, and the 512 ids that GPT-NeoX gives it. Source: gpt-neox@9610391a megatron/tokenizer/tokenizer.py.
+# GPT-NeoX gives it 512 ids. Source: gpt-neox@9610391a megatron/tokenizer/tokenizer.py.
 _WITHOUT_FILE = {"CharLevelTokenizer": Vocabulary(512, 0)}
 
 
 def read_vocabulary(tokenizer_type: str, path: str | None, stated: int | None) -> Vocabulary:
     """Return the vocabulary of ``path``: GPT-2's vocab.json, or a tokenizer.json (or a folder with one).
 
-    Where a size is stated, by --vocab-size, that is taken and no file is needed; nor is one for CharLevelTokenizer.
+    With a stated size (--vocab-size), and for CharLevelTokenizer, no file is needed.
 
     Raises:
-        ConfigError: no file and no size, or a file that is neither.
+        ConfigError: neither a file nor a size is given, or the file has another format.
     """
     without_file = _WITHOUT_FILE.get(tokenizer_type)
     if stated is not None:
@@ -65,7 +65,7 @@ def _ids(content: dict[str, Any]) -> dict[str, int]:
     if "model" not in content or not isinstance(content["model"], dict):
         return {str(token): int(number) for token, number in content.items()}
     vocabulary = content["model"]["vocab"]
-    if isinstance(vocabulary, list):  # a unigram model: pairs of token and score, in the order of ids
+    if isinstance(vocabulary, list):  # a unigram model: pairs of token and score, ordered by id
         vocabulary = {pair[0]: number for number, pair in enumerate(vocabulary)}
     added = {one["content"]: int(one["id"]) for one in content.get("added_tokens", ())}
     return {**vocabulary, **added}

@@ -17,10 +17,10 @@ SIZES = (
     f"--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length {LENGTH} --max-position-embeddings {LENGTH} "
     "--attention-dropout 0 --hidden-dropout 0 --init-method-std 0.1 --train-iters 9 --data-path none --vocab-size 91 "
 )
-MEGATRON = SIZES + "--micro-batch-size 2 --global-batch-size 8 --lr 1e-3 --upstream-line "
+MEGATRON = SIZES + "--micro-batch-size 2 --global-batch-size 8 --lr 1e-3 --upstream-version "
 NEOX = SIZES + (
     "--train_micro_batch_size_per_gpu 2 --gradient_accumulation_steps 4 --pos-emb rotary --rotary-pct 0.25 "
-    "--no-weight-tying true --gpt-j-residual true small --upstream-line "
+    "--no-weight-tying true --gpt-j-residual true small --upstream-version "
 )
 RMS = "--norm rmsnorm --rms_norm_epsilon 1e-2"
 GATED = (
@@ -116,7 +116,7 @@ def losses(weights, tokens, labels, how):
     return logits.logsumexp(-1) - logits.gather(-1, labels[..., None])[..., 0]
 
 
-@pytest.mark.parametrize(("words", "how"), CASES, ids=[words.split("--upstream-line ")[1] for words, _ in CASES])
+@pytest.mark.parametrize(("words", "how"), CASES, ids=[words.split("--upstream-version ")[1] for words, _ in CASES])
 def test_loss_and_gradient(tmp_path, words, how):
     (tmp_path / "small.yml").write_text("optimizer: {type: Adam, params: {lr: 1e-3}}")
     dialect = neox if " small " in words else megatron

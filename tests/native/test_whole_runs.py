@@ -49,7 +49,7 @@ def test_every_run_is_recorded():
 
 def train(run, text, folder):
     """Return the configuration that the run's arguments give, and its losses."""
-    arguments = [*run.arguments(folder, text), "--upstream-line", run.line]
+    arguments = [*run.arguments(folder, text), "--upstream-version", run.line]
     config, _ = dialects.read(run.dialect, arguments).build(1)
     losses = Losses()
     loop.train(config, folder, losses)

@@ -70,7 +70,7 @@ def compare(run: WholeRun, folder: Path) -> Beside:
     text = fixed_text.write(place.shared)
     place.folder.mkdir(parents=True)
     arguments = run.arguments(place.folder, text)
-    native = _native(run, place, [*arguments, "--upstream-line", run.line])
+    native = _native(run, place, [*arguments, "--upstream-version", run.line])
     config = from_dict(yaml.safe_load((native / "config.yaml").read_text()))
     parameters = Trainer(config, meshes.single(torch.device("cpu"))).parameters
     torch.save({one.name: one.local for one in parameters}, place.folder / "weights.pt")

@@ -1,9 +1,9 @@
 """Compare what Megatron itself derives from a command line with what the recipe does.
 
-    python tests/recipes/compare_with_megatron.py LINE CHECKOUT
+    python tests/recipes/compare_with_megatron.py VERSION CHECKOUT
 
-LINE is v2.5, bigscience, deepspeed or core_v0.9.0, CHECKOUT one of its commit. Each command line below that the line
-knows goes through upstream's own parse_args and checks, as on 8 devices. Exit code 1 where any value differs.
+VERSION is v2.5, bigscience, deepspeed or core_v0.9.0, CHECKOUT has its commit. Each command line below that the
+version knows goes through upstream's own parse_args and checks, as on 8 devices. Exit code 1 if any value differs.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ def derived(module, command_line: str):
     return args
 
 
-def main(line: str, checkout: Path) -> int:
+def main(version: str, checkout: Path) -> int:
     module = load(checkout, "megatron")
     # Of a module that is a stand-in: what checkpoints are written as.
     module.update_use_dist_ckpt = lambda args: setattr(args, "use_dist_ckpt", args.ckpt_format != "torch")
     compared, differing = 0, 0
     for command_line in COMMAND_LINES:
-        own = [*command_line.split(), "--vocab-size", "50257", "--upstream-line", line]
+        own = [*command_line.split(), "--vocab-size", "50257", "--upstream-version", version]
         try:
             config, _ = megatron.read(own).build(RANKS)
         except ConfigError as error:
@@ -107,7 +107,7 @@ def main(line: str, checkout: Path) -> int:
             if value != theirs[name]:
                 differing += 1
                 print(f"{command_line[len(SIZES) :]}: {name}: upstream {theirs[name]}, here {value}")
-    print(f"{line}: {compared} command lines compared, {differing} values differ")
+    print(f"{version}: {compared} command lines compared, {differing} values differ")
     return int(differing > 0 or not compared)
 
 

@@ -1,10 +1,10 @@
 """Compare what GPT-NeoX itself derives from its configuration files with what the recipe does.
 
-    python tests/recipes/compare_with_neox.py LINE CHECKOUT
+    python tests/recipes/compare_with_neox.py VERSION CHECKOUT
 
-LINE newest with gpt-neox@ea7aefd8, LINE v2.0 with @6edf2418, which closes the docstring that keeps the tag itself from
-being Python. Every file under configs that the recipe takes is given to upstream's NeoXArgs, as if for 32 devices.
-Packages that are not there are stand-ins, and so is the tokenizer. Exit code 1 where any value differs.
+VERSION newest needs gpt-neox@ea7aefd8, VERSION v2.0 needs @6edf2418, which closes the docstring because of which the
+tag itself is not valid Python. Every file under configs that the recipe reads goes through upstream's NeoXArgs, as for
+32 devices. Missing packages are stand-ins, and so is the tokenizer. Exit code 1 if any value differs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def ours(config: TrainConfig) -> dict[str, object]:
     }
 
 
-def main(line: str, checkout: Path) -> int:
+def main(version: str, checkout: Path) -> int:
     sys.path.insert(0, str(checkout))
     sys.meta_path.append(StandIns())
     sys.modules["megatron.tokenizer"] = mock.MagicMock()
@@ -95,7 +95,7 @@ def main(line: str, checkout: Path) -> int:
         has_data = "data-path" in text or "data_path" in text
         files = [str(path), *([] if has_data else [str(checkout / "configs" / "local_setup.yml")])]
         try:
-            config, _ = neox.read([*files, "--vocab-size", "50257", "--upstream-line", line]).build(DEVICES)
+            config, _ = neox.read([*files, "--vocab-size", "50257", "--upstream-version", version]).build(DEVICES)
         except ConfigError as error:
             refused += 1
             print(f"{path.name}: {error}")
@@ -104,7 +104,7 @@ def main(line: str, checkout: Path) -> int:
             theirs = upstreams(NeoXArgs.from_ymls(files, overwrite_values={"global_num_gpus": DEVICES}))
         compared += 1
         for name, value in ours(config).items():
-            if value != theirs[name] and OF_A_PATCH.get((line, path.name, name)) != (theirs[name], value):
+            if value != theirs[name] and OF_A_PATCH.get((version, path.name, name)) != (theirs[name], value):
                 differing += 1
                 print(f"{path.name}: {name}: upstream {theirs[name]}, here {value}")
     print(f"{compared} files compared, {differing} values differ; {refused} files are refused")

@@ -1,4 +1,4 @@
-"""Record which options each upstream line has: names, kinds, defaults and choices, facts read off its own parser.
+"""Record which options each version has: names, kinds, defaults and choices, facts read off its own parser.
 
     python tests/recipes/record_upstream_options.py megatron core_v0.9.0 CHECKOUT
 
@@ -155,12 +155,12 @@ def fields_of(checkout: Path) -> dict[str, Any]:
     return fields
 
 
-def main(dialect: str, line: str, checkout: Path) -> None:
+def main(dialect: str, version: str, checkout: Path) -> None:
     options = fields_of(checkout) if dialect == "neox" else options_of(parser_of(load(checkout, dialect)))
     OUTPUT.mkdir(exist_ok=True)
     rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(options[name], sort_keys=True)}" for name in sorted(options))
-    path = OUTPUT / f"{dialect}-{line}.json"
-    path.write_text(f'{{\n"source": {json.dumps(COMMITS[dialect, line])},\n"options": {{\n{rows}\n}}\n}}\n')
+    path = OUTPUT / f"{dialect}-{version}.json"
+    path.write_text(f'{{\n"source": {json.dumps(COMMITS[dialect, version])},\n"options": {{\n{rows}\n}}\n}}\n')
     print(f"{path.name}: {len(options)} options")
 
 

@@ -35,32 +35,35 @@ def test_the_guides_run():
 
 
 @pytest.mark.parametrize(
-    ("more", "line", "order", "style"),
+    ("more", "version", "order", "style"),
     [
         ("", "bigscience", "bigscience", "bigscience"),
+        ("--upstream-version v2.5", "Megatron-LM@v2.5", "megatron-v2", "megatron"),
         ("--upstream-line v2.5", "Megatron-LM@v2.5", "megatron-v2", "megatron"),
-        ("--upstream-line deepspeed", "deepspeedai", "megatron-v2", "deepspeed"),
+        ("--upstream-version deepspeed", "deepspeedai", "megatron-v2", "deepspeed"),
     ],
 )
-def test_each_line_has_its_order_and_its_lines(more, line, order, style):
+def test_each_version_has_its_order_and_log_format(more, version, order, style):
     config, _ = read(more)
     assert (config.data.order, config.logging.format) == (order, style)
     assert config.logging.loss_mean == "micro_batches"
-    assert line in megatron.read([*GUIDE.split(), *more.split()]).source
+    assert version in megatron.read([*GUIDE.split(), *more.split()]).source
 
 
-@pytest.mark.parametrize("line", ["bigscience", "v2.5", "deepspeed"])
-def test_a_nan_ends_a_run_of_each_version_unless_switched_off(line):
-    assert read(f"--upstream-line {line}")[0].check_for_nan_in_loss_and_grad
+@pytest.mark.parametrize("version", ["bigscience", "v2.5", "deepspeed"])
+def test_a_nan_ends_a_run_of_each_version_unless_switched_off(version):
+    assert read(f"--upstream-version {version}")[0].check_for_nan_in_loss_and_grad
     for off in ("--no-check-for-nan-in-loss-and-grad", "--no_check_for_nan_in_loss_and_grad"):
-        assert not read(f"--upstream-line {line} {off}")[0].check_for_nan_in_loss_and_grad
+        assert not read(f"--upstream-version {version} {off}")[0].check_for_nan_in_loss_and_grad
 
 
-@pytest.mark.parametrize("line", ["bigscience", "v2.5", "deepspeed", "core_v0.9.0"])
-def test_whose_schedule_a_resumed_run_has(line):
-    base = GUIDE.replace("--checkpoint-activations", "").replace("--data-impl mmap", "") + f" --upstream-line {line}"
+@pytest.mark.parametrize("version", ["bigscience", "v2.5", "deepspeed", "core_v0.9.0"])
+def test_whose_schedule_a_resumed_run_has(version):
+    base = (
+        GUIDE.replace("--checkpoint-activations", "").replace("--data-impl mmap", "") + f" --upstream-version {version}"
+    )
     assert read(base=base)[0].checkpoint.resume_schedule == "match"
-    older = line in ("bigscience", "v2.5")
+    older = version in ("bigscience", "v2.5")
     for name in ("opt_param", "opt-param", *(["lr"] if older else [])):
         assert read(f"--override-{name}-scheduler", base=base)[0].checkpoint.resume_schedule == "override"
         assert read(f"--use-checkpoint-{name}-scheduler", base=base)[0].checkpoint.resume_schedule == "checkpoint"
@@ -97,19 +100,19 @@ def test_what_only_core_has():
 
 
 @pytest.mark.parametrize(
-    ("line", "stated", "size", "end"),
+    ("version", "stated", "size", "end"),
     [
         ("core_v0.9.0", "--vocab-size 256", 257, 256),
         ("newest", "--vocab-size 257", 257, 256),
         ("newest", "--vocab-size 257 --null-tokenizer-eod-id 0", 257, 0),
     ],
 )
-def test_a_tokenizer_without_a_file(line, stated, size, end):
-    """Older lines count the ids without the end of a document, the newest with it."""
+def test_a_tokenizer_without_a_file(version, stated, size, end):
+    """Older versions count the ids without the end of a document, the newest with it."""
     plain = (
         GUIDE.replace("--data-impl mmap", "").replace("--checkpoint-activations", "").replace("--vocab-size 50257", "")
     )
-    config, _ = read(f"--upstream-line {line} --tokenizer-type NullTokenizer {stated}", base=plain)
+    config, _ = read(f"--upstream-version {version} --tokenizer-type NullTokenizer {stated}", base=plain)
     assert (config.model.vocab_size, config.data.eod) == (size, end)
 
 
@@ -119,7 +122,7 @@ def test_the_fused_gelu_decides_on_the_formula():
 
 
 @pytest.mark.parametrize(
-    ("line", "options", "formula"),
+    ("version", "options", "formula"),
     [
         ("v2.5", "--onnx-safe True", "gelu_tanh"),
         ("bigscience", "--onnx-safe True", "gelu_tanh"),
@@ -130,12 +133,12 @@ def test_the_fused_gelu_decides_on_the_formula():
         ("newest", "--openai-gelu --no-bias-gelu-fusion", "gelu"),
     ],
 )
-def test_which_gelu_each_line_takes(line, options, formula):
+def test_which_gelu_each_version_takes(version, options, formula):
     base = GUIDE.replace("--checkpoint-activations", "").replace("--data-impl mmap", "")
-    config, notes = read(f"--upstream-line {line} {options}", base=base)
+    config, notes = read(f"--upstream-version {version} {options}", base=base)
     assert config.model.activation == formula
     unheeded = any("has no effect on the model of this version" in note for note in notes)
-    assert unheeded is (line != "deepspeed")
+    assert unheeded is (version != "deepspeed")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +156,7 @@ def test_which_gelu_each_line_takes(line, options, formula):
 def test_schedules_that_upstream_stops_at(options, message):
     base = GUIDE.replace("--checkpoint-activations", "").replace("--data-impl mmap", "")
     with pytest.raises(ConfigError, match=message):
-        read(f"--upstream-line core_v0.9.0 {options}", base=base)
+        read(f"--upstream-version core_v0.9.0 {options}", base=base)
 
 
 def test_deviations_are_upstreams_own():
@@ -161,7 +164,7 @@ def test_deviations_are_upstreams_own():
     rows = [row for row in json.loads(recorded.read_text())["deviations"] if row["source"] == "Megatron-LM@v2.5"]
     assert {row["rule"] for row in rows} == {"init_method", "scaled_init_method"}
     for row in rows:
-        sizes = f"--hidden-size {row['hidden']} --num-layers {row['layers']} --upstream-line v2.5"
+        sizes = f"--hidden-size {row['hidden']} --num-layers {row['layers']} --upstream-version v2.5"
         model = read(sizes)[0].model
         init = model.init if row["rule"] == "init_method" else model.output_init
         assert math.isclose(init.std, row["std"], rel_tol=1e-15)
@@ -237,7 +240,7 @@ def test_interleaved_stages():
         ("--bf16", "--fp16, --bf16: both are given"),
         ("--seq-length 2048", "seq_length: 2048, expected at most max_positions = 1024"),
         ("--pad-vocab-size-to 50000", "vocabulary: 50257 ids, expected at most the table's 50000 rows"),
-        ("--embed-layernorm", "embed_layernorm: True, expected False — the native trainer has nothing of the kind"),
+        ("--embed-layernorm", "embed_layernorm: True, expected False — the native trainer does not support it"),
         ("--position-embedding-type alibi", "--position-embedding-type: 'alibi', expected learned, rotary or none"),
         ("--save c", "--save: without --save-interval"),
         ("--train-samples 5", "--train-iters, --train-samples: expected one of the two"),
@@ -263,7 +266,7 @@ def test_an_invalid_command_line_is_one_sentence(more, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[]", "is a list, expected an object"),
         ('{"zero_optimisation": {}}', r"zero_optimisation is unknown — did you mean zero_optimization\?"),
         ('{"amp": {"enabled": true}}', "amp is switched on"),

@@ -8,7 +8,7 @@ from recipes.probing import tripping, unheeded
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.recipes import megatron, neox, oneflow
 from ascend_adapt.recipes.command_line import OwnOptions
-from ascend_adapt.recipes.options import Options, choose_line, line
+from ascend_adapt.recipes.options import Options, choose_version, version
 
 OWN = OwnOptions(None, None, 1000, None)
 SIZES = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "train_iters": 10}
@@ -37,7 +37,7 @@ BESIDE_OTHERS = {
 
 
 def build_megatron(name):
-    of = line("megatron", name)
+    of = version("megatron", name)
 
     def build(given):
         options = Options(of, given, megatron.IGNORED)
@@ -49,7 +49,7 @@ def build_megatron(name):
 
 
 def build_neox(name):
-    of = line("neox", name)
+    of = version("neox", name)
 
     def build(given):
         options = Options(of, given, neox.IGNORED)
@@ -61,7 +61,7 @@ def build_neox(name):
 
 
 def build_oneflow(name):
-    of = line("oneflow", name)
+    of = version("oneflow", name)
 
     def build(given):
         options = Options(of, given, oneflow.IGNORED)
@@ -75,8 +75,8 @@ def build_oneflow(name):
 EVERY_LINE = pytest.mark.parametrize(
     ("of", "build", "base", "fewest"),
     [
-        *((*build_megatron(name), {**MEGATRON, "data_path": ["x"]}, 130) for name in megatron.LINES),
-        *((*build_neox(name), {**NEOX, "data_path": "x"}, 200) for name in neox.LINES),
+        *((*build_megatron(name), {**MEGATRON, "data_path": ["x"]}, 130) for name in megatron.VERSIONS),
+        *((*build_neox(name), {**NEOX, "data_path": "x"}, 200) for name in neox.VERSIONS),
         (*build_oneflow("gpt"), ONEFLOW, 50),
     ],
     ids=lambda value: f"{value.dialect}-{value.name}" if hasattr(value, "dialect") else "",
@@ -97,7 +97,7 @@ def test_no_value_is_answered_with_a_traceback(of, build, base, fewest):
 @pytest.mark.parametrize("module", [megatron, neox, oneflow])
 def test_what_is_ignored_is_upstreams_and_stands_once(module):
     dialect = module.__name__.rpartition(".")[2]
-    known = set().union(*(line(dialect, name).defaults for name in module.LINES))
+    known = set().union(*(version(dialect, name).defaults for name in module.VERSIONS))
     names = [name for names in module.IGNORED.values() for name in names.split()]
     assert sorted(names) == sorted(set(names))
     # What forks of the guides add to upstream's own keys.
@@ -105,8 +105,8 @@ def test_what_is_ignored_is_upstreams_and_stands_once(module):
 
 
 def test_facts_are_of_the_commits_that_the_guides_name():
-    assert line("neox", "v2.0").source == "EleutherAI/gpt-neox@9610391a"
-    assert {line("megatron", name).source for name in megatron.LINES} >= {"NVIDIA/Megatron-LM@v2.5"}
+    assert version("neox", "v2.0").source == "EleutherAI/gpt-neox@9610391a"
+    assert {version("megatron", name).source for name in megatron.VERSIONS} >= {"NVIDIA/Megatron-LM@v2.5"}
 
 
 @pytest.mark.parametrize(
@@ -126,22 +126,22 @@ def test_facts_are_of_the_commits_that_the_guides_name():
     ],
 )
 def test_an_unknown_option_is_named_with_what_may_be_meant(dialect, names, message):
-    lines = {"neox": neox.LINES, "megatron": megatron.LINES}[dialect]
+    versions = {"neox": neox.VERSIONS, "megatron": megatron.VERSIONS}[dialect]
     with pytest.raises(ConfigError, match=message):
-        choose_line(dialect, names, lines, None)
+        choose_version(dialect, names, versions, None)
 
 
 def test_the_first_line_that_knows_every_option_is_meant():
-    assert choose_line("neox", ["num_layers"], neox.LINES, None).name == "v2.0"
-    assert choose_line("neox", ["num_layers", "num_kv_heads"], neox.LINES, None).name == "newest"
-    assert choose_line("megatron", ["--num-layers", "--deepspeed"], megatron.LINES, None).name == "bigscience"
-    assert choose_line("megatron", ["--num-layers", "--swiglu"], megatron.LINES, None).name == "core_v0.9.0"
-    assert choose_line("megatron", ["--num-layers"], megatron.LINES, "v2.5").name == "v2.5"
-    with pytest.raises(ConfigError, match="--upstream-line: 'v9', expected one of bigscience, v2.5"):
-        choose_line("megatron", [], megatron.LINES, "v9")
+    assert choose_version("neox", ["num_layers"], neox.VERSIONS, None).name == "v2.0"
+    assert choose_version("neox", ["num_layers", "num_kv_heads"], neox.VERSIONS, None).name == "newest"
+    assert choose_version("megatron", ["--num-layers", "--deepspeed"], megatron.VERSIONS, None).name == "bigscience"
+    assert choose_version("megatron", ["--num-layers", "--swiglu"], megatron.VERSIONS, None).name == "core_v0.9.0"
+    assert choose_version("megatron", ["--num-layers"], megatron.VERSIONS, "v2.5").name == "v2.5"
+    with pytest.raises(ConfigError, match="--upstream-version: 'v9', expected one of bigscience, v2.5"):
+        choose_version("megatron", [], megatron.VERSIONS, "v9")
 
 
 def test_recorded_defaults_are_plain_data():
     for module in (megatron, neox, oneflow):
-        for name in module.LINES:
-            json.dumps(line(module.__name__.rpartition(".")[2], name).defaults)
+        for name in module.VERSIONS:
+            json.dumps(version(module.__name__.rpartition(".")[2], name).defaults)
