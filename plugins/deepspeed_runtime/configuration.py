@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Patch, Symptom, wrap
 
 
 @wrap(
@@ -18,15 +17,14 @@ from ascend_adapt import Symptom, wrap
     without="crash",
     symptom=Symptom("hasattr(args, 'deepspeed_config') and args.deepspeed_config is not None"),
 )
-def one_configuration(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def one_configuration(call: Call) -> Any:
     """Drop the second configuration if it equals the first; if they differ, DeepSpeed raises."""
-    call = inspect.signature(wrapped).bind(*args, **kwargs)
-    first = getattr(call.arguments.get("args"), "deepspeed_config", None)
-    given = [name for name in ("config", "config_params") if call.arguments.get(name) is not None]
-    if first is not None and given and all(same_configuration(first, call.arguments[name]) for name in given):
+    first = getattr(call["args"], "deepspeed_config", None)
+    given = [name for name in ("config", "config_params") if call[name] is not None]
+    if first is not None and given and all(same_configuration(first, call[name]) for name in given):
         for name in given:
-            del call.arguments[name]
-    return wrapped(*call.args, **call.kwargs)
+            call[name] = None
+    return call.proceed()
 
 
 def same_configuration(one: Any, other: Any) -> bool:
@@ -43,51 +41,35 @@ def _content(configuration: Any) -> Any:
         return configuration  # DeepSpeed reports what is wrong with it
 
 
-_PRECISION = "deepspeed.runtime.precision_config"
-_WHY = "GPT-NeoX's configurations, 20B.yml among them, repeat a section's name in it; DeepSpeed 0.17.1 refuses that"
-_UNTIL = "GPT-NeoX uses only keys that DeepSpeed has"
 # Keys of a loss scale in some sections bf16, which has none.
 _OF_A_LOSS_SCALE = ("loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale")
 
 
-@wrap(
-    f"{_PRECISION}:get_float16_config",
-    requires="deepspeed>=0.17.1",
-    why=_WHY,
-    until=_UNTIL,
-    without="crash",
-    symptom=Symptom("DeepSpeedFP16Config(**fp16_config_dict)"),
-)
-def fp16_says_fp16(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the section fp16, read without ``"fp16": true`` and ``"type": "fp16"``, which repeat its name."""
-    return _read(wrapped, args, kwargs, ("fp16",))
+def _without_repeated_name(section: str, reader: str, spellings: tuple[str, ...], drops: tuple[str, ...] = ()) -> Patch:
+    """Return the patch that reads a section without keys that repeat its name, and without the keys ``drops``."""
+
+    @wrap(
+        f"deepspeed.runtime.precision_config:{reader}",
+        name=f"{section}_says_{section}",
+        requires="deepspeed>=0.17.1",
+        why="GPT-NeoX's configurations, 20B.yml among them, repeat a section's name in it; DeepSpeed 0.17.1 refuses "
+        "that",
+        until="GPT-NeoX uses only keys that DeepSpeed has",
+        without="crash",
+        symptom=Symptom(f"DeepSpeed{section.upper()}Config(**{section}_config_dict)"),
+    )
+    def read(call: Call) -> Any:
+        """Read the section without keys such as ``"fp16": true`` and ``"type": "fp16"`` inside fp16."""
+        whole = call["param_dict"]
+        present = [name for name in spellings if isinstance(whole.get(name), dict)]
+        call["param_dict"] = {**whole, **{name: _unrepeated(whole[name], spellings, drops) for name in present}}
+        return call.proceed()
+
+    return read
 
 
-@wrap(
-    f"{_PRECISION}:get_bfloat16_config",
-    requires="deepspeed>=0.17.1",
-    why=_WHY,
-    until=_UNTIL,
-    without="crash",
-    symptom=Symptom("DeepSpeedBF16Config(**bf16_config_dict)"),
-)
-def bf16_says_bf16(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the section bf16, read without what repeats its name, and without a loss scale, which it has not."""
-    return _read(wrapped, args, kwargs, ("bf16", "bfloat16"), _OF_A_LOSS_SCALE)
-
-
-def _read(
-    wrapped: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    names: tuple[str, ...],
-    without: tuple[str, ...] = (),
-) -> Any:
-    call = inspect.signature(wrapped).bind(*args, **kwargs)
-    whole = call.arguments["param_dict"]
-    read = {name: _unrepeated(whole[name], names, without) for name in names if isinstance(whole.get(name), dict)}
-    call.arguments["param_dict"] = {**whole, **read}
-    return wrapped(*call.args, **call.kwargs)
+fp16_says_fp16 = _without_repeated_name("fp16", "get_float16_config", ("fp16",))
+bf16_says_bf16 = _without_repeated_name("bf16", "get_bfloat16_config", ("bf16", "bfloat16"), _OF_A_LOSS_SCALE)
 
 
 def _unrepeated(section: dict[str, Any], own_names: tuple[str, ...], without: tuple[str, ...]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 _VARIABLE = "TORCH_CUDA_ARCH_LIST"
 
@@ -21,19 +21,19 @@ _VARIABLE = "TORCH_CUDA_ARCH_LIST"
     without="crash",
     symptom=Symptom("sorted(ccs, key=lambda cc: tuple(int(part.split('+')[0]) for part in cc.split('.')))"),
 )
-def architectures_in_numbers(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def architectures_in_numbers(call: Call) -> Any:
     """Drop suffixes, whose instructions no DeepSpeed kernel uses; for a name, use the devices' own capabilities."""
-    listed = getattr(instance, "_jit_arch_list", None) or os.environ.get(_VARIABLE, "")
+    listed = getattr(call.instance, "_jit_arch_list", None) or os.environ.get(_VARIABLE, "")
     numbers = in_numbers(listed)
     if numbers == listed:
-        return wrapped(*args, **kwargs)
-    instance._jit_arch_list = numbers or None
+        return call.proceed()
+    call.instance._jit_arch_list = numbers or None
     before = os.environ.pop(_VARIABLE, None)
     if numbers:
         os.environ[_VARIABLE] = numbers
     try:
         # On return the variable has the architectures that torch compiles for; jit_load restores it.
-        return wrapped(*args, **kwargs)
+        return call.proceed()
     except BaseException:
         if before is not None:
             os.environ[_VARIABLE] = before

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import Symptom, build_locks, wrap
+from ascend_adapt import Call, Symptom, build_locks, wrap
 
 logger = logging.getLogger("ascend_adapt")
 _UNTIL = "torch logs what it compiles, and releases the lock of a process that ended"
@@ -24,12 +23,11 @@ _REPORT_EVERY_S = 60.0
     without="slower",
     symptom=_NOT_JUDGED,
 )
-def builds_are_announced(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def builds_are_announced(call: Call) -> Any:
     """Log what is compiled, where and for how long; a cached extension loads silently."""
-    call = inspect.signature(wrapped).bind(*args, **kwargs).arguments
     folder = Path(call["build_directory"])
     if any(folder.glob(f"{call['name']}*.so")):
-        return wrapped(*args, **kwargs)
+        return call.proceed()
     logger.warning(
         "ascend_adapt: compiling the extension %s (%d source files) in %s, once: often 1 to 5 minutes, longer for CUDA",
         call["name"],
@@ -37,7 +35,7 @@ def builds_are_announced(wrapped: Any, instance: None, args: tuple[Any, ...], kw
         folder,
     )
     began_s = time.monotonic()
-    built = wrapped(*args, **kwargs)
+    built = call.proceed()
     logger.warning("ascend_adapt: extension %s is ready after %.0f s", call["name"], time.monotonic() - began_s)
     return built
 
@@ -50,15 +48,15 @@ def builds_are_announced(wrapped: Any, instance: None, args: tuple[Any, ...], kw
     without="crash",
     symptom=_NOT_JUDGED,
 )
-def left_locks_are_taken(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def left_locks_are_taken(call: Call) -> Any:
     """Remove the lock of a process that ended, and write the owner into a new lock."""
-    lock = Path(instance.lock_file_path)
-    if not wrapped(*args, **kwargs):
+    lock = Path(call.instance.lock_file_path)
+    if not call.proceed():
         if not build_locks.is_left_behind(lock):
             return False
         logger.warning("ascend_adapt: %s: the build that created this lock has ended, removing the lock", lock)
         build_locks.remove(lock)
-        if not wrapped(*args, **kwargs):
+        if not call.proceed():
             return False
     build_locks.sign(lock)
     return True
@@ -72,13 +70,13 @@ def left_locks_are_taken(wrapped: Any, instance: Any, args: tuple[Any, ...], kwa
     without="crash",
     symptom=_NOT_JUDGED,
 )
-def waits_end_with_the_builder(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def waits_end_with_the_builder(call: Call) -> Any:
     """Wait while the building process is alive; log it every minute.
 
     Raises:
         RuntimeError: the building process ended without the extension.
     """
-    lock = Path(instance.lock_file_path)
+    lock = Path(call.instance.lock_file_path)
     began_s = logged_s = time.monotonic()
     while lock.exists():
         if build_locks.is_left_behind(lock):
@@ -89,4 +87,4 @@ def waits_end_with_the_builder(wrapped: Any, instance: Any, args: tuple[Any, ...
         if time.monotonic() - logged_s > _REPORT_EVERY_S:
             logged_s = time.monotonic()
             logger.warning("ascend_adapt: waited %.0f s so far for the build that holds %s", logged_s - began_s, lock)
-        time.sleep(max(instance.wait_seconds, 0.1))
+        time.sleep(max(call.instance.wait_seconds, 0.1))

@@ -6,7 +6,7 @@ import functools
 import logging
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 logger = logging.getLogger("ascend_adapt")
 
@@ -22,13 +22,14 @@ logger = logging.getLogger("ascend_adapt")
         "if self.dtype == torch.float16: self.unscale_and_clip_grads([single_grad_partition], scaled_global_grad_norm)"
     ),
 )
-def warn_of_unclipped_gradients(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def warn_of_unclipped_gradients(call: Call) -> Any:
     """Warn once, on rank 0, that gradient_clipping has no effect; the step is unchanged."""
     import torch
 
-    if instance.clip_grad > 0 and instance.dtype != torch.float16:
-        _warn(instance.clip_grad, str(instance.dtype).removeprefix("torch."))
-    return wrapped(*args, **kwargs)
+    optimizer = call.instance
+    if optimizer.clip_grad > 0 and optimizer.dtype != torch.float16:
+        _warn(optimizer.clip_grad, str(optimizer.dtype).removeprefix("torch."))
+    return call.proceed()
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import Symptom, replace, wrap
+from ascend_adapt import Call, Symptom, replace, wrap
 from ascend_adapt.launch.placement import hostfile
 
 # Name prefixes. ASCEND includes ASCEND_ADAPT_*, without which other hosts would apply other patches.
@@ -23,14 +23,14 @@ FORWARDED = ("ASCEND", "HCCL", "LD_LIBRARY_PATH", "OMP_", "PATH")
     without="wrong numbers",
     symptom=Symptom(reason="the fault is missing entries of a list"),
 )
-def forward_ascend_variables(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def forward_ascend_variables(call: Call) -> Any:
     """Add the prefixes to EXPORT_ENVS while the launcher runs."""
     from deepspeed.launcher import runner
 
     added = [prefix for prefix in FORWARDED if prefix not in runner.EXPORT_ENVS]
     runner.EXPORT_ENVS.extend(added)
     try:
-        return wrapped(*args, **kwargs)
+        return call.proceed()
     finally:
         for prefix in added:
             runner.EXPORT_ENVS.remove(prefix)
@@ -58,11 +58,11 @@ def quote_exports(self: Any, key: str, var: str) -> None:
     without="crash",
     symptom=Symptom(reason="the fault is in a parser, not in one expression"),
 )
-def read_hostfile(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def read_hostfile(call: Call) -> Any:
     """Read an existing hostfile as ascend-run does; without one DeepSpeed's own code runs."""
-    path = args[0] if args else kwargs["hostfile_path"]
+    path = call["hostfile_path"]
     if not os.path.isfile(path):
-        return wrapped(*args, **kwargs)
+        return call.proceed()
     from deepspeed.launcher import runner
 
     hosts = hostfile.read(Path(path), runner.logger.warning)

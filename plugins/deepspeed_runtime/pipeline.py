@@ -6,7 +6,7 @@ import inspect
 import math
 from typing import Any
 
-from ascend_adapt import Patch, Symptom, add, rewrite, wrap
+from ascend_adapt import Call, Patch, Symptom, add, rewrite, wrap
 
 ENGINE = "deepspeed.runtime.pipe.engine:PipelineEngine"
 FROM_META = "deepspeed.runtime.utils:PartitionedTensor.from_meta"
@@ -33,15 +33,15 @@ keep_missing_grads = rewrite(
     without="crash",
     symptom=Symptom("assert meta.dtype == torch.long"),
 )
-def widen_partition_metadata(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def widen_partition_metadata(call: Call) -> Any:
     """Widen int32 metadata to int64, after a check that narrowing lost nothing."""
     import torch
 
-    meta, rest = (args[0], args[1:]) if args else (kwargs.pop("meta"), ())
+    meta = call["meta"]
     if meta.dtype == torch.int32:
         check_partition_metadata(meta.tolist())
-        meta = meta.long()
-    return wrapped(meta, *rest, **kwargs)
+        call["meta"] = meta.long()
+    return call.proceed()
 
 
 def check_partition_metadata(meta: list[int]) -> None:
@@ -67,11 +67,11 @@ def check_partition_metadata(meta: list[int]) -> None:
     without="crash",
     symptom=Symptom("'cuda'", "get_accelerator().device_name()"),
 )
-def partition_on_its_own_device(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def partition_on_its_own_device(call: Call) -> Any:
     """Use the device of the received data, unless the caller passes one."""
-    if len(args) < 4 and "device" not in kwargs:
-        kwargs["device"] = (args[1] if len(args) > 1 else kwargs["local_part"]).device
-    return wrapped(*args, **kwargs)
+    if len(call.args) < 4 and "device" not in call.kwargs:
+        call.kwargs["device"] = call["local_part"].device
+    return call.proceed()
 
 
 def takes_return_logits(eval_batch: Any) -> str:
@@ -87,15 +87,16 @@ def takes_return_logits(eval_batch: Any) -> str:
     until="support for DeepSpeed 0.6.1 ends",
     without="crash",
 )
-def eval_batch_with_logits(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def eval_batch_with_logits(call: Call) -> Any:
     """Return (loss, logits of the last micro batch or None) if logits are requested, as 0.6.3 does."""
-    if not kwargs.pop("return_logits", False):
-        return wrapped(*args, **kwargs)
-    instance._ascend_adapt_keeps_outputs, instance._ascend_adapt_outputs = True, None
+    if not call.kwargs.pop("return_logits", False):
+        return call.proceed()
+    engine = call.instance
+    engine._ascend_adapt_keeps_outputs, engine._ascend_adapt_outputs = True, None
     try:
-        return wrapped(*args, **kwargs), instance._ascend_adapt_outputs
+        return call.proceed(), engine._ascend_adapt_outputs
     finally:
-        del instance._ascend_adapt_keeps_outputs, instance._ascend_adapt_outputs
+        del engine._ascend_adapt_keeps_outputs, engine._ascend_adapt_outputs
 
 
 @wrap(
@@ -106,12 +107,12 @@ def eval_batch_with_logits(wrapped: Any, instance: Any, args: tuple[Any, ...], k
     without="crash",
     symptom=Symptom(reason="it serves eval_batch_with_logits"),
 )
-def keep_last_outputs(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def keep_last_outputs(call: Call) -> None:
     """Keep the outputs of the last stage while eval_batch_with_logits runs."""
-    wrapped(*args, **kwargs)
-    if getattr(instance, "_ascend_adapt_keeps_outputs", False) and instance.is_last_stage():
-        buffer_id = args[0] if args else kwargs["buffer_id"]
-        instance._ascend_adapt_outputs = instance.pipe_buffers["outputs"][buffer_id]
+    engine = call.instance
+    call.proceed()
+    if getattr(engine, "_ascend_adapt_keeps_outputs", False) and engine.is_last_stage():
+        engine._ascend_adapt_outputs = engine.pipe_buffers["outputs"][call["buffer_id"]]
 
 
 @add(
@@ -137,13 +138,13 @@ def _timed_once(method: str) -> Patch:
         without="crash",
         symptom=Symptom("self._backward_prologue", at="deepspeed.runtime.engine:DeepSpeedEngine.forward"),
     )
-    def timed_once(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def timed_once(call: Call) -> None:
         """Skip the hooks' backward timers, except on the last stage: the other stages time the pass themselves."""
-        (names,) = (*args, *kwargs.values())
-        timers = instance.engine_timers
+        (names,) = (*call.args, *call.kwargs.values())
+        timers = call.instance.engine_timers
         of_backward = names is timers.backward_timers or names is timers.backward_inner_timers
-        if instance.is_last_stage() or not of_backward:
-            wrapped(*args, **kwargs)
+        if call.instance.is_last_stage() or not of_backward:
+            call.proceed()
 
     return timed_once
 
