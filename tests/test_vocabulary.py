@@ -39,8 +39,6 @@ KEPT = re.compile(
     r"(?:load_)?whole_checkpoints|whole_pretrained_checkpoints|unclipped_gradients_are_told|own_defaults_are_told"
     r"|unused_configuration_is_told|\.tell\b"
 )
-# Rooms whose text still has such words; a room leaves this list when it has none.
-NOT_YET: tuple[str, ...] = ("docs",)
 # In names words are joined by underscores or capitals; in text by blanks or a line's end.
 PATTERN = re.compile(
     r"(?<![A-Za-z])(?:" + "|".join(r"[\s_]+".join(phrase.split()) for phrase in PHRASES) + r")(?![a-z])",
@@ -72,18 +70,9 @@ def room_of(path: Path) -> str:
     return "/".join(path.parts[:3][: len(path.parts) - 1]) or "."
 
 
-def is_rewritten(room: str) -> bool:
-    return not any(f"{room}/".startswith(f"{one}/") for one in NOT_YET)
-
-
-@pytest.mark.parametrize("room", sorted(filter(is_rewritten, {room_of(path) for path in files()})))
+@pytest.mark.parametrize("room", sorted({room_of(path) for path in files()}))
 def test_no_other_word_is_used(room: str) -> None:
     assert [place for path in files() if room_of(path) == room for place in found_in(path)] == []
-
-
-@pytest.mark.parametrize("room", NOT_YET)
-def test_a_room_without_such_words_leaves_the_list(room: str) -> None:
-    assert any(found_in(path) for path in files() if path.is_relative_to(room))
 
 
 def test_the_page_is_short_and_each_row_can_be_found() -> None:
