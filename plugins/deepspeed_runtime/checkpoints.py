@@ -142,6 +142,31 @@ def bf16_shapes_are_saved(wrapped: Any, instance: Any, args: tuple[Any, ...], kw
         return wrapped(*args, **kwargs)
 
 
+INFORMATION = "universal_checkpoint_info"
+
+
+@wrap(
+    f"{ENGINE}._save_moe_checkpoint",
+    requires="deepspeed>=0.19.2",
+    why="it reads universal_checkpoint_info of the model as its own dictionary; Megatron-DeepSpeed's models have a "
+    "method of that name and pass its result in client_state, which 0.19.3 refuses: no mixture of experts is saved",
+    until="DeepSpeed stores its dictionary under a name of its own",
+    without="crash",
+    symptom=Symptom("dict(universal_checkpoint_info)"),
+)
+def information_of_megatron(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Save what the caller passes as universal_checkpoint_info if the model has a method of that name."""
+    if not callable(getattr(instance.module, INFORMATION, None)):
+        return wrapped(*args, **kwargs)
+    call = inspect.signature(wrapped).bind(*args, **kwargs)
+    call.arguments["client_state"] = state = dict(call.arguments.get("client_state") or {})
+    setattr(instance.module, INFORMATION, state.pop(INFORMATION, None))
+    try:
+        return wrapped(*call.args, **call.kwargs)
+    finally:
+        delattr(instance.module, INFORMATION)
+
+
 @wrap(
     "deepspeed.runtime.model_checkpointing.utils:create_universal_parallel_info",
     requires="deepspeed>=0.17.1",

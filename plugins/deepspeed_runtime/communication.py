@@ -1,4 +1,4 @@
-"""Communication backend of the device, and gradients grouped by type."""
+"""Communication backend of the device, gradients grouped by type, and weights gathered by gloo."""
 
 from __future__ import annotations
 
@@ -62,3 +62,21 @@ def zero_gradients_by_type(tensors: list[Any]) -> list[list[Any]]:
     """Return the tensors grouped by type, in order of first occurrence."""
     types = dict.fromkeys(t.type() for t in tensors)
     return [[t for t in tensors if t.type() == kind] for kind in types]
+
+
+@wrap(
+    "deepspeed.runtime.utils:all_gather_into_tensor_dp_groups",
+    requires="deepspeed>=0.12.4,<0.13",
+    devices="cpu",
+    why="the flat weights of ZeRO 1 and 2 require a gradient in these releases, and gloo gathers into views of them: "
+    "the first step ends in \"Output 0 of Split is a view and is being modified inplace\"",
+    until="support for DeepSpeed 0.12 ends",
+    without="crash",
+    symptom=Symptom(reason="the fault is in the buffer that is passed, which DeepSpeed 0.13 flattens from copies"),
+)
+def gathered_without_gradient(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Gather the updated weights outside autograd."""
+    import torch
+
+    with torch.no_grad():
+        return wrapped(*args, **kwargs)

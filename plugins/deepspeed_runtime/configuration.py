@@ -1,4 +1,4 @@
-"""DeepSpeed configurations: passed twice to deepspeed.initialize, or with sections that repeat their own name."""
+"""DeepSpeed configurations: passed twice, with sections that repeat their own name, or of removed features."""
 
 from __future__ import annotations
 
@@ -83,3 +83,29 @@ def _unrepeated(section: dict[str, Any], own_names: tuple[str, ...], without: tu
         )
 
     return {name: value for name, value in section.items() if not repeats(name, value)}
+
+
+@wrap(
+    "deepspeed.runtime.config:_reject_removed_config_keys",
+    requires="deepspeed>=0.19.7",
+    why="sections of removed features are refused even if they are switched off, as in Megatron-DeepSpeed's templates: "
+    '"curriculum_learning": {"enabled": false}',
+    until="DeepSpeed accepts a removed feature that is switched off",
+    without="crash",
+    symptom=Symptom("key in param_dict"),
+)
+def removed_features_switched_off(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Refuse only removed features that are switched on."""
+    call = inspect.signature(wrapped).bind(*args, **kwargs)
+    (name,) = call.arguments
+    call.arguments[name] = _switched_on(call.arguments[name])
+    return wrapped(*call.args, **call.kwargs)
+
+
+def _switched_on(sections: dict[str, Any]) -> dict[str, Any]:
+    """Return the sections, and those inside them, without those that are false or say ``"enabled": false``."""
+    return {
+        name: _switched_on(value) if isinstance(value, dict) else value
+        for name, value in sections.items()
+        if value is not False and not (isinstance(value, dict) and value.get("enabled") is False)
+    }
