@@ -151,3 +151,29 @@ def test_a_rank_that_is_reached_is_not_named(ascend_run, environ, tmp_path):
     job = ascend_run("--strict", "bash", "-c", f"RANK=3 {sys.executable} -u train.py", **environ)
     assert job.returncode == 0, job.stderr
     assert "not adapted" not in job.stderr
+
+
+FAILS_ON_RANK_1 = """
+import os, sys
+import toytarget
+if os.environ["RANK"] == "1" and not os.path.exists("fixed"):
+    open(os.environ["FIXES"], "w").close()
+    raise ValueError("no such\\n corpus")
+"""
+
+
+def test_a_rank_that_a_command_hides_fails_the_job(ascend_run, environ, tmp_path):
+    (tmp_path / "train.py").write_text(FAILS_ON_RANK_1)
+    command = f"{' '.join(LAUNCHERS['torchrun'])} 2>&1 | tee log.txt"
+    job = ascend_run("bash", "-c", command, **environ, FIXES="unused")
+    assert job.returncode == 1
+    assert "ascend-run: bash ended with exit code 0, but rank 1 on " in job.stderr
+    assert "failed: ValueError: no such corpus — exit code 1\n" in job.stderr
+
+
+def test_a_rank_that_a_command_starts_again_does_not_fail_the_job(ascend_run, environ, tmp_path):
+    (tmp_path / "train.py").write_text(FAILS_ON_RANK_1)
+    command = f"until {' '.join(LAUNCHERS['torchrun'])}; do true; done"
+    job = ascend_run("bash", "-c", command, **environ, FIXES="fixed")
+    assert job.returncode == 0, job.stderr
+    assert (tmp_path / "fixed").exists()

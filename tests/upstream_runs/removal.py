@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import marked_page
 import records
 import upstream_job
 from code_bases import NotHere
@@ -28,17 +29,13 @@ from upstream_job import DEVICES, Place, UpstreamJob
 
 from ascend_adapt.runtime.plugin_manager import PluginManager
 
-BEGIN, END = "<!-- made by `make upstream-removals`{} -->\n", "<!-- end of what is made -->\n"
+MAKER = "make upstream-removals"
 HEAD = "| patch | declared | job | without it |\n|---|---|---|---|\n"
 DTYPE = "float32"
 # Of another order of operations, in fp32.
 ROUNDING = 1e-5
 # Of the whole job, its imports included: less is the noise of a machine that does other things as well.
 SLOWER = 2.0
-
-
-class NoMarks(ValueError):
-    """A page has no place for the table."""
 
 
 @dataclass(frozen=True)
@@ -167,20 +164,6 @@ def table(found: Iterable[tuple[str, Record | None, Effect]], declared: dict[str
     return HEAD + "".join(lines)
 
 
-def write(page: Path, reported: str, name: str = "") -> None:
-    """Put a table between the marks of a page; where it has several, ``name`` is in the mark.
-
-    Raises:
-        NoMarks: the page lacks them.
-    """
-    begin = BEGIN.format(f", {name}" if name else "")
-    head, mark, rest = page.read_text().partition(begin)
-    _, end, tail = rest.partition(END)
-    if not mark or not end:
-        raise NoMarks(f"{page}: lacks the marks {begin.strip()} and {END.strip()} — add them where the table belongs")
-    page.write_text(f"{head}{begin}{reported}{END}{tail}")
-
-
 def main() -> int:
     """Run what is asked for, and report or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -217,8 +200,8 @@ def main() -> int:
         print(reported)
     else:
         try:
-            write(known.write, reported, known.table)
-        except NoMarks as error:
+            marked_page.put(known.write, reported, MAKER, known.table)
+        except marked_page.NoMarks as error:
             parser.error(str(error))
     nothing = [patch for patch, _, seen in made if not seen.shows]
     print(f"{len(made)} rows; nothing shows without {', '.join(nothing) or 'none'}")

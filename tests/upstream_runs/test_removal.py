@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import marked_page
 import pytest
 import records
 import removal
@@ -103,18 +104,18 @@ def test_a_job_that_is_not_whole_is_compared_with_nothing(monkeypatch, tmp_path,
 
 def test_the_table_goes_between_the_marks_of_a_page(tmp_path) -> None:
     page = Path(tmp_path, "page.md")
-    mark = removal.BEGIN.format("")
-    page.write_text(f"# Page\n{mark}old\n{removal.END}rest\n")
+    mark = marked_page.mark_of(removal.MAKER)
+    page.write_text(f"# Page\n{mark}old\n{marked_page.END}rest\n")
     reported = removal.table([("p.a", WHOLE, removal.Effect(True, "`it ends`"))], {"p.a": "crash"})
-    removal.write(page, reported)
+    marked_page.put(page, reported, removal.MAKER)
     row = "| `p.a` | crash | one, cpu | `it ends` |\n"
-    one = f"# Page\n{mark}{removal.HEAD}{row}{removal.END}rest\n"
+    one = f"# Page\n{mark}{removal.HEAD}{row}{marked_page.END}rest\n"
     assert page.read_text() == one
-    other = removal.BEGIN.format(", other")
-    page.write_text(f"{one}{other}{removal.END}")
-    removal.write(page, reported, "other")
-    assert page.read_text() == f"{one}{other}{removal.HEAD}{row}{removal.END}"
+    other = marked_page.mark_of(removal.MAKER, "other")
+    page.write_text(f"{one}{other}{marked_page.END}")
+    marked_page.put(page, reported, removal.MAKER, "other")
+    assert page.read_text() == f"{one}{other}{removal.HEAD}{row}{marked_page.END}"
     page.write_text("# Page\n")
-    with pytest.raises(removal.NoMarks, match=r"page.md: lacks the marks"):
-        removal.write(page, reported)
+    with pytest.raises(marked_page.NoMarks, match=r"page.md: lacks the marks"):
+        marked_page.put(page, reported, removal.MAKER)
     assert page.read_text() == "# Page\n"

@@ -57,7 +57,7 @@ def _run(is_module: bool, argv: list[str]) -> None:
             failures.record(os.environ, 1, f"sys.exit: {request.code}")
         raise
     except BaseException as error:
-        failures.record(os.environ, 1, _in_one_line(error))
+        failures.record(os.environ, 1, failures.in_one_line(error))
         error.__traceback__ = _of_the_script(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
@@ -74,11 +74,6 @@ def _run_script(argv: list[str]) -> None:
     vars(module).update(__file__=path, __loader__=loader, __builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = module
     exec(enabling.script_code(path, loader.get_data(path)), vars(module))
-
-
-def _in_one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:

@@ -51,6 +51,12 @@ def record(environ: Mapping[str, str], code: int, error: str) -> None:
         print(f"ascend_adapt: {folder}: {problem.strerror}, so this failure has no record there", file=sys.stderr)
 
 
+def in_one_line(error: BaseException) -> str:
+    """Return the type and message of an exception, without line breaks."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
     """Return the earliest failure: another rank may have failed before ``seen``, whose process ended first."""
     if seen.rank is None:
@@ -68,6 +74,24 @@ def first_recorded(run_dir: RunDirectory, since_ns: int, ranks: Collection[int])
     recorded = [failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None]
     own = [failure for failure in recorded if failure.time_ns >= since_ns and failure.rank in ranks]
     return min(own, key=lambda one: one.time_ns, default=None)
+
+
+def hidden_by_a_command(run_dir: RunDirectory, since_ns: int) -> Failure | None:
+    """Return the first failure of a rank whose command ended with exit code 0, such as a script that ends in ``tee``.
+
+    A failure does not count if another process of that rank has followed: a launcher or a loop has started it again.
+    """
+    last = {path: failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None}
+    counted = [one for path, one in last.items() if one.time_ns >= since_ns and _is_last_of_its_rank(path, run_dir)]
+    return min(counted, key=lambda one: one.time_ns, default=None)
+
+
+def _is_last_of_its_rank(path: Path, run_dir: RunDirectory) -> bool:
+    rank, _, pid = path.stem.partition(".")
+    try:
+        return str(json.loads(run_dir.rank_status(int(rank)).read_text())["pid"]) == pid
+    except (OSError, ValueError, KeyError, RecursionError):
+        return False
 
 
 def _read(path: Path) -> Failure | None:

@@ -125,12 +125,26 @@ class Guardian:
         if failure is None:
             # Another host's failure may have ended this one before it could see its own, earlier one.
             self._failure = failures.first_recorded(self._assignment.run_dir, began_ns, ranks)
-            return 0 if self._requests.stop is None else 128 + self._requests.stop
+            if self._requests.stop is not None:
+                return 128 + self._requests.stop
+            return 0 if ranks else self._code_of_a_command(began_ns)
         first = failures.earliest(self._assignment.run_dir, failure, began_ns)
         if self._assignment.part is None:
             say(first.described(self._assignment.run_dir))
         self._failure = first
         return first.code
+
+    def _code_of_a_command(self, began_ns: int) -> int:
+        """Return 0, or the exit code of a rank whose failure a command such as ``... | tee log`` has hidden."""
+        hidden = failures.hidden_by_a_command(self._assignment.run_dir, began_ns)
+        if hidden is None:
+            return 0
+        (command,) = self._assignment.plan.ranks
+        say(
+            f"{command.argv[0]} ended with exit code 0, but rank {hidden.rank} on {hidden.host} failed: {hidden.error} "
+            f"— exit code {hidden.code}"
+        )
+        return hidden.code
 
     def _start(self, command: RankCommand, output: Output, restarts: int, bar: ProgressBar | None) -> int:
         env = {**os.environ, **command.env, "ASCEND_ADAPT_JOB": f"{self._job_name()}.{restarts}"}

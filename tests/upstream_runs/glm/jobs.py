@@ -45,7 +45,13 @@ def prepare(place: Place, script: str) -> None:
 
 
 def pretrain(
-    ranks: int, model_parallel: int, stage: int = 0, more: str = "", iterations: int = 5, sourced: str = "tiny.sh"
+    ranks: int,
+    model_parallel: int,
+    stage: int = 0,
+    more: str = "",
+    iterations: int = 5,
+    sourced: str = "tiny.sh",
+    recomputed: bool = True,
 ) -> Callable[[Place], Sequence[str]]:
     """Return the command of scripts/ds_pretrain_nvidia.sh with a tiny model in the configuration that it sources."""
 
@@ -59,7 +65,8 @@ def pretrain(
             --model-parallel-size {model_parallel} --seq-length 64 --train-iters {iterations} --log-interval 1
             --eval-interval 1000 --eval-iters 1 --resume-dataloader --train-data {corpus} --no-lazy-loader
             --num-workers 0 --split 949,50,1 --distributed-backend nccl --lr 1e-3 --lr-decay-style cosine
-            --lr-decay-iters 10 --warmup 0 --save {place.folder / "saved"} --checkpoint-activations {more}
+            --lr-decay-iters 10 --warmup 0 --save {place.folder / "saved"} {more}
+            {"--checkpoint-activations" if recomputed else ""}
             --deepspeed --deepspeed_config {configuration(place, stage)}"""
         words = " ".join(options.split())
         settings = place.folder / sourced
