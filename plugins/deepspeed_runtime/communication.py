@@ -69,7 +69,7 @@ def zero_gradients_by_type(tensors: list[Any]) -> list[list[Any]]:
     requires="deepspeed>=0.12.4,<0.13",
     devices="cpu",
     why="the flat weights of ZeRO 1 and 2 require a gradient in these releases, and gloo gathers into views of them: "
-    "the first step ends in \"Output 0 of Split is a view and is being modified inplace\"",
+    'the first step ends in "Output 0 of Split is a view and is being modified inplace"',
     until="support for DeepSpeed 0.12 ends",
     without="crash",
     symptom=Symptom(reason="the fault is in the buffer that is passed, which DeepSpeed 0.13 flattens from copies"),

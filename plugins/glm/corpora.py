@@ -1,11 +1,17 @@
-"""A path as --train-data: GLM only knows corpora at paths that are written in its code."""
+"""Corpora of GLM at other places than the paths in its code, and its filter of languages."""
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import os
 from typing import Any
 
 from ascend_adapt import Symptom, wrap
+from ascend_adapt.errors import DataError
+
+# The model of fastText that recognises languages: where GLM expects it, and where its guide puts it.
+LANGUAGES = ("/mnt/lid.176.bin", "/dataset/fd5061f6/english_data/lid.176.bin", "lid.176.bin")
 
 
 @wrap(
@@ -17,17 +23,112 @@ from ascend_adapt import Symptom, wrap
     symptom=Symptom("path = dataset.PATH"),
 )
 def corpus_at_a_path(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Read a .jsonl file, or a folder of them, one {"text": ...} per line, as GLM reads the Pile."""
+    """Read a .jsonl file, or a folder of them, one {"text": ...} per line, as GLM reads the Pile.
+
+    A named corpus, such as ``pile``, that is not at GLM's own path is read from the working folder.
+    """
     from data_utils import corpora
 
-    class CorpusAtAPath(corpora.Pile):  # type: ignore[misc]
+    name = args[0] if args else kwargs["name"]
+    own = corpora.NAMED_CORPORA.get(name)
+    if os.path.exists(name) and (own is None or not _is_there(own.PATH)):
+        corpora.NAMED_CORPORA[name] = _at(name, own or corpora.Pile, corpora.Pile)
+    return wrapped(*args, **kwargs)
+
+
+def _is_there(path: str) -> bool:
+    """Return whether a corpus, or what GLM has tokenized of it, is at a path."""
+    tokenized = os.path.splitext(path)[0]
+    return any(os.path.exists(one) for one in (path, f"{tokenized}.lazy", f"{tokenized}.scatter"))
+
+
+def _at(path: str, kind: Any, pile: Any) -> Any:
+    if not issubclass(kind, pile):
+        return type("CorpusAtAPath", (kind,), {"PATH": path})
+
+    class PileAtAPath(kind):  # type: ignore[misc]
         """The Pile; lines may omit which subset they are from."""
 
-        PATH = args[0] if args else kwargs["name"]
+        PATH = path
 
         def process_line(self, data: dict[str, Any], tokenizer: Any, tokenize: bool) -> Any:
             return super().process_line({"meta": {"pile_set_name": "text"}, **data}, tokenizer, tokenize)
 
-    if CorpusAtAPath.PATH not in corpora.NAMED_CORPORA and os.path.exists(CorpusAtAPath.PATH):
-        corpora.NAMED_CORPORA[CorpusAtAPath.PATH] = CorpusAtAPath
-    return wrapped(*args, **kwargs)
+    return PileAtAPath
+
+
+@wrap(
+    "data_utils.datasets:BlockDataset.__init__",
+    host="glm",
+    why="--filter-english, which config/ds_block_10B.sh sets, loads /mnt/lid.176.bin with fasttext for every corpus, "
+    "no argument names another path, and fasttext's predict() fails with numpy 2",
+    until="GLM takes the path of the model as an argument, and fasttext supports numpy 2",
+    without="crash",
+    symptom=Symptom("fasttext.load_model('/mnt/lid.176.bin')"),
+)
+def languages_are_recognised(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Load the model from GLM's path or the working folder.
+
+    Raises:
+        DataError: the model or fasttext is missing.
+    """
+    call = inspect.signature(wrapped).bind(*args, **kwargs)
+    filters = call.arguments.get("filter_english", False)
+    if filters:
+        call.arguments["filter_english"] = False  # it would load the model itself
+    model = Languages.load("--filter-english") if filters else None
+    wrapped(*call.args, **call.kwargs)
+    if filters:
+        instance.filter_english, instance.model = True, model
+
+
+@wrap(
+    "data_utils.corpora:OpenWebText.__init__",
+    host="glm",
+    why="it loads /dataset/fd5061f6/english_data/lid.176.bin with fasttext, whose predict() fails with numpy 2",
+    until="GLM takes the path of the model as an argument, and fasttext supports numpy 2",
+    without="crash",
+    symptom=Symptom("fasttext.load_model('/dataset/fd5061f6/english_data/lid.176.bin')"),
+)
+def languages_of_openwebtext(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Load the model from either of GLM's paths or the working folder.
+
+    Raises:
+        DataError: the model or fasttext is missing.
+    """
+    from data_utils import corpora
+
+    model = Languages.load("openwebtext")
+    super(corpora.OpenWebText, instance).__init__(*args, **kwargs)
+    instance.model = model
+
+
+class Languages:
+    """A model of fastText, without the part of its predict() that numpy 2 refuses."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    @classmethod
+    def load(cls, asked_by: str) -> Languages:
+        """Load the model.
+
+        Raises:
+            DataError: the model or fasttext is missing.
+        """
+        path = next((one for one in LANGUAGES if os.path.isfile(one)), None)
+        missing = [*(["package fasttext"] if importlib.util.find_spec("fasttext") is None else [])]
+        missing += [] if path else [f"fastText's lid.176.bin at {LANGUAGES[0]} or in {os.getcwd()}"]
+        if missing:
+            raise DataError(
+                f"{asked_by}: {' and '.join(missing)} not found, expected both — provide what is missing, or remove "
+                f"{asked_by}"
+            )
+        import fasttext
+
+        return cls(fasttext.load_model(path))
+
+    def predict(self, text: str) -> tuple[tuple[str, ...], list[float]]:
+        """Return the label of the most likely language, and its probability."""
+        found = self._model.f.predict(f"{text}\n", 1, 0.0, "strict")
+        return tuple(label for _, label in found), [probability for probability, _ in found]

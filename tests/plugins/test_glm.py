@@ -14,6 +14,7 @@ from code_bases import code_base
 from stand_ins import Site
 
 import ascend_adapt
+from ascend_adapt.errors import DataError
 from ascend_adapt.testing import upstream_facts
 
 B, N, S, H = 2, 2, 6, 8
@@ -57,7 +58,41 @@ CORPORA = """
         PATH = "/mnt/train"
         def process_line(self, data, tokenizer, tokenize):
             return [""], [data["text"]], data["meta"]["pile_set_name"]
-    NAMED_CORPORA = {"pile": Pile}
+    class PromptReader:
+        def __init__(self, writers=None):
+            self.writers = writers
+    class Wikipedia(PromptReader):
+        PATH = "/root/data/wiki.txt"
+    class OpenWebText(PromptReader):
+        def __init__(self, *args, **kwargs):
+            import fasttext
+            super().__init__(*args, **kwargs)
+            self.model = fasttext.load_model('/dataset/fd5061f6/english_data/lid.176.bin')
+    NAMED_CORPORA = {"pile": Pile, "wikipedia": Wikipedia}
+    """
+
+
+DATASETS = """
+    class BlockDataset:
+        def __init__(self, ds, tokenizer, max_seq_len=1024, sample_across_doc=True, non_sentence_start=0.0,
+                     filter_english=False, **kwargs):
+            self.ds, self.filter_english = ds, filter_english
+            if self.filter_english:
+                import fasttext
+                self.model = fasttext.load_model('/mnt/lid.176.bin')
+    """
+# As fasttext 0.9.3 beside numpy 2: only its predict() fails.
+FASTTEXT = """
+    class Model:
+        class f:
+            def predict(text, k, threshold, on_unicode_error):
+                assert text.count("\\n") == 1
+                return [(0.9, "__label__en" if "the" in text else "__label__de")]
+        def predict(self, text, k=1, threshold=0.0, on_unicode_error='strict'):
+            raise ValueError("Unable to avoid copy while creating an array as requested.")
+    def load_model(path):
+        open(path).close()
+        return Model()
     """
 
 
@@ -65,7 +100,7 @@ CORPORA = """
 def glm(site: Site, monkeypatch, bodies_of_stand_ins) -> Site:
     monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "glm")
     site.write(mpu__transformer=TRANSFORMER, mpu__random="", model__modeling_glm="", data_utils__lazy_loader="")
-    site.write(data_utils__corpora=CORPORA)
+    site.write(data_utils__corpora=CORPORA, data_utils__datasets=DATASETS)
     site.package("data_utils", DATA_UTILS)
     return site
 
@@ -204,3 +239,37 @@ def test_a_corpus_is_read_from_the_path_that_is_given(glm: Site, tmp_path) -> No
     with pytest.raises(KeyError):
         data_utils.get_dataset("no such path", None, False, 0)
     assert "data_utils" in sys.modules
+
+
+def test_a_named_corpus_in_the_working_folder_is_read_there(glm: Site, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ascend_adapt.enable(device="cpu")
+    import data_utils
+
+    assert data_utils.get_dataset("pile", None, False, 0).PATH == "/mnt/train"
+    for name in ("pile", "wikipedia"):
+        (tmp_path / name).mkdir()
+        assert name == data_utils.get_dataset(name, None, False, 0).PATH
+    assert data_utils.get_dataset("pile", None, False, 0).process_line({"text": "a"}, None, False)[2] == "text"
+    (tmp_path / "own.lazy").mkdir()  # what GLM has tokenized counts as the corpus at its own path
+    monkeypatch.setattr(data_utils.corpora.Wikipedia, "PATH", str(tmp_path / "own.txt"))
+    data_utils.corpora.NAMED_CORPORA["wikipedia"] = data_utils.corpora.Wikipedia
+    assert str(tmp_path / "own.txt") == data_utils.get_dataset("wikipedia", None, False, 0).PATH
+
+
+def test_languages_are_recognised_with_the_model_in_the_working_folder(glm: Site, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ascend_adapt.enable(device="cpu")
+    from data_utils.corpora import OpenWebText
+    from data_utils.datasets import BlockDataset
+
+    assert not BlockDataset([], None).filter_english
+    with pytest.raises(DataError, match=r"--filter-english: package fasttext and fastText's lid.176.bin at /mnt/lid"):
+        BlockDataset([], None, filter_english=True)
+    glm.write(fasttext=FASTTEXT)
+    with pytest.raises(DataError, match=r"openwebtext: fastText's lid.176.bin at /mnt/lid.176.bin or in "):
+        OpenWebText()
+    (tmp_path / "lid.176.bin").touch()
+    for reader in (BlockDataset([1], None, filter_english=True), OpenWebText(writers={})):
+        assert [reader.model.predict(text)[0][0] for text in ("the", "der")] == ["__label__en", "__label__de"]
+    assert BlockDataset([1], None, filter_english=True).filter_english

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 import time
@@ -116,7 +117,8 @@ def run(cell: Cell, folder: Path) -> Record:
     path = os.pathsep.join([*map(str, trees), os.environ.get("PYTHONPATH", "")])
     shared = folder / cell.base.name
     shared.mkdir(parents=True, exist_ok=True)
-    place = Place(folder / str(cell), shared, checkout or shared, "cpu", "float32")
+    # GLM's scripts split paths at spaces.
+    place = Place(folder / re.sub(r"\W+", "-", str(cell)), shared, checkout or shared, "cpu", "float32")
     begin = time.monotonic()
     ended = upstream_job.run(job, place, environ={**os.environ, "PYTHONPATH": path})
     took = time.monotonic() - begin
