@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -623,3 +624,83 @@ def test_a_cuda_architecture_by_name_is_that_of_the_devices(monkeypatch):
     with ascend_adapt.enabled(device="cuda"), pytest.raises(RuntimeError, match="found no CUDA devices"):
         builder.compute_capability_args()
     assert os.environ["TORCH_CUDA_ARCH_LIST"] == "Hopper"
+
+
+# As Megatron-DeepSpeed calls it: a method of the model, its result in client_state; and its templates' configuration.
+MIXTURE_OF_EXPERTS = """
+import os, sys
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+import ascend_adapt
+ascend_adapt.enable(strict=True)
+import deepspeed, torch
+from deepspeed.moe.layer import MoE
+deepspeed.init_distributed("gloo", init_method="tcp://127.0.0.1:0?rank=0&world_size=1")
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.experts = MoE(8, torch.nn.Linear(8, 8), num_experts=2)
+    def universal_checkpoint_info(self):
+        return {}
+
+configuration = {"train_batch_size": 1, "curriculum_learning": {"enabled": False}}
+model = Model()
+optimizer = torch.optim.Adam(model.parameters())
+engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=configuration)
+passed = {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2}, "iteration": 3}
+engine.save_checkpoint(sys.argv[1], tag="saved", client_state=passed)
+saved = torch.load(f"{sys.argv[1]}/saved/mp_rank_00_model_states.pt", weights_only=False)
+assert {name: saved[name] for name in passed} == passed, saved
+assert model.universal_checkpoint_info() == {}
+_, loaded = engine.load_checkpoint(sys.argv[1], tag="saved")
+assert loaded["universal_checkpoint_info"] == passed["universal_checkpoint_info"], loaded
+from deepspeed.runtime.config import DeepSpeedConfigError, _reject_removed_config_keys as refuse
+refuse({"zero_optimization": {"stage": 1, "mics_hierarchical_params_gather": False}})
+for on in ({"curriculum_learning": {"enabled": True}}, {"zero_optimization": {"mics_shard_size": 2}}):
+    try:
+        refuse(on)
+    except DeepSpeedConfigError:
+        continue
+    raise AssertionError(on)
+ascend_adapt.disable()
+for without in (
+    lambda: engine.save_checkpoint(sys.argv[1], tag="saved", client_state=passed),
+    lambda: deepspeed.DeepSpeedConfig(configuration),
+):
+    try:
+        without()
+    except (TypeError, DeepSpeedConfigError) as error:
+        print(error)
+"""
+
+
+def test_a_mixture_of_experts_of_megatron_is_saved_and_what_is_switched_off_is_accepted(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(MIXTURE_OF_EXPERTS)
+    command = [sys.executable, script, str(tmp_path / "checkpoint")]
+    environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "DS_ACCELERATOR": "cpu"}
+    job = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environ)
+    assert job.returncode == 0, job.stderr
+    assert "'method' object is not iterable" in job.stdout
+    assert "has been removed" in job.stdout
+
+
+def test_flat_weights_that_require_a_gradient_are_gathered():
+    """Without the patch gloo refuses them, as in DeepSpeed 0.12.4 to 0.12.6 with ZeRO 1 and 2."""
+    store = torch.distributed.HashStore()
+
+    def rank(number):
+        group = torch.distributed.ProcessGroupGloo(store, number, 2)
+        flat = torch._utils._flatten_dense_tensors([torch.nn.Parameter(torch.zeros(2)) for _ in range(2)])
+        assert flat.requires_grad
+
+        def gather():
+            group._allgather_base(flat, torch.full((2,), float(number))).wait()
+
+        with pytest.raises(RuntimeError, match="Output 0 of Split is a view and is being modified inplace"):
+            gather()
+        communication.gathered_without_gradient.function(gather, None, (), {})
+        return flat.tolist()
+
+    with ThreadPoolExecutor(2) as ranks:
+        assert list(ranks.map(rank, (0, 1))) == [[0.0, 0.0, 1.0, 1.0]] * 2

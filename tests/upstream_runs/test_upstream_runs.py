@@ -83,6 +83,10 @@ PEER = "[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.
         ([TORCHRUN], TORCHRUN),
         (["ERROR:megatron.core.utils:make failed", TORCHRUN], "ERROR:megatron.core.utils:make failed"),
         (["Making C++ helpers failed, exiting.", TORCHRUN], "Making C++ helpers failed, exiting."),
+        (
+            ["train.py: error: unrecognized", "ascend-run: rank 0 on one failed first: sys.exit(2)"],
+            "train.py: error: unrecognized",
+        ),
         (["one", "two"], "two"),
     ],
 )

@@ -169,13 +169,14 @@ class Ended:
             line
             for line in lines
             if re.match(
-                r"(\[?rank ?\d+\]?:? *)?([\w.]*(Error|Exception|Interrupt|PatchDrift)\b|ERROR:|.* failed, exiting)",
+                r"(\[?rank ?\d+\]?:? *)?([\w.]*(Error|Exception|Interrupt|PatchDrift)\b|ERROR:|.* failed, exiting"
+                r"|[\w.]+\.py: error:)",
                 line,
             )
         ]
         # What torchrun says of a rank's end, and other ranks of theirs, reports nothing of its cause.
         causes = [line for line in errors if not re.search("ChildFailedError|Connection closed by peer", line)]
-        causes += re.findall(r"ascend-run: rank \d+ on \S+ failed first: (.*)", self.output)
+        causes += re.findall(r"ascend-run: rank \d+ on \S+ failed first: (?!sys\.exit\()(.*)", self.output)
         return (causes or errors or lines or ["it said nothing"])[-1][:300]
 
 

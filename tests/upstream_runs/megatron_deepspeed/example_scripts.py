@@ -192,6 +192,11 @@ def small(launch: Launch, bigscience: bool) -> tuple[Launch, int]:
     small_options |= {name: (value,) for name, value in SIZES.items() if name in options}
     small_options |= {"--num-layers": ("2",), "--train-iters": ("3",), "--log-interval": ("1",)}
     small_options |= {"--num-workers": ("0",)} | ({"--valid-num-workers": ("0",)} if bigscience else {})
+    if "--rampup-batch-size" in options:
+        small_options["--rampup-batch-size"] = ("2", "2", "4")
+    if "--fp16" in options:
+        # From its default, 2**32, the loss scale would need more steps than these to come down.
+        small_options["--initial-loss-scale"] = ("1024",)
     if "--train-samples" in options:
         del small_options["--train-iters"]
     options |= small_options
