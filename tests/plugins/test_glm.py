@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import subprocess
 import sys
+from functools import partial
 
 import code_base_records
 import numpy
@@ -273,3 +275,19 @@ def test_languages_are_recognised_with_the_model_in_the_working_folder(glm: Site
     for reader in (BlockDataset([1], None, filter_english=True), OpenWebText(writers={})):
         assert [reader.model.predict(text)[0][0] for text in ("the", "der")] == ["__label__en", "__label__de"]
     assert BlockDataset([1], None, filter_english=True).filter_english
+
+
+def test_a_script_of_its_own_reads_a_checkpoint(tmp_path) -> None:
+    """As change_mp.py: a script beside GLM's packages which imports none of them, and calls torch.load itself."""
+    for marker in ("mpu/random.py", "model/modeling_glm.py", "data_utils/lazy_loader.py"):
+        (tmp_path / marker).parent.mkdir()
+        (tmp_path / marker).touch()
+    (tmp_path / "change_mp.py").write_text("import sys, torch\nprint(torch.load(sys.argv[1])['random_rng_state'][0])\n")
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"random_rng_state": (3,), "np_rng_state": numpy.random.RandomState(1).get_state()}, path)
+    command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", "--once"]
+    run = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    job = run([*command, "change_mp.py", str(path)])
+    assert (job.returncode, job.stdout) == (0, "3\n"), job.stderr
+    without = run([*command, "--disable", "glm.checkpoints_of_tools", "change_mp.py", str(path)])
+    assert "Weights only load failed" in without.stderr

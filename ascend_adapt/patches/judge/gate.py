@@ -95,7 +95,7 @@ def _judge_hosts(hosts: Sequence[CodeBase], target: Target, installation: Instal
 
 
 def _judge_host(host: CodeBase, target: Target, installation: Installation) -> Verdict:
-    """A target in a shared library, such as numpy, is admitted once the code base itself is imported."""
+    """A target in a shared library, such as numpy, is admitted once the code base is imported or a script of it runs."""
     folder = installation.folder(target.module)
     if folder is not None and not host.owns(folder):
         is_shared = target.root not in host.roots and installation.gains_paths and _is_of_a_library(target.root, folder)
@@ -115,7 +115,7 @@ def _judge_host(host: CodeBase, target: Target, installation: Installation) -> V
 
 def _once_begun(host: CodeBase, installation: Installation) -> Verdict:
     """Wait for the code base to run: the target is shared, and other programs use it as well."""
-    if any(installation.has_begun(root) for root in host.roots):
+    if any(installation.has_begun(root) for root in host.roots) or installation.runs_a_script_of(host):
         return Verdict(True, "")
     return Verdict(None, f"is for {host}, checked when {host.root} is imported")
 

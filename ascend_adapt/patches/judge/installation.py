@@ -14,6 +14,7 @@ from typing import Protocol
 
 from ascend_adapt import probe
 from ascend_adapt.patches.declare import syntax
+from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.target import Target
 from ascend_adapt.patches.judge import literals
 
@@ -43,6 +44,9 @@ class Installation(Protocol):
 
     def has_begun(self, root: str) -> bool:
         """Return whether code of the top-level package ``root`` has run, not just been installed."""
+
+    def runs_a_script_of(self, code_base: CodeBase) -> bool:
+        """Return whether the main script of this process lies in a code base, which is code of it that runs."""
 
 
 def is_complete(module: ModuleType) -> bool:
@@ -114,6 +118,10 @@ class ThisProcess:
     def folder(self, module: str) -> Path | None:
         return probe.root_folder(module)
 
+    def runs_a_script_of(self, code_base: CodeBase) -> bool:
+        file = getattr(sys.modules.get("__main__"), "__file__", None)
+        return file is not None and any(not code_base.owns(folder) for folder in Path(file).resolve().parents[:3])
+
     def _said_by(self, package: str) -> str | None:
         module = sys.modules.get(package)
         said = vars(module).get("__version__") if isinstance(module, ModuleType) else None
@@ -155,6 +163,9 @@ class SourceTree:
 
     def has_begun(self, root: str) -> bool:
         return True  # judged as if it were imported
+
+    def runs_a_script_of(self, code_base: CodeBase) -> bool:
+        return True
 
     def source_of(self, module: str) -> Path | None:
         """Return the file of ``module``, or None."""

@@ -83,6 +83,8 @@ SIZES = {
     "--save-interval": "2",
     "--num-workers": "0",
     "--exit-interval": "100",
+    "--lr-warmup-iters": "1",
+    "--lr-decay-iters": "10",
     # What only sizes decide, so that scripts which differ in nothing else are run once.
     "--lr": "1.5e-4",
     "--min-lr": "1e-5",
@@ -137,7 +139,8 @@ def _launches(script: Path, where: Path, commands: Path) -> tuple[list[Launch], 
             errors="replace",
         )
         files = sorted(Path(calls).glob("????????"), key=lambda path: path.stat().st_mtime_ns)
-        recorded = [path.read_text().split("\0")[:-1] for path in files]
+        # A script that does not end in time leaves an empty one.
+        recorded = [text.split("\0")[:-1] for text in (path.read_text() for path in files) if text]
     said = (ended.stdout + ended.stderr).strip().splitlines()
     found = [one for _, configuration, *words in recorded for one in _launch(words, configuration)]
     return found, said[-1].strip()[:200] if said else ""
