@@ -95,7 +95,7 @@ def _judge_hosts(hosts: Sequence[CodeBase], target: Target, installation: Instal
 
 
 def _judge_host(host: CodeBase, target: Target, installation: Installation) -> Verdict:
-    """A target in a shared library, such as numpy, is admitted once the code base is imported or a script of it runs."""
+    """A target in a shared library, such as numpy, is admitted once code of the code base runs."""
     folder = installation.folder(target.module)
     if folder is not None and not host.owns(folder):
         is_shared = target.root not in host.roots and installation.gains_paths and _is_of_a_library(target.root, folder)
