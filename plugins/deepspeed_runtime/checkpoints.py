@@ -147,9 +147,9 @@ INFORMATION = "universal_checkpoint_info"
 
 @wrap(
     f"{ENGINE}._save_moe_checkpoint",
-    requires="deepspeed>=0.19.2",
+    requires="deepspeed>=0.19.3",
     why="it reads universal_checkpoint_info of the model as its own dictionary; Megatron-DeepSpeed's models have a "
-    "method of that name and pass its result in client_state, which 0.19.3 refuses: no mixture of experts is saved",
+    "method of that name and pass its result in client_state, which is refused: no mixture of experts is saved",
     until="DeepSpeed stores its dictionary under a name of its own",
     without="crash",
     symptom=Symptom("dict(universal_checkpoint_info)"),
