@@ -245,6 +245,22 @@ def _npu_methods() -> dict[str, Any]:
     }
 
 
+@wrap(
+    "deepspeed.accelerator.cpu_accelerator:CPU_Accelerator.Stream",
+    name="streams_of_the_host",
+    requires="deepspeed>=0.14.1",
+    devices="cpu",
+    why="DeepSpeed's accelerator for CPUs has no stream: checkpointing of activations (up to 0.19.5) and ZeRO 3 with "
+    "overlap_comm end in \"'NoneType' object is not callable\"",
+    until="DeepSpeed asks its accelerator whether it has streams before it makes one",
+    without="crash",
+    symptom=Symptom(reason="the fault is in the callers; before 0.14.1 the accelerator for CPUs is ours"),
+)
+def streams_of_the_host(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the class of a stream whose work is always complete."""
+    return HostStream
+
+
 class HostEvent:
     """Event of a synchronous device: a point in time."""
 

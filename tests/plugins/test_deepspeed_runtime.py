@@ -704,3 +704,13 @@ def test_flat_weights_that_require_a_gradient_are_gathered():
 
     with ThreadPoolExecutor(2) as ranks:
         assert list(ranks.map(rank, (0, 1))) == [[0.0, 0.0, 1.0, 1.0]] * 2
+
+
+def test_the_cpu_has_streams():
+    with ascend_adapt.enabled(device="cpu"):
+        from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+        stream = CPU_Accelerator().Stream(device="cpu")
+        assert stream.query()
+        stream.synchronize()
+    assert CPU_Accelerator().Stream is None
