@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import os
@@ -124,9 +125,8 @@ class Languages:
                 f"{asked_by}: {' and '.join(missing)} not found, expected both — provide what is missing, or remove "
                 f"{asked_by}"
             )
-        import fasttext
 
-        return cls(fasttext.load_model(path))
+        return cls(importlib.import_module("fasttext").load_model(path))
 
     def predict(self, text: str) -> tuple[tuple[str, ...], list[float]]:
         """Return the label of the most likely language, and its probability."""
