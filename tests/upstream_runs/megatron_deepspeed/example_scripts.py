@@ -347,7 +347,7 @@ def _shown(record: Record | None) -> str:
     if record is None:
         return "not run"
     if record.problems:
-        return f"`{record.reported[:160]}`".replace("|", r"\|")
+        return f"`{record.reported.partition(' (exit code')[0][:160]}`".replace("|", r"\|")
     return f"{record.losses[0]:.6f} → {record.losses[2]:.6f}"
 
 
