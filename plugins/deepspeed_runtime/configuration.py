@@ -94,12 +94,10 @@ def _unrepeated(section: dict[str, Any], own_names: tuple[str, ...], without: tu
     without="crash",
     symptom=Symptom("key in param_dict"),
 )
-def removed_features_switched_off(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def removed_features_switched_off(call: Call) -> Any:
     """Refuse only removed features that are switched on."""
-    call = inspect.signature(wrapped).bind(*args, **kwargs)
-    (name,) = call.arguments
-    call.arguments[name] = _switched_on(call.arguments[name])
-    return wrapped(*call.args, **call.kwargs)
+    call["param_dict"] = _switched_on(call["param_dict"])
+    return call.proceed()
 
 
 def _switched_on(sections: dict[str, Any]) -> dict[str, Any]:
