@@ -1,4 +1,4 @@
-# make demo · make test · make check · make conformance · make behaviour · make torture · make torture-checkpoint · make bench-startup: each installs
+# make demo · make test · make test-fast · make check · make conformance · make behaviour · make torture · make torture-checkpoint · make bench-startup: each installs
 # what it needs into .venv, .nox and .releases, and nothing anywhere else.
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +9,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean signals
+.PHONY: demo test test-fast check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean signals
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,11 +39,21 @@ demo: install
 	    --data-path data/stdlib_text_document --pipeline-model-parallel-size 2 --exit-loss-drop 2.0
 	$(BIN)/ascend-adapt status runs/demo
 
+# Files with tests are shared out among this many processes; WORKERS=0 runs all in one.
+WORKERS ?= 2
+IN_PARALLEL := --numprocesses $(WORKERS) --dist loadfile
+
 SUITE := --pyargs ascend_adapt.testing
 
 test: check .nox/deepspeed-0.9.2.installed .nox/deepspeed-0.14.5.installed .triton/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(IN_PARALLEL)
 	$(BIN)/python -m pytest $(SUITE) --evidence runs/evidence.json
+
+# For the loop while coding: what starts few processes. FAST=tests/plugins runs something else.
+FAST ?= $(wildcard tests/test_*.py) tests/patches tests/runtime tests/recipes tests/kernels tests/launch/placement \
+    tests/launch/test_request.py tests/native/config tests/native/model tests/native/samples tests/native/metrics
+test-fast: install
+	$(BIN)/python -m pytest -q $(IN_PARALLEL) $(FAST)
 
 check: install
 	$(BIN)/ruff check .
