@@ -152,7 +152,7 @@ def _of_neox(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
         f" elapsed time per iteration (ms): {interval.seconds * 1000.0:.1f}",
         f" learning rate: {interval.learning_rate:.3E}",
         f" approx flops per GPU: {_human_readable(interval.tflops * 1e12)}",
-        f" lm_loss: {interval.lm_loss or 0.0:.6E}",
+        *([] if interval.lm_loss is None else [f" lm_loss: {interval.lm_loss:.6E}"]),
         *([f" loss scale: {interval.loss_scale:.1f}"] if config.precision.dtype == "fp16" else []),
         *_counts(interval),
     ]
@@ -164,7 +164,7 @@ def _of_glm(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
         f" iteration {interval.iteration:8d}/{config.iterations:8d}",
         f" elapsed time per iteration (ms): {interval.seconds * 1000.0:.1f}",
         f" learning rate {interval.learning_rate:.3E}",
-        f" lm loss {interval.lm_loss or 0.0:.6E}",
+        *([] if interval.lm_loss is None else [f" lm loss {interval.lm_loss:.6E}"]),
         f" loss scale {interval.loss_scale:.1f}",
     ]
     return [_joined(parts)]
@@ -173,17 +173,15 @@ def _of_glm(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
 def _of_oneflow(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
     micro_batches = interval.consumed_samples // (config.batch.micro * config.parallel.data)
     values = (interval.iteration, micro_batches, interval.consumed_samples)
-    measures = (interval.samples_per_s, interval.seconds, interval.lm_loss or 0.0)
-    if not config.logging.table:
-        names = ("step", "micro_batches", "samples"), ("throughput", "latency", "loss")
-        whole = "".join(f"{name}={value}," for name, value in zip(names[0], values, strict=True))
-        return [whole + "".join(f"{name}={value:.5f}," for name, value in zip(names[1], measures, strict=True))]
+    loss = "skipped" if interval.lm_loss is None else f"{interval.lm_loss:.5f}"
+    cells = [*map(str, values), f"{interval.samples_per_s:.5f}", f"{interval.seconds:.5f}", loss]
     columns = (("step", 8), ("micro_batches", 15), ("samples", 15), ("throughput", 10), ("latency", 10), ("loss", 10))
+    if not config.logging.table:
+        return ["".join(f"{name}={cell}," for (name, _), cell in zip(columns, cells, strict=True))]
     head = [
         "".join(f"| {name.ljust(width)} " for name, width in columns) + "|",
         "".join(f"| {'-' * width} " for _, width in columns) + "|",
     ]
-    cells = [*(str(value) for value in values), *(f"{value:.5f}" for value in measures)]
     row = "".join(f"| {cell.ljust(width)} " for cell, (_, width) in zip(cells, columns, strict=True)) + "|"
     return [*head, row] if first else [row]
 

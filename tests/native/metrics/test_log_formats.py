@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from native.configurations import config
@@ -102,10 +103,7 @@ def test_oneflow_table_has_one_header():
 def test_values_that_upstream_omits():
     assert "loss scale" not in lines("bigscience", dtype="bf16")[0]
     assert "loss scale" not in lines("neox", dtype="fp32")[0]
-    import dataclasses
-
-    assert "lm loss" not in lines("megatron", dataclasses.replace(INTERVAL, lm_loss=None))[0]
-    more = dataclasses.replace(INTERVAL, num_zeros=12.0, params_norm=3.5)
+    more = replace(INTERVAL, num_zeros=12.0, params_norm=3.5)
     assert " | num zeros: 12.0 | params norm: 3.500 | " in lines("megatron", more)[0]
 
 
@@ -151,3 +149,11 @@ def test_evaluation_is_printed_between_rules(style, part, expected):
 
 def test_perplexity_is_capped():
     assert "lm loss PPL: 4.851652E+08" in evaluation_lines(config(), 7, "valid", 99.0)[1]  # exp(20)
+
+
+@pytest.mark.parametrize("style", ["megatron", "bigscience", "deepspeed", "mcore", "neox", "glm", "oneflow"])
+@pytest.mark.parametrize("table", [False, True])
+def test_a_window_of_skipped_steps_prints_no_loss(style, table):
+    (line,) = lines(style, replace(INTERVAL, lm_loss=None, skipped=10), table=table)
+    assert not re.search(r"loss[:=]? *[0-9]", line.replace("loss scale", "")), line
+    assert "0.00000" not in line
