@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AdaptError as error:
         if "--debug" in arguments:
             raise
-        print(f"ascend-run: {error}", file=sys.stderr)
+        print("\n".join(f"ascend-run: {line}" for line in str(error).split("\n")), file=sys.stderr)
         return 2 if isinstance(error, (SettingsError, UsageError)) else 1
     except KeyboardInterrupt:
         # Ctrl-C before the runner installs its signal handlers: nothing has been started.

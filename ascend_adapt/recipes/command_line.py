@@ -1,4 +1,4 @@
-"""Command line of a dialect, parsed with the recorded options of one of its versions."""
+"""Command version of a dialect, parsed with the recorded options of one of its versions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ascend_adapt.recipes.options import Options, Version, choose_version
 
 SCHEDULE_OPTIONS = ("override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler")
 _TYPES = {"int": int, "float": float}
+_STRAY = "belongs to no option, expected --name value — correct the command line"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class _Parser(argparse.ArgumentParser):
 def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
     """Return the options of this package, and the remaining words, which are the dialect's."""
     parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--upstream-version", "--upstream-line", dest="upstream_version")
+    parser.add_argument("--upstream-version", "--upstream-version", dest="upstream_version")
     parser.add_argument("--log-format", choices=LOG_FORMATS)
     parser.add_argument("--vocab-size", "--vocab_size", type=int)
     parser.add_argument("--exit-interval", "--exit_interval", type=int)
@@ -71,24 +72,60 @@ def resume_schedule(own: OwnOptions, options: Options, default: str = "match") -
 
 def parse(
     dialect: str, argv: Sequence[str], versions: Sequence[str], asked: str | None
-) -> tuple[Version, dict[str, Any]]:
-    """Return the version that ``argv`` is for, and the given values by argparse's dest.
+) -> tuple[Version, dict[str, Any], list[str]]:
+    """Return the version that ``argv`` is written for, what it gives by the name a value is kept under, and problems.
 
-    Dashes and underscores in option names are interchangeable.
+    Dashes and underscores are equal in the names of options. A problem is an option that is unknown, a value that is
+    not of its kind, or a word that belongs to no option.
 
     Raises:
-        ConfigError: an option is unknown, or a value has another type.
+        ConfigError: ``asked`` names no version.
     """
-    names = [word.partition("=")[0] for word in argv if word.startswith("--")]
-    spelled = {_plain(name): name for one in versions for name in choose_version(dialect, (), [one], None).options}
-    of = choose_version(dialect, [spelled.get(_plain(name), name) for name in names], versions, asked)
+    spelled = {_plain(name): name for one in versions for name in choose_version(dialect, (), [one], None)[0].options}
+    stray, groups = _grouped([_spelled(word, spelled) for word in argv])
+
+    def accepts(version: Version, name: str) -> bool:
+        return not any(_parsed(name, version.options[name], values)[1] for one, values in groups if one == name)
+
+    of, problems = choose_version(dialect, [name for name, _ in groups], versions, asked, accepts)
+    problems += [f"{word!r}: {_STRAY}" for word in stray]
+    given: dict[str, Any] = {}
+    for name, values in groups:
+        if name in of.options:
+            known, wrong = _parsed(name, of.options[name], values)
+            given |= known
+            problems += wrong
+    return of, given, problems
+
+
+def _parsed(name: str, facts: Mapping[str, Any], values: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return what an option with ``values`` gives, and what is wrong with them."""
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    for name, facts in of.options.items():
-        _add(parser, name, facts)
-    known, rest = parser.parse_known_args([_spelled(word, spelled) for word in argv])
-    if rest:
-        raise ConfigError(f"{rest[0]!r}: belongs to no option, expected --name value — correct the command line")
-    return of, vars(known)
+    if facts["action"] in ("true", "false"):
+        parser.add_argument(name, dest=facts["dest"], action=f"store_{facts['action']}")
+    else:
+        choices, kind = facts.get("choices"), _TYPES.get(facts.get("type", "str"), str)
+        if choices and not all(isinstance(choice, kind) for choice in choices):
+            choices = None  # upstream's own objects, recorded by their names
+        parser.add_argument(name, dest=facts["dest"], type=kind, nargs=facts.get("nargs"), choices=choices)
+    try:
+        known, rest = parser.parse_known_args([name, *values])
+    except ConfigError as error:
+        return {}, [str(error)]
+    return vars(known), [f"{word!r}: {_STRAY}" for word in rest]
+
+
+def _grouped(words: Sequence[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Return the words before the first option, and each option with its values."""
+    stray: list[str] = []
+    groups: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            groups.append((name, [value] if equals else []))
+        else:
+            (groups[-1][1] if groups else stray).append(word)
+    return stray, groups
 
 
 def _plain(name: str) -> str:
@@ -100,15 +137,3 @@ def _spelled(word: str, spelled: Mapping[str, str]) -> str:
         return word
     name, equals, value = word.partition("=")
     return spelled.get(_plain(name), name) + equals + value
-
-
-def _add(parser: argparse.ArgumentParser, name: str, facts: Mapping[str, Any]) -> None:
-    names = [name, *facts.get("also", ())]
-    if facts["action"] in ("true", "false"):
-        parser.add_argument(*names, dest=facts["dest"], action=f"store_{facts['action']}")
-        return
-    choices = facts.get("choices")
-    kind = _TYPES.get(facts.get("type", "str"), str)
-    if choices and not all(isinstance(choice, kind) for choice in choices):
-        choices = None  # upstream's own objects, recorded by their names
-    parser.add_argument(*names, dest=facts["dest"], type=kind, nargs=facts.get("nargs"), choices=choices)

@@ -29,7 +29,7 @@ from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule
 from ascend_adapt.recipes.megatron_ignored import IGNORED
 from ascend_adapt.recipes.megatron_model import read_model, read_seq_length
 from ascend_adapt.recipes.megatron_schedule import read_schedule
-from ascend_adapt.recipes.options import Options
+from ascend_adapt.recipes.options import UNKNOWN, Options
 from ascend_adapt.recipes.recipe import Recipe
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
@@ -47,45 +47,47 @@ def read(argv: Sequence[str]) -> Recipe:
         ConfigError: an argument is unknown or invalid.
     """
     own, rest = take_own_options(argv)
-    version, given = parse("megatron", rest, VERSIONS, own.upstream_version)
+    version, given, problems = parse("megatron", rest, VERSIONS, own.upstream_version)
     if own.exit_interval is not None:
         given["exit_interval"] = own.exit_interval
 
     def build(world_size: int) -> tuple[TrainConfig, list[str]]:
-        options = Options(version, given, IGNORED)
+        options = Options(version, given, IGNORED, problems)
         notes = [] if own.upstream_version else [f"read as {version.source}; --upstream-version chooses another"]
         config = _config(options, own, world_size, notes)
-        options.refuse_the_rest()
         return config, notes + options.notes()
 
     return Recipe("megatron", version.source, build, save=given.get("save"))
 
 
 def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]) -> TrainConfig:
-    deepspeed = _deepspeed(options, notes)
-    parallel = _parallel(options, world_size, deepspeed)
-    batch = _batch(options, parallel, deepspeed)
-    iterations, samples = _length(options, batch, parallel)
-    vocabulary = _vocabulary(options, own)
-    data = _data(options, vocabulary)
-    return TrainConfig(
+    attempt = options.attempt
+    options.require("num_layers", "hidden_size", "num_attention_heads", "micro_batch_size", "lr")
+    deepspeed = attempt(_deepspeed, options, notes)
+    parallel = attempt(_parallel, options, world_size, deepspeed)
+    batch = attempt(_batch, options, parallel, deepspeed)
+    length = attempt(_length, options)
+    iterations, samples = attempt(_counted, length, batch, parallel, otherwise=(UNKNOWN, UNKNOWN))
+    # What a wrong vocabulary or layout is needed for is checked as with a right one.
+    vocabulary = attempt(_vocabulary, options, own, otherwise=Vocabulary(1, None))
+    return options.build(
         dialect="megatron",
-        model=read_model(options, vocabulary, parallel),
+        model=attempt(read_model, options, vocabulary, Parallel() if parallel is UNKNOWN else parallel),
         parallel=parallel,
         batch=batch,
-        optimizer=_optimizer(options, deepspeed),
-        schedule=read_schedule(options, batch, iterations, samples),
-        precision=_precision(options, deepspeed),
-        data=data,
-        logging=_logging(options, own),
-        checkpoint=_checkpoint(options, own),
+        optimizer=attempt(_optimizer, options, deepspeed),
+        schedule=attempt(read_schedule, options, batch, iterations, samples),
+        precision=attempt(_precision, options, deepspeed),
+        data=attempt(_data, options, vocabulary),
+        logging=attempt(_logging, options, own),
+        checkpoint=attempt(_checkpoint, options, own),
         iterations=iterations,
         train_samples=samples,
         eval_interval=options("eval_interval", 0),
         eval_iterations=options("eval_iters", 100),
         exit_interval=options("exit_interval"),
         exit_duration_minutes=options("exit_duration_in_mins"),
-        exit_signals=_exit_signals(options),
+        exit_signals=attempt(_exit_signals, options),
         seed=options("seed"),
         check_for_nan_in_loss_and_grad=own.check_for_nan_in_loss_and_grad,
     )
@@ -204,13 +206,22 @@ def _batch(options: Options, parallel: Parallel, deepspeed: dict[str, Any]) -> B
     return batch
 
 
-def _length(options: Options, batch: Batch, parallel: Parallel) -> tuple[int, int | None]:
+def _length(options: Options) -> tuple[int | None, int | None]:
     iterations, samples = options("train_iters"), options("train_samples")
     if (iterations is None) == (samples is None):
         raise ConfigError("--train-iters, --train-samples: expected one of the two — give one")
-    if iterations is not None and batch.rampup is not None:
+    if iterations is not None and options("rampup_batch_size") is not None:
         raise ConfigError("--rampup-batch-size: with --train-iters, expected --train-samples — count in samples")
-    return (iterations, None) if samples is None else (iterations_for(batch, parallel.data, samples), samples)
+    return iterations, samples
+
+
+def _counted(length: tuple[int, None] | tuple[None, int], batch: Batch, parallel: Parallel) -> tuple[int, int | None]:
+    """Return the iterations, and the samples where the run is counted in them."""
+    iterations, samples = length
+    if samples is None:
+        assert iterations is not None
+        return iterations, None
+    return iterations_for(batch, parallel.data, samples), samples
 
 
 def _vocabulary(options: Options, own: OwnOptions) -> Vocabulary:
@@ -276,15 +287,22 @@ def _precision(options: Options, deepspeed: dict[str, Any]) -> Precision:
 
 
 def _data(options: Options, vocabulary: Vocabulary) -> Data:
-    paths = {name: tuple(_words(options(f"{name}_data_path"))) for name in ("train", "valid", "test")}
+    if options("mock_data", False):
+        raise ConfigError(
+            "--mock-data: the native trainer has no samples of its own, expected token files — make some by "
+            "`ascend-adapt preprocess` and name them by --data-path"
+        )
+    train, valid, test = (
+        tuple(_words(options(name))) for name in ("train_data_path", "valid_data_path", "test_data_path")
+    )
     together = tuple(_words(options("data_path")))
-    if bool(together) == bool(paths["train"]):
+    if bool(together) == bool(train):
         raise ConfigError("--data-path: expected it, or --train-data-path and its like, not both — give one of them")
     name = options.version.name
     return Data(
-        train=together or paths["train"],
-        valid=paths["valid"],
-        test=paths["test"],
+        train=together or train,
+        valid=valid,
+        test=test,
         seq_length=read_seq_length(options),
         split=options("split", "969, 30, 1"),
         order=_ORDER.get(name, "mcore"),

@@ -16,6 +16,7 @@ from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.batches import resolve_batch
 from ascend_adapt.native.config.partition import balanced_stages
 from ascend_adapt.native.config.train_config import (
+    Batch,
     Checkpoint,
     Data,
     Logging,
@@ -29,8 +30,8 @@ from ascend_adapt.recipes import deepspeed_json
 from ascend_adapt.recipes.command_line import OwnOptions, resume_schedule, take_own_options
 from ascend_adapt.recipes.neox_files import converted, parsed, read_files
 from ascend_adapt.recipes.neox_ignored import IGNORED
-from ascend_adapt.recipes.neox_model import read_model
-from ascend_adapt.recipes.options import Options, Version, choose_version
+from ascend_adapt.recipes.neox_model import check_attention, read_model
+from ascend_adapt.recipes.options import UNKNOWN, Options, Version, choose_version
 from ascend_adapt.recipes.recipe import Recipe
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
@@ -60,20 +61,54 @@ def read(argv: Sequence[str]) -> Recipe:
     values = {**read_files(files, folder), **overrides}
     if own.exit_interval is not None:
         values["exit_interval"] = own.exit_interval
-    version = choose_version(
-        "neox", [name for name in values if name not in _OF_A_FORK], VERSIONS, own.upstream_version
-    )
+
+    def accepts(version: Version, name: str) -> bool:
+        return not _converted(version, name, values[name])[1]
+
+    names = [name for name in values if name not in _OF_A_FORK]
+    version, problems = choose_version("neox", names, VERSIONS, own.upstream_version, accepts)
     notes = [] if own.upstream_version else [f"read as {version.source}; --upstream-version chooses another"]
-    given = {
-        name: converted(name, value, version.options[name]["type"] if name in version.options else "bool", notes)
-        for name, value in values.items()
-    }
-    options = Options(version, given, IGNORED)
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in version.options or name in _OF_A_FORK:
+            given[name], wrong, said = _converted(version, name, value)
+            problems += wrong
+            notes += said
+    hosts = Options(version, given, IGNORED)
+    placed = hosts.attempt(_hosts, hosts, "hostfile" in overrides, notes, otherwise={})
+
+    def build(world_size: int) -> tuple[TrainConfig, list[str]]:
+        options = Options(version, given, IGNORED, problems)
+        options.attempt(_hosts, options, "hostfile" in overrides, [])
+        config = _config(options, own, version, world_size)
+        total = options("global_num_gpus")
+        differs = total not in (None, world_size)
+        said = [f"global_num_gpus: {total} gives way to the job's {world_size} ranks"] if differs else []
+        return config, notes + said + options.notes()
+
+    return Recipe("neox", version.source, build, save=hosts("save"), **placed)
+
+
+def _converted(version: Version, name: str, value: Any) -> tuple[Any, list[str], list[str]]:
+    """Return the value as the version has it, its problems, and notes."""
+    notes: list[str] = []
+    try:
+        return (
+            converted(name, value, version.options[name]["type"] if name in version.options else "bool", notes),
+            [],
+            notes,
+        )
+    except ConfigError as error:
+        return None, [str(error)], []
+
+
+def _hosts(options: Options, stated: bool, notes: list[str]) -> dict[str, Any]:
+    """Return the keys about hosts and ranks; ``stated``: the hostfile is named on the command line."""
     nodes = options("num_nodes")
     nodes = nodes if nodes and nodes > 0 else None
     hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
-    # As fetch_hostfile of DeepSpeed's launcher does; configs/125M.yml has "/mock_path".
-    if hosts["hostfile"] and "hostfile" not in overrides and not os.path.isfile(hosts["hostfile"]):
+    # fetch_hostfile of DeepSpeed's launcher does so too; configs/125M.yml has "/mock_path".
+    if hosts["hostfile"] and not stated and not os.path.isfile(hosts["hostfile"]):
         notes.append(
             f"hostfile: {hosts['hostfile']} of the configuration does not exist, so this machine is used alone"
         )
@@ -84,24 +119,8 @@ def read(argv: Sequence[str]) -> Recipe:
         if total % (nodes or 1):
             raise ConfigError(f"global_num_gpus: {total}, expected a multiple of {nodes} num_nodes — change one")
         each = total // (nodes or 1)
-
-    def build(world_size: int) -> tuple[TrainConfig, list[str]]:
-        config = _config(options, own, version, world_size)
-        options.refuse_the_rest()
-        differs = total not in (None, world_size)
-        said = [f"global_num_gpus: {total} gives way to the job's {world_size} ranks"] if differs else []
-        return config, notes + said + options.notes()
-
-    # num_nodes selects the first hosts of a hostfile; without one it has no effect.
-    return Recipe(
-        "neox",
-        version.source,
-        build,
-        save=options("save"),
-        ranks_per_node=each,
-        nodes=nodes if hosts["hostfile"] else None,
-        **hosts,
-    )
+    # Of a hostfile the first num_nodes are meant; without one it says nothing.
+    return {**hosts, "ranks_per_node": each, "nodes": nodes if hosts["hostfile"] else None}
 
 
 def _command_line(argv: Sequence[str]) -> tuple[list[str], str | None, dict[str, Any]]:
@@ -128,34 +147,50 @@ def _command_line(argv: Sequence[str]) -> tuple[list[str], str | None, dict[str,
 
 
 def _config(options: Options, own: OwnOptions, version: Version, world_size: int) -> TrainConfig:
-    _check_extra(options)
-    parallel = _parallel(options, world_size)
-    # 1 is only upstream's default if a batch size implies another value.
-    accumulation = options("gradient_accumulation_steps") if options.is_given("gradient_accumulation_steps") else None
-    batch = resolve_batch(
-        parallel.data, options("train_batch_size"), options("train_micro_batch_size_per_gpu"), accumulation
-    )
-    vocabulary = read_vocabulary(options("tokenizer_type"), options("vocab_file"), own.vocab_size)
-    iterations = options.required("train_iters")
-    lr, optimizer = _optimizer(options)
-    return TrainConfig(
+    attempt = options.attempt
+    options.require("num_layers", "hidden_size", "num_attention_heads", "train_iters", "seq_length")
+    attempt(_check_extra, options)
+    parallel = attempt(_parallel, options, world_size)
+    vocabulary = attempt(_vocabulary, options, own, otherwise=Vocabulary(1, None))
+    iterations = attempt(options.required, "train_iters")
+    lr, optimizer = attempt(_optimizer, options, otherwise=(UNKNOWN, UNKNOWN))
+    return options.build(
         dialect="neox",
-        model=read_model(options, vocabulary, parallel),
+        # What a wrong vocabulary or layout is needed for is checked as with a right one.
+        model=attempt(
+            read_model,
+            options,
+            vocabulary,
+            Parallel() if parallel is UNKNOWN else parallel,
+            attempt(check_attention, options),
+        ),
         parallel=parallel,
-        batch=batch,
+        batch=attempt(_batch, options, parallel),
         optimizer=optimizer,
-        schedule=_schedule(options, version, lr, iterations),
-        precision=_precision(options),
-        data=_data(options, vocabulary),
-        logging=_logging(options, own, version),
-        checkpoint=_checkpoint(options, own, iterations),
+        schedule=attempt(_schedule, options, version, lr, iterations),
+        precision=attempt(_precision, options),
+        data=attempt(_data, options, vocabulary),
+        logging=attempt(_logging, options, own, version),
+        checkpoint=attempt(_checkpoint, options, own, iterations),
         iterations=iterations,
-        eval_interval=options("eval_interval"),
-        eval_iterations=options("eval_iters"),
-        exit_interval=options("exit_interval"),
-        seed=options("seed"),
+        eval_interval=attempt(options, "eval_interval"),
+        eval_iterations=attempt(options, "eval_iters"),
+        exit_interval=attempt(options, "exit_interval"),
+        seed=attempt(options, "seed"),
         check_for_nan_in_loss_and_grad=own.check_for_nan_in_loss_and_grad,
     )
+
+
+def _batch(options: Options, parallel: Parallel) -> Batch:
+    # 1 is only upstream's default where a batch size says otherwise.
+    accumulation = options("gradient_accumulation_steps") if options.is_given("gradient_accumulation_steps") else None
+    return resolve_batch(
+        parallel.data, options("train_batch_size"), options("train_micro_batch_size_per_gpu"), accumulation
+    )
+
+
+def _vocabulary(options: Options, own: OwnOptions) -> Vocabulary:
+    return read_vocabulary(options("tokenizer_type"), options("vocab_file"), own.vocab_size)
 
 
 def _check_extra(options: Options) -> None:
@@ -283,7 +318,11 @@ def _dtype_of_v2(fp16: dict[str, Any], stated: str | None) -> str:
 
 
 def _data(options: Options, vocabulary: Vocabulary) -> Data:
-    parts = {name: _weighted(options, name) for name in ("train", "valid", "test")}
+    parts = {
+        "train": _weighted(options, "train_data_paths", "train_data_weights"),
+        "valid": _weighted(options, "valid_data_paths", "valid_data_weights"),
+        "test": _weighted(options, "test_data_paths", "test_data_weights"),
+    }
     together = options("data_path")
     if (together is None) == (not parts["train"]):
         raise ConfigError("data-path: expected it, or train-data-paths and its like, and not both — give one of them")
@@ -308,11 +347,12 @@ def _data(options: Options, vocabulary: Vocabulary) -> Data:
     )
 
 
-def _weighted(options: Options, name: str) -> tuple[str, ...]:
-    paths, weights = options(f"{name}_data_paths") or [], options(f"{name}_data_weights")
+def _weighted(options: Options, of_paths: str, of_weights: str) -> tuple[str, ...]:
+    paths, weights = options(of_paths) or [], options(of_weights)
     if weights is not None and len(weights) != len(paths):
         raise ConfigError(
-            f"{name}-data-weights: {len(weights)}, expected one for each of {len(paths)} paths — correct them"
+            f"{of_weights.replace('_', '-')}: {len(weights)}, expected one for each of {len(paths)} paths — correct "
+            "them"
         )
     if options("weight_by_num_documents"):
         return tuple(paths)
@@ -321,7 +361,7 @@ def _weighted(options: Options, name: str) -> tuple[str, ...]:
 
 
 def _logging(options: Options, own: OwnOptions, version: Version) -> Logging:
-    wandb = {name: options(f"wandb_{name}") for name in ("project", "run_name", "group", "team")}
+    wandb = {name: options(name) for name in ("wandb_project", "wandb_run_name", "wandb_group", "wandb_team")}
     if not options("use_wandb", False):
         wandb = dict.fromkeys(wandb)
     return Logging(
@@ -329,10 +369,10 @@ def _logging(options: Options, own: OwnOptions, version: Version) -> Logging:
         interval=options("log_interval", 100),
         flops="neox-v2" if version.name == "v2.0" else "paper",
         tensorboard=options("tensorboard_dir"),
-        wandb_project=wandb["project"],
-        wandb_name=wandb["run_name"],
-        wandb_group=wandb["group"],
-        wandb_entity=wandb["team"],
+        wandb_project=wandb["wandb_project"],
+        wandb_name=wandb["wandb_run_name"],
+        wandb_group=wandb["wandb_group"],
+        wandb_entity=wandb["wandb_team"],
     )
 
 

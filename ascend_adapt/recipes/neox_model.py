@@ -14,13 +14,13 @@ from ascend_adapt.recipes.options import Options
 from ascend_adapt.recipes.vocabulary import Vocabulary
 
 
-def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> Model:
-    """Return the model of a configuration.
+def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel, layers: int) -> Model:
+    """Return the model of ``layers`` layers that the keys ask for.
 
     Raises:
         ConfigError: sizes do not fit each other, or a kind is not supported.
     """
-    hidden, heads, layers = (options.size(name) for name in ("hidden_size", "num_attention_heads", "num_layers"))
+    hidden, heads = options.size("hidden_size"), options.size("num_attention_heads")
     if hidden % heads:
         raise ConfigError(f"hidden_size: {hidden}, expected a multiple of {heads} heads — change one of them")
     positions = options("pos_emb")
@@ -32,7 +32,6 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
     if norm == "rmsnorm":
         options("use_bias_in_norms")  # which it has not got
     epsilons = {"layernorm": options("layernorm_epsilon"), "rmsnorm": options("rms_norm_epsilon")}
-    _check_attention(options, layers)
     activation, ffn = _activation(options, hidden)
     attention_bias, mlp_bias = options("use_bias_in_attn_linear", True), options("use_bias_in_mlp", True)
     weights, outputs = (
@@ -71,8 +70,13 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
     )
 
 
-def _check_attention(options: Options, layers: int) -> None:
-    """Check that the attention of every layer is numerically plain attention."""
+def check_attention(options: Options) -> int:
+    """Return the number of layers, each of them attention whose numbers are those of plain attention.
+
+    Raises:
+        ConfigError: another architecture such as mamba or rwkv, sparse attention, or not as many layers as there are.
+    """
+    layers = options.size("num_layers")
     stated = options("attention_config", [[["global"], layers]])
     if all(isinstance(one, str) for one in stated):  # upstream takes one name a layer as well
         kinds, count = set(stated), len(stated)
@@ -84,6 +88,11 @@ def _check_attention(options: Options, layers: int) -> None:
             raise ConfigError(
                 f"attention_config: {stated}, expected lists of kinds and their counts — correct it"
             ) from None
+    if others := sorted(kinds & {"mamba", "rwkv"}):
+        raise ConfigError(
+            f"attention_config: {' and '.join(others)} layers, expected global or flash — the native trainer has only "
+            "transformers; run GPT-NeoX's own code under ascend-run"
+        )
     if count != layers:
         raise ConfigError(f"attention_config: {count} layers, expected num_layers {layers} — correct one of them")
     if kinds - {"global", "flash"}:
@@ -91,6 +100,7 @@ def _check_attention(options: Options, layers: int) -> None:
             f"attention_config: {', '.join(sorted(kinds - {'global', 'flash'}))}, expected global or flash — the "
             "native trainer supports no other"
         )
+    return layers
 
 
 def _activation(options: Options, hidden: int) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.batches import resolve_batch
@@ -27,7 +28,7 @@ from ascend_adapt.native.config.train_config import (
     TrainConfig,
 )
 from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule, take_own_options
-from ascend_adapt.recipes.options import Options
+from ascend_adapt.recipes.options import UNKNOWN, Options
 from ascend_adapt.recipes.recipe import Recipe
 
 VERSIONS = ("gpt",)
@@ -50,16 +51,14 @@ def read(argv: Sequence[str]) -> Recipe:
     own, rest = take_own_options(argv)
     # The guide mentions it, but upstream's parser does not have the option.
     rest = [word for word in rest if word != "--use-rdma"]
-    version, given = parse("oneflow", rest, VERSIONS, own.upstream_version)
+    version, given, problems = parse("oneflow", rest, VERSIONS, own.upstream_version)
     options = Options(version, given, IGNORED)
-    per_node, nodes, ips = options("num_gpus_per_node"), options("num_nodes"), options("node_ips", [])
-    ips = ips.split(",") if isinstance(ips, str) else ips
-    if nodes > 1 and len(ips) < nodes:
-        raise ConfigError(f"--node-ips: {len(ips)} addresses, expected one for each of {nodes} nodes — add them")
+    several = options.attempt(_several_hosts, options, otherwise={})
 
     def build(world_size: int) -> tuple[TrainConfig, list[str]]:
+        options = Options(version, given, IGNORED, problems)
+        options.attempt(_several_hosts, options)
         config = _config(options, own, world_size)
-        options.refuse_the_rest()
         notes = []
         if not options("use_external_dataset"):
             notes.append(
@@ -67,62 +66,86 @@ def read(argv: Sequence[str]) -> Recipe:
             )
         return config, notes + options.notes()
 
-    several = {"nodes": nodes, "node_ips": tuple(ips[:nodes])} if nodes > 1 else {}
-    return Recipe("oneflow", version.source, build, save=options("save"), ranks_per_node=per_node, **several)
+    save, per_node = options("save"), options("num_gpus_per_node")
+    return Recipe("oneflow", version.source, build, save=save, ranks_per_node=per_node, **several)
+
+
+def _several_hosts(options: Options) -> dict[str, Any]:
+    """Return the hosts of a run on more than one."""
+    nodes, ips = options("num_nodes"), options("node_ips", [])
+    ips = ips.split(",") if isinstance(ips, str) else ips
+    if nodes > 1 and len(ips) < nodes:
+        raise ConfigError(f"--node-ips: {len(ips)} addresses, expected one for each of {nodes} nodes — add them")
+    return {"nodes": nodes, "node_ips": tuple(ips[:nodes])} if nodes > 1 else {}
 
 
 def _config(options: Options, own: OwnOptions, world_size: int) -> TrainConfig:
-    parallel = _parallel(options, world_size)
-    batch = resolve_batch(
-        parallel.data,
-        options("global_batch_size"),
-        options("micro_batch_size"),
-        options("num_accumulation_steps"),
-    )
-    iterations = _iterations(options, batch)
+    attempt = options.attempt
+    parallel = attempt(_parallel, options, world_size)
+    batch = attempt(_batch, options, parallel)
+    iterations = attempt(_iterations, options, batch)
     vocabulary = own.vocab_size or options("vocab_size")
-    return TrainConfig(
+    return options.build(
         dialect="oneflow",
-        model=_model(options, vocabulary, parallel),
+        model=attempt(_model, options, vocabulary, Parallel() if parallel is UNKNOWN else parallel),
         parallel=parallel,
         batch=batch,
-        optimizer=_optimizer(options),
-        schedule=_schedule(options, iterations),
-        precision=Precision(
-            dtype="fp16" if options("fp16") else "fp32",
-            loss_scale=LossScale(
-                fixed=options("loss_scale"),
-                initial=float(options("initial_loss_scale")),
-                window=int(options("loss_scale_window")),
-                hysteresis=1,
-            ),
-        ),
-        data=Data(
-            train=(options.required("dataset"),),
-            seq_length=options("seq_length"),
-            split=str(options("split")) if isinstance(options("split"), str) else ",".join(map(str, options("split"))),
-            order="megatron-v2",
-            seed=options("seed"),
-        ),
+        optimizer=attempt(_optimizer, options),
+        schedule=attempt(_schedule, options),
+        precision=attempt(_precision, options),
+        data=attempt(_data, options),
         logging=Logging(
             format=own.log_format or "oneflow",
             interval=options("log_interval"),
             table=options("metric_print_format") == "table",
         ),
-        checkpoint=Checkpoint(
-            save=options("save"),
-            load=options("load"),
-            interval=options("save_interval", 0),
-            steps=(0,) if options("save_init") else (),
-            at_end=options("save_last"),
-            # OneFlow's snapshots contain no schedule to compare with.
-            resume_schedule=resume_schedule(own, options, default="override"),
-        ),
+        checkpoint=attempt(_checkpoint, options, own),
         iterations=iterations,
         eval_interval=0,
         exit_interval=own.exit_interval,
         seed=options("seed"),
         check_for_nan_in_loss_and_grad=own.check_for_nan_in_loss_and_grad,
+    )
+
+
+def _batch(options: Options, parallel: Parallel) -> Batch:
+    return resolve_batch(
+        parallel.data, options("global_batch_size"), options("micro_batch_size"), options("num_accumulation_steps")
+    )
+
+
+def _precision(options: Options) -> Precision:
+    return Precision(
+        dtype="fp16" if options("fp16") else "fp32",
+        loss_scale=LossScale(
+            fixed=options("loss_scale"),
+            initial=float(options("initial_loss_scale")),
+            window=int(options("loss_scale_window")),
+            hysteresis=1,
+        ),
+    )
+
+
+def _data(options: Options) -> Data:
+    split = options("split")
+    return Data(
+        train=(options.required("dataset"),),
+        seq_length=options("seq_length"),
+        split=split if isinstance(split, str) else ",".join(map(str, split)),
+        order="megatron-v2",
+        seed=options("seed"),
+    )
+
+
+def _checkpoint(options: Options, own: OwnOptions) -> Checkpoint:
+    return Checkpoint(
+        save=options("save"),
+        load=options("load"),
+        interval=options("save_interval", 0),
+        steps=(0,) if options("save_init") else (),
+        at_end=options("save_last"),
+        # OneFlow's snapshots hold no schedule to compare with.
+        resume_schedule=resume_schedule(own, options, default="override"),
     )
 
 
@@ -193,7 +216,7 @@ def _optimizer(options: Options) -> OptimizerConfig:
     )
 
 
-def _schedule(options: Options, iterations: int) -> Schedule:
+def _schedule(options: Options) -> Schedule:
     style, decay = options("lr_decay_style"), options("lr_decay_iters")
     if style != "cosine":
         raise ConfigError(f"--lr-decay-style: {style!r}, expected cosine — upstream supports no other either")

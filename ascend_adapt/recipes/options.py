@@ -6,15 +6,21 @@ tests/recipes/record_upstream_options.py.
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
 import json
-from collections.abc import Collection, Iterable, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.config.checks import Problems
+from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.recipes.same_options import same_options
 
 _RECORDED = Path(__file__).with_name("upstream")
 
@@ -41,11 +47,19 @@ def version(dialect: str, name: str) -> Version:
     return Version(dialect, name, recorded["source"], recorded["options"])
 
 
-def choose_version(dialect: str, names: Collection[str], versions: Iterable[str], asked: str | None) -> Version:
-    """Return the requested version, else the first of ``versions`` that knows all of ``names``.
+def choose_version(
+    dialect: str,
+    names: Collection[str],
+    versions: Iterable[str],
+    asked: str | None,
+    accepts: Callable[[Version, str], bool] = lambda version, name: True,
+) -> tuple[Version, list[str]]:
+    """Return the version that is meant, and a problem for each of ``names`` that it does not have.
+
+    The first of ``versions`` that has every option is meant, and among those one that ``accepts`` each option's value.
 
     Raises:
-        ConfigError: the version does not exist, or no version (or not the requested one) has an option.
+        ConfigError: ``asked`` names no version.
     """
     known = [version(dialect, one) for one in versions]
     if asked is not None:
@@ -55,42 +69,81 @@ def choose_version(dialect: str, names: Collection[str], versions: Iterable[str]
                 f"--upstream-version: {asked!r}, expected one of {', '.join(one.name for one in known)} — choose one"
             )
         known = matching
-    for one in known:
-        if set(names) <= set(one.options):
-            return one
-    nearest = max(known, key=lambda one: len(set(names) & set(one.options)))
-    raise _unknown(dialect, sorted(set(names) - set(nearest.options)), nearest, is_asked=asked is not None)
+
+    def fit(one: Version) -> tuple[int, int]:
+        has = [name for name in names if name in one.options]
+        return len(has), sum(accepts(one, name) for name in has)
+
+    best = max(known, key=fit)
+    unknown = [name for name in dict.fromkeys(names) if name not in best.options]
+    return best, [_unknown(dialect, name, best, is_asked=asked is not None) for name in unknown]
 
 
-def _unknown(dialect: str, names: list[str], nearest: Version, *, is_asked: bool) -> ConfigError:
-    first = names[0]
-    close = difflib.get_close_matches(first, nearest.options, 1)
+def _unknown(dialect: str, name: str, nearest: Version, *, is_asked: bool) -> str:
+    close = difflib.get_close_matches(name, nearest.options, 1)
     elsewhere = [one.stem.partition("-")[2] for one in sorted(_RECORDED.glob(f"{dialect}-*.json"))]
-    has_it = [one for one in elsewhere if one != nearest.name and first in version(dialect, one).options]
+    has_it = [one for one in elsewhere if one != nearest.name and name in version(dialect, one).options]
     if has_it:
         step = f"{', '.join(has_it)} {'has' if len(has_it) == 1 else 'have'} it"
         more = f"not all of the others: leave out what only {nearest.name} has"
         step += ": choose by --upstream-version" if is_asked else f", and {more}"
+    elif same := same_options(dialect, name, nearest.options):
+        step = f"give {same}, which is the same here"
     elif close:
         step = f"did you mean {close[0]}?"
     else:
         step = "correct it or leave it out"
-    return ConfigError(f"{', '.join(names)}: unknown to {dialect} ({nearest.source}) — {step}")
+    return f"{name}: unknown to {dialect} ({nearest.source}) — {step}"
+
+
+UNKNOWN: Any = object()
+"""What a step returns that could not be taken: it has a problem, or needs what has one."""
 
 
 class Options:
-    """The options of one run: given values, else the version's defaults. It records which options are read.
+    """The options of one run: what was given, else the default of its version. What is read is noted.
 
-    A given option that the recipe does not read, that is not in ``ignored`` and that differs from its default would be
-    ignored silently: ``refuse_the_rest`` makes it an error.
+    ``attempt`` runs one step of a recipe and keeps its problem; ``build`` makes the configuration, or raises all
+    problems at once. An option that was given, is not read by the recipe, is not in ``ignored`` and is not at its
+    default would change the run silently, so it is a problem too.
     """
 
-    def __init__(self, of: Version, given: Mapping[str, Any], ignored: Mapping[str, str]):
+    def __init__(
+        self, of: Version, given: Mapping[str, Any], ignored: Mapping[str, str], problems: Iterable[str] = ()
+    ) -> None:
         self.version = of
         self.given = dict(given)
         self._defaults = of.defaults
+        self._spelled: dict[str, str] = {facts.get("dest", name): name for name, facts in of.options.items()}
         self._ignored = {name: reason for reason, names in ignored.items() for name in names.split()}
         self._read: set[str] = set()
+        self._problems = Problems()
+        self._problems.found += problems
+
+    def attempt(self, step: Callable[..., Any], *arguments: Any, otherwise: Any = UNKNOWN, **named: Any) -> Any:
+        """Return the result of a step, or ``otherwise`` if it raises ConfigError or lacks one of its arguments."""
+        if not any(value is UNKNOWN for value in (*arguments, *named.values())):
+            with self._problems:
+                return step(*arguments, **named)
+        # Options that the step would have read are not to be taken for options that nothing reads.
+        self._read |= _strings_of(step.__module__)
+        return otherwise
+
+    def require(self, *names: str) -> None:
+        """Note a problem for each option that is not given and has no default."""
+        for name in names:
+            self.attempt(self.required, name)
+
+    def build(self, **parts: Any) -> TrainConfig:
+        """Return the configuration of all parts.
+
+        Raises:
+            ConfigError: all problems, one a line.
+        """
+        config = UNKNOWN if self._problems.found else self.attempt(TrainConfig, **parts)
+        self._problems.found += self._unsupported()
+        self._problems.raise_all()
+        return cast(TrainConfig, config)
 
     def __call__(self, name: str, absent: Any = None) -> Any:
         """Return the value of ``name``; ``absent`` if the version has no such option, or its value is None.
@@ -102,7 +155,9 @@ class Options:
         default = self._defaults.get(name)
         value = self.given.get(name, default)
         if value is None and default is not None:
-            raise ConfigError(f"{name}: null, expected a value such as {default!r} — give one, or leave it out")
+            raise ConfigError(
+                f"{self.spelled(name)}: null, expected a value such as {default!r} — give one, or leave it out"
+            )
         return absent if value is None else value
 
     def required(self, name: str) -> Any:
@@ -113,7 +168,7 @@ class Options:
         """
         value = self(name)
         if value is None:
-            raise ConfigError(f"{name}: is not given, and has no default — add it")
+            raise ConfigError(f"{self.spelled(name)}: is not given, and has no default — add it")
         return value
 
     def size(self, name: str) -> int:
@@ -124,8 +179,12 @@ class Options:
         """
         value = int(self.required(name))
         if value < 1:
-            raise ConfigError(f"{name}: {value}, expected at least 1 — correct it")
+            raise ConfigError(f"{self.spelled(name)}: {value}, expected at least 1 — correct it")
         return value
+
+    def spelled(self, name: str) -> str:
+        """Return the option whose value is kept under ``name``, as it is written: --num-layers."""
+        return self._spelled.get(name, name)
 
     def is_given(self, name: str) -> bool:
         """Return whether a value is given for ``name``."""
@@ -145,17 +204,21 @@ class Options:
                 ignored.setdefault(self._ignored[name], []).append(name)
         return [f"without effect, for {reason}: {', '.join(names)}" for reason, names in ignored.items()]
 
-    def refuse_the_rest(self) -> None:
-        """Check that no given option is one that the native trainer does not support.
+    def _unsupported(self) -> list[str]:
+        """Return a problem for each option that is given and that the native trainer does not have."""
+        return sorted(
+            f"{self.spelled(name)}: {value!r}, expected {self._defaults.get(name)!r} — the native trainer does "
+            "not support it; leave it out, or run upstream's own code"
+            for name, value in self.given.items()
+            if name not in self._read
+            and name not in self._ignored
+            and value is not None
+            and value != self._defaults.get(name)
+        )
 
-        Raises:
-            ConfigError: there is one; the message has its value and the only value that is possible.
-        """
-        for name, value in sorted(self.given.items()):
-            default = self._defaults.get(name)
-            if name in self._read or name in self._ignored or value == default or value is None:
-                continue
-            raise ConfigError(
-                f"{name}: {value!r}, expected {default!r} — the native trainer does not support it; leave it out, or "
-                "run upstream's own code"
-            )
+
+@cache
+def _strings_of(module: str) -> frozenset[str]:
+    """Return the strings in the source of a module; among them are the names of the options that it reads."""
+    tree = ast.walk(ast.parse(inspect.getsource(sys.modules[module])))
+    return frozenset(node.value for node in tree if isinstance(node, ast.Constant) and isinstance(node.value, str))

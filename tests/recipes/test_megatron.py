@@ -240,7 +240,7 @@ def test_interleaved_stages():
         ("--bf16", "--fp16, --bf16: both are given"),
         ("--seq-length 2048", "seq_length: 2048, expected at most max_positions = 1024"),
         ("--pad-vocab-size-to 50000", "vocabulary: 50257 ids, expected at most the table's 50000 rows"),
-        ("--embed-layernorm", "embed_layernorm: True, expected False — the native trainer does not support it"),
+        ("--embed-layernorm", "--embed-layernorm: True, expected False — the native trainer does not support it"),
         ("--position-embedding-type alibi", "--position-embedding-type: 'alibi', expected learned, rotary or none"),
         ("--save c", "--save: without --save-interval"),
         ("--train-samples 5", "--train-iters, --train-samples: expected one of the two"),
@@ -286,3 +286,54 @@ def test_a_deepspeed_file_that_cannot_be_meant(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(ConfigError, match=message):
         read(f"--deepspeed --deepspeed_config {path}")
+
+
+# What the native trainer cannot do of the options of Megatron-LM's examples/llama/train_llama3_8b_h100_fp8.sh.
+LLAMA3 = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 8192 --max-position-embeddings 8192 "
+    "--swiglu --position-embedding-type rope --disable-bias-linear --micro-batch-size 1 --global-batch-size 128 "
+    "--train-samples 1953125000 --lr 0.00015 --bf16 --mock-data --tokenizer-type NullTokenizer --vocab-size 128256 "
+    "--apply-layernorm-1p --decoupled-lr 5.0e-4 --calculate-per-token-loss --fp8-format hybrid --fp8-param-gather"
+)
+
+
+def problems_of(words, world=8):
+    with pytest.raises(ConfigError) as raised:
+        read(base=words, world=world)
+    return str(raised.value).split("\n")
+
+
+def test_all_problems_of_a_command_line_are_reported_at_once():
+    assert [problem.partition(": ")[0] for problem in problems_of(LLAMA3)] == [
+        "--mock-data",
+        "--apply-layernorm-1p",
+        "--calculate-per-token-loss",
+        "--decoupled-lr",
+        "--fp8-format",
+        "--fp8-param-gather",
+    ]
+    wrong = LLAMA3.replace("--micro-batch-size 1", "--micro-batch-size 3").replace("--lr 0.00015", "--lr fast")
+    named = "\n".join(problems_of(f"{wrong} --bogus 1 --fp16 --save x"))
+    for problem in (
+        "--bogus: unknown to megatron",
+        "argument --lr: invalid float value",
+        "train batch: 128, expected a multiple of micro batch 3",
+        "--fp16, --bf16: both are given",
+        "--save: without --save-interval",
+        "--mock-data: the native trainer has no samples of its own, expected token files",
+        "--fp8-format: 'hybrid'",
+    ):
+        assert named.count(problem) == 1, named
+
+
+def test_everything_that_is_missing_is_named_and_nothing_that_follows_from_it():
+    assert [problem.partition(": ")[0] for problem in problems_of("--log-interval 1")] == [
+        *("--num-layers", "--hidden-size", "--num-attention-heads", "--micro-batch-size", "--lr"),
+        *("--train-iters, --train-samples", "GPT2BPETokenizer", "--data-path"),
+    ]
+
+
+def test_sizes_that_do_not_fit_the_ranks_are_reported_at_once():
+    base = GUIDE.replace("--hidden-size 1024 --num-attention-heads 16", "--hidden-size 1022 --num-attention-heads 14")
+    named = {problem.partition(": ")[0] for problem in problems_of(f"{base} --tensor-model-parallel-size 3", 3)}
+    assert named == {"num_heads", "hidden_size", "ffn_hidden_size", "num_query_groups"}

@@ -361,3 +361,35 @@ def test_deviations_are_upstreams_own(tmp_path):
         options = Options(version("neox", "newest"), {"init_method": row["rule"]}, {})
         init = read_init(options, "init_method", row["hidden"], row["layers"])
         assert math.isclose(init.std, row["std"], rel_tol=1e-15)
+
+
+# Of configs/mamba/mamba-130M.yml; its heads are "ignored when using mamba".
+MAMBA = """
+"hidden_size": 768, "num_attention_heads": 7, "num_layers": 24, "seq_length": 64, "max_position_embeddings": 64,
+"attention_config": [[["mamba"], 24]], "activation": "silu", "norm": "rmsnorm", "train_micro_batch_size_per_gpu": 4,
+"train_iters": 10, "data_path": "d", "mamba_selective_scan_fusion": true,
+"""
+
+
+@pytest.mark.parametrize("kind", ["mamba", "rwkv"])
+def test_another_architecture_is_refused_by_name(tmp_path, kind):
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, small=f"{{{MAMBA.replace('mamba', kind, 1)}}}")
+    first, *others = str(raised.value).split("\n")
+    assert first.startswith(f"attention_config: {kind} layers, expected global or flash — the native trainer has only")
+    assert not any("heads" in other for other in others)
+
+
+def test_all_problems_of_the_files_are_reported_at_once(tmp_path):
+    keys = '{"save-interval": 5, "fp16": 3, "moe_num_experts": 8, "weight_decay": "much", "extra_save_iters": ["x"]}'
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, more=keys)
+    named = str(raised.value)
+    for problem in (
+        "save_interval: unknown to neox (EleutherAI/gpt-neox@ea7aefd8) — give checkpoint_factor, which is the same",
+        "fp16: 3, expected",
+        "weight_decay: 'much', expected",
+        "extra_save_iters: ['x'], expected whole numbers",
+        "moe_num_experts: 8, expected",
+    ):
+        assert named.count(problem) == 1, named

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from recipes.probing import tripping, unheeded
 
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.recipes import megatron, neox, oneflow
-from ascend_adapt.recipes.command_line import OwnOptions
+from ascend_adapt.recipes.command_line import OwnOptions, parse
 from ascend_adapt.recipes.options import Options, choose_version, version
+from ascend_adapt.recipes.same_options import _SAME, same_options
 
 OWN = OwnOptions(None, None, 1000, None)
 SIZES = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "train_iters": 10}
@@ -41,9 +43,7 @@ def build_megatron(name):
 
     def build(given):
         options = Options(of, given, megatron.IGNORED)
-        config = megatron._config(options, OWN, 8, [])
-        options.refuse_the_rest()
-        return config, options
+        return megatron._config(options, OWN, 8, []), options
 
     return of, build
 
@@ -53,9 +53,7 @@ def build_neox(name):
 
     def build(given):
         options = Options(of, given, neox.IGNORED)
-        config = neox._config(options, OWN, of, 8)
-        options.refuse_the_rest()
-        return config, options
+        return neox._config(options, OWN, of, 8), options
 
     return of, build
 
@@ -65,9 +63,7 @@ def build_oneflow(name):
 
     def build(given):
         options = Options(of, given, oneflow.IGNORED)
-        config = oneflow._config(options, OWN, 8)
-        options.refuse_the_rest()
-        return config, options
+        return oneflow._config(options, OWN, 8), options
 
     return of, build
 
@@ -125,20 +121,83 @@ def test_facts_are_of_the_commits_that_the_guides_name():
         ("megatron", ["--bogus-option-of-nobody"], "correct it or leave it out"),
     ],
 )
-def test_an_unknown_option_is_named_with_what_may_be_meant(dialect, names, message):
-    versions = {"neox": neox.VERSIONS, "megatron": megatron.VERSIONS}[dialect]
-    with pytest.raises(ConfigError, match=message):
-        choose_version(dialect, names, versions, None)
+def test_an_unknown_option_is_named_with_what_may_be_meant(dialect, names, told):
+    lines = {"neox": neox.VERSIONS, "megatron": megatron.VERSIONS}[dialect]
+    (problem,) = choose_version(dialect, names, lines, None)[1]
+    assert re.search(told, problem)
 
 
 def test_the_first_line_that_knows_every_option_is_meant():
-    assert choose_version("neox", ["num_layers"], neox.VERSIONS, None).name == "v2.0"
-    assert choose_version("neox", ["num_layers", "num_kv_heads"], neox.VERSIONS, None).name == "newest"
-    assert choose_version("megatron", ["--num-layers", "--deepspeed"], megatron.VERSIONS, None).name == "bigscience"
-    assert choose_version("megatron", ["--num-layers", "--swiglu"], megatron.VERSIONS, None).name == "core_v0.9.0"
-    assert choose_version("megatron", ["--num-layers"], megatron.VERSIONS, "v2.5").name == "v2.5"
+    def chosen(dialect, names, lines, asked=None):
+        return choose_version(dialect, names, lines, asked)[0].name
+
+    assert chosen("neox", ["num_layers"], neox.VERSIONS) == "v2.0"
+    assert chosen("neox", ["num_layers", "num_kv_heads"], neox.VERSIONS) == "newest"
+    assert chosen("megatron", ["--num-layers", "--deepspeed"], megatron.VERSIONS) == "bigscience"
+    assert chosen("megatron", ["--num-layers", "--swiglu"], megatron.VERSIONS) == "core_v0.9.0"
+    assert chosen("megatron", ["--num-layers"], megatron.VERSIONS, "v2.5") == "v2.5"
     with pytest.raises(ConfigError, match="--upstream-version: 'v9', expected one of bigscience, v2.5"):
-        choose_version("megatron", [], megatron.VERSIONS, "v9")
+        chosen("megatron", [], megatron.VERSIONS, "v9")
+
+
+@pytest.mark.parametrize(
+    ("words", "version"),
+    [
+        ("--tokenizer-type NullTokenizer", "core_v0.9.0"),
+        ("--tokenizer-type HFTokenizer", "deepspeed"),
+        ("--position-embedding-type rotary", "bigscience"),
+        ("--position-embedding-type rope", "core_v0.9.0"),
+        ("--lr-decay-style WSD", "core_v0.9.0"),
+    ],
+)
+def test_values_take_part_in_choosing_the_version(words, version):
+    of, given, problems = parse("megatron", ["--num-layers", "2", *words.split()], megatron.VERSIONS, None)
+    assert (of.name, problems) == (version, [])
+    assert words.split()[1] in given.values()
+
+
+def test_a_value_that_no_version_has_is_a_problem_and_the_rest_is_read():
+    of, given, problems = parse(
+        "megatron", ["x", "--seed", "q", "--lr-decay-style", "bent", "--bogus", "3", "--lr", "1", "2"], ["v2.5"], None
+    )
+    assert given == {"lr": 1.0}
+    assert [problem.partition(" — ")[0] for problem in problems] == [
+        "--bogus: unknown to megatron (NVIDIA/Megatron-LM@v2.5)",
+        "'x': belongs to no option, expected --name value",
+        "argument --seed: invalid int value: 'q'",
+        "argument --lr-decay-style: invalid choice: 'bent' (choose from 'constant', 'linear', 'cosine')",
+        "'2': belongs to no option, expected --name value",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name", "same"),
+    [
+        ("neox", "save_interval", "checkpoint_factor"),
+        ("neox", "global_batch_size", "train_batch_size"),
+        ("neox", "lr", '"optimizer": {"params": {"lr": ...}}'),
+        ("megatron", "--checkpoint-factor", "--save-interval"),
+        ("megatron", "--train_micro_batch_size_per_gpu", "--micro-batch-size"),
+        ("oneflow", "--data-path", "--dataset"),
+    ],
+)
+def test_an_option_of_another_dialect_is_named_as_it_is_called_here(dialect, name, same):
+    lines = {"neox": neox.VERSIONS, "megatron": megatron.VERSIONS, "oneflow": oneflow.VERSIONS}[dialect]
+    assert same_options(dialect, name, version(dialect, lines[0]).options) == same
+
+
+def test_what_names_the_same_in_other_dialects_are_options_of_theirs():
+    known = {
+        name
+        for module in (megatron, neox, oneflow)
+        for one in module.VERSIONS
+        for name in version(_of(module), one).options
+    }
+    assert set(_SAME.split()) <= known
+
+
+def _of(module):
+    return module.__name__.rpartition(".")[2]
 
 
 def test_recorded_defaults_are_plain_data():

@@ -45,7 +45,7 @@ class Problems:
         if not texts:
             return
         is_usage = any(isinstance(error, (SettingsError, UsageError)) for error in self._found)
-        raise (UsageError if is_usage else LaunchError)("\nascend-run: ".join(texts))
+        raise (UsageError if is_usage else LaunchError)("\n".join(texts))
 
 
 def check(request: Request, environ: Mapping[str, str]) -> None:

@@ -9,6 +9,31 @@ from collections.abc import Collection
 from ascend_adapt.errors import ConfigError
 
 
+class Problems:
+    """All problems of one configuration: ``with problems:`` collects the ConfigError of a check."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, ConfigError):
+            return False
+        self.found += str(error).split("\n")
+        return True
+
+    def raise_all(self) -> None:
+        """Raise all problems as one error, one a line.
+
+        Raises:
+            ConfigError: there are problems.
+        """
+        if self.found:
+            raise ConfigError("\n".join(dict.fromkeys(self.found)))
+
+
 def one_of(name: str, value: object, choices: Collection[object]) -> None:
     """Check that a value is one of the choices."""
     if value not in choices:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.checks import at_least, check_split, divides, one_of
+from ascend_adapt.native.config.checks import Problems, at_least, check_split, divides, one_of
 from ascend_adapt.native.config.model_config import Init as Init
 from ascend_adapt.native.config.model_config import Model as Model
 from ascend_adapt.native.config.profile_config import Profile as Profile
@@ -331,42 +331,63 @@ class TrainConfig:
     profile: Profile = field(default_factory=Profile)
 
     def __post_init__(self) -> None:
-        model, parallel, batch = self.model, self.parallel, self.batch
+        problems = Problems()
         for name in ("iterations", "eval_interval", "eval_iterations", "seed"):
-            at_least(name, getattr(self, name), 0)
+            with problems:
+                at_least(name, getattr(self, name), 0)
+        for check in (
+            self._check_tensor_parallel,
+            self._check_stages,
+            self._check_profile,
+            self._check_batch,
+            self._check_positions,
+        ):
+            with problems:
+                check()
+        problems.raise_all()
+
+    def _check_tensor_parallel(self) -> None:
+        model, tensor, problems = self.model, self.parallel.tensor, Problems()
         for name, value in (
             ("num_heads", model.num_heads),
             ("hidden_size", model.hidden_size),
             ("ffn_hidden_size", model.ffn_hidden_size),
             ("padded_vocab_size", model.padded_vocab_size),
+            ("num_query_groups", model.num_query_groups),
         ):
-            divides(name, value, "tensor parallel size", parallel.tensor)
-        groups, tensor = model.num_query_groups, parallel.tensor
-        if groups % tensor:
-            raise ConfigError(
-                f"num_query_groups: {groups}, expected a multiple of tensor parallel size {tensor} — change one of them"
-            )
-        if parallel.sequence:
-            divides("seq_length", self.data.seq_length, "tensor parallel size (sequence parallel)", tensor)
+            with problems:
+                divides(name, value, "tensor parallel size", tensor)
+        if self.parallel.sequence:
+            with problems:
+                divides("seq_length", self.data.seq_length, "tensor parallel size (sequence parallel)", tensor)
+        problems.raise_all()
+
+    def _check_stages(self) -> None:
+        parallel = self.parallel
         if len(parallel.stages) != parallel.pipeline * parallel.virtual_stages:
             raise ConfigError(
                 f"stages: {len(parallel.stages)}, expected {parallel.pipeline} pipeline ranks x "
                 f"{parallel.virtual_stages} virtual stages — give the number of layers of each"
             )
-        if sum(parallel.stages) != model.num_layers:
+        if sum(parallel.stages) != self.model.num_layers:
             raise ConfigError(
-                f"stages: {sum(parallel.stages)} layers in all, expected {model.num_layers} — correct {parallel.stages}"
+                f"stages: {sum(parallel.stages)} layers in all, expected {self.model.num_layers} — correct "
+                f"{parallel.stages}"
             )
+
+    def _check_profile(self) -> None:
         if self.profile.first > self.iterations:
             raise ConfigError(
                 f"profile: iteration {self.profile.first}, expected at most {self.iterations}, the run's last — name "
                 "earlier ones"
             )
+        ranks = self.parallel.world_size
         for rank in self.profile.ranks if self.profile.is_on else ():
-            if rank >= parallel.world_size:
-                raise ConfigError(
-                    f"profile: rank {rank}, expected below {parallel.world_size}, the ranks there are — name others"
-                )
+            if rank >= ranks:
+                raise ConfigError(f"profile: rank {rank}, expected below {ranks}, the ranks there are — name others")
+
+    def _check_batch(self) -> None:
+        batch, parallel = self.batch, self.parallel
         if batch.total != batch.micro * batch.accumulation * parallel.data:
             raise ConfigError(
                 f"batch: {batch.total}, expected micro {batch.micro} x accumulation {batch.accumulation} x data ranks "
@@ -374,6 +395,9 @@ class TrainConfig:
             )
         if parallel.virtual_stages > 1:
             divides("accumulation", batch.accumulation, "pipeline size (virtual stages)", parallel.pipeline)
+
+    def _check_positions(self) -> None:
+        model = self.model
         if model.positions == "learned" and self.data.seq_length > model.max_positions:
             raise ConfigError(
                 f"seq_length: {self.data.seq_length}, expected at most max_positions = {model.max_positions} — "
