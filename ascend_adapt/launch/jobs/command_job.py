@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from ascend_adapt.launch.jobs import on_this_host
 from ascend_adapt.launch.jobs.context import Context
 from ascend_adapt.launch.jobs.job import Job
-from ascend_adapt.launch.jobs.rehearsal import report_rehearsal
 from ascend_adapt.launch.placement import plan as planning
 from ascend_adapt.launch.placement.ports import Ports
 from ascend_adapt.launch.request import without_effect_on_a_command
@@ -43,20 +43,4 @@ class CommandJob(Job):
 
     def run(self) -> int:
         """Start the command, wait for it, and end the processes that it leaves running."""
-        from ascend_adapt.launch.one_host import runner
-        from ascend_adapt.launch.one_host.guardian import Assignment
-
-        request = self.context.request
-        code = runner.run(
-            Assignment(
-                self.plan,
-                self.run_dir,
-                request.max_restarts,
-                request.strict,
-                watch_reach=self.context.adapts,
-                grace=self.context.grace,
-            )
-        )
-        if self.context.emulation:
-            report_rehearsal(self.run_dir)
-        return code
+        return on_this_host.run(self.context, self.plan, self.run_dir, watch_reach=self.context.adapts)

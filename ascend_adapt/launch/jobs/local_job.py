@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascend_adapt.launch import cores
+from ascend_adapt.launch.jobs import on_this_host
 from ascend_adapt.launch.jobs.checks import UsageError
 from ascend_adapt.launch.jobs.context import Context
 from ascend_adapt.launch.jobs.job import Job
 from ascend_adapt.launch.jobs.native import Configured
-from ascend_adapt.launch.jobs.rehearsal import report_rehearsal
 from ascend_adapt.launch.placement import cluster_environment, network
 from ascend_adapt.launch.placement import hosts as placement
 from ascend_adapt.launch.placement import plan as planning
@@ -78,23 +78,8 @@ class LocalJob(Job):
 
     def run(self) -> int:
         """Start the ranks and wait for them."""
-        from ascend_adapt.launch.one_host import runner
-        from ascend_adapt.launch.one_host.guardian import Assignment
-
-        request = self.context.request
-        code = runner.run(
-            Assignment(
-                self.plan,
-                self.run_dir,
-                request.max_restarts,
-                request.strict,
-                shows_progress=self.trained is not None and request.progress and _is_terminal(),
-                grace=self.context.grace,
-            )
-        )
-        if self.context.emulation:
-            report_rehearsal(self.run_dir)
-        return code
+        shows_progress = self.trained is not None and self.context.request.progress and _is_terminal()
+        return on_this_host.run(self.context, self.plan, self.run_dir, shows_progress=shows_progress)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan; for a native run also its configuration, layout and memory."""
