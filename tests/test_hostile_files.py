@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import itertools
 import json
 import os
 import pickle
@@ -302,6 +303,34 @@ def read_evidence(path: Path) -> None:
         raise AdaptError(str(error)) from error
 
 
+def read_other_ranks_status(path: Path) -> None:
+    from ascend_adapt.launch.in_process.member import _compare
+    from ascend_adapt.launch.one_host.run_directory import RunDirectory
+
+    shutil.copyfile(path, path.with_name("adapt-status.3.json"))
+    _compare(RunDirectory(path.parent), {"job": "1", "rank": 0})
+
+
+def read_rehearsal(path: Path) -> None:
+    from ascend_adapt.emulation.rehearsal import report_lines
+
+    shutil.copyfile(path, path.with_name("rehearsal.0.json"))
+    report_lines(path.parent)
+
+
+def read_progress(path: Path) -> None:
+    from ascend_adapt.native.checkpoint.load import PROGRESS, read_progress
+
+    shutil.copyfile(path, path.with_name(PROGRESS))
+    read_progress(path.parent)
+
+
+def read_kernel_choice(path: Path) -> None:
+    from ascend_adapt.kernels import run_record
+
+    run_record._read(path)
+
+
 def read_wheel(path: Path) -> None:
     from ascend_adapt.emulation.wheel import _unpacked
 
@@ -326,7 +355,11 @@ READERS = {
     "vocabulary": ("json", read_vocabulary),
     "job.json": ("json", read_job),
     "adapt-status": ("json", read_status),
+    "adapt-status of another rank": ("json", read_other_ranks_status),
+    "rehearsal of a rank": ("json", read_rehearsal),
     "evidence": ("json", read_evidence),
+    "progress of a native checkpoint": ("json", read_progress),
+    "chosen kernels": ("json", read_kernel_choice),
     "wheel": ("whl", read_wheel),
 }
 
@@ -353,6 +386,31 @@ def test_yaml_makes_no_objects(kind, marker, tmp_path):
     file = tmp_path / f"planted.{suffix}"
     file.write_text(f"a: !!python/object/apply:os.mkdir ['{marker}']\n")
     with pytest.raises(AdaptError, match="is not valid YAML"):
+        read(file)
+
+
+def repeated(line: str) -> str:
+    """Return YAML in which each line after the first has the one before it eight times."""
+    pairs = itertools.pairwise("abcdefghi")
+    lines = [f"{name}: &{name} " + line % ",".join([f"*{before}"] * 8) for before, name in pairs]
+    return "\n".join(["a: &a {x: 1}", *lines])
+
+
+@pytest.mark.parametrize("kind", ["YAML of GPT-NeoX", "config.yaml of a run"])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (repeated("[%s]"), "line 6: aliases repeat more than 100000 values"),
+        (repeated("{<<: [%s]}"), "line 6: aliases repeat more than 100000 values"),
+        ("a: &a [*a]", "line 1: an alias inside of what it stands for"),
+    ],
+    ids=["lists", "merged", "cyclic"],
+)
+def test_aliases_of_yaml_are_bounded(kind, text, why, tmp_path):
+    suffix, read = READERS[kind]
+    file = tmp_path / f"bomb.{suffix}"
+    file.write_text(text)
+    with pytest.raises(AdaptError, match=why):
         read(file)
 
 

@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "ascend_adapt": {"ascend_adapt.patches.declare", "ascend_adapt.runtime"},
     "ascend_adapt.errors": set(),
     "ascend_adapt.probe": set(),
+    "ascend_adapt.bounded_yaml": set(),
     "ascend_adapt.build_locks": {"ascend_adapt.probe"},
     "ascend_adapt.patches": {"ascend_adapt.probe"},
     "ascend_adapt.npu_limits": set(),
@@ -22,10 +23,16 @@ MAY_IMPORT = {
     "ascend_adapt.data": {"ascend_adapt.probe"},
     "ascend_adapt.emulation": {"ascend_adapt.npu_limits"},
     "ascend_adapt.runtime": {"ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe"},
-    "ascend_adapt.native": {"ascend_adapt.data", "ascend_adapt.kernels", "ascend_adapt.probe"},
-    "ascend_adapt.recipes": {"ascend_adapt.native.config"},
+    "ascend_adapt.native": {
+        "ascend_adapt.bounded_yaml",
+        "ascend_adapt.data",
+        "ascend_adapt.kernels",
+        "ascend_adapt.probe",
+    },
+    "ascend_adapt.recipes": {"ascend_adapt.bounded_yaml", "ascend_adapt.native.config"},
     "ascend_adapt.diagnosis": {
         "ascend_adapt",
+        "ascend_adapt.bounded_yaml",
         "ascend_adapt.build_locks",
         "ascend_adapt.emulation.build",
         "ascend_adapt.emulation.cache",
@@ -106,6 +113,7 @@ FLOORS = {
     "ascend_adapt": (
         *(
             "errors",
+            "bounded_yaml",
             "probe",
             "patches",
             "npu_limits",

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt.errors import EmulationError, one_line
+
 _MOST_CALLED = 8
 PROVES = (
     "this proves: torch_npu's own Python and C++ accepted every call that the ranks made (names, arguments, dispatch, "
@@ -48,7 +50,12 @@ def _read(run_dir: Path, name: str) -> dict[int, dict[str, Any]]:
     for path in run_dir.glob(f"{name}.*.json"):
         rank = path.name.split(".")[1]
         if rank.isdigit():
-            found[int(rank)] = json.loads(path.read_text())
+            try:
+                found[int(rank)] = json.loads(path.read_text())
+            except (ValueError, RecursionError) as error:
+                raise EmulationError(
+                    f"{path}: is not JSON ({one_line(error)}), expected what a rank reported — start the job again"
+                ) from error
     return dict(sorted(found.items()))
 
 

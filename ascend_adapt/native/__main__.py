@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from ascend_adapt import bounded_yaml
 from ascend_adapt.errors import ConfigError, TrainingError, one_line
 from ascend_adapt.native.checkpoint.folder import write_durably
 from ascend_adapt.native.config.train_config import TrainConfig
@@ -61,10 +62,10 @@ def _write_config(config: TrainConfig, run_dir: Path) -> None:
 def _configuration(argv: Sequence[str], environ: Mapping[str, str]) -> TrainConfig:
     if argv:
         try:
-            content = yaml.safe_load(Path(argv[0]).read_text(encoding="utf-8"))
+            content = bounded_yaml.load(Path(argv[0]).read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"{argv[0]}: {error.strerror} — give the config.yaml of a native run") from error
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ConfigError(
                 f"{argv[0]}: is not valid YAML ({one_line(error)}) — give the config.yaml of a native run"
             ) from error

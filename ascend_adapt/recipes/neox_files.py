@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from ascend_adapt import bounded_yaml
 from ascend_adapt.errors import ConfigError, one_line
 
 
@@ -75,10 +76,10 @@ def parsed(text: str, where: str) -> Any:
         ConfigError: it is not valid YAML, or has a key twice.
     """
     try:
-        return yaml.load(text, _Loader)  # noqa: S506, a SafeLoader
+        return bounded_yaml.load(text, _Loader)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(f"{where}: is not valid YAML ({one_line(error)}) — correct it") from error
 
 

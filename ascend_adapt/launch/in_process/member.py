@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ascend_adapt.errors import LaunchError
+from ascend_adapt.errors import LaunchError, one_line
 from ascend_adapt.launch.one_host import failures
 from ascend_adapt.launch.one_host.processes import Identity
 from ascend_adapt.launch.one_host.run_directory import RunDirectory, write_whole
@@ -118,12 +118,18 @@ def _compare(run_dir: RunDirectory, own: dict[str, Any]) -> None:
     """Raise if this rank differs from another.
 
     Each rank writes before it reads, so of two that differ at least one sees the other before its script starts.
+
+    Raises:
+        LaunchError: it differs, or the status file of another rank is damaged.
     """
     facts_by_rank: dict[int, dict[str, dict[str, str]]] = {}
     for path in run_dir.path.glob("adapt-status.*.json"):
-        data: dict[str, Any] = json.loads(path.read_text())
-        if data["job"] == own["job"] and agreement.met(own, data):
-            facts_by_rank[int(data["rank"])] = data["facts"]
+        try:
+            data: dict[str, Any] = json.loads(path.read_text())
+            if data["job"] == own["job"] and agreement.met(own, data):
+                facts_by_rank[int(data["rank"])] = data["facts"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise LaunchError(f"{path}: is not a status file ({one_line(error)}) — remove it") from error
     found = agreement.differences(facts_by_rank)
     if found:
         more = f"; {len(found) - 1} more differences" if len(found) > 1 else ""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt import probe
-from ascend_adapt.errors import AdaptError, LaunchError
+from ascend_adapt.errors import AdaptError, LaunchError, one_line
 from ascend_adapt.launch import cores
 from ascend_adapt.launch.one_host import signals
 from ascend_adapt.launch.one_host.guardian import Assignment, Part
@@ -31,7 +31,16 @@ from ascend_adapt.launch.one_host.termination import GRACE_S
 from ascend_adapt.launch.placement import environment
 from ascend_adapt.launch.placement.plan import Plan, RankCommand
 from ascend_adapt.launch.placement.ports import Ports, is_free
-from ascend_adapt.launch.transport.protocol import BEAT_S, LOST_S, FrameDecoder, FrameSender, Kind, frame, json_frame
+from ascend_adapt.launch.transport.protocol import (
+    BEAT_S,
+    LOST_S,
+    FrameDecoder,
+    FrameSender,
+    Kind,
+    frame,
+    json_frame,
+    json_object,
+)
 
 # Packages whose versions must be equal on all hosts of a job.
 COMPARED = ("torch", "torch_npu", "deepspeed", "transformers", "megatron-core")
@@ -84,7 +93,13 @@ class Agent:
     def serve(self) -> int:
         """Execute one order; return this process's exit code."""
         self._sender.send(json_frame(Kind.HELLO, hello(self._ports.rendezvous)))
-        order = self._order()
+        try:
+            order = self._order()
+        except (ValueError, RecursionError) as error:
+            self._sender.send(
+                json_frame(Kind.ENDED, {"error": f"the launcher's order cannot be read: {one_line(error)}"})
+            )
+            return 1
         if order is None:
             return 1
         if "look" in order:
@@ -115,7 +130,11 @@ class Agent:
         return 0
 
     def _order(self) -> dict[str, Any] | None:
-        """Return the launcher's order; None if the launcher is gone or sends none."""
+        """Return the launcher's order; None if the launcher is gone or sends none.
+
+        Raises:
+            ValueError, RecursionError: it is not an object of JSON, or nested too deeply.
+        """
         while not self._frames:
             if not select.select([self._source], [], [], _ORDER_WAIT_S)[0]:
                 return None  # otherwise an agent whose launcher is cut off would wait forever
@@ -126,8 +145,7 @@ class Agent:
         kind, payload = self._frames.pop(0)
         if kind is not Kind.ORDER:
             return None
-        order: dict[str, Any] = json.loads(payload)
-        return order
+        return json_object(payload)
 
     def _begin(self, order: Mapping[str, Any]) -> tuple[GuardedRun, list[tuple[Kind, int]], int]:
         """Start the guardian; return it, the output pipes of the ranks, and the descriptor of its report."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import selectors
@@ -15,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ascend_adapt.errors import LaunchError
+from ascend_adapt.errors import LaunchError, one_line
 from ascend_adapt.launch.one_host import signals
 from ascend_adapt.launch.one_host.console import Console, say
 from ascend_adapt.launch.one_host.guardian import ends_by
@@ -26,7 +25,7 @@ from ascend_adapt.launch.one_host.signals import NOT_WAITED_FOR, Requests
 from ascend_adapt.launch.one_host.termination import GRACE_S
 from ascend_adapt.launch.placement.plan import Plan
 from ascend_adapt.launch.transport.connection import Connection
-from ascend_adapt.launch.transport.protocol import BEAT_S, LOST_S, Kind
+from ascend_adapt.launch.transport.protocol import BEAT_S, LOST_S, Kind, json_object
 from ascend_adapt.launch.transport.transport import Transport
 from ascend_adapt.runtime import agreement
 
@@ -274,10 +273,17 @@ class HostsLauncher:
 
     def _keep_status(self, status: Mapping[str, Any]) -> None:
         """Write a rank's status file for `ascend-adapt status`, and compare the rank with the others."""
-        data = json.loads(status["text"])
-        if data["job"] != f"{self._name}.{self._attempts}":
+        try:
+            data = json_object(status["text"])
+            job, rank, facts = data["job"], int(status["rank"]), data["facts"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            if not self._status_failed:
+                say(f"a rank's status cannot be read ({one_line(error)}); the job continues without it")
+            self._status_failed = True
+            return
+        if job != f"{self._name}.{self._attempts}":
             return  # of an earlier attempt
-        path = self._assignment.run_dir.rank_status(status["rank"])
+        path = self._assignment.run_dir.rank_status(rank)
         try:
             if not path.exists() or path.read_text() != status["text"]:
                 write_whole(path, data)
@@ -285,7 +291,7 @@ class HostsLauncher:
             if not self._status_failed:
                 say(f"{path}: {error.strerror}; the job continues, `ascend-adapt status` misses ranks — free space")
             self._status_failed = True
-        self._facts[status["rank"]] = data["facts"]
+        self._facts[rank] = facts
         differences = agreement.differences(self._facts)
         if differences and not self._differ:
             self._differ = str(differences[0])

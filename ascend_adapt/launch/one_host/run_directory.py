@@ -72,7 +72,7 @@ class RunDirectory:
         Raises:
             LaunchError: as create().
         """
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             if json.loads(self.job.read_text())["launcher"] == job["launcher"]:
                 return
         self.create()

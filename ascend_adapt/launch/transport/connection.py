@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from ascend_adapt.errors import one_line
 from ascend_adapt.launch.one_host.console import STDERR, STDOUT, Console
 from ascend_adapt.launch.one_host.failures import Failure
-from ascend_adapt.launch.transport.protocol import FrameDecoder, FrameSender, Kind, frame, json_frame
+from ascend_adapt.launch.transport.protocol import FrameDecoder, FrameSender, Kind, frame, json_frame, json_object
 
 _AT_ONCE = 1 << 16
 _END_S = 5.0
@@ -84,22 +84,30 @@ class Connection:
             if self.ended is None and not self.lost:
                 self.lost = "connection closed"
             return []
-        statuses = []
-        for kind, payload in self._decoder.feed(data):
-            if kind is Kind.STDOUT or kind is Kind.STDERR:
-                console.show(self.address, int(kind.value), payload)
-            elif kind is Kind.HELLO:
-                self.hello = json.loads(payload)
-            elif kind is Kind.BEGAN:
-                self.has_begun = True
-                now = time.time_ns()
-                # Its clock at the middle of the way there and back, but for half of that way.
-                self.ahead_ns = json.loads(payload)["time_ns"] - (self._ordered_ns + now) // 2
-            elif kind is Kind.STATUS:
-                statuses.append(json.loads(payload))
-            elif kind is Kind.ENDED:
-                self.ended, self.ended_at = json.loads(payload), time.monotonic()
+        statuses: list[Mapping[str, Any]] = []
+        try:
+            for kind, payload in self._decoder.feed(data):
+                self._receive(kind, payload, console, statuses)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            self.is_closed = True
+            why = f"it sent a message that cannot be read ({type(error).__name__}: {one_line(error)})"
+            self.lost = self.lost or why
         return statuses
+
+    def _receive(self, kind: Kind, payload: bytes, console: Console, statuses: list[Mapping[str, Any]]) -> None:
+        if kind is Kind.STDOUT or kind is Kind.STDERR:
+            console.show(self.address, int(kind.value), payload)
+        elif kind is Kind.HELLO:
+            self.hello = json_object(payload)
+        elif kind is Kind.BEGAN:
+            self.has_begun = True
+            now = time.time_ns()
+            # Its clock at the middle of the way there and back, but for half of that way.
+            self.ahead_ns = json_object(payload)["time_ns"] - (self._ordered_ns + now) // 2
+        elif kind is Kind.STATUS:
+            statuses.append(json_object(payload))
+        elif kind is Kind.ENDED:
+            self.ended, self.ended_at = json_object(payload), time.monotonic()
 
     @property
     def noise(self) -> str:

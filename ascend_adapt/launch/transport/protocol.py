@@ -16,6 +16,7 @@ from typing import Any
 _HEAD = struct.Struct(">cI")
 _MARK = b"\0ascend-run agent 1\n"
 _AT_ONCE = 1 << 16
+_MOST = 1 << 28
 # Each end sends a heartbeat every BEAT_S; the other end considers it lost after LOST_S without any frame.
 BEAT_S, LOST_S = 2.0, 20.0
 
@@ -45,6 +46,19 @@ def json_frame(kind: Kind, data: Any) -> bytes:
     return frame(kind, json.dumps(data).encode("ascii"))
 
 
+def json_object(payload: bytes | str) -> dict[str, Any]:
+    """Return the object of a frame of JSON.
+
+    Raises:
+        ValueError: it is not JSON, or not an object.
+        RecursionError: it is nested too deeply.
+    """
+    data = json.loads(payload)
+    if not isinstance(data, dict):
+        raise ValueError(f"a JSON {type(data).__name__}, expected an object")
+    return data
+
+
 class FrameDecoder:
     """Splits a byte stream into frames."""
 
@@ -58,7 +72,11 @@ class FrameDecoder:
         return bytes(self._data) if self._waits_for_mark else b""
 
     def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
-        """Yield the frames that are complete."""
+        """Yield the complete frames.
+
+        Raises:
+            ValueError: the bytes are not frames of this protocol.
+        """
         self._data += data
         if self._waits_for_mark:
             begin = self._data.find(_MARK)
@@ -68,6 +86,8 @@ class FrameDecoder:
             self._waits_for_mark = False
         while len(self._data) >= _HEAD.size:
             value, size = _HEAD.unpack_from(self._data)
+            if size > _MOST:
+                raise ValueError(f"a frame of {size} bytes, expected at most {_MOST}")
             if len(self._data) < _HEAD.size + size:
                 return
             payload = bytes(self._data[_HEAD.size : _HEAD.size + size])

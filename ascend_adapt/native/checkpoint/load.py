@@ -165,17 +165,29 @@ def _recorded(source: Path) -> tuple[dict[str, str], str | None]:
         return {}, str(error)
 
 
-def _load_from(
-    trainer: Trainer, source: Path, token_files: Mapping[str, str], group: HostGroup
-) -> tuple[TrainState, list[str]]:
-    config, mesh = trainer.config.checkpoint, trainer.mesh
+def read_progress(source: Path) -> dict[str, Any]:
+    """Return the progress of the run that saved a checkpoint: iteration, samples, configuration, token files.
+
+    Raises:
+        TrainingError: it is not an object of JSON.
+    """
     try:
-        then = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
+        progress = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
+        if not isinstance(progress, dict):
+            raise ValueError(f"a JSON {type(progress).__name__}")
     except (ValueError, RecursionError) as error:
         raise TrainingError(
             f"{source / PROGRESS}: is not JSON ({error}), expected the progress of a native run — "
             "load another checkpoint"
         ) from error
+    return progress
+
+
+def _load_from(
+    trainer: Trainer, source: Path, token_files: Mapping[str, str], group: HostGroup
+) -> tuple[TrainState, list[str]]:
+    config, mesh = trainer.config.checkpoint, trainer.mesh
+    then = read_progress(source)
     resumes = not config.finetune
     schedule_lines: list[str] = []
     if resumes:

@@ -1,0 +1,48 @@
+"""YAML that somebody else wrote: plain values only, and aliases cannot make it larger than its file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+MOST_VALUES = 100_000
+"""The most values of one document, each counted as often as its aliases repeat it."""
+
+
+def load(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+    """Return the document of a piece of YAML.
+
+    Raises:
+        ValueError: it is not valid YAML, is nested too deeply, or its aliases repeat more than MOST_VALUES values.
+    """
+    try:
+        reader = loader(text)
+        node = reader.get_single_node()
+        if node is None:
+            return None
+        _count(node, {})
+        return reader.construct_document(node)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _count(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return the values of a node; ``known`` has those of the nodes before it, and 0 for those that it is inside."""
+    if id(node) in known:
+        if not known[id(node)]:
+            raise ValueError(f"line {node.start_mark.line + 1}: an alias inside of what it stands for")
+        return known[id(node)]
+    known[id(node)] = 0
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        children = [part for pair in node.value for part in pair]
+    elif isinstance(node, yaml.SequenceNode):
+        children = node.value
+    total = 1 + sum(_count(child, known) for child in children)
+    if total > MOST_VALUES:
+        raise ValueError(f"line {node.start_mark.line + 1}: aliases repeat more than {MOST_VALUES} values")
+    known[id(node)] = total
+    return total

@@ -1,0 +1,75 @@
+"""What another host sends is data: a message that cannot be read loses that host, by name, and is no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from types import SimpleNamespace
+
+import pytest
+
+from ascend_adapt.launch.many_hosts.agent import Agent
+from ascend_adapt.launch.many_hosts.launcher import HostsLauncher
+from ascend_adapt.launch.placement.ports import Ports
+from ascend_adapt.launch.transport.connection import Connection
+from ascend_adapt.launch.transport.protocol import _MARK, FrameDecoder, Kind, frame
+
+DEEP = b"[" * 100_000
+
+
+@pytest.fixture
+def pipes():
+    """Descriptors of what a host sends, and of what it receives: its reading and its writing end each."""
+    descriptors = [*os.pipe(), *os.pipe()]
+    yield descriptors
+    for descriptor in descriptors:
+        try:
+            os.close(descriptor)
+        except OSError:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        *((frame(kind, DEEP), "RecursionError") for kind in (Kind.HELLO, Kind.BEGAN, Kind.STATUS, Kind.ENDED)),
+        *((frame(kind, b"{"), "JSONDecodeError") for kind in (Kind.HELLO, Kind.BEGAN, Kind.STATUS, Kind.ENDED)),
+        (frame(Kind.HELLO, b"[1]"), "ValueError: a JSON list, expected an object"),
+        (frame(Kind.BEGAN, b"{}"), "KeyError"),
+        (frame(Kind.BEGAN, b'{"time_ns": []}'), "TypeError"),
+        (struct.pack(">cI", b"?", 0), "ValueError"),
+        (struct.pack(">cI", b"H", 0xFFFFFFFF), "ValueError: a frame of 4294967295 bytes, expected at most"),
+    ],
+)
+def test_a_message_that_cannot_be_read_loses_the_host(pipes, sent, why):
+    source, host, _, sink = pipes
+    link = Connection("w-1", source, sink, None)
+    os.write(host, _MARK)
+    left = memoryview(sent)
+    while not link.lost:
+        left = left[os.write(host, left[: 1 << 15]) :]
+        assert link.read(SimpleNamespace()) == []
+    assert link.lost.startswith(f"it sent a message that cannot be read ({why}")
+    assert (link.is_closed, link.has_failed, link.is_over) == (True, True, True)
+
+
+@pytest.mark.parametrize("text", [DEEP.decode(), "{", "[]", "{}", '{"job": "x", "facts": {}}'])
+def test_a_status_that_cannot_be_read_is_reported_and_the_job_continues(text, capfd):
+    assignment = SimpleNamespace(plan=SimpleNamespace(by_host=list), device="cpu")
+    launcher = HostsLauncher(assignment)
+    launcher._keep_status({"rank": 1, "text": text})
+    is_valid_json_of_a_status = "facts" in text
+    assert ("a rank's status cannot be read" in capfd.readouterr().err) is not is_valid_json_of_a_status
+
+
+@pytest.mark.parametrize("order", [DEEP, b"{", b"3"])
+def test_an_agent_answers_an_order_that_it_cannot_read(pipes, order):
+    source, _, answers, sink = pipes
+    with Ports() as ports:
+        agent = Agent(source, sink, ports)
+        agent._frames.append((Kind.ORDER, order))
+        assert agent.serve() == 1
+    frames = list(FrameDecoder(marked=True).feed(os.read(answers, 1 << 16)))
+    assert [kind for kind, _ in frames] == [Kind.HELLO, Kind.ENDED]
+    assert json.loads(frames[1][1])["error"].startswith("the launcher's order cannot be read: ")
