@@ -8,7 +8,7 @@ from typing import Any
 
 from ascend_adapt import Symptom, wrap
 
-_UNTIL_SHIPPED = "DeepSpeed ships the operator compiled, or compiles only on request"
+UNTIL_SHIPPED = "DeepSpeed ships the operator compiled, or compiles only on request"
 
 
 @wrap(
@@ -17,16 +17,16 @@ _UNTIL_SHIPPED = "DeepSpeed ships the operator compiled, or compiles only on req
     devices="cpu",
     why="init_distributed silently compiles deepspeed_shm_comm with g++ for minutes; a run killed meanwhile leaves a "
     "lock file for which every later run waits forever; gloo does the same reductions",
-    until=_UNTIL_SHIPPED,
+    until=UNTIL_SHIPPED,
     without="crash",
     symptom=Symptom("build_shm_op()", at="deepspeed.comm.torch:TorchBackend"),
 )
 def no_shared_memory_build(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Use the operator if it was compiled at installation, else gloo."""
-    return wrapped(*args, **kwargs) if _is_installed("deepspeed_shm_comm") else None
+    return wrapped(*args, **kwargs) if is_installed("deepspeed_shm_comm") else None
 
 
-_BY_ACCELERATOR = Symptom(reason="which builder is used depends on the selected accelerator")
+BY_ACCELERATOR = Symptom(reason="which builder is used depends on the selected accelerator")
 _WHY_ADAM = (
     "the optimizer 'Adam' is FusedAdam, whose constructor compiles its kernel, one rank at a time behind a lock file "
     "that a killed run leaves behind"
@@ -38,13 +38,13 @@ _WHY_ADAM = (
     requires="deepspeed>=0.14.1",
     devices="cpu",
     why=_WHY_ADAM,
-    until=_UNTIL_SHIPPED,
+    until=UNTIL_SHIPPED,
     without="crash",
-    symptom=_BY_ACCELERATOR,
+    symptom=BY_ACCELERATOR,
 )
 def fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Use the operator if it was compiled at installation, else torch's multi-tensor operators."""
-    return wrapped(*args, **kwargs) if _is_installed("fused_adam") else TorchFusedAdam
+    return wrapped(*args, **kwargs) if is_installed("fused_adam") else TorchFusedAdam
 
 
 @wrap(
@@ -54,7 +54,7 @@ def fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwar
     why=f"{_WHY_ADAM}; on ascend_adapt's CPU accelerator that is the builder of the CUDA kernel",
     until="support for DeepSpeed 0.14.0 ends",
     without="crash",
-    symptom=_BY_ACCELERATOR,
+    symptom=BY_ACCELERATOR,
 )
 def cuda_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Use torch's multi-tensor operators."""
@@ -68,7 +68,7 @@ def cuda_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...],
     why="before DeepSpeed supports NPUs, FusedAdam has a CUDA kernel only",
     until="support for DeepSpeed 0.10.0 ends",
     without="crash",
-    symptom=_BY_ACCELERATOR,
+    symptom=BY_ACCELERATOR,
 )
 def npu_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Use torch's multi-tensor operators."""
@@ -82,7 +82,7 @@ def npu_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], 
     why="these releases support NPUs but have no FusedAdam for them: creating the optimizer 'Adam' raises",
     until="support for DeepSpeed 0.11.1 ends",
     without="crash",
-    symptom=_BY_ACCELERATOR,
+    symptom=BY_ACCELERATOR,
 )
 def npu_fused_adam_builder(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Use torch's multi-tensor operators for FusedAdam; other builders are unchanged."""
@@ -119,7 +119,8 @@ def cann_path_or_none(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs
     return path if path and os.path.exists(path) else None
 
 
-def _is_installed(operator: str) -> bool:
+def is_installed(operator: str) -> bool:
+    """Return whether DeepSpeed was installed with this operator compiled."""
     from deepspeed.git_version_info import installed_ops
 
     return bool(installed_ops.get(operator))
