@@ -2,7 +2,8 @@
 
 ``torch.load`` reads tensors and plain data only (``weights_only=True``). Other classes that a code base
 saves are allowed here by name. Anything else in a file is refused, because unpickling it could run code. Users who
-trust a file opt out with torch's own switch, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1.
+trust a file opt out with torch's own switch, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1. Where a code base says
+``weights_only=False`` itself, torch's TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 restricts it to the same list.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from typing import Any
 from ascend_adapt.errors import TrainingError
 
 TRUSTS = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
-ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 # numpy.random's state as numpy 2 and numpy 1 pickle it.
 _NUMPY = (
@@ -47,7 +47,7 @@ def allowed(*names: str) -> Iterator[None]:
     """
     import torch
 
-    if TRUSTS in os.environ or ONLY_WEIGHTS in os.environ:
+    if TRUSTS in os.environ:
         yield
         return
     try:

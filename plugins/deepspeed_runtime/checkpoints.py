@@ -32,6 +32,22 @@ def load_checkpoint_file(wrapped: Any, instance: Any, args: tuple[Any, ...], kwa
 
 
 @wrap(
+    "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine:TorchCheckpointEngine.load",
+    name="restricted_checkpoints",
+    requires=("deepspeed>=0.16", "torch>=2.6"),
+    why="these releases unpickle any class; with torch's TORCH_FORCE_WEIGHTS_ONLY_LOAD=1, which restricts them, they "
+    "refuse their own checkpoints",
+    until="DeepSpeed allows the classes that it saves, and reads weights only",
+    without="crash",
+    symptom=Symptom("torch.load(path, map_location=map_location, weights_only=False)"),
+)
+def load_restricted(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read a file; where torch is set to read weights only, the classes that DeepSpeed saves are allowed, too."""
+    with allowed(*DEEPSPEED):
+        return wrapped(*args, **kwargs)
+
+
+@wrap(
     f"{ENGINE}._load_zero_checkpoint",
     requires="deepspeed>=0.7.5,<0.10.2",
     why="with load_optimizer_states=False it still opens the optimizer files, which published weights lack",
