@@ -63,7 +63,7 @@ class Site:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=280,
         )
         assert not check or done.returncode == 0, done.stderr
         return done.stdout + ("" if check else done.stderr)

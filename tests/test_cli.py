@@ -14,7 +14,7 @@ from ascend_adapt.cli import NOT_BUILT, main
 
 def ascend_adapt(*argv, **env):
     command = [sys.executable, "-m", "ascend_adapt.cli", *argv]
-    return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=280)
 
 
 def write_status(folder, rank, **states):
@@ -70,7 +70,7 @@ def test_status_judges_without_importing():
         "import sys; from ascend_adapt.cli import main; code = main(['status', '--json']);"
         "print(sorted({'torch', 'deepspeed', 'wrapt'} & set(sys.modules)), file=sys.stderr); sys.exit(code)"
     )
-    job = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    job = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280)
     assert (job.returncode, job.stderr) == (0, "[]\n")
     outcomes = {outcome["patch"]: outcome for outcome in json.loads(job.stdout)["outcomes"]}
     assert outcomes["fused_adam_in_torch"]["state"] == "armed"

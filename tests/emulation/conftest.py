@@ -74,7 +74,7 @@ def launch(tmp_path):
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "ascend_adapt.launch.cli", *arguments]
         env = plain_environment(**more)
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
 
     return run
 

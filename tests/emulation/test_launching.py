@@ -68,6 +68,6 @@ def test_a_failed_job_is_reported_up_to_its_failure(ascend_run, tmp_path):
 def test_status_says_that_it_was_emulated(ascend_run, tmp_path):
     assert ascend_run("--device", "npu-emulated", "--log-dir", "run", "train.py").returncode == 0
     command = [sys.executable, "-m", "ascend_adapt.cli", "status", "run"]
-    output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60).stdout
+    output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280).stdout
     assert "device npu (emulated on this host, no hardware)" in output
     assert "hardware" not in output.replace("no hardware", "")

@@ -19,7 +19,7 @@ def run(emulated):
 
     def start(*order: str) -> list:
         command = [sys.executable, "-W", "ignore", str(JOBS / "beside_transfer_to_npu.py"), *order]
-        ended = subprocess.run(command, env=emulated(), capture_output=True, text=True, timeout=200)
+        ended = subprocess.run(command, env=emulated(), capture_output=True, text=True, timeout=280)
         assert ended.returncode == 0, ended.stderr[-3000:]
         return [json.loads(line)["recorded"] for line in ended.stdout.splitlines() if line.startswith('{"recorded":')]
 

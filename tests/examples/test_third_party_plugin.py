@@ -22,7 +22,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copied.mkdir()
     for file in EXAMPLE.iterdir():
         (copied / file.name).write_bytes(file.read_bytes())
-    subprocess.run([*command, folder / "packages", copied], check=True, timeout=120)
+    subprocess.run([*command, folder / "packages", copied], check=True, timeout=280)
     return folder / "packages"
 
 
@@ -44,7 +44,7 @@ def test_the_generated_suite_runs_on_it(installed: Path, tmp_path: Path) -> None
 def test_status_shows_it(installed: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ascend_adapt.cli", "status", "--json"]
     environ = {**os.environ, "PYTHONPATH": str(installed)}
-    status = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    status = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     outcomes = [one for one in json.loads(status.stdout)["outcomes"] if one["plugin"] == "quiet_training"]
     assert {one["state"] for one in outcomes} == {"skipped"}
     assert len(outcomes) == 4

@@ -195,7 +195,7 @@ def test_every_kernel_ends_in_a_reference_and_has_a_name_to_ask_for():
 
 def test_importing_kernels_loads_no_torch():
     code = "import sys, ascend_adapt.kernels; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=280)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated:DeprecationWarning")

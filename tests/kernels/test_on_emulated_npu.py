@@ -30,7 +30,7 @@ def results(tmp_path_factory):
     }
     to = tmp_path_factory.mktemp("kernels") / "results.json"
     command = [sys.executable, "-m", "kernels.emulated_cases", str(to)]
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200)
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return json.loads(to.read_text())
 

@@ -19,7 +19,7 @@ from ascend_adapt.kernels.operators.gelu import _torch as gelu_torch
 def command(*argv, **env):
     known = {name: value for name, value in os.environ.items() if not name.startswith("ASCEND_ADAPT")}
     argv = [sys.executable, "-m", "ascend_adapt.cli", "kernels", *argv]
-    return subprocess.run(argv, env={**known, **env}, capture_output=True, text=True, timeout=120)
+    return subprocess.run(argv, env={**known, **env}, capture_output=True, text=True, timeout=280)
 
 
 def test_every_kernel_is_shown_with_its_backend_and_why():

@@ -13,7 +13,7 @@ import pytest
 def ascend_run(tmp_path):
     """Run ascend-run in ``tmp_path`` and return the finished process."""
 
-    def run(*argv, timeout=120, **env):
+    def run(*argv, timeout=280, **env):
         command = [sys.executable, "-m", "ascend_adapt.launch.cli", *argv]
         return subprocess.run(
             command, cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, timeout=timeout

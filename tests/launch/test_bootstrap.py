@@ -122,7 +122,7 @@ SYSTEM = 'print("system", end=" ")'
 def interpreter(code, *path, **env):
     """Run Python with the bootstrap's variables and ``path`` as PYTHONPATH."""
     env = {**os.environ, "PYTHONPATH": ":".join(path), "ASCEND_ADAPT_TARGETS": "toytarget", **env}
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=280)
 
 
 @pytest.fixture

@@ -210,5 +210,5 @@ for name in ("torch_six", "numpy_bufsize", "keep_missing_grads", "set_has_attent
     assert states[name] == "applied", (name, states[name])
 """
     command = [environment("0.6.0") / "bin" / "python", "-c", code]
-    job = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    job = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert job.returncode == 0, job.stderr

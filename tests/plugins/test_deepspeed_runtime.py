@@ -25,7 +25,7 @@ def run(code, tmp_path, **env):
         env={**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "DS_ACCELERATOR": "cpu", **env},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
     )
 
 
@@ -218,7 +218,7 @@ def test_sections_that_say_their_own_name(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(READ_SECTIONS)
     command = [sys.executable, script, json.dumps(OWN_NAMES)]
-    job = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    job = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert job.stdout.endswith("all read\n"), job.stderr
 
 

@@ -415,7 +415,7 @@ def test_the_engine_trains_in_bfloat16_where_the_type_of_fp16_says_so(neox: Site
         env={**os.environ, **rank, **ours},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
     )
     if reported:
         assert reported in job.stderr

@@ -62,7 +62,7 @@ def test_a_right_patch_of_an_unusual_target_passes(declaration: str, not_shown: 
     (package / "__init__.py").touch()
     (package / "module.py").write_text(TARGET)
     command = [sys.executable, "-c", CODE.replace("DECLARATION", declaration)]
-    job = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    job = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert job.returncode == 0, job.stderr
     results = json.loads(job.stdout.splitlines()[-1])
     assert {name: result for name, result in results.items() if result[0] == "failed"} == {}

@@ -51,7 +51,7 @@ def on_the_target(name: str, folder: Path, sabotage: str = "") -> list[str]:
     (folder / "target_of_ours" / "module.py").write_text(TARGET)
     (folder / "plugin_of_ours.py").write_text(PLUGIN)
     command = [sys.executable, "-c", CODE.format(name=name, sabotage=sabotage)]
-    job = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    job = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
     assert job.returncode == 0, job.stderr
     result: list[str] = json.loads(job.stdout.splitlines()[-1])
     return result

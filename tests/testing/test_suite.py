@@ -172,5 +172,5 @@ assert results("right") == {{"passed"}}
 {sabotage}
 assert results("wrong") == {{"failed"}}
 """
-    job = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    job = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert job.returncode == 0, job.stderr

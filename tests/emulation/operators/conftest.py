@@ -22,7 +22,7 @@ def results_of(tmp_path_factory):
     def results(table):
         to = tmp_path_factory.mktemp("operators") / f"{table}.json"
         command = [sys.executable, "-m", "emulation.operators.run_cases", table, str(to)]
-        ended = subprocess.run(command, env=emulated(), capture_output=True, text=True, timeout=200)
+        ended = subprocess.run(command, env=emulated(), capture_output=True, text=True, timeout=280)
         assert ended.returncode == 0, ended.stderr[-3000:]
         return json.loads(to.read_text())
 

@@ -20,7 +20,7 @@ SCRIPT = (
 
 def stop(folder, cwd):
     command = [sys.executable, "-m", "ascend_adapt.cli", "stop", folder]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=280)
 
 
 def test_stopping_one_of_two_jobs_leaves_the_other(background, tmp_path):

@@ -152,7 +152,7 @@ def test_torchrun_around_ascend_run_is_refused(tmp_path):
     (tmp_path / "train.py").write_text("open('ran', 'w').close()\n")
     inner = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", "train.py"]
     outer = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
-    job = subprocess.run([*outer, *inner], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    job = subprocess.run([*outer, *inner], cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert job.returncode == 1
     assert "another launcher starts ascend-run 2 times, and each would start a whole job" in job.stderr
     assert not (tmp_path / "ran").exists()

@@ -49,7 +49,7 @@ def launch(tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=280,
         )
         return Ended(ended.returncode, ended.stdout + ended.stderr, run_dir)
 
