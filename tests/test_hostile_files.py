@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import shutil
 import sys
 import tarfile
@@ -199,6 +200,15 @@ def test_the_opt_in_reads_everything(allowed, tmp_path, monkeypatch):
     assert (tmp_path / "trusted").is_dir()
 
 
+def test_the_table_of_kinds_names_tests_that_exist():
+    page = Path(__file__).parents[1].joinpath("docs", "security.md").read_text()
+    table = page.partition("| file | how it is read | test |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`(test_\w+)`", table))
+    assert len(table.splitlines()) > 15
+    tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [name for name in named if f"def {name}(" not in tests] == []
+
+
 def plugin_sources():
     return sorted(Path(__file__).parents[1].joinpath("plugins").rglob("*.py"))
 
@@ -277,6 +287,12 @@ def read_vocabulary(path: Path) -> None:
     _read("HFTokenizer", str(path))
 
 
+def read_hostfile(path: Path) -> None:
+    from ascend_adapt.launch.placement.hostfile import read
+
+    read(path, print)
+
+
 def read_job(path: Path) -> None:
     from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory
 
@@ -347,6 +363,8 @@ READERS = {
     "JSON lines, gz": ("jsonl.gz", read_input),
     "JSON lines, xz": ("jsonl.xz", read_input),
     "JSON lines, zst": ("jsonl.zst", read_input),
+    "Parquet": ("parquet", read_input),
+    "hostfile": ("txt", read_hostfile),
     "lm_dataformat": ("dat.zst", read_input),
     "lm_dataformat archive": ("jsonl.zst.tar", read_input),
     "YAML of GPT-NeoX": ("yml", read_yaml),
