@@ -229,7 +229,7 @@ def test_data_in_three_parts_with_weights(tmp_path):
         ('{"zero_optimization": {"stage": 1, "cpu_offload": "false"}}', "cpu_offload: 'false', expected true or false"),
         ('{"save": 2001-99-99}', "more.yml: is not valid YAML .*month"),
         ("{[1]: 2}", "more.yml: is not valid YAML .*unhashable"),
-        pytest.param("[" * 3000, "more.yml: is not valid YAML \(it is nested too deeply\)", id="deep"),
+        pytest.param("[" * 3000, r"more.yml: is not valid YAML \(it is nested too deeply\)", id="deep"),
         ('{"seed": 1, "seed": 2}', "seed: stands twice, again in line 1"),
         ('{"global_num_gpus": 3, "num_nodes": 2}', "global_num_gpus: 3, expected a multiple of 2 num_nodes"),
         ("[1, 2]", "more.yml: is a list, expected keys and values"),
