@@ -37,7 +37,7 @@ class _Parser(argparse.ArgumentParser):
 def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
     """Return the options of this package, and the remaining words, which are the dialect's."""
     parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--upstream-version", "--upstream-version", dest="upstream_version")
+    parser.add_argument("--upstream-version", "--upstream-line", dest="upstream_version")
     parser.add_argument("--log-format", choices=LOG_FORMATS)
     parser.add_argument("--vocab-size", "--vocab_size", type=int)
     parser.add_argument("--exit-interval", "--exit_interval", type=int)

@@ -121,10 +121,10 @@ def test_facts_are_of_the_commits_that_the_guides_name():
         ("megatron", ["--bogus-option-of-nobody"], "correct it or leave it out"),
     ],
 )
-def test_an_unknown_option_is_named_with_what_may_be_meant(dialect, names, told):
+def test_an_unknown_option_is_named_with_what_may_be_meant(dialect, names, message):
     lines = {"neox": neox.VERSIONS, "megatron": megatron.VERSIONS}[dialect]
     (problem,) = choose_version(dialect, names, lines, None)[1]
-    assert re.search(told, problem)
+    assert re.search(message, problem)
 
 
 def test_the_first_line_that_knows_every_option_is_meant():
