@@ -230,9 +230,6 @@ def may_import_at_once(module: str) -> set[str]:
         "ascend_adapt.kernels.megatron_extensions",
         "ascend_adapt.kernels.first_order",
         "ascend_adapt.kernels.triton_launch",
-        "ascend_adapt_plugins.without_cuda.cuda_means_cpu",
-        "ascend_adapt_plugins.without_cuda.loading_and_autocast",
-        "ascend_adapt_plugins.without_cuda.torch_on_cpu",
     )
     if is_backend or module in at_once:
         return {"torch"}

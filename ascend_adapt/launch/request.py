@@ -23,6 +23,7 @@ ascend-run [options] script.py [script arguments ...]
 EXIT_SIGNALS = ("SIGUSR1", "SIGUSR2")
 COMPILE_MODES = ("keep", "binary", "jit")
 NUMERICS = ("upstream", "exact")
+CUDA_CODE = ("auto", "script", "all", "off")
 # Options for the launcher outside the container only; true for those that take a value.
 _OUTSIDE = {
     **dict.fromkeys(("--container", "--image", "--src", "--py", "--wheel", "--cmd", "--export", "--log-dir"), True),
@@ -69,6 +70,7 @@ class Request:
     allow_drift: tuple[str, ...] = ()
     strict: bool = False
     numerics: str | None = None
+    cuda_code: str | None = None
     deterministic: bool = False
     npu_compile_mode: str = "keep"
     adapt: bool = True
@@ -145,6 +147,7 @@ def parse(argv: Sequence[str]) -> Request:
         allow_drift=tuple(known.allow_drift),
         strict=known.strict,
         numerics=known.numerics,
+        cuda_code=known.cuda_code,
         deterministic=known.deterministic,
         npu_compile_mode=known.npu_compile_mode,
         adapt=not known.no_adapt,
@@ -245,6 +248,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=NUMERICS,
         help="masking in Megatron's softmax kernels: upstream's fill value, or exact",
     )
+    add("--cuda-code", choices=CUDA_CODE, help=_CUDA_CODE)
     add("--deterministic", action="store_true", help="use only deterministic kernels, and no autotuning")
     add(
         "--npu-compile-mode",
@@ -278,6 +282,10 @@ def _parser() -> argparse.ArgumentParser:
 _DESCRIPTION = (
     "Start a training job with the patches for Ascend NPUs applied. The first word that is not an option ends \
 the options; everything after it is passed on unchanged."
+)
+_CUDA_CODE = (
+    "whose \"cuda\" means this device: the script's and that of packages which do not know the device (auto, the \
+default), of the script only, of all packages, or nobody's"
 )
 _NNODES = "number of hosts; without --hostfile, start the same command on each host"
 _GRACE = "grace period from SIGTERM to SIGKILL (default: 10; 600 for a native run that saves checkpoints)"

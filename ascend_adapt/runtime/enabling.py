@@ -34,6 +34,7 @@ class _InForce:
     device: str
     device_reason: str
     caller: str
+    programs: list[Any]
 
 
 _lock = threading.RLock()
@@ -51,6 +52,7 @@ def enable(
     device: str | None = None,
     kernels: Mapping[str, str] | str | None = None,
     strict: bool | None = None,
+    cuda_code: str | None = None,
 ) -> Status:
     """Enable all patches that apply here, and return the status.
 
@@ -63,6 +65,8 @@ def enable(
         device: ``npu``, ``cuda`` or ``cpu`` instead of the detected device.
         kernels: kernel backends to use, such as ``{"attention": "npu"}``.
         strict: raise on every patch that drifted, failed or was lost, and on every unusable plugin.
+        cuda_code: whose "cuda" means the device of this host: ``auto`` (the script and every package that does not know
+            the device), ``script`` (the script and its own modules), ``all`` (also packages that know it) or ``off``.
 
     Raises:
         SettingsError: a value is invalid, or conflicts with an earlier call (EnableConflict, naming both callers).
@@ -70,7 +74,9 @@ def enable(
         PatchError: two patches change the same place; a patch drifted or failed without which numbers are wrong; with
             ``strict``, any patch drifted, failed or was lost.
     """
-    return _enable(plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict)[0]
+    return _enable(
+        plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict, cuda_code=cuda_code
+    )[0]
 
 
 def disable() -> Status:
@@ -78,6 +84,8 @@ def disable() -> Status:
     global _in_force, _last
     with _lock:
         if _in_force is not None:
+            for program in reversed(_in_force.programs):
+                program.undo()
             _in_force.session.revert()
             if _in_force.settings.kernels is not None:
                 _request(None)
@@ -136,9 +144,12 @@ def enabled(
     device: str | None = None,
     kernels: Mapping[str, str] | str | None = None,
     strict: bool | None = None,
+    cuda_code: str | None = None,
 ) -> Iterator[Status]:
     """Context manager for enable(); its end undoes only what this call has enabled or disabled."""
-    current, undo = _enable(plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict)
+    current, undo = _enable(
+        plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict, cuda_code=cuda_code
+    )
     try:
         yield current
     finally:
@@ -200,13 +211,14 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
         if wanted.kernels is not None:
             _request(wanted.kernels)
         session.add(usable, wanted.disable)
+        programs = manager.adapt_programs(device, wanted.cuda_code or "auto")
     except BaseException:
         session.revert()
         if wanted.kernels is not None:
             _request(None)
         _extend_kernels(None)
         raise
-    return _InForce(session, manager, wanted, device, reason, caller)
+    return _InForce(session, manager, wanted, device, reason, caller, programs)
 
 
 def _join(in_force: _InForce, wanted: Settings, caller: str) -> Callable[[], None]:
@@ -218,6 +230,8 @@ def _join(in_force: _InForce, wanted: Settings, caller: str) -> Callable[[], Non
         _refuse(in_force, caller, f"strict={wanted.strict}", f"strict={stated.strict}")
     if wanted.kernels is not None and stated.kernels not in (None, wanted.kernels):
         _refuse(in_force, caller, f"kernels={wanted.kernels}", f"kernels={stated.kernels}")
+    if wanted.cuda_code not in (None, stated.cuda_code or "auto"):
+        _refuse(in_force, caller, f"cuda_code={wanted.cuda_code!r}", f"cuda_code {stated.cuda_code or 'auto'!r}")
     joined = _Joined(in_force, len(in_force.manager.problems))
     try:
         joined.apply(wanted)
@@ -336,6 +350,7 @@ def _status_of(in_force: _InForce) -> Status:
         in_force.device_reason,
         tuple(in_force.manager.problems),
         third_party_patchers.active(),
+        tuple(filter(None, (program.describe() for program in in_force.programs))),
     )
 
 

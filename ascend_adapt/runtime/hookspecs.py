@@ -31,3 +31,13 @@ def register_kernels() -> Sequence[tuple[str, Any]]:
 def launch_env(device: str, environ: Mapping[str, str]) -> Mapping[str, str]:
     """Return environment variables for every rank on this kind of device; variables set by the user win."""
     raise NotImplementedError
+
+
+@hookspec
+def adapt_programs(device: str, cuda_code: str) -> Any:
+    """Begin to adapt programs that no patch names.
+
+    ``cuda_code`` is the setting of that name. Return an object with ``describe()``, one sentence about what was
+    adapted so far or "", and ``undo()``; or None.
+    """
+    raise NotImplementedError

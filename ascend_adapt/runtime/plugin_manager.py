@@ -128,6 +128,11 @@ class PluginManager:
                 self._patches[origin.plugin] = self._patches_of(origin)
         return tuple(one for name in sorted(self._patches) for one in self._patches[name])
 
+    def adapt_programs(self, device: str, cuda_code: str) -> list[Any]:
+        """Return what the plugins' ``adapt_programs`` returned."""
+        answers = self._manager.hook.adapt_programs(device=device, cuda_code=cuda_code)
+        return [answer for answer in answers if answer is not None]
+
     def left_out(self) -> list[str]:
         """Return one message for each patch that a plugin declares but register_patches does not return.
 

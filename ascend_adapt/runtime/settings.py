@@ -11,6 +11,7 @@ from ascend_adapt.errors import SettingsError
 PREFIX = "ASCEND_ADAPT"
 DEVICES = ("npu", "cuda", "cpu")
 NUMERICS = ("upstream", "exact")
+CUDA_CODE = ("auto", "script", "all", "off")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
@@ -25,6 +26,7 @@ class Settings:
     allow_drift: tuple[str, ...] = ()
     allowed_plugins: tuple[str, ...] | None = None
     kernels: Mapping[str, str] | None = None
+    cuda_code: str | None = None
 
 
 def is_off(environ: Mapping[str, str]) -> bool:
@@ -41,6 +43,7 @@ def resolve(
     device: str | None = None,
     kernels: Mapping[str, str] | str | None = None,
     strict: bool | None = None,
+    cuda_code: str | None = None,
 ) -> Settings:
     """Return the settings from the arguments, else from the environment.
 
@@ -66,6 +69,11 @@ def resolve(
         raise SettingsError(
             f"{PREFIX}_NUMERICS={variable('NUMERICS')!r}: expected {' or '.join(NUMERICS)} — correct it or unset it"
         )
+    cuda_code = cuda_code or variable("CUDA_CODE") or None
+    if cuda_code not in (None, *CUDA_CODE):
+        raise SettingsError(
+            f"cuda_code {cuda_code!r}: expected {', '.join(CUDA_CODE)} — correct cuda_code= or {PREFIX}_CUDA_CODE"
+        )
     chosen = None
     if wanted:
         from ascend_adapt.kernels import requests
@@ -89,6 +97,7 @@ def resolve(
         allow_drift=words("ALLOW_DRIFT"),
         allowed_plugins=words("PLUGINS") or None,
         kernels=chosen,
+        cuda_code=cuda_code,
     )
 
 

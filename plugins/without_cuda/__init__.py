@@ -1,17 +1,17 @@
-"""Code bases that use ``torch.cuda`` everywhere, without CUDA: two patches each, none for torch itself.
+"""Code that says CUDA on a CPU or an NPU: scripts and packages that nobody adapted, and code bases that a plugin names.
 
-On an NPU, real or emulated, torch_npu's own ``transfer_to_npu`` is imported. On a CPU only the modules of the code base
-see a ``torch`` whose ``cuda`` is the CPU, and a tensor sent to "cuda" stays in host memory. torch, DeepSpeed and every
-other package still see that there is no CUDA.
+On an NPU, real or emulated, torch_npu's own ``transfer_to_npu`` is imported. On a CPU a tensor sent to "cuda" stays in
+host memory. What ``torch.cuda`` answers depends on the module that asks: torch, DeepSpeed and other packages that know
+the device still see that there is no CUDA.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ascend_adapt import Patch, Symptom, wrap
+from ascend_adapt import Patch, Symptom, hookimpl, patches_in, wrap
 
-from . import on_cpu, on_npu
+from . import programs
 from .code_base import CudaCodeBase
 
 if TYPE_CHECKING:
@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 
 UNTIL = "the code base uses torch.accelerator for its device"
 SYMPTOM = Symptom(reason="torch.cuda is in every file of the code base")
+
+
+@hookimpl
+def register_patches() -> list[Patch]:
+    """Return the patches of every module here."""
+    return patches_in(__name__)
+
+
+@hookimpl
+def adapt_programs(device: str, cuda_code: str) -> programs.Programs | None:
+    """Let "cuda" mean the device of this host for code that says CUDA."""
+    return None if cuda_code == "off" else programs.begin(device, cuda_code)
 
 
 def without_cuda(
@@ -46,7 +58,7 @@ def without_cuda(
     )
     def cuda_on_cpu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make "cuda" mean the CPU for the code base, before it uses a device."""
-        on_cpu.redirect(CudaCodeBase.around(module, own, any_script))
+        programs.adopt("cpu", CudaCodeBase.around(module, own, any_script))
         return wrapped(*args, **kwargs)
 
     @wrap(
@@ -61,7 +73,7 @@ def without_cuda(
     )
     def cuda_on_npu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Let torch_npu turn "cuda" into "npu", before the code base uses a device."""
-        on_npu.transfer(CudaCodeBase.around(module, own, any_script))
+        programs.adopt("npu", CudaCodeBase.around(module, own, any_script))
         return wrapped(*args, **kwargs)
 
     return [cuda_on_cpu, cuda_on_npu]

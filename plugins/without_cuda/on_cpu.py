@@ -1,33 +1,45 @@
-"""CUDA code on a CPU: the modules of the code base see their own ``torch``, and tensors stay in host memory."""
+"""CUDA code on a CPU: it sees a torch whose "cuda" is the CPU, and its tensors stay in host memory."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterable
 from types import ModuleType
 
-from .code_base import CudaCodeBase, LateModules, Names
+from .callers import Callers
+from .code_base import Names
+from .views import View
 
-_redirected: set[CudaCodeBase] = set()
 
+class OnCpu:
+    """What has been changed in this process."""
 
-def redirect(code_base: CudaCodeBase) -> None:
-    """Let the modules of ``code_base``, loaded now or later, see a torch whose "cuda" is the CPU.
+    reversible = True
 
-    It applies to the whole process; a second call has no effect.
-    """
-    if code_base in _redirected:
-        return
-    from .cuda_means_cpu import CudaMeansCpu
-    from .torch_on_cpu import torch_on_cpu
+    def __init__(self, callers: Callers) -> None:
+        from ._cuda_means_cpu import CudaMeansCpu
+        from ._torch_on_cpu import torch_on_cpu
 
-    if not _redirected:
-        CudaMeansCpu().__enter__()
-    _redirected.add(code_base)
-    names = Names(torch_on_cpu())
+        seen = torch_on_cpu()
+        pairs = [
+            (vars(module)[name], value)
+            for module, names in seen
+            for name, value in names.items()
+            if callable(vars(module).get(name))
+        ]
+        self._views = [View(module, callers, names, {}) for module, names in seen]
+        self._names, self._originals = Names(pairs), Names([(new, old) for old, new in pairs])
+        self._mode = CudaMeansCpu()
+        self._mode.__enter__()
 
-    def see_the_proxy(module: ModuleType) -> None:
-        names.rebind(module)
+    def rebind(self, modules: Iterable[ModuleType]) -> None:
+        """Rebind what CUDA code that is loaded already imported from torch."""
+        for module in modules:
+            self._names.rebind(module)
 
-    for module in code_base.modules():
-        see_the_proxy(module)
-    sys.meta_path.insert(0, LateModules(code_base, see_the_proxy))
+    def undo(self, modules: Iterable[ModuleType]) -> None:
+        """Restore torch, and the names in ``modules``."""
+        for view in self._views:
+            view.undo()
+        for module in modules:
+            self._originals.rebind(module)
+        self._mode.leave()

@@ -1,44 +1,92 @@
-"""CUDA code on an NPU: torch_npu's own ``transfer_to_npu``, imported by the plugin of the code base."""
+"""CUDA code on an NPU: torch_npu's own ``transfer_to_npu``, corrected for CUDA code and hidden from code that asks.
+
+``transfer_to_npu`` changes torch for the whole process. Code that knows an NPU, such as accelerate, still sees that
+there is no CUDA.
+"""
 
 from __future__ import annotations
 
+import importlib.abc
 import os
-from collections.abc import Iterator
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
-from .code_base import CudaCodeBase, Names
+from .callers import Callers
+from .code_base import Names
 from .profiling import MARKS, with_bool_signature
+from .views import View
 
-PLACES = ("cuda", "cuda.random", "cuda.memory", "cuda.nvtx", "cuda.profiler", "distributed")
+_PLACES = ("cuda", "cuda.random", "cuda.memory", "cuda.nvtx", "cuda.profiler", "distributed", "amp", "cuda.amp")
+_TRANSFER = "torch_npu.contrib.transfer_to_npu"
 
 
-def transfer(code_base: CudaCodeBase) -> None:
-    """Import ``transfer_to_npu``, and rebind what the code base imported from torch before.
+class OnNpu:
+    """What has been changed in this process; it cannot be undone."""
 
-    It changes torch for the whole process and cannot be undone.
+    reversible = False
+
+    def __init__(self, callers: Callers) -> None:
+        import torch
+
+        # Since torch 2.13 torch.distributed reads the capability of every tensor's device, and torch_npu returns None
+        # unless this is set. 8.0 means "not Hopper": no shortcut is taken.
+        os.environ.setdefault("TORCH_NPU_DEVICE_CAPABILITY", "8.0")
+        is_asked_for = _TRANSFER in sys.modules
+        before = {place: dict(vars(attrgetter(place)(torch))) for place in _PLACES}
+        before[""] = {name: value for name, value in vars(torch).items() if name in _PLACES}
+        hidden = _Hidden()
+        sys.meta_path.insert(0, hidden)
+        try:
+            with warnings.catch_warnings(record=True):  # its banner; it also has every later warning shown once
+                from torch_npu.contrib import transfer_to_npu as _  # noqa: F401 the import has the effect
+        finally:
+            sys.meta_path.remove(hidden)
+        from ._torch_on_npu import torch_on_npu
+
+        _disable_profiler_marks(torch)
+        self._changed = [
+            (old, new)
+            for place, olds in before.items()
+            for name, old in olds.items()
+            if callable(old) or issubclass(type(old), ModuleType)
+            if (new := vars(attrgetter(place)(torch) if place else torch).get(name)) is not None and new is not old
+        ]
+        # Whoever imports transfer_to_npu wants torch.cuda to be the NPU for everyone.
+        honest = {} if is_asked_for else before
+        for module, corrected in torch_on_npu():
+            place = module.__name__.removeprefix("torch").removeprefix(".")
+            View(module, callers, corrected, _differences(module, honest.get(place, {})))
+
+    def rebind(self, modules: Iterable[ModuleType]) -> None:
+        """Rebind what CUDA code that is loaded already imported from torch."""
+        modules = list(modules)
+        names = Names([*_unscripted(modules), *self._changed])
+        for module in modules:
+            names.rebind(module)
+
+    def undo(self, modules: Iterable[ModuleType]) -> None:
+        """Do nothing: torch_npu has no way back."""
+
+
+class _Hidden(importlib.abc.MetaPathFinder):
+    """Finder that keeps transfer_to_npu from importing libraries that the program has not imported.
+
+    It would wrap a dozen of their functions, so that they do not see a CUDA; they see none anyway.
     """
-    import torch
 
-    # Since torch 2.13 torch.distributed reads the capability of every tensor's device, and torch_npu returns None
-    # unless this is set. 8.0 means "not Hopper": no shortcut is taken.
-    os.environ.setdefault("TORCH_NPU_DEVICE_CAPABILITY", "8.0")
-    before = {place: dict(vars(attrgetter(place)(torch))) for place in PLACES}
-    before[""] = {name: value for name, value in vars(torch).items() if name in PLACES}
-    from torch_npu.contrib import transfer_to_npu as _  # noqa: F401 the import has the effect
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+        """Raise for the libraries that it wraps."""
+        if fullname.partition(".")[0] in ("accelerate", "peft", "transformers", "trl"):
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
-    _disable_profiler_marks(torch)
-    changed = [
-        (old, new)
-        for place, olds in before.items()
-        for name, old in olds.items()
-        if callable(old) or isinstance(old, ModuleType)
-        if (new := _now(torch, place, name)) is not None and new is not old
-    ]
-    names = Names([*_unscripted(code_base), *changed])
-    for module in code_base.modules():
-        names.rebind(module)
+
+def _differences(module: ModuleType, before: dict[str, Any]) -> dict[str, Any]:
+    now = vars(module)
+    return {name: value for name, value in before.items() if now.get(name) is not value}
 
 
 def _disable_profiler_marks(torch: ModuleType) -> None:
@@ -49,18 +97,14 @@ def _disable_profiler_marks(torch: ModuleType) -> None:
     torch.cuda.memory._record_memory_history = with_bool_signature(torch.cuda.memory._record_memory_history)
 
 
-def _unscripted(code_base: CudaCodeBase) -> Iterator[tuple[Any, Any]]:
+def _unscripted(modules: Iterable[ModuleType]) -> Iterator[tuple[Any, Any]]:
     """Yield each scripted function and its original: torch's fuser does not support NPUs, and raises.
 
     For that reason ``transfer_to_npu`` makes torch.jit.script a no-op from here on.
     """
     import torch
 
-    for module in code_base.modules():
+    for module in modules:
         for value in vars(module).values():
             if isinstance(value, torch.jit.ScriptFunction) and hasattr(value, "_torchdynamo_inline"):
                 yield value, value._torchdynamo_inline
-
-
-def _now(torch: ModuleType, place: str, name: str) -> Any:
-    return getattr(attrgetter(place)(torch) if place else torch, name, None)

@@ -49,6 +49,7 @@ def of_patches(request: Request, device: str, targets: Iterable[str], environ: M
         **({"ASCEND_ADAPT_STRICT": "1"} if request.strict else {}),
         **({"ASCEND_ADAPT_DEBUG": "1"} if request.debug else {}),
         **({"ASCEND_ADAPT_NUMERICS": request.numerics} if request.numerics else {}),
+        **({"ASCEND_ADAPT_CUDA_CODE": request.cuda_code} if request.cuda_code else {}),
         **(_repeatable(environ) if request.deterministic else {}),
         **({COMPILE_MODE: request.npu_compile_mode} if request.npu_compile_mode != "keep" else {}),
     }

@@ -51,7 +51,8 @@ def rebind(swaps: Swaps, modules: Iterable[ModuleType], homes: Iterable[ModuleTy
 
 
 def _rebind_home(home: ModuleType, swaps: Swaps) -> int:
-    classes = [v for v in list(vars(home).values()) if isinstance(v, type) and v.__module__ == home.__name__]
+    # isinstance would read __class__, at which torch.distributed.reduce_op prints a warning.
+    classes = [v for v in list(vars(home).values()) if issubclass(type(v), type) and v.__module__ == home.__name__]
     count = 0
     for cls in classes:
         hits = _hits(vars(cls).items(), swaps)

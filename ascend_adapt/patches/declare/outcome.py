@@ -49,7 +49,8 @@ class Status:
     """Status of this process: the outcomes of all patches, in the order in which they apply.
 
     ``device`` is the detected or requested device kind and ``device_reason`` the reason; ``problems`` has one message
-    for each unusable plugin; ``beside`` names third-party patchers that this process has loaded.
+    for each unusable plugin; ``beside`` names third-party patchers that this process has loaded. ``programs`` has one
+    sentence for each plugin that adapted a program which no patch names.
     """
 
     outcomes: tuple[Outcome, ...] = ()
@@ -57,13 +58,14 @@ class Status:
     device_reason: str = ""
     problems: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [
             f"{one.plugin}.{one.patch}: {one.state}" + (f" ({one.reason})" if one.reason else "")
             for one in self.outcomes
         ]
-        return "\n".join([*lines, *self.problems]) or "no patches"
+        return "\n".join([*lines, *self.programs, *self.problems]) or "no patches"
 
     def __iter__(self) -> Iterator[Outcome]:
         return iter(self.outcomes)
@@ -88,4 +90,5 @@ class Status:
             "outcomes": [asdict(outcome) for outcome in self.outcomes],
             "problems": list(self.problems),
             "beside": list(self.beside),
+            "programs": list(self.programs),
         }

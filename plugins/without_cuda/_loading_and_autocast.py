@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .cuda_means_cpu import on_host
+from ._cuda_means_cpu import on_host
 
 
 class Autocast(torch.autocast):  # type: ignore[misc]
@@ -63,6 +63,60 @@ def _set_default_device() -> Callable[..., None]:
     return set_default_device
 
 
-AMP = {"autocast": Autocast, "GradScaler": GradScaler}
-AMP_OF_CUDA = {"autocast": AutocastOfCuda, "GradScaler": GradScalerOfCuda}
-TORCH = {"autocast": Autocast, "load": _load(), "set_default_device": _set_default_device()}
+def _set_default_tensor_type() -> Callable[..., None]:
+    @functools.wraps(torch.set_default_tensor_type)
+    def set_default_tensor_type(t: Any) -> None:
+        torch.set_default_tensor_type(t.replace("torch.cuda.", "torch.") if isinstance(t, str) else t)
+
+    return set_default_tensor_type
+
+
+def _of_device_type(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose ``device_type`` may be "cuda", given first or by keyword."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs = {name: _type(value) if name == "device_type" else value for name, value in kwargs.items()}
+        return function(*(_type(arg) for arg in args), **kwargs)
+
+    return call
+
+
+def _type(value: Any) -> Any:
+    return "cpu" if value == "cuda" else value
+
+
+class _IsAnyGenerator(type(torch.Generator)):  # type: ignore[misc]
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch.Generator)
+
+
+class Generator(torch.Generator, metaclass=_IsAnyGenerator):  # type: ignore[misc]
+    """Generator of "cuda": the CPU's."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return torch.Generator(on_host(device))
+
+
+AMP = {
+    "autocast": Autocast,
+    "GradScaler": GradScaler,
+    "custom_fwd": _of_device_type(torch.amp.custom_fwd),
+    "custom_bwd": _of_device_type(torch.amp.custom_bwd),
+}
+AMP_OF_CUDA = {
+    "autocast": AutocastOfCuda,
+    "GradScaler": GradScalerOfCuda,
+    "custom_fwd": functools.partial(torch.amp.custom_fwd, device_type="cpu"),
+    "custom_bwd": functools.partial(torch.amp.custom_bwd, device_type="cpu"),
+}
+TORCH = {
+    "autocast": Autocast,
+    "load": _load(),
+    "set_default_device": _set_default_device(),
+    "set_default_tensor_type": _set_default_tensor_type(),
+    **{
+        name: _of_device_type(getattr(torch, name))
+        for name in ("get_autocast_dtype", "is_autocast_enabled", "set_autocast_dtype", "set_autocast_enabled")
+    },
+}

@@ -55,10 +55,18 @@ class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
     fail, so device-aware code never makes one.
     """
 
+    _left = False
+
+    def leave(self) -> None:
+        """Change nothing from here on; modes that others have entered later stay on top of this one."""
+        self._left = True
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self._left:
+            return func(*args, **kwargs)
         if func in _BACKWARD:
             # Recomputed checkpoints and hooks run code that names cuda: the mode must be active there.
             with self:
@@ -69,6 +77,8 @@ class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
             return None
         if func is torch.Tensor.type and len(args) > 1 and isinstance(args[1], str):
             args = (args[0], args[1].replace("torch.cuda.", "torch."), *args[2:])
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
         if "device" in kwargs:
             kwargs = {**kwargs, "device": on_host(kwargs["device"])}
         if any(isinstance(arg, torch.device) for arg in args):

@@ -1,0 +1,169 @@
+"""What CUDA code sees of torch on a CPU: ``torch.cuda`` whose only device is this host."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from ..deepspeed_runtime.accelerators import HostEvent, HostStream
+from . import graphs, profiling
+from ._loading_and_autocast import AMP, AMP_OF_CUDA, TORCH, Generator
+from .compilation import run_eagerly
+from .profiling import returning
+
+
+def torch_on_cpu() -> list[tuple[ModuleType, dict[str, Any]]]:
+    """Return the modules of torch with the names that CUDA code sees differently."""
+    random = _random()
+    return [
+        (torch, {**TORCH, "Generator": Generator, "compile": run_eagerly(torch.compile)}),
+        (torch.amp, AMP),
+        (torch.distributed, {"is_nccl_available": returning(True)}),
+        (torch.cuda, {**_cuda(), **random, **_memory(), **graphs.EAGER}),
+        (torch.cuda.amp, AMP_OF_CUDA),
+        (torch.cuda.random, random),
+        (torch.cuda.memory, {**_memory(), **profiling.NO_HISTORY}),
+        (torch.cuda.graphs, graphs.EAGER),
+        (torch.cuda.nvtx, profiling.marks_of("nvtx")),
+        (torch.cuda.profiler, profiling.marks_of("profiler")),
+        (torch.nn.attention, {"sdpa_kernel": _with_any_backend(torch.nn.attention.sdpa_kernel)}),
+        (torch.backends.cuda, {"sdp_kernel": lambda *args, **kwargs: contextlib.nullcontext(), "is_built": _true}),
+    ]
+
+
+_true = returning(True)
+_PROPERTIES = SimpleNamespace(
+    name="cpu",
+    # 8.0 is the first compute capability with bf16.
+    major=8,
+    minor=0,
+    multi_processor_count=os.cpu_count(),
+    max_threads_per_multi_processor=1,
+    warp_size=1,
+    regs_per_multiprocessor=0,
+    shared_memory_per_block=0,
+    L2_cache_size=0,
+    is_integrated=True,
+    is_multi_gpu_board=False,
+    gcnArchName="",
+    uuid="cpu",
+    total_memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+)
+
+
+def _cuda() -> dict[str, Any]:
+    """Return the names of torch.cuda that a CPU can serve; others fail as they do without CUDA."""
+    index = [int(os.environ.get("LOCAL_RANK", "0"))]
+
+    def set_device(device: Any) -> None:
+        number = torch.device(device).index if isinstance(device, str) else getattr(device, "index", device)
+        index[0] = index[0] if number is None else int(number)
+
+    nothing = "synchronize _lazy_init init ipc_collect set_sync_debug_mode set_stream current_blas_handle _sleep"
+    types = "Byte Char Short Int Long Half Float Double BFloat16 Bool"
+    return {
+        **{name: returning(None) for name in nothing.split()},
+        **{f"{name}Tensor": getattr(torch, f"{name}Tensor") for name in types.split()},
+        **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported", "is_tf32_supported"), _true),
+        "is_current_stream_capturing": returning(False),
+        "can_device_access_peer": returning(False),
+        "utilization": returning(0),
+        "get_sync_debug_mode": returning(0),
+        "get_arch_list": returning([]),
+        "get_gencode_flags": returning(""),
+        "device_count": _ranks_here,
+        "current_device": lambda: index[0],
+        "set_device": set_device,
+        "device": lambda device: contextlib.nullcontext(),
+        "device_of": lambda obj: contextlib.nullcontext(),
+        "get_device_name": returning(_PROPERTIES.name),
+        "get_device_capability": returning((_PROPERTIES.major, _PROPERTIES.minor)),
+        "get_device_properties": returning(_PROPERTIES),
+        "default_generators": _Generators(),
+        "_lazy_call": lambda callable, **kwargs: callable(),
+        "Stream": HostStream,
+        "Event": HostEvent,
+        "stream": lambda stream: contextlib.nullcontext(),
+        "current_stream": lambda device=None: HostStream(),
+        "default_stream": lambda device=None: HostStream(),
+        "cudart": profiling.MARKS["cudart"],
+    }
+
+
+def _random() -> dict[str, Any]:
+    """Return the RNG functions: one generator draws for the host and for its only device."""
+    return {
+        "manual_seed": torch.manual_seed,
+        "manual_seed_all": torch.manual_seed,
+        "seed": torch.seed,
+        "seed_all": torch.seed,
+        "initial_seed": torch.initial_seed,
+        "get_rng_state": lambda device="cuda": torch.get_rng_state(),
+        "get_rng_state_all": lambda: [torch.get_rng_state()] * _ranks_here(),
+        "set_rng_state": lambda new_state, device="cuda": torch.set_rng_state(new_state),
+        "set_rng_state_all": lambda new_states: torch.set_rng_state(new_states[0]),
+    }
+
+
+def _memory() -> dict[str, Any]:
+    """Return the memory functions: host memory has no allocator of torch's that counts."""
+    no_bytes = (
+        "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached max_memory_cached"
+    )
+    nothing = (
+        "empty_cache reset_peak_memory_stats reset_accumulated_memory_stats reset_max_memory_allocated "
+        "reset_max_memory_cached set_per_process_memory_fraction"
+    )
+    return {
+        **{name: returning(0) for name in no_bytes.split()},
+        **{name: returning(None) for name in nothing.split()},
+        "memory_stats": lambda device=None: _Zeros(),
+        "memory_summary": returning("host memory has no allocator statistics"),
+        "memory_snapshot": lambda *args: [],
+        "list_gpu_processes": returning("no processes are running"),
+        "mem_get_info": lambda device=None: (
+            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"),
+            _PROPERTIES.total_memory,
+        ),
+    }
+
+
+class _Zeros(dict):  # type: ignore[type-arg]
+    """Allocator statistics: each is 0."""
+
+    def __missing__(self, key: str) -> int:
+        return 0
+
+
+class _Generators:
+    """The RNGs of all devices: tensors are in host memory, so all are the CPU's generator."""
+
+    def __getitem__(self, index: Any) -> torch.Generator:
+        return torch.default_generator
+
+    def __len__(self) -> int:
+        return _ranks_here()
+
+
+def _ranks_here() -> int:
+    """Return the number of ranks on this host: each has a "device". DeepSpeed sets LOCAL_SIZE."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
+
+
+def _with_any_backend(sdpa_kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return torch's sdpa_kernel, which always allows the unfused backend too: a CPU lacks some of the fused ones."""
+
+    @functools.wraps(sdpa_kernel)
+    @contextlib.contextmanager
+    def call(backends: Any, set_priority: bool = False) -> Iterator[None]:
+        chosen = [backends] if isinstance(backends, torch.nn.attention.SDPBackend) else list(backends)
+        with sdpa_kernel([*chosen, torch.nn.attention.SDPBackend.MATH], set_priority):
+            yield
+
+    return call

@@ -1,0 +1,99 @@
+"""Which code is CUDA code: decided by module, from the globals of the frame that asks torch for "cuda"."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from .code_base import CudaCodeBase
+from .who_knows import INTERNAL, KNOWS
+
+CUDA, AWARE, TORCH = "cuda", "aware", "torch"
+_SCRIPT = ("__main__", "__mp_main__")
+_LIBRARIES = ("site-packages", "dist-packages")
+_NAMES_NPU = re.compile(
+    r"torch_npu|torch\.npu\b|hasattr\(\s*torch\s*,\s*[\"']npu[\"']|is_(?:torch_)?npu_available|npu\.is_available"
+)
+_NAMES_CUDA = re.compile(r"cuda|nccl|device_ids|torch\.device\(")
+_IMPORTS_TORCH = re.compile(r"(?m)^\s*(?:import|from)\s+torch\b")
+
+
+class Callers:
+    """Sorts modules: CUDA code, code that is aware of this device, and torch itself.
+
+    ``policy`` is the setting ``cuda_code``. ``code_bases`` are CUDA code whatever the policy: a plugin names them.
+    """
+
+    def __init__(self, device: str, policy: str) -> None:
+        self.device, self.policy = device, policy
+        self.code_bases: list[CudaCodeBase] = []
+        self._kinds: dict[tuple[str, str], str] = {}
+
+    def add(self, code_base: CudaCodeBase) -> None:
+        """Add a code base that a plugin names."""
+        self.code_bases.append(code_base)
+        self._kinds.clear()
+
+    def kind(self, names: dict[str, Any]) -> str:
+        """Return CUDA, AWARE or TORCH for the code whose globals are ``names``."""
+        key = names.get("__name__") or "__main__", names.get("__file__") or ""
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = self._judge(key[0], key[1], getattr(names.get("__spec__"), "name", None))
+        return kind
+
+    def kind_of_caller(self, frame: FrameType | None) -> str:
+        """Return the kind of the first code at or above ``frame`` that is not torch."""
+        while frame is not None and self.kind(frame.f_globals) == TORCH:
+            frame = frame.f_back
+        return TORCH if frame is None else self.kind(frame.f_globals)
+
+    def says_cuda(self, name: str, file: str, run_as: str | None = None) -> bool:
+        """Return whether a module is CUDA code and names CUDA in its source; a package must import torch as well."""
+        if self._judge(name, file, run_as) != CUDA:
+            return False
+        source = _source(file)
+        return bool(_NAMES_CUDA.search(source)) and (_is_own(name, file) or bool(_IMPORTS_TORCH.search(source)))
+
+    def _judge(self, name: str, file: str, run_as: str | None) -> str:
+        module = sys.modules.get(name)
+        if module is not None and any(code_base.owns(module) for code_base in self.code_bases):
+            return CUDA
+        is_script = name in _SCRIPT
+        package = (run_as or "") if is_script else name  # python -m package.module
+        root = package.partition(".")[0]
+        if root in INTERNAL or root in sys.stdlib_module_names:
+            return TORCH
+        if self.policy == "off":
+            return AWARE
+        if self.policy == "all":
+            return CUDA
+        knows = self.device in KNOWS.get(root, ()) and not _is_beside_the_script(file)
+        if knows or (self.policy == "script" and not _is_own(name, file)):
+            return AWARE
+        # A program that asks for an NPU chooses its device itself, in all of its modules.
+        script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+        places = {file, script} if _is_own(name, file) else {file}
+        return AWARE if any(_NAMES_NPU.search(_source(place)) for place in places) else CUDA
+
+
+def _is_own(name: str, file: str) -> bool:
+    """Return whether a module is the user's own: the script, or no part of an installed package."""
+    return name in _SCRIPT or not any(part in _LIBRARIES for part in Path(file).parts)
+
+
+def _is_beside_the_script(file: str) -> bool:
+    script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    return bool(script and file) and Path(script).resolve().parent in Path(file).resolve().parents and _is_own("", file)
+
+
+@cache
+def _source(file: str) -> str:
+    try:
+        return Path(file).read_text(errors="replace") if file.endswith(".py") else ""
+    except OSError:
+        return ""

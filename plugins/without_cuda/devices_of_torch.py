@@ -1,0 +1,115 @@
+"""Functions of torch that take a device or a backend and bypass function modes: on a CPU, CUDA means the CPU there.
+
+Without CUDA each of these calls would fail, so code that knows the device makes none of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ascend_adapt import Patch, Symptom, wrap
+
+if TYPE_CHECKING:
+    from ascend_adapt.patches.declare.spec import Terms
+
+
+def _terms(name: str) -> Terms:
+    return {
+        "name": name,
+        "devices": "cpu",
+        "why": "code that says CUDA names a CUDA device or NCCL, and this host has neither",
+        "until": "torch runs code that says CUDA on a CPU",
+        "without": "crash",
+        "symptom": Symptom(reason="the fault is in the callers"),
+    }
+
+
+def _with(name: str, target: str, **changes: Callable[[Any], Any]) -> Patch:
+    """Return a patch that changes some arguments of each call of ``target``, by name."""
+
+    @wrap(target, **_terms(name))
+    def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = inspect.signature(wrapped).bind(*args, **kwargs)
+        for argument, change in changes.items():
+            if argument in given.arguments:
+                given.arguments[argument] = change(given.arguments[argument])
+        return wrapped(*given.args, **given.kwargs)
+
+    return call
+
+
+def _on_host(device: Any) -> Any:
+    from ._cuda_means_cpu import on_host
+
+    return on_host(device)
+
+
+def _gloo(backend: Any) -> Any:
+    """Return gloo for NCCL and HCCL, also as part of "cpu:gloo,cuda:nccl"."""
+    return "gloo" if isinstance(backend, str) and ("nccl" in backend or "hccl" in backend) else backend
+
+
+def _none(value: Any) -> None:
+    """Leave the argument out."""
+
+
+_C10D = "torch.distributed.distributed_c10d"
+PATCHES = [
+    # torch puts the mode of `with torch.device("cuda")` underneath all others.
+    _with("device_contexts", "torch.utils._device:DeviceContext.__init__", device=_on_host),
+    _with("process_groups", f"{_C10D}:init_process_group", backend=_gloo, device_id=_none, pg_options=_none),
+    _with("new_groups", f"{_C10D}:new_group", backend=_gloo, device_id=_none, pg_options=_none),
+    _with("barriers", f"{_C10D}:barrier", device_ids=_none),
+    _with("meshes", "torch.distributed.device_mesh:init_device_mesh", device_type=_on_host),
+    _with("device_meshes", "torch.distributed.device_mesh:DeviceMesh.__init__", device_type=_on_host),
+    _with(
+        "data_parallel",
+        "torch.nn.parallel.distributed:DistributedDataParallel.__init__",
+        device_ids=_none,
+        output_device=_none,
+    ),
+    _with(
+        "sharded_data_parallel",
+        "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel.__init__",
+        device_id=_on_host,
+    ),
+]
+
+
+def _averaging(name: str, output: str) -> Patch:
+    """Return a patch that lets a collective average over gloo, which only sums."""
+
+    @wrap(f"{_C10D}:{name}", **_terms(f"average_of_{name}"))
+    def call(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        import torch.distributed as dist
+
+        given = inspect.signature(wrapped).bind(*args, **kwargs)
+        if given.arguments.get("op") != dist.ReduceOp.AVG or dist.get_backend(given.arguments.get("group")) != "gloo":
+            return wrapped(*args, **kwargs)
+        is_asynchronous = given.arguments.get("async_op", False)
+        given.arguments.update(op=dist.ReduceOp.SUM, async_op=False)
+        wrapped(*given.args, **given.kwargs)
+        given.arguments[output].div_(dist.get_world_size(given.arguments.get("group")))
+        return _Done() if is_asynchronous else None
+
+    return call
+
+
+class _Done:
+    """Handle of a collective that has ended."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Return True."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
+
+
+AVERAGES = [
+    _averaging(name, output)
+    for name, output in (("all_reduce", "tensor"), ("reduce", "tensor"), ("reduce_scatter_tensor", "output"))
+]

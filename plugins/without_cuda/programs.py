@@ -1,0 +1,166 @@
+"""Programs that say CUDA where the device is another: found before their first line that could use it."""
+
+from __future__ import annotations
+
+import importlib.abc
+import os
+import sys
+from _thread import get_ident
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from .callers import CUDA, Callers
+from .code_base import CudaCodeBase
+
+_MEANS = {"cpu": "the CPU", "npu": "the NPU"}
+_PRINTED = "ASCEND_ADAPT_CUDA_CODE_PRINTED"
+_current: Programs | None = None
+
+
+class Programs:
+    """CUDA code of this process: once there is some, its "cuda" means the device of this host."""
+
+    def __init__(self, device: str, policy: str) -> None:
+        self.callers = Callers(device, policy)
+        self._because, self._change, self._finder, self._undone = "", None, _Finder(self), False
+
+    _change: Any
+
+    def watch(self) -> None:
+        """Look at the program as soon as torch is imported, and at each module before it runs."""
+        from wrapt import register_post_import_hook
+
+        # A hook runs before importlib marks torch as complete, and at once if it is.
+        register_post_import_hook(lambda _: self._look(), "torch")
+
+    def adopt(self, code_base: CudaCodeBase) -> None:
+        """Treat a code base that a plugin names as CUDA code, whatever the setting."""
+        if code_base not in self.callers.code_bases:
+            self.callers.add(code_base)
+            self._begin("")
+            self._change.rebind(self._cuda_modules())
+
+    def consider(self, spec: ModuleSpec) -> None:
+        """Begin if a module that is about to run says CUDA."""
+        if self.callers.says_cuda(spec.name, spec.origin or ""):
+            self._begin(spec.origin or spec.name)
+
+    def describe(self) -> str:
+        """Return what was done in one sentence, or ""."""
+        if not self._because or self._undone:
+            return ""
+        return (
+            f'{self._because} says CUDA: "cuda" is {_MEANS[self.callers.device]} for it and for other code that does '
+            "not know this device (--cuda-code off or ASCEND_ADAPT_CUDA_CODE=off turns this off)"
+        )
+
+    def undo(self) -> None:
+        """Restore torch, except on an NPU, where torch_npu's transfer stays."""
+        global _current
+        self._undone = True
+        self._finder.remove()
+        if self._change is not None:
+            self._change.undo(self._cuda_modules())
+        if self._change is None or self._change.reversible:
+            _current = None
+
+    def _look(self) -> None:
+        if self._undone or self._change is not None:
+            return
+        for module in [sys.modules["__main__"], *sys.modules.values()]:
+            names = vars(module) if isinstance(module, ModuleType) else {}  # getattr would call a lazy __getattr__
+            file, run_as = names.get("__file__") or "", getattr(names.get("__spec__"), "name", None)
+            if names and self.callers.says_cuda(names.get("__name__", ""), file, run_as):
+                self._begin(file)
+                return
+        sys.meta_path.insert(0, self._finder)
+
+    def _begin(self, because: str) -> None:
+        if self._change is None:
+            self._finder.remove()
+            if self.callers.device == "npu":
+                from .on_npu import OnNpu as Change
+            else:
+                from .on_cpu import OnCpu as Change  # type: ignore[assignment]
+            self._change = Change(self.callers)
+            self._change.rebind(self._cuda_modules())
+        self._because = self._because or because
+        self._print_once()
+
+    def _cuda_modules(self) -> Iterator[ModuleType]:
+        """Yield the loaded modules that are CUDA code."""
+        for module in list(sys.modules.values()):
+            if isinstance(module, ModuleType) and self.callers.kind(vars(module)) == CUDA:
+                yield module
+
+    def _print_once(self) -> None:
+        """Print what was done, on rank 0 and not in the processes that it starts."""
+        if self._because and os.environ.get("RANK", "0") == "0" and _PRINTED not in os.environ:
+            print(f"ascend_adapt: {self.describe()}", file=sys.stderr)
+        os.environ.setdefault(_PRINTED, "1")
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finder that shows each module's spec to the programs before the module runs."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+        self._in_progress: set[tuple[int, str]] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec that the other finders have for a module."""
+        request = get_ident(), fullname
+        if request in self._in_progress or self not in sys.meta_path:
+            return None
+        self._in_progress.add(request)
+        try:
+            spec = self._found_by_others(fullname, path, target)
+        finally:
+            self._in_progress.discard(request)
+        if spec is not None and spec.origin and spec.has_location:
+            self._programs.consider(spec)
+        return spec
+
+    def remove(self) -> None:
+        """Stop looking."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+
+    def _found_by_others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        """Return the spec from the finders after this one; those before it have already been tried."""
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
+            if spec is not None:
+                return spec
+        return None
+
+
+def begin(device: str, policy: str) -> Programs | None:
+    """Return the programs of this process; None where CUDA is the device."""
+    global _current
+    if device == "cuda":
+        return None
+    if _current is None:
+        _current = Programs(device, policy)
+        _current.watch()
+    _current._undone = False
+    return _current
+
+
+def adopt(device: str, code_base: CudaCodeBase) -> None:
+    """Treat a code base as CUDA code, also where the plugin that adapts scripts is disabled."""
+    programs = begin(device, "off")
+    assert programs is not None  # the patches that call this are for other devices
+    programs.adopt(code_base)
+
+
+def current() -> Programs | None:
+    """Return the programs of this process, if any code may be CUDA code."""
+    return _current

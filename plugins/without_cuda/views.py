@@ -1,0 +1,65 @@
+"""Attributes of a module of torch that depend on who reads them: CUDA code, code that knows the device, or torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from .callers import AWARE, CUDA, Callers
+
+_ABSENT: Any = object()
+
+
+class View:
+    """Answers of one module by the kind of the reader; undo() gives the module its own class back.
+
+    A name that is set on the module, as a test's mock does, is seen by everyone until the original is set again.
+    """
+
+    def __init__(
+        self, module: ModuleType, callers: Callers, for_cuda: Mapping[str, Any], for_aware: Mapping[str, Any]
+    ) -> None:
+        self._module, self._class = module, module.__class__
+        names = {*for_cuda, *for_aware}
+        answers = {
+            name: _Answer(
+                name,
+                callers,
+                vars(module).get(name, _ABSENT),
+                {CUDA: for_cuda.get(name, _ABSENT), AWARE: for_aware.get(name, _ABSENT)},
+            )
+            for name in names
+        }
+        module.__class__ = type(self._class.__name__, (self._class,), answers)
+
+    def undo(self) -> None:
+        """Let every reader see the module as it is."""
+        self._module.__class__ = self._class
+
+
+class _Answer:
+    """Descriptor of one name."""
+
+    def __init__(self, name: str, callers: Callers, original: Any, by_kind: Mapping[str, Any]) -> None:
+        self._name, self._callers, self._original, self._by_kind = name, callers, original, by_kind
+
+    def __get__(self, module: ModuleType | None, owner: type) -> Any:
+        if module is None:
+            return self
+        real = vars(module).get(self._name, _ABSENT)
+        if real is self._original:
+            own = self._by_kind.get(self._callers.kind(sys._getframe(1).f_globals), _ABSENT)
+            real = real if own is _ABSENT else own
+        if real is _ABSENT:
+            raise AttributeError(f"module {module.__name__!r} has no attribute {self._name!r}")
+        return real
+
+    def __set__(self, module: ModuleType, value: Any) -> None:
+        vars(module)[self._name] = value
+
+    def __delete__(self, module: ModuleType) -> None:
+        if self._name not in vars(module):
+            raise AttributeError(self._name)
+        del vars(module)[self._name]

@@ -1,0 +1,26 @@
+"""Libraries that choose their device themselves, with the devices that they know: they are not answered for CUDA.
+
+Every other package says "cuda" and means "the accelerator". Lightning, for one, knows the CPU and no NPU: on a CPU it
+is answered honestly, and on an NPU "cuda" is the NPU for it, as it is for a script.
+"""
+
+from __future__ import annotations
+
+CPU, BOTH = ("cpu",), ("cpu", "npu")
+
+KNOWS: dict[str, tuple[str, ...]] = {
+    # They ask torch_npu, or DeepSpeed's accelerator.
+    **dict.fromkeys(("accelerate", "deepspeed", "diffusers", "peft", "transformers", "trl"), BOTH),
+    **dict.fromkeys(("axolotl", "llamafactory", "mindspeed", "mindspeed_llm", "openmind", "swift", "verl"), BOTH),
+    # They run compiled kernels, for CUDA alone or for what torch really has.
+    **dict.fromkeys(("apex", "bitsandbytes", "cupy", "flash_attn", "liger_kernel", "numba", "tensordict"), BOTH),
+    **dict.fromkeys(("transformer_engine", "triton", "vllm", "xformers"), BOTH),
+    **dict.fromkeys(("torchao", "torchaudio", "torchcodec", "torchdata", "torchtext", "torchvision"), BOTH),
+    # They use no device of their own.
+    **dict.fromkeys(("datasets", "numpy", "pandas", "safetensors", "scipy", "sklearn", "tensorboard"), BOTH),
+    # They know CUDA and the CPU.
+    **dict.fromkeys(("lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning", "torchmetrics"), CPU),
+    **dict.fromkeys(("evaluate", "lm_eval", "sentence_transformers"), CPU),
+}
+# Torch itself, its parts, and this package: they see torch as it is.
+INTERNAL = frozenset(("ascend_adapt", "ascend_adapt_plugins", "functorch", "torch", "torch_npu", "torchair", "wrapt"))
