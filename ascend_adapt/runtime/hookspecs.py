@@ -35,9 +35,9 @@ def launch_env(device: str, environ: Mapping[str, str]) -> Mapping[str, str]:
 
 @hookspec
 def adapt_programs(device: str, cuda_code: str) -> Any:
-    """Begin to adapt programs that no patch names.
+    """Return what adapts programs that no patch names: an object with ``describe()`` and ``undo()``, or None.
 
-    ``cuda_code`` is the setting of that name. Return an object with ``describe()``, one sentence about what was
-    adapted so far or "", and ``undo()``; or None.
+    enable() calls the hook, and disable() calls ``undo()``. ``describe()`` returns what was adapted so far in one
+    sentence, or "". ``cuda_code`` is the setting of that name.
     """
     raise NotImplementedError

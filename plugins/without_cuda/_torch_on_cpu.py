@@ -20,15 +20,17 @@ from .profiling import returning
 
 def torch_on_cpu() -> list[tuple[ModuleType, dict[str, Any]]]:
     """Return the modules of torch with the names that CUDA code sees differently."""
-    random = _random()
+    random, memory = _random(), _memory()
+    cuda = {**_cuda(), **random, **memory, **graphs.EAGER}
     return [
         (torch, {**TORCH, "Generator": Generator, "compile": run_eagerly(torch.compile)}),
+        (torch.accelerator, _accelerator(cuda)),
         (torch.amp, AMP),
-        (torch.distributed, {"is_nccl_available": returning(True)}),
-        (torch.cuda, {**_cuda(), **random, **_memory(), **graphs.EAGER}),
+        (torch.distributed, {"is_nccl_available": _true}),
+        (torch.cuda, cuda),
         (torch.cuda.amp, AMP_OF_CUDA),
         (torch.cuda.random, random),
-        (torch.cuda.memory, {**_memory(), **profiling.NO_HISTORY}),
+        (torch.cuda.memory, {**memory, **profiling.NO_HISTORY}),
         (torch.cuda.graphs, graphs.EAGER),
         (torch.cuda.nvtx, profiling.marks_of("nvtx")),
         (torch.cuda.profiler, profiling.marks_of("profiler")),
@@ -93,6 +95,22 @@ def _cuda() -> dict[str, Any]:
         "current_stream": lambda device=None: HostStream(),
         "default_stream": lambda device=None: HostStream(),
         "cudart": profiling.MARKS["cudart"],
+    }
+
+
+def _accelerator(cuda: dict[str, Any]) -> dict[str, Any]:
+    """Return the names of torch.accelerator, which has no device on a CPU: a script for any accelerator gets "cuda"."""
+    same = (
+        "is_available device_count synchronize set_stream current_stream empty_cache memory_stats memory_allocated "
+        "max_memory_allocated memory_reserved max_memory_reserved reset_peak_memory_stats get_device_capability"
+    )
+    return {
+        **{name: cuda[name] for name in same.split()},
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        **dict.fromkeys(("current_device_index", "current_device_idx"), cuda["current_device"]),
+        **dict.fromkeys(("set_device_index", "set_device_idx"), cuda["set_device"]),
+        "device_index": lambda device: contextlib.nullcontext(),
+        "get_memory_info": cuda["mem_get_info"],
     }
 
 

@@ -18,8 +18,8 @@ _LIBRARIES = ("site-packages", "dist-packages")
 _NAMES_NPU = re.compile(
     r"torch_npu|torch\.npu\b|hasattr\(\s*torch\s*,\s*[\"']npu[\"']|is_(?:torch_)?npu_available|npu\.is_available"
 )
-_NAMES_CUDA = re.compile(r"cuda|nccl|device_ids|torch\.device\(")
-_IMPORTS_TORCH = re.compile(r"(?m)^\s*(?:import|from)\s+torch\b")
+_NAMES_CUDA = re.compile(r"cuda|nccl|device_ids|torch\.accelerator|torch\.device\(")
+_IMPORTED = re.compile(r"(?m)^\s*(?:import|from)\s+(\w+)")
 
 
 class Callers:
@@ -32,6 +32,7 @@ class Callers:
         self.device, self.policy = device, policy
         self.code_bases: list[CudaCodeBase] = []
         self._kinds: dict[tuple[str, str], str] = {}
+        self._brought: set[str] = set()
 
     def add(self, code_base: CudaCodeBase) -> None:
         """Add a code base that a plugin names."""
@@ -53,11 +54,19 @@ class Callers:
         return TORCH if frame is None else self.kind(frame.f_globals)
 
     def says_cuda(self, name: str, file: str, run_as: str | None = None) -> bool:
-        """Return whether a module is CUDA code and names CUDA in its source; a package must import torch as well."""
+        """Return whether a module is CUDA code and names CUDA in its source.
+
+        Of the installed packages only those count that the user's own modules import: libraries that a library needs,
+        such as huggingface_hub, name CUDA for other reasons.
+        """
         if self._judge(name, file, run_as) != CUDA:
             return False
         source = _source(file)
-        return bool(_NAMES_CUDA.search(source)) and (_is_own(name, file) or bool(_IMPORTS_TORCH.search(source)))
+        if _is_own(name, file):
+            self._brought.update(_IMPORTED.findall(source), {(run_as or name).partition(".")[0]})
+        elif name.partition(".")[0] not in self._brought:
+            return False
+        return bool(_NAMES_CUDA.search(source))
 
     def _judge(self, name: str, file: str, run_as: str | None) -> str:
         module = sys.modules.get(name)

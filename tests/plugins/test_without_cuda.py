@@ -1,12 +1,6 @@
-"""Code that says torch.cuda, on a CPU: its own modules see a torch whose CUDA is the CPU, and nobody else does."""
+"""A named code base that says torch.cuda, on a CPU: its modules see a torch whose CUDA is the CPU, others do not."""
 
 from __future__ import annotations
-
-import ast
-import importlib.util
-import os
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +19,11 @@ CODE_BASE = {
         def scripted(x):
             return torch.tanh(x)
     """,
-    "stranger": "import torch",
+    "stranger": """
+        import torch
+        def sees_cuda():
+            return torch.cuda.is_available() or torch.accelerator.current_accelerator() is not None
+    """,
     "plugin_of_codebase": """
         from ascend_adapt import CodeBase, hookimpl
         from ascend_adapt_plugins.without_cuda import without_cuda
@@ -37,34 +35,45 @@ CODE_BASE = {
     "codebase__start": "def begin():\n    return 'begun'",
 }
 BEGIN = """
-import sys, warnings, ascend_adapt, torch, stranger, plugin_of_codebase
+import warnings, ascend_adapt, torch, plugin_of_codebase
 warnings.simplefilter("ignore")
-ascend_adapt.enable(plugins=[plugin_of_codebase], device="cpu")
-import codebase.early as early
+ascend_adapt.enable(plugins=[plugin_of_codebase], device="cpu", cuda_code="off")
+import codebase.early
 from codebase.start import begin
 assert begin() == begin() == "begun"
-import codebase.late as late
-t = early.torch
+import codebase.checks
+"""
+HEAD = """
+import sys, stranger, ascend_adapt, torch, torch as t
+from codebase import early, late
 """
 
 
 @pytest.fixture
 def run(site):
+    """run(code): run ``code`` as a module of the code base."""
     site.write(**CODE_BASE)
-    return lambda code, **environ: site.run(BEGIN + code, **environ)
+
+    def call(code, **environ):
+        (site.folder / "codebase" / "checks.py").write_text(HEAD + code)
+        return site.run(BEGIN, **environ)
+
+    return call
 
 
 def test_only_the_code_base_sees_cuda(run):
     run("""
-assert early.torch.cuda.is_available() and late.torch.cuda.is_available() and late.cuda.is_available()
-assert early.current_device() == 0
-assert not torch.cuda.is_available() and stranger.torch is torch and sys.modules["torch"] is torch
-assert sys.modules["torch.cuda"] is torch.cuda and torch.accelerator.current_accelerator() is None
+assert torch.cuda.is_available() and late.cuda.is_available() and early.current_device() == 0
+assert not stranger.sees_cuda() and torch.accelerator.is_available()
+from torch.cuda import is_available
+assert is_available()
+def later():
+    import torch.cuda as inside
+    return inside.is_available()
+assert later()
 from torch.utils.data import DataLoader
 assert next(iter(DataLoader([1, 2], pin_memory=True))).device.type == "cpu"
 torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], fused=True).step()
-import inspect
-assert late.__loader__ is late.__spec__.loader and "scripted" in inspect.getsource(late)
 """)
 
 
@@ -103,12 +112,6 @@ assert b"cuda:1" in saved
 for where in ("cuda", "cuda:0", t.device("cuda", 1), {"cuda:1": "cuda:0"}, None, "cpu", lambda storage, place: storage):
     for load in (t.load, early.load):
         assert t.equal(load(io.BytesIO(saved), map_location=where)["w"], t.ones(2)), where
-try:
-    torch.load(io.BytesIO(saved))
-except RuntimeError as error:
-    assert "CUDA" in str(error)
-else:
-    raise SystemExit("others see CUDA, too")
 """)
 
 
@@ -139,7 +142,6 @@ for scaler in (t.amp.GradScaler(), t.amp.GradScaler("cuda"), t.cuda.amp.GradScal
     before = scaler.get_scale()
     scaler.step(optimizer), scaler.update()
     assert t.equal(weight, t.ones(2)) and scaler.get_scale() == before / 2
-assert torch.autocast is not t.autocast and stranger.torch.autocast is torch.autocast
 t.set_default_device("cuda")
 assert torch.ones(1).device.type == "cpu"
 """)
@@ -180,10 +182,10 @@ def test_profilers_of_a_gpu_have_nothing_to_record(run):
     run("""
 t.cuda.memory._record_memory_history(True, trace_alloc_max_entries=10, trace_alloc_record_context=True)
 assert t.cuda.memory._snapshot() == {"segments": [], "device_traces": []}
+assert t.cuda.memory.caching_allocator_alloc.__module__ == "torch.cuda.memory"
 assert t.cuda.cudart().cudaProfilerStart() == t.cuda.cudart().cudaProfilerStop() == 0
 with t.cuda.profiler.profile():
     pass
-assert t.cuda.memory.memory_stats is torch.cuda.memory.memory_stats
 """)
 
 
@@ -206,9 +208,9 @@ assert t.equal(torch.autograd.grad(loss(), [x])[0], t.ones(2) * 2)
 def test_what_a_cpu_has_no_answer_for_fails_as_without_cuda(run):
     run("""
 try:
-    t.cuda.mem_get_info()
-except (AssertionError, RuntimeError) as error:
-    assert "CUDA" in str(error) or "NVIDIA" in str(error)
+    t.cuda.nccl.version()
+except AttributeError as error:
+    assert "_nccl_version" in str(error)
 else:
     raise SystemExit("a lie")
 """)
@@ -226,53 +228,3 @@ assert other.state == "skipped" and "this process runs on cpu" in other.reason
 outcome = of_this(ascend_adapt.disable(), "cuda_on_cpu")
 assert outcome.state == "reverted" and "cannot be undone" in outcome.reason
 """)
-
-
-UPSTREAMS = os.environ.get("ASCEND_ADAPT_UPSTREAMS", "")
-# An import inside a function asks for the real torch: these are there, and take nothing from torch.cuda.
-HARMLESS = {
-    "from torch.optim import SGD, Adam, AdamW",
-    "from torch.optim.optimizer import _params_t",
-    "from torch.utils.tensorboard import SummaryWriter",
-}
-
-
-@pytest.mark.parametrize("folder", ["gpt-neox", "gpt-neox-v2.0", "GLM"])
-def test_no_call_of_the_code_base_escapes(folder):
-    if not (Path(UPSTREAMS) / folder).is_dir() or not UPSTREAMS:
-        pytest.skip(f"not checked: {folder} (ASCEND_ADAPT_UPSTREAMS)")
-    own = [path for path in (Path(UPSTREAMS) / folder).rglob("*.py") if "tests" not in path.parts]
-    assert len(own) > 50
-    assert [one for path in own for one in escapes(path)] == []
-
-
-def escapes(path: Path) -> list[str]:
-    """The imports of torch inside functions, which no global name shows."""
-    try:
-        tree = ast.parse(path.read_text())
-    except SyntaxError:
-        return []
-    inner = [
-        ast.unparse(node)
-        for scope in ast.walk(tree)
-        if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        for node in ast.walk(scope)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-    ]
-    torch_s = [line for line in inner if "torch" in line.replace("torch_", "").replace(".", " ").split()]
-    return [f"{path}: {line}" for line in torch_s if line not in HARMLESS]
-
-
-def test_many_code_bases_in_one_process_ask_for_a_module_once_each(tmp_path, monkeypatch):
-    from ascend_adapt_plugins.without_cuda.code_base import CudaCodeBase, LateModules
-
-    asked = []
-
-    class Last:
-        def find_spec(self, name, path=None, target=None):
-            asked.append(name)
-
-    late = [LateModules(CudaCodeBase(tmp_path, ("nowhere",)), asked.append) for _ in range(12)]
-    monkeypatch.setattr(sys, "meta_path", [*late, Last()])
-    assert importlib.util.find_spec("nowhere") is None
-    assert len(asked) == len(late) + 1

@@ -1,0 +1,72 @@
+"""Precisions that transformers' TrainingArguments refuse without a GPU: tf32, and on a CPU bf16.
+
+Source: transformers 4.57.6 and 5.24.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from ascend_adapt import Symptom, wrap
+
+logger = logging.getLogger("ascend_adapt")
+_ARGUMENTS = "transformers.training_args:TrainingArguments.__post_init__"
+_checking: list[Any] = []
+
+
+@contextlib.contextmanager
+def _during_the_checks(arguments: Any) -> Iterator[None]:
+    _checking.append(arguments)
+    try:
+        yield
+    finally:
+        _checking.remove(arguments)
+
+
+@wrap(
+    _ARGUMENTS,
+    requires="transformers>=4.57",
+    devices=("cpu", "npu"),
+    why="tf32=True raises without an Ampere GPU; other devices have no TF32, and multiply as before",
+    until="transformers ignores tf32 on devices without it",
+    without="crash",
+    symptom=Symptom(reason="the check is in a method that later releases split"),
+)
+def tf32_without_a_gpu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Leave out tf32=True."""
+    if instance.tf32:
+        logger.warning("ascend_adapt: TrainingArguments: tf32=True has no effect on this device")
+        instance.tf32 = None
+    wrapped(*args, **kwargs)
+
+
+@wrap(
+    _ARGUMENTS,
+    requires="transformers>=4.57",
+    devices="cpu",
+    why="bf16=True raises without a GPU unless use_cpu=True is given as well; a CPU computes in bf16",
+    until="transformers accepts bf16 on a host without a GPU",
+    without="crash",
+    symptom=Symptom(reason="the check is in a method that later releases split"),
+)
+def bf16_without_a_gpu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Have bf16_of_arguments answer during the checks."""
+    with _during_the_checks(instance):
+        wrapped(*args, **kwargs)
+
+
+@wrap(
+    "transformers.utils.import_utils:is_torch_bf16_gpu_available",
+    requires="transformers>=4.57",
+    devices="cpu",
+    why="TrainingArguments(bf16=True) asks it whether the device computes in bf16",
+    until="transformers accepts bf16 on a host without a GPU",
+    without="crash",
+    symptom=Symptom("torch.cuda.is_bf16_supported()"),
+)
+def bf16_of_arguments(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return True to TrainingArguments, and transformers' own answer to all others."""
+    return bool(_checking) or bool(wrapped(*args, **kwargs))
