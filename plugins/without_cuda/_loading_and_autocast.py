@@ -98,6 +98,21 @@ class Generator(torch.Generator, metaclass=_IsAnyGenerator):  # type: ignore[mis
         return torch.Generator(on_host(device))
 
 
+class _IsAnyDevice(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch.device)
+
+
+class Device(metaclass=_IsAnyDevice):
+    """torch.device, in which a number alone is a CUDA device: torch refuses it where there is no accelerator."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return a device of torch."""
+        if len(args) == 1 and isinstance(args[0], int):
+            args = ("cuda", *args)
+        return torch.device(*args, **kwargs)
+
+
 AMP = {
     "autocast": Autocast,
     "GradScaler": GradScaler,
@@ -112,6 +127,7 @@ AMP_OF_CUDA = {
 }
 TORCH = {
     "autocast": Autocast,
+    "device": Device,
     "load": _load(),
     "set_default_device": _set_default_device(),
     "set_default_tensor_type": _set_default_tensor_type(),

@@ -84,9 +84,12 @@ class Callers:
         knows = self.device in KNOWS.get(root, ()) and not _is_beside_the_script(file)
         if knows or (self.policy == "script" and not _is_own(name, file)):
             return AWARE
-        # A program that asks for an NPU chooses its device itself, in all of its modules.
+        # A script that asks for an NPU chooses its device itself, in all of its modules. A package that knows an NPU
+        # beside CUDA has no better answer for a CPU.
         script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-        places = {file, script} if _is_own(name, file) else {file}
+        places = {script} if _is_own(name, file) else set()
+        if self.device == "npu":
+            places.add(file)
         return AWARE if any(_NAMES_NPU.search(_source(place)) for place in places) else CUDA
 
 

@@ -55,6 +55,16 @@ def _none(value: Any) -> None:
     """Leave the argument out."""
 
 
+@wrap("torch.nn.modules.module:Module.to", **_terms("modules"))
+def modules(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Map the device, given first or by keyword; torch refuses a number where there is no accelerator."""
+    from ._cuda_means_cpu import on_host
+
+    if "device" in kwargs:
+        kwargs = {**kwargs, "device": on_host(kwargs["device"])}
+    return wrapped(*(on_host(arg) for arg in args[:1]), *args[1:], **kwargs)
+
+
 _C10D = "torch.distributed.distributed_c10d"
 PATCHES = [
     # torch puts the mode of `with torch.device("cuda")` underneath all others.

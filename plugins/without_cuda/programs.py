@@ -164,3 +164,8 @@ def adopt(device: str, code_base: CudaCodeBase) -> None:
 def current() -> Programs | None:
     """Return the programs of this process, if any code may be CUDA code."""
     return _current
+
+
+def is_cuda_code(names: dict[str, Any]) -> bool:
+    """Return whether code with the globals ``names`` is CUDA code."""
+    return _current is not None and _current.callers.kind(names) == CUDA

@@ -17,7 +17,10 @@ KNOWS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("transformer_engine", "triton", "vllm", "xformers"), BOTH),
     **dict.fromkeys(("torchao", "torchaudio", "torchcodec", "torchdata", "torchtext", "torchvision"), BOTH),
     # They use no device of their own.
-    **dict.fromkeys(("datasets", "huggingface_hub", "numpy", "pandas", "safetensors", "scipy", "sklearn", "tensorboard"), BOTH),
+    **dict.fromkeys(
+        ("datasets", "huggingface_hub", "numpy", "pandas", "safetensors", "scipy", "sklearn", "tensorboard", "wandb"),
+        BOTH,
+    ),
     # They know CUDA and the CPU.
     **dict.fromkeys(("lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning", "torchmetrics"), CPU),
     **dict.fromkeys(("evaluate", "lm_eval", "sentence_transformers"), CPU),

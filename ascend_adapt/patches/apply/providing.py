@@ -71,6 +71,9 @@ class ProvidingFinder:
         provided = next((one for one in offers if not one.hosts or _asked_by(one.hosts)), None)
         if provided is None or not _is_lent(provided.registered.patch):
             return None
+        seen_by = provided.registered.patch.seen_by
+        if seen_by is not None and not seen_by(_asking()):
+            return None
         is_package = any(name.startswith(f"{fullname}.") for name in self.provided)
         origin = f"provided by {provided.registered}"
         return importlib.machinery.ModuleSpec(fullname, _Loader(provided), origin=origin, is_package=is_package)

@@ -77,6 +77,7 @@ class Patch:
     original: Target | None = None
     importers: tuple[str, ...] = ()
     instead: bool = False
+    seen_by: Callable[[dict[str, Any]], bool] | None = None
 
     @functools.cached_property
     def conditions(self) -> str:
@@ -222,20 +223,27 @@ def rewrite(target: str, *, old: str, new: str, host_script: str | None = None, 
 
 
 def provide(
-    target: str, *, importers: Iterable[str] = (), instead: bool = False, **terms: Unpack[Terms]
+    target: str,
+    *,
+    importers: Iterable[str] = (),
+    instead: bool = False,
+    seen_by: Callable[[dict[str, Any]], bool] | None = None,
+    **terms: Unpack[Terms],
 ) -> Callable[[Callable[..., Any]], Patch]:
     """Return a decorator whose function ``def f(module)`` fills a module that does not exist otherwise.
 
     A real module always wins. With ``host``, only this code base sees the provided module. With ``importers`` (module
     names), only these modules see it, and only during their own import, so that nothing else mistakes it for the real
     one. With ``instead`` as well, they see it even where a real module exists; later imports get the real one.
+    ``seen_by`` receives the globals of the importing code and returns whether that code sees the module.
     """
     lent_to = _words(importers, f"provide {target} importers=")
     if instead and not lent_to:
         raise PatchSpecError(f"provide {target}: instead= would hide a real module from all code — add importers=")
 
     def declare(function: Callable[..., Any]) -> Patch:
-        return _patch("provide", target, terms, function=function, importers=lent_to, instead=instead)
+        fields = {"importers": lent_to, "instead": instead, "seen_by": seen_by}
+        return _patch("provide", target, terms, function=function, **fields)
 
     return declare
 

@@ -1,0 +1,47 @@
+"""The provided modules, each with its names."""
+
+from __future__ import annotations
+
+from .provided import provided
+
+FLASH_ATTENTION = [
+    provided(module, *names, source="_flash_attn")
+    for module, names in (
+        (
+            "flash_attn",
+            (
+                *("flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func"),
+                *("flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func"),
+            ),
+        ),
+        (
+            "flash_attn.flash_attn_interface",
+            (
+                *("flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func"),
+                *("flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func"),
+            ),
+        ),
+        ("flash_attn.bert_padding", ("index_first_axis", "pad_input", "unpad_input")),
+        ("flash_attn.layers", ()),
+        ("flash_attn.layers.rotary", ("apply_rotary_emb", "apply_rotary_emb_func")),
+        ("flash_attn.losses", ()),
+        ("flash_attn.losses.cross_entropy", ("CrossEntropyLoss",)),
+        ("flash_attn.ops", ()),
+        ("flash_attn.ops.rms_norm", ("RMSNorm",)),
+        ("rotary_emb", ("apply_rotary",)),
+    )
+]
+XFORMERS = [
+    provided("xformers"),
+    provided(
+        "xformers.ops", "LowerTriangularMask", "SwiGLU", "memory_efficient_attention", "unbind", source="_xformers"
+    ),
+]
+APEX = [
+    provided("apex"),
+    provided("apex.optimizers", "FusedAdam", "FusedSGD", source="_apex"),
+    *(
+        provided(module, "FusedLayerNorm", "FusedRMSNorm", "MixedFusedLayerNorm", "MixedFusedRMSNorm", source="_apex")
+        for module in ("apex.normalization", "apex.normalization.fused_layer_norm")
+    ),
+]
