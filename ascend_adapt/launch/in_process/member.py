@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from ascend_adapt.errors import LaunchError, one_line
+from ascend_adapt.launch.in_process import device_use
 from ascend_adapt.launch.one_host import failures
 from ascend_adapt.launch.one_host.processes import Identity
 from ascend_adapt.launch.one_host.run_directory import RunDirectory, write_whole
@@ -37,6 +38,8 @@ def join() -> bool:
         return False
     enabling.enable()
     rank, folder = _own_rank(), os.environ.get("ASCEND_ADAPT_RUN_DIR")
+    if folder and enabling.status().device == "npu" and os.environ.get("ASCEND_ADAPT_CUDA_CODE") != "off":
+        device_use.watch(Path(folder), is_rank=rank is not None)
     if rank is not None and folder:
         _take_part(RunDirectory(Path(folder)), rank)
     _joined = True

@@ -1,7 +1,8 @@
-"""Run the processes of a plan on this host, and report the rehearsal if the NPU is emulated."""
+"""Run the processes of a plan on this host, report the rehearsal if the NPU is emulated, and check that it was used."""
 
 from __future__ import annotations
 
+from ascend_adapt.launch.in_process import device_use
 from ascend_adapt.launch.jobs.context import Context
 from ascend_adapt.launch.one_host.console import say
 from ascend_adapt.launch.one_host.run_directory import RunDirectory
@@ -32,4 +33,11 @@ def run(
 
         for line in rehearsal.report_lines(run_dir.path):
             say(line)
+    # With --cuda-code off or --no-adapt the job decides alone what it runs on, and leaves no file.
+    if code == 0 and context.device == "npu" and device_use.is_unused(run_dir.path):
+        say(
+            f"{context.request.target}: ended without a tensor on an NPU, expected a job for --device {context.label} "
+            "to use one — choose the device by the program's own option, or run it with --device cpu"
+        )
+        return 1
     return code

@@ -54,7 +54,12 @@ class RunDirectory:
             LaunchError: they cannot be made, or a job that runs uses them.
         """
         self.check()
-        of_ranks = ("adapt-status.*.json", "rehearsal*.json", "failures/*", *(() if elsewhere else ("beacons/*",)))
+        of_ranks = (
+            "adapt-status.*.json",
+            "rehearsal*.json",
+            "failures/*",
+            *(() if elsewhere else ("beacons/*", "device-*")),
+        )
         try:
             for folder in (self.path, self.beacons, self.failures):
                 folder.mkdir(parents=True, exist_ok=True)
