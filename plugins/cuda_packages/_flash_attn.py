@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ascend_adapt.errors import KernelArgumentError
-from ascend_adapt.kernels import attention, cross_entropy, rms_norm
+from ascend_adapt.kernels import attention, cross_entropy, layer_norm, rms_norm
 
 
 def _masks(
@@ -171,6 +171,23 @@ def pad_input(hidden_states: Any, indices: Any, batch: int, seqlen: int) -> Any:
     return padded.index_copy(0, indices, hidden_states).unflatten(0, (batch, seqlen))
 
 
+def rearrange(tensor: Any, pattern: str, **axes: int) -> Any:
+    """Rearrange with einops, which flash_attn needs."""
+    import einops
+
+    return einops.rearrange(tensor, pattern, **axes)
+
+
+# flash_attn.utils.distributed
+
+
+def all_gather(input_: Any, process_group: Any) -> Any:
+    """Return the rows of all ranks of [T, ...], with a gradient."""
+    from torch.distributed.nn.functional import all_gather as gathered
+
+    return torch.cat(gathered(input_.contiguous(), group=process_group))
+
+
 # flash_attn.layers.rotary, and the extension rotary_emb
 
 
@@ -216,6 +233,46 @@ class CrossEntropyLoss(torch.nn.Module):  # type: ignore[misc]
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
         )
+
+
+def layer_norm_fn(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    residual: Any = None,
+    *,
+    eps: float = 1e-6,
+    dropout_p: float = 0.0,
+    prenorm: bool = False,
+    residual_in_fp32: bool = False,
+    is_rms_norm: bool = False,
+    return_dropout_mask: bool = False,
+    **others: Any,
+) -> Any:
+    """Return the norm of dropout(x) + residual over the last axis; with ``prenorm`` also that sum.
+
+    Raises:
+        KernelArgumentError: a second input, row scales or the dropout mask are requested.
+    """
+    if return_dropout_mask or any(value is not None and value is not False for value in others.values()):
+        raise KernelArgumentError(
+            f"layer_norm_fn: {', '.join(others) or 'return_dropout_mask'}: expected none of these — the kernels norm "
+            "one sum; choose another norm of the program"
+        )
+    total = torch.nn.functional.dropout(x, dropout_p) if dropout_p else x
+    if residual is not None:
+        total = (total.float() + residual.float()).to(torch.float32 if residual_in_fp32 else residual.dtype)
+    whole = total.to(weight.dtype)
+    normed = rms_norm(whole, weight, eps=eps) if is_rms_norm else layer_norm(whole, weight, bias, eps=eps)
+    if is_rms_norm and bias is not None:
+        normed = normed + bias
+    normed = normed.to(x.dtype)
+    return (normed, total) if prenorm else normed
+
+
+def rms_norm_fn(x: Any, weight: Any, bias: Any, **options: Any) -> Any:
+    """Return the RMS norm, with the options of layer_norm_fn."""
+    return layer_norm_fn(x, weight, bias, is_rms_norm=True, **options)
 
 
 class RMSNorm(torch.nn.Module):  # type: ignore[misc]

@@ -21,13 +21,17 @@ FLASH_ATTENTION = [
                 *("flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func"),
             ),
         ),
-        ("flash_attn.bert_padding", ("index_first_axis", "pad_input", "unpad_input")),
+        ("flash_attn.bert_padding", ("index_first_axis", "pad_input", "rearrange", "unpad_input")),
         ("flash_attn.layers", ()),
         ("flash_attn.layers.rotary", ("apply_rotary_emb", "apply_rotary_emb_func")),
         ("flash_attn.losses", ()),
         ("flash_attn.losses.cross_entropy", ("CrossEntropyLoss",)),
         ("flash_attn.ops", ()),
         ("flash_attn.ops.rms_norm", ("RMSNorm",)),
+        ("flash_attn.ops.triton", ()),
+        ("flash_attn.ops.triton.layer_norm", ("layer_norm_fn", "rms_norm_fn")),
+        ("flash_attn.utils", ()),
+        ("flash_attn.utils.distributed", ("all_gather",)),
         ("rotary_emb", ("apply_rotary",)),
     )
 ]

@@ -22,6 +22,8 @@ def torch_on_npu() -> list[tuple[ModuleType, dict[str, Any]]]:
     return [
         (torch, {"compile": run_eagerly(torch.compile), **scaler}),
         (torch.amp, scaler),
+        # Programs for any accelerator compare its type with "cuda".
+        (torch.accelerator, {"current_accelerator": lambda check_available=False: torch.device("cuda")}),
         (torch.distributed, {}),
         (
             torch.cuda,

@@ -18,7 +18,8 @@ _LIBRARIES = ("site-packages", "dist-packages")
 _NAMES_NPU = re.compile(
     r"torch_npu|torch\.npu\b|hasattr\(\s*torch\s*,\s*[\"']npu[\"']|is_(?:torch_)?npu_available|npu\.is_available"
 )
-_NAMES_CUDA = re.compile(r"cuda|nccl|device_ids|torch\.accelerator|torch\.device\(")
+_NAMES_CUDA = re.compile(r"cuda|nccl|device_ids|torch\.device\(")
+_NAMES_ANY = re.compile(rf"{_NAMES_CUDA.pattern}|torch\.accelerator")
 _IMPORTED = re.compile(r"(?m)^\s*(?:import|from)\s+(\w+)")
 
 
@@ -66,7 +67,9 @@ class Callers:
             self._brought.update(_IMPORTED.findall(source), {(run_as or name).partition(".")[0]})
         elif name.partition(".")[0] not in self._brought:
             return False
-        return bool(_NAMES_CUDA.search(source))
+        # torch.accelerator is the NPU where there is one; on a CPU it is nothing.
+        names = _NAMES_CUDA if self.device == "npu" else _NAMES_ANY
+        return bool(names.search(source))
 
     def _judge(self, name: str, file: str, run_as: str | None) -> str:
         module = sys.modules.get(name)
@@ -84,13 +87,10 @@ class Callers:
         knows = self.device in KNOWS.get(root, ()) and not _is_beside_the_script(file)
         if knows or (self.policy == "script" and not _is_own(name, file)):
             return AWARE
-        # A script that asks for an NPU chooses its device itself, in all of its modules. A package that knows an NPU
-        # beside CUDA has no better answer for a CPU.
+        # A script that asks for an NPU chooses its device itself, in all of its modules. Another module that knows an
+        # NPU may still have CUDA as its default.
         script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-        places = {script} if _is_own(name, file) else set()
-        if self.device == "npu":
-            places.add(file)
-        return AWARE if any(_NAMES_NPU.search(_source(place)) for place in places) else CUDA
+        return AWARE if _is_own(name, file) and _NAMES_NPU.search(_source(script)) else CUDA
 
 
 def _is_own(name: str, file: str) -> bool:

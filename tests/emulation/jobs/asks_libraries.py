@@ -1,0 +1,18 @@
+"""A script that says CUDA, with libraries that choose the device themselves."""
+
+import accelerate
+import torch
+import transformers
+from deepspeed.accelerator import get_accelerator
+from tell import tell
+
+assert torch.cuda.is_available()
+tell(
+    [
+        accelerate.utils.is_cuda_available(),
+        transformers.utils.is_torch_cuda_available(),
+        get_accelerator().device_name(),
+        accelerate.Accelerator().device.type,
+        torch.ones(1).cuda().device.type,
+    ]
+)

@@ -1,0 +1,127 @@
+"""A user's own script that says CUDA, and the packages it imports, on a CPU."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+JOBS = Path(__file__).parents[1] / "emulation" / "jobs"
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """launch(script, *options): run a script under ascend-run on the CPU; return the process."""
+
+    def run(script, *options, check=True):
+        path = Path(script) if str(script).endswith(".py") else tmp_path / "train.py"
+        if path.parent == tmp_path:
+            path.write_text(script)
+        command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", *options, str(path)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+def test_a_script_for_a_gpu_trains_and_says_what_was_done(launch):
+    done = launch(JOBS / "own_script.py")
+    assert len(re.findall(r"step \d loss \d+\.\d+", done.stdout)) == 3
+    assert "own_script.py says CUDA: " in done.stderr
+    assert "--cuda-code off" in done.stderr
+    assert launch(JOBS / "own_script.py", "--nproc", "2").stdout.count("step") == 3
+    without = launch(JOBS / "own_script.py", "--cuda-code", "off", check=False)
+    assert without.returncode == 1
+    assert "says CUDA" not in without.stderr
+
+
+WITHIN = """
+import ascend_adapt
+ascend_adapt.enable(device="cpu")
+import sys, torch
+import helper, installed
+from torch.cuda import device_count
+assert torch.cuda.is_available() and device_count() == 1 and helper.DEVICE == installed.DEVICE == "cuda"
+import accelerate.utils
+assert not accelerate.utils.is_cuda_available()
+from deepspeed.accelerator import get_accelerator
+assert get_accelerator().device_name() == "cpu"
+assert torch.ones(2, device=0).device.type == torch.nn.Linear(2, 2).to(0).weight.device.type == "cpu"
+assert isinstance(torch.device(1), torch.device) and str(torch.device(1)) == "cuda:1"
+with torch.device("cuda"):
+    assert torch.ones(2).device.type == "cpu"
+assert torch.accelerator.current_accelerator().type == "cuda" and torch.cuda.mem_get_info()[0] > 0
+assert torch.cuda.get_device_properties(0).multi_processor_count and torch.cuda.memory_stats()["x"] == 0
+assert torch.Generator(device="cuda").device.type == "cpu" and isinstance(torch.default_generator, torch.Generator)
+model = torch.nn.Linear(2, 2)
+assert torch.compile(model, mode="max-autotune") is model and torch.cuda.make_graphed_callables(model, ()) is model
+try:
+    torch.cuda.CUDAGraph()
+except RuntimeError as error:
+    assert "leave out the program's option" in str(error)
+else:
+    raise SystemExit("a graph that would replay nothing")
+(said,) = ascend_adapt.status().programs
+assert said.startswith(__file__) and "is the CPU" in said
+from unittest import mock
+with mock.patch.object(torch.cuda, "is_available", lambda: "mocked"):
+    assert torch.cuda.is_available() == "mocked"
+assert torch.cuda.is_available() is True
+ascend_adapt.disable()
+assert not torch.cuda.is_available() and device_count.__module__ == "torch.cuda"
+assert ascend_adapt.status().programs == ()
+try:
+    torch.ones(2).cuda()
+except AssertionError as error:
+    assert "CUDA" in str(error)
+else:
+    raise SystemExit("not undone")
+"""
+
+
+def test_enable_at_the_top_of_a_script(tmp_path):
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "installed.py").write_text('import torch\nDEVICE = "cuda" if torch.cuda.is_available() else "cpu"\n')
+    (tmp_path / "helper.py").write_text('import torch\nDEVICE = "cuda" if torch.cuda.is_available() else "cpu"\n')
+    (tmp_path / "train.py").write_text(f"import sys\nsys.path.append({str(site)!r})\n{WITHIN}")
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+
+
+AWARE = """
+import torch
+if hasattr(torch, "npu") and torch.npu.is_available():
+    print("npu")
+elif torch.cuda.is_available():
+    print("cuda")
+else:
+    print("cpu")
+"""
+
+
+def test_a_script_that_asks_for_its_device_gets_the_truth(launch):
+    done = launch(AWARE)
+    assert done.stdout.split() == ["cpu"]
+    assert "says CUDA" not in done.stderr
+    assert launch(AWARE, "--cuda-code", "all").stdout.split() == ["cuda"]
+
+
+def test_what_cuda_packages_compute(launch):
+    assert "all the same" in launch(JOBS / "cuda_packages.py").stdout
+
+
+def test_tf32_and_bf16_of_training_arguments(tmp_path):
+    code = (
+        "import ascend_adapt; ascend_adapt.enable(device='cpu')\n"
+        "from transformers import TrainingArguments\n"
+        "from transformers.utils import is_torch_bf16_gpu_available\n"
+        "given = TrainingArguments('out', bf16=True, tf32=True)\n"
+        "assert given.bf16 and given.tf32 is None and not is_torch_bf16_gpu_available()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
