@@ -144,6 +144,7 @@ def of_run(run_dir: Path) -> Report:
     subject = f"what {number} of {run_dir} did; {where}"
     if first.get("beside"):
         subject += f"; beside {', '.join(first['beside'])}"
+    subject += "".join(f"; {program}" for program in first.get("programs", ()))
     outcomes, damaged = _with_evidence(first["outcomes"], list(first["facts"].values())[-1])
     return Report(subject, outcomes, (*problems, *damaged))
 

@@ -68,6 +68,8 @@ class ProvidingFinder:
     def spec_for(self, fullname: str, *, instead: bool) -> importlib.machinery.ModuleSpec | None:
         """Return the spec of a provided module, or None if the importing code has none."""
         offers = [one for one in self.provided.get(fullname, ()) if one.registered.patch.instead is instead]
+        # A module for the importing code base is preferred to one for any code.
+        offers.sort(key=lambda one: not one.hosts)
         provided = next((one for one in offers if not one.hosts or _asked_by(one.hosts)), None)
         if provided is None or not _is_lent(provided.registered.patch):
             return None
