@@ -42,7 +42,7 @@ class Callers:
 
     def kind(self, names: dict[str, Any]) -> str:
         """Return CUDA, AWARE or TORCH for the code whose globals are ``names``."""
-        key = names.get("__name__") or "__main__", names.get("__file__") or ""
+        key = names.get("__name__") or "__main__", str(names.get("__file__") or "")
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = self._judge(key[0], key[1], getattr(names.get("__spec__"), "name", None))
@@ -63,7 +63,7 @@ class Callers:
         if self._judge(name, file, run_as) != CUDA:
             return False
         source = _source(file)
-        if _is_own(name, file):
+        if is_own(name, file):
             self._brought.update(_IMPORTED.findall(source), {(run_as or name).partition(".")[0]})
         elif name.partition(".")[0] not in self._brought:
             return False
@@ -85,22 +85,22 @@ class Callers:
         if self.policy == "all":
             return CUDA
         knows = self.device in KNOWS.get(root, ()) and not _is_beside_the_script(file)
-        if knows or (self.policy == "script" and not _is_own(name, file)):
+        if knows or (self.policy == "script" and not is_own(name, file)):
             return AWARE
         # A script that asks for an NPU chooses its device itself, in all of its modules. Another module that knows an
         # NPU may still have CUDA as its default.
         script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-        return AWARE if _is_own(name, file) and _NAMES_NPU.search(_source(script)) else CUDA
+        return AWARE if is_own(name, file) and _NAMES_NPU.search(_source(script)) else CUDA
 
 
-def _is_own(name: str, file: str) -> bool:
+def is_own(name: str, file: str) -> bool:
     """Return whether a module is the user's own: the script, or no part of an installed package."""
     return name in _SCRIPT or not any(part in _LIBRARIES for part in Path(file).parts)
 
 
 def _is_beside_the_script(file: str) -> bool:
     script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    return bool(script and file) and Path(script).resolve().parent in Path(file).resolve().parents and _is_own("", file)
+    return bool(script and file) and Path(script).resolve().parent in Path(file).resolve().parents and is_own("", file)
 
 
 @cache

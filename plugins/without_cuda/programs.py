@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from .callers import CUDA, Callers
+from .callers import CUDA, Callers, is_own
 from .code_base import CudaCodeBase
 
 _MEANS = {"cpu": "the CPU", "npu": "the NPU"}
@@ -39,13 +39,13 @@ class Programs:
         """Treat a code base that a plugin names as CUDA code, whatever the setting."""
         if code_base not in self.callers.code_bases:
             self.callers.add(code_base)
-            self._begin("")
+            self._begin("", "")
             self._change.rebind(self._cuda_modules())
 
     def consider(self, spec: ModuleSpec) -> None:
         """Begin if a module that is about to run says CUDA."""
         if self.callers.says_cuda(spec.name, spec.origin or ""):
-            self._begin(spec.origin or spec.name)
+            self._begin(spec.name, spec.origin or "")
 
     def describe(self) -> str:
         """Return what was done in one sentence, or ""."""
@@ -73,11 +73,11 @@ class Programs:
             names = vars(module) if isinstance(module, ModuleType) else {}  # getattr would call a lazy __getattr__
             file, run_as = names.get("__file__") or "", getattr(names.get("__spec__"), "name", None)
             if names and self.callers.says_cuda(names.get("__name__", ""), file, run_as):
-                self._begin(file)
+                self._begin(names.get("__name__", ""), file)
                 return
         sys.meta_path.insert(0, self._finder)
 
-    def _begin(self, because: str) -> None:
+    def _begin(self, name: str, file: str) -> None:
         if self._change is None:
             self._finder.remove()
             if self.callers.device == "npu":
@@ -86,7 +86,7 @@ class Programs:
                 from .on_cpu import OnCpu as Change  # type: ignore[assignment]
             self._change = Change(self.callers)
             self._change.rebind(self._cuda_modules())
-        self._because = self._because or because
+        self._because = self._because or (file if is_own(name, file) else f"the package {name.partition('.')[0]}")
         self._print_once()
 
     def _cuda_modules(self) -> Iterator[ModuleType]:

@@ -3,9 +3,9 @@
 import taken_from_cuda
 from record import record
 
-from ascend_adapt_plugins.without_cuda import on_npu
+from ascend_adapt_plugins.without_cuda import programs
 from ascend_adapt_plugins.without_cuda.code_base import CudaCodeBase
 
-on_npu.transfer(CudaCodeBase.around("taken_from_cuda", ("taken_from_cuda",)))
+programs.adopt("npu", CudaCodeBase.around("taken_from_cuda", ("taken_from_cuda",)))
 record(taken_from_cuda.where())
 record(taken_from_cuda.profiled())
