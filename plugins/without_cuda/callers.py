@@ -16,7 +16,7 @@ CUDA, AWARE, TORCH = "cuda", "aware", "torch"
 _SCRIPT = ("__main__", "__mp_main__")
 _LIBRARIES = ("site-packages", "dist-packages")
 _NAMES_NPU = re.compile(
-    r"torch_npu|torch\.npu\b|hasattr\(\s*torch\s*,\s*[\"']npu[\"']|is_(?:torch_)?npu_available|npu\.is_available"
+    r"torch_npu|hasattr\(\s*torch\s*,\s*[\"']npu[\"']|is_(?:torch_)?npu_available|npu\.is_available"
 )
 _NAMES_CUDA = re.compile(r"cuda|nccl|device_ids|torch\.device\(")
 _NAMES_ANY = re.compile(rf"{_NAMES_CUDA.pattern}|torch\.accelerator")
