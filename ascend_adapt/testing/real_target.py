@@ -74,8 +74,9 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
     try:
         _import(module)
     except NotShown as error:
-        # A module provided for one code base can be imported by that code only.
-        for_all = [one for one in patches.values() if one.patch.kind == "provide" and not one.patch.hosts]
+        # A module provided for one code base, or for some code only, cannot be imported here.
+        provided = [one.patch for one in patches.values() if one.patch.kind == "provide"]
+        for_all = [patch for patch in provided if not patch.hosts and patch.seen_by is None]
         check(not for_all, f"provided, but {error}")
         raise
     states = {name: ascend_adapt.status()[name] for name in patches}
