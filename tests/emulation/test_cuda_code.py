@@ -22,7 +22,7 @@ def test_what_cuda_packages_compute(job):
 
 def test_libraries_that_know_an_npu_still_see_no_cuda(job):
     ended = job("asks_libraries.py").check()
-    assert ended.told[0] == [[False, False, "npu", "npu", "npu"]]
+    assert ended.recorded[0] == [[False, False, "npu", "npu", "npu"]]
     assert "asks_libraries.py says CUDA: " in ended.stderr
 
 

@@ -4,10 +4,10 @@ import accelerate
 import torch
 import transformers
 from deepspeed.accelerator import get_accelerator
-from tell import tell
+from record import record
 
 assert torch.cuda.is_available()
-tell(
+record(
     [
         accelerate.utils.is_cuda_available(),
         transformers.utils.is_torch_cuda_available(),
