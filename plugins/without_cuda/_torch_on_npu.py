@@ -24,7 +24,7 @@ def torch_on_npu() -> list[tuple[ModuleType, dict[str, Any]]]:
         (torch.amp, scaler),
         # Programs for any accelerator compare its type with "cuda".
         (torch.accelerator, {"current_accelerator": lambda check_available=False: torch.device("cuda")}),
-        (torch.distributed, {}),
+        (torch.distributed, {"get_default_backend_for_device": _default_backend}),
         (
             torch.cuda,
             {
@@ -41,6 +41,12 @@ def torch_on_npu() -> list[tuple[ModuleType, dict[str, Any]]]:
         (torch.cuda.random, {}),
         (torch.cuda.memory, {}),
     ]
+
+
+def _default_backend(device: Any) -> str:
+    """Return hccl for "cuda" as well."""
+    of_device = torch.distributed.distributed_c10d.get_default_backend_for_device
+    return of_device(str(device).replace("cuda", "npu"))  # type: ignore[no-any-return]
 
 
 class _GradScalerOfCuda(torch.npu.amp.GradScaler):  # type: ignore[misc]

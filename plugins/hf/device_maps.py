@@ -1,0 +1,31 @@
+"""Device maps of from_pretrained that name a GPU, on a CPU. Source: transformers 4.57.6 and 5.24.0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascend_adapt import Symptom, wrap
+
+
+@wrap(
+    "transformers.modeling_utils:PreTrainedModel.from_pretrained",
+    requires="transformers>=4.57",
+    devices="cpu",
+    why="scripts pass device_map={'': local_rank}: torch refuses a number where there is no accelerator",
+    until="torch accepts a number as a device on a host without an accelerator",
+    without="crash",
+    symptom=Symptom(reason="the fault is in the callers"),
+)
+def gpus_of_device_maps(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Map the GPUs of device_map to the CPU; "auto" and others stay."""
+    if (given := kwargs.get("device_map")) is not None:
+        on_host = (
+            {name: _on_host(device) for name, device in given.items()} if isinstance(given, dict) else _on_host(given)
+        )
+        kwargs = {**kwargs, "device_map": on_host}
+    return wrapped(*args, **kwargs)
+
+
+def _on_host(device: Any) -> Any:
+    is_gpu = isinstance(device, int) or str(device).partition(":")[0] == "cuda"
+    return "cpu" if is_gpu else device
