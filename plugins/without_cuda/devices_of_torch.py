@@ -46,6 +46,11 @@ def _on_host(device: Any) -> Any:
     return on_host(device)
 
 
+def _type_on_host(device_type: Any) -> Any:
+    """Return "cpu" for "cuda": meshes take the name of a type, not a device."""
+    return "cpu" if device_type == "cuda" else device_type
+
+
 def _gloo(backend: Any) -> Any:
     """Return gloo for NCCL and HCCL, also as part of "cpu:gloo,cuda:nccl"."""
     return "gloo" if isinstance(backend, str) and ("nccl" in backend or "hccl" in backend) else backend
@@ -72,8 +77,8 @@ PATCHES = [
     _with("process_groups", f"{_C10D}:init_process_group", backend=_gloo, device_id=_none, pg_options=_none),
     _with("new_groups", f"{_C10D}:new_group", backend=_gloo, device_id=_none, pg_options=_none),
     _with("barriers", f"{_C10D}:barrier", device_ids=_none),
-    _with("meshes", "torch.distributed.device_mesh:init_device_mesh", device_type=_on_host),
-    _with("device_meshes", "torch.distributed.device_mesh:DeviceMesh.__init__", device_type=_on_host),
+    _with("meshes", "torch.distributed.device_mesh:init_device_mesh", device_type=_type_on_host),
+    _with("device_meshes", "torch.distributed.device_mesh:DeviceMesh.__init__", device_type=_type_on_host),
     _with(
         "data_parallel",
         "torch.nn.parallel.distributed:DistributedDataParallel.__init__",

@@ -276,6 +276,32 @@ def test_launch_env_yields_to_the_environment_and_later_plugins_win(site: Site) 
     assert manager.launch_env("npu", {"HOME": "/h", "C": "user"}) == {"A": "1", "B": "2", "SEEN": "npu /h"}
 
 
+def test_what_adapts_programs_is_described_and_undone(site: Site) -> None:
+    undone = []
+
+    class Adapted:
+        def __init__(self, device: str, cuda_code: str) -> None:
+            self.described = f"adapted for {device}, {cuda_code}"
+
+        def describe(self) -> str:
+            return self.described
+
+        def undo(self) -> None:
+            undone.append(self.described)
+
+    module = ModuleType("adapting")
+
+    @hookimpl
+    def adapt_programs(device: str, cuda_code: str) -> Adapted:
+        return Adapted(device, cuda_code)
+
+    module.adapt_programs = adapt_programs  # type: ignore[attr-defined]
+    status = ascend_adapt.enable(plugins=[module], device="cpu", cuda_code="script")
+    assert "adapted for cpu, script" in status.programs
+    ascend_adapt.disable()
+    assert undone == ["adapted for cpu, script"]
+
+
 HOOKS = {
     name: tuple(inspect.signature(hook).parameters)
     for name, hook in vars(hookspecs).items()
