@@ -17,6 +17,7 @@
     ├── LaunchError              a job that cannot be planned or started
     │   └── EmulationError       an emulated NPU that cannot be built or run on this host
     ├── TrainingError            a run that cannot continue
+    ├── CheckpointError          a checkpoint that cannot be read, converted or written
     └── DataError                invalid text or token files
         └── BadLine              an input line that is not a valid document
 
@@ -122,6 +123,10 @@ class EmulationError(LaunchError):
 
 class TrainingError(AdaptError):
     """A run of the native trainer cannot continue."""
+
+
+class CheckpointError(AdaptError):
+    """A checkpoint cannot be read, converted or written."""
 
 
 class DataError(AdaptError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ascend_adapt.errors import ConfigError
@@ -87,6 +87,25 @@ def read(argv: Sequence[str]) -> Recipe:
         return config, notes + said + options.notes()
 
     return Recipe("neox", version.source, build, save=hosts("save"), **placed)
+
+
+def read_options(values: Mapping[str, Any], asked: str | None) -> tuple[Options, list[str]]:
+    """Return the options that configuration files give, and notes; ``asked`` names the version of upstream.
+
+    Raises:
+        ConfigError: keys that are unknown, or of another type.
+    """
+
+    def accepts(version: Version, name: str) -> bool:
+        return not _converted(version, name, values[name])[1]
+
+    names = [name for name in values if name not in _OF_A_FORK]
+    version, problems = choose_version("neox", names, VERSIONS, asked, accepts)
+    each = {name: _converted(version, name, values[name]) for name in names if name in version.options}
+    problems += [wrong for _, found, _ in each.values() for wrong in found]
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return Options(version, {name: one[0] for name, one in each.items()}, IGNORED), []
 
 
 def _converted(version: Version, name: str, value: Any) -> tuple[Any, list[str], list[str]]:

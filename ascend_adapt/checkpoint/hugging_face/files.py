@@ -1,0 +1,242 @@
+"""Files of a Hugging Face checkpoint: read lazily, written in shards with an index.
+
+Sources of the file names: transformers 5.24.0 utils/__init__.py.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ascend_adapt.checkpoint.hugging_face import gpt2, gpt_neox, llama
+from ascend_adapt.checkpoint.hugging_face.settings import Unsupported
+from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, Tensors, refuse_leftover
+from ascend_adapt.checkpoint.torch_files import load_torch_file
+from ascend_adapt.errors import CheckpointError, one_line
+from ascend_adapt.native.config.model_config import Model
+
+CONFIG = "config.json"
+ARCHITECTURES: Mapping[str, ModuleType] = {
+    "gpt2": gpt2,
+    "gpt_neox": gpt_neox,
+    **dict.fromkeys(llama.ARCHITECTURES, llama),
+}
+_CLASSES = {"gpt2": gpt2.ARCHITECTURE, "gpt_neox": gpt_neox.ARCHITECTURE, **llama.ARCHITECTURES}
+TOKENIZER = """tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json merges.txt
+    tokenizer.model spiece.model vocab.txt chat_template.jinja generation_config.json""".split()
+SHARD_BYTES = 2_000_000_000
+"""Largest shard, which is in memory while it is written."""
+
+
+def is_here(folder: Path) -> bool:
+    """Return whether a folder holds such a checkpoint."""
+    return (folder / CONFIG).is_file() and bool(_weight_files(folder))
+
+
+def open_source(folder: Path, _model: Model | None = None) -> Source:
+    """Return the checkpoint in ``folder``.
+
+    Raises:
+        CheckpointError: it cannot be read, or does arithmetic that the native model lacks.
+    """
+    config = read_config(folder)
+    kind = config.get("model_type")
+    if kind not in ARCHITECTURES:
+        raise CheckpointError(
+            f"{folder / CONFIG}: model_type {kind!r}, expected one of {', '.join(ARCHITECTURES)} — the native model has "
+            "no other arithmetic"
+        )
+    try:
+        model: Model = ARCHITECTURES[kind].to_model(config)
+    except KeyError as error:
+        raise CheckpointError(f"{folder / CONFIG}: has no {error}, expected it of {kind} — restore the file") from error
+    except Unsupported as error:
+        raise CheckpointError(f"{folder / CONFIG}: {error} — the native model has no other arithmetic") from error
+    stored = StoredTensors(folder)
+    rules = [_named(rule, stored) for rule in ARCHITECTURES[kind].rules(model)]
+    refuse_leftover(stored.files, rules, folder, ("lm_head.weight", "embed_out.weight") if model.tied_embeddings else ())
+    notes = ()
+    if kind in llama.ARCHITECTURES and (window := llama.sliding_window(config)):
+        if window < config["max_position_embeddings"]:
+            notes = (f"positions end at {window}, where its sliding window would begin to act",)
+    return Source(
+        "hf",
+        folder,
+        model,
+        RuleReader(rules, lambda rule: [stored(key) for key in rule.theirs], _parameters(model), folder),
+        stored(rules[0].theirs[0]).dtype,
+        layout={"architecture": kind, "files": len(set(stored.files.values()))},
+        notes=notes,
+        tokenizer=folder,
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return config.json.
+
+    Raises:
+        CheckpointError: it is not a JSON object.
+    """
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{folder / CONFIG}: cannot be read ({one_line(error)}), expected JSON") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{folder / CONFIG}: is no JSON object, expected settings by name")
+    return config
+
+
+class StoredTensors:
+    """Tensors of safetensors files, or of pytorch_model.bin, read one at a time; ``files`` maps names to files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files: dict[str, Path] = {}
+        self._open: dict[Path, Any] = {}
+        for path in _weight_files(folder):
+            if path.suffix == ".safetensors":
+                content, names = _open_safetensors(path)
+            else:
+                content = load_torch_file(path)
+                names = list(content) if isinstance(content, dict) else []
+            self._open[path] = content
+            self.files |= dict.fromkeys(names, path)
+
+    def __call__(self, name: str) -> torch.Tensor:
+        """Return a tensor."""
+        path = self.files[name]
+        content = self._open[path]
+        tensor: torch.Tensor = content.get_tensor(name) if path.suffix == ".safetensors" else content[name]
+        return tensor
+
+
+def architecture_of(model: Model) -> tuple[str, dict[str, Any]]:
+    """Return the architecture that expresses a model, and config.json without the dtype.
+
+    Raises:
+        CheckpointError: none does; each one's reasons are given.
+    """
+    refusals = []
+    for module in (gpt2, gpt_neox, llama):
+        try:
+            config: dict[str, Any] = module.to_config(model)
+        except Unsupported as error:
+            refusals.append(f"{module.__name__.rpartition('.')[2]}: {error}")
+            continue
+        kind = config["model_type"]
+        return kind, {"architectures": [_CLASSES[kind]], **config}
+    raise CheckpointError(
+        f"the model: has no Hugging Face architecture ({' | '.join(refusals)}) — convert to another dialect"
+    )
+
+
+def write(
+    source: Source, folder: Path, read: Callable[[str], torch.Tensor], done: Callable[[int], None], dtype: torch.dtype
+) -> None:
+    """Write a checkpoint into the empty ``folder``: ``read`` returns canonical parameters, ``done`` gets their bytes.
+
+    Raises:
+        CheckpointError: no architecture expresses the model.
+    """
+    from safetensors.torch import save_file
+
+    kind, config = architecture_of(source.model)
+    rules: Iterable[Rule] = ARCHITECTURES[kind].rules(source.model)
+    index: dict[str, str] = {}
+    total, shard, size, count = 0, {}, 0, 0
+
+    def flush() -> None:
+        nonlocal shard, size, count
+        count += 1
+        path = folder / f"model-{count:05d}.safetensors"
+        save_file(shard, path, metadata={"format": "pt"})
+        index.update(dict.fromkeys(shard, path.name))
+        shard, size = {}, 0
+
+    for rule in rules:
+        tensors = rule.outward([read(name) for name in rule.ours])
+        for key, tensor in zip(rule.theirs, tensors, strict=True):
+            # Slices and transposes share memory, which safetensors refuses.
+            shard[key] = tensor.clone(memory_format=torch.contiguous_format)
+        amount = sum(tensor.nbytes for tensor in tensors)
+        size, total = size + amount, total + amount
+        done(amount)
+        if size >= SHARD_BYTES:
+            flush()
+    if shard:
+        flush()
+    _name_shards(folder, index, total, count)
+    stated = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
+    (folder / CONFIG).write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
+
+
+def copy_tokenizer(source: Path, folder: Path) -> list[str]:
+    """Copy tokenizer files, and return their names."""
+    found = [name for name in TOKENIZER if (source / name).is_file() and not (folder / name).exists()]
+    for name in found:
+        shutil.copyfile(source / name, folder / name)
+    return found
+
+
+def _name_shards(folder: Path, index: Mapping[str, str], total: int, count: int) -> None:
+    if count == 1:
+        (folder / "model-00001.safetensors").rename(folder / "model.safetensors")
+        return
+    names = {f"model-{one:05d}.safetensors": f"model-{one:05d}-of-{count:05d}.safetensors" for one in range(1, count + 1)}
+    for before, after in names.items():
+        (folder / before).rename(folder / after)
+    content = {"metadata": {"total_size": total}, "weight_map": {key: names[file] for key, file in index.items()}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _parameters(model: Model) -> Any:
+    from ascend_adapt.checkpoint.canonical import parameters
+
+    return parameters(model)
+
+
+def _named(rule: Rule, stored: StoredTensors) -> Rule:
+    """Return the rule with the names of the files: old gpt2 files leave `transformer.` out; heads have two names."""
+
+    def found(key: str) -> str:
+        others = (key.removeprefix("transformer."), {"embed_out.weight": "lm_head.weight"}.get(key, key))
+        return next((one for one in (key, *others) if one in stored.files), key)
+
+    return Rule(rule.ours, tuple(found(key) for key in rule.theirs), rule.inward, rule.outward)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files of weights; an index decides which, and a file that it names must be there."""
+    for index, single in (
+        ("model.safetensors.index.json", "model.safetensors"),
+        ("pytorch_model.bin.index.json", "pytorch_model.bin"),
+    ):
+        if (folder / index).is_file():
+            try:
+                names = set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values())
+            except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
+                raise CheckpointError(f"{folder / index}: cannot be read ({one_line(error)}), expected an index") from error
+            for name in sorted(map(str, names)):
+                if Path(name).name != name or not (folder / name).is_file():
+                    raise CheckpointError(f"{folder / index}: names {name!r}, which is not in this folder — restore it")
+            return [folder / name for name in sorted(names)]
+        if (folder / single).is_file():
+            return [folder / single]
+    return []
+
+
+def _open_safetensors(path: Path) -> tuple[Any, list[str]]:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ModuleNotFoundError as error:
+        raise CheckpointError("safetensors: not installed, expected for such files — install ascend_adapt[hf]") from error
+    try:
+        content = safe_open(path, framework="pt")
+        return content, list(content.keys())
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({one_line(error)}), expected safetensors — restore it") from error

@@ -1,0 +1,60 @@
+"""What the architectures' config.json have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ascend_adapt.errors import CheckpointError
+
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu"}
+
+
+class Unsupported(CheckpointError):
+    """An architecture does arithmetic that the native model lacks, or cannot express a model's."""
+
+
+def activation(name: str) -> str:
+    """Return the canonical name of an activation.
+
+    Raises:
+        Unsupported: the native model has none like it.
+    """
+    if name not in _ACTIVATIONS:
+        raise Unsupported(f"activation {name!r}, expected one of {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+def rotary(config: Mapping[str, Any]) -> tuple[float, float]:
+    """Return base and fraction of rotary embedding, as releases before and after transformers 5 write them.
+
+    Raises:
+        Unsupported: frequencies are scaled.
+    """
+    stated = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = stated.get("rope_type", stated.get("type", "default"))
+    if kind != "default":
+        raise Unsupported(f"rotary embedding scaled by {kind!r}, expected 'default'")
+    base = stated.get("rope_theta", config.get("rope_theta", config.get("rotary_emb_base", 10000.0)))
+    fraction = stated.get("partial_rotary_factor", config.get("rotary_pct", config.get("partial_rotary_factor", 1.0)))
+    return float(base), float(fraction)
+
+
+def require(values: Mapping[str, tuple[object, object]]) -> None:
+    """Check settings by name: (observed, expected).
+
+    Raises:
+        Unsupported: lists all that differ.
+    """
+    wrong = [f"{name} {seen!r}, expected {wanted!r}" for name, (seen, wanted) in values.items() if seen != wanted]
+    if wrong:
+        raise Unsupported("; ".join(wrong))

@@ -1,0 +1,107 @@
+"""Row orders of a fused query-key-value layer.
+
+    grouped      for each key head: its queries, the key, the value. With as many key heads as heads this is
+                 [heads, 3, head_dim], of Megatron from checkpoint version 2 on, GPT-NeoX and Hugging Face gpt_neox;
+                 with fewer it is Megatron-core's. The canonical order.
+    block        all queries, all keys, all values: Megatron's checkpoint version 0, GLM, GPT-NeoX with shared key
+                 heads, and Hugging Face gpt2. A tensor-parallel rank has the blocks of its own heads.
+    interleaved  [heads, head_dim, 3]: Megatron's checkpoint version 1.0
+
+Sources: NVIDIA/Megatron-LM@v2.5 megatron/checkpointing.py fix_query_key_value_ordering; EleutherAI/gpt-neox@ea7aefd8
+megatron/model/transformer.py gqa_project; THUDM/GLM@4f61ed72 change_mp.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+ORDERS = ("grouped", "block", "interleaved")
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Numbers of query heads and of key heads in one tensor, and the rows of each head."""
+
+    queries: int
+    keys: int
+    dim: int
+
+    def of_rank(self, ranks: int) -> Heads:
+        """Return those of one of ``ranks`` tensor-parallel ranks."""
+        return Heads(self.queries // ranks, self.keys // ranks, self.dim)
+
+
+def separated(fused: torch.Tensor, heads: Heads, order: str = "grouped") -> tuple[torch.Tensor, ...]:
+    """Return query, key and value, each [heads * dim, ...], of the fused rows [(queries + 2 keys) * dim, ...]."""
+    rest = fused.shape[1:]
+    sizes = (heads.queries // heads.keys, 1, 1)
+    if order == "block":
+        return fused.split([count * heads.dim for count in (heads.queries, heads.keys, heads.keys)])
+    if order == "interleaved":
+        return tuple(part.reshape(-1, *rest) for part in fused.reshape(-1, 3, *rest).unbind(1))
+    parts = fused.reshape(heads.keys, sum(sizes), heads.dim, *rest).split(sizes, 1)
+    return tuple(part.reshape(-1, *rest) for part in parts)
+
+
+def fused(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: Heads, order: str = "grouped"
+) -> torch.Tensor:
+    """Return the fused rows of three parts, each [heads * dim, ...]."""
+    rest = query.shape[1:]
+    if order == "block":
+        return torch.cat([query, key, value])
+    if order == "interleaved":
+        return torch.stack([query, key, value], 1).reshape(-1, *rest)
+    parts = [part.reshape(heads.keys, -1, heads.dim, *rest) for part in (query, key, value)]
+    return torch.cat(parts, 1).reshape(-1, *rest)
+
+
+def reordered(rows: torch.Tensor, heads: Heads, before: str, after: str) -> torch.Tensor:
+    """Return the rows of one order in another."""
+    return rows if before == after else fused(*separated(rows, heads, before), heads, after)
+
+
+def split_qkv(
+    tensor: torch.Tensor, tp: int, *, layout: str = "block", num_heads: int
+) -> tuple[torch.Tensor, ...]:
+    """Split a fused query-key-value weight or bias [3 * num_heads * head_dim, ...] over ``tp`` tensor-parallel ranks.
+
+    ``layout`` is that of ``tensor`` and of each shard: "block" is [q; k; v] (GLM), "per_head" is
+    [num_heads, 3, head_dim] (Megatron, GPT-NeoX).
+
+    Raises:
+        ValueError: an unknown layout, or sizes that do not divide.
+    """
+    order, heads = _checked(layout, num_heads, tp, tensor.shape[0])
+    pieces = reordered(tensor, heads, order, "grouped").chunk(tp)
+    return tuple(reordered(piece, heads.of_rank(tp), "grouped", order).contiguous() for piece in pieces)
+
+
+def merge_qkv(
+    tensor: torch.Tensor | Sequence[torch.Tensor], tp: int, *, layout: str = "block", num_heads: int
+) -> torch.Tensor:
+    """Merge what ``split_qkv`` returned: a sequence of ``tp`` shards, or these shards concatenated along axis 0.
+
+    Raises:
+        ValueError: an unknown layout, another number of shards, or sizes that do not divide.
+    """
+    shards = list(tensor.chunk(tp)) if isinstance(tensor, torch.Tensor) else list(tensor)
+    if len(shards) != tp:
+        raise ValueError(f"{len(shards)} shards, expected {tp}, one for each tensor-parallel rank")
+    order, heads = _checked(layout, num_heads, tp, sum(shard.shape[0] for shard in shards))
+    merged = torch.cat([reordered(shard, heads.of_rank(tp), order, "grouped") for shard in shards])
+    return reordered(merged, heads, "grouped", order).contiguous()
+
+
+def _checked(layout: str, num_heads: int, tp: int, rows: int) -> tuple[str, Heads]:
+    orders = {"block": "block", "per_head": "grouped"}
+    if layout not in orders:
+        raise ValueError(f"layout: {layout!r}, expected one of {', '.join(orders)}")
+    if num_heads % tp or rows % (3 * num_heads):
+        raise ValueError(
+            f"{rows} rows, {num_heads} heads and {tp} ranks, expected rows divisible by 3 * heads, and heads by ranks"
+        )
+    return orders[layout], Heads(num_heads, num_heads, rows // (3 * num_heads))

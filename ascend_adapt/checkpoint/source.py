@@ -1,0 +1,127 @@
+"""A checkpoint of any dialect, read as the canonical state, and the rules between the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ascend_adapt.checkpoint.canonical import Parameter, parameters
+from ascend_adapt.errors import CheckpointError
+from ascend_adapt.native.config.model_config import Model
+
+Tensors = Sequence[torch.Tensor]
+BUFFERS = ("rotary_emb.inv_freq", "attention.bias", "attn.bias", "masked_bias", "_extra_state", "rotary_pos_emb.inv_freq")
+"""What old releases saved although it is computed: the ends of its names."""
+
+
+def unchanged(tensors: Tensors) -> Tensors:
+    """Return the tensors."""
+    return tensors
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Tensors of the canonical state, and those of a dialect that hold the same numbers."""
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    inward: Callable[[Tensors], Tensors] = unchanged
+    outward: Callable[[Tensors], Tensors] = unchanged
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint as the canonical state; a tensor is read when it is asked for.
+
+    ``read`` returns a parameter of ``model``, complete, in the dtype of the file. ``layout`` is what ``inspect`` shows
+    beside the model: parallel sizes and files.
+    """
+
+    dialect: str
+    path: Path
+    model: Model
+    read: Callable[[str], torch.Tensor]
+    dtype: torch.dtype
+    iteration: int | None = None
+    layout: Mapping[str, object] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    tokenizer: Path | None = None
+    """Folder of tokenizer files, if the checkpoint has them beside it."""
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    """Arguments of the training run, as the code base saved them."""
+    differing: Sequence[str] = ()
+    """Parameters, of those read so far, that ranks had in different numbers: the mean was taken."""
+
+    def parameters(self) -> list[Parameter]:
+        """Return the parameters in model order."""
+        return list(parameters(self.model))
+
+
+class RuleReader:
+    """Reader of canonical parameters through rules; the tensors of the latest rule are kept for its other names.
+
+    ``fetch`` returns the dialect's tensors of a rule.
+    """
+
+    def __init__(
+        self, rules: Iterable[Rule], fetch: Callable[[Rule], Tensors], expected: Iterable[Parameter], where: Path
+    ) -> None:
+        self._by_name = {name: rule for rule in rules for name in rule.ours}
+        self._fetch, self._where = fetch, where
+        self._shapes = {one.name: one.shape for one in expected}
+        self._kept: dict[str, torch.Tensor] = {}
+
+    def __call__(self, name: str) -> torch.Tensor:
+        """Return a parameter.
+
+        Raises:
+            CheckpointError: it is missing, or has another shape.
+        """
+        if name not in self._kept:
+            rule = self._by_name[name]
+            self._kept = dict(zip(rule.ours, self._checked(rule), strict=True))
+        return self._kept.pop(name)
+
+    def _checked(self, rule: Rule) -> Tensors:
+        raw = self._fetch(rule)
+        try:
+            tensors = rule.inward(raw)
+        except RuntimeError as error:
+            shapes = ", ".join(str(list(one.shape)) for one in raw)
+            raise CheckpointError(self._wrong(rule.theirs, shapes, rule.ours)) from error
+        for name, tensor in zip(rule.ours, tensors, strict=True):
+            if tuple(tensor.shape) != self._shapes[name]:
+                raise CheckpointError(self._wrong(rule.theirs, str(list(tensor.shape)), (name,)))
+        return tensors
+
+    def _wrong(self, theirs: Sequence[str], shapes: str, ours: Sequence[str]) -> str:
+        expected = ", ".join(str(list(self._shapes[name])) for name in ours)
+        return (
+            f"{self._where}: {', '.join(theirs)} is {shapes}, expected {expected} by the configuration — correct the "
+            "configuration, or give the checkpoint's own"
+        )
+
+
+def refuse_leftover(names: Iterable[str], rules: Iterable[Rule], where: Path, also: Iterable[str] = ()) -> None:
+    """Check that every tensor of a dialect is used by a rule; buffers are not counted.
+
+    Raises:
+        CheckpointError: some are missing, or some would be dropped.
+    """
+    known = {key for rule in rules for key in rule.theirs}
+    found = {name for name in names if not name.endswith(BUFFERS)}
+    missing, left = sorted(known - found), sorted(found - known - set(also))
+    problems = [f"has no {_some(missing)}"] if missing else []
+    problems += [f"has {_some(left)} besides"] if left else []
+    if problems:
+        raise CheckpointError(
+            f"{where}: {' and '.join(problems)}, expected exactly the parameters of the model that its configuration "
+            "describes — correct the configuration, or give the checkpoint's own"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,119 @@
+"""Files of torch.save, read without running anything in them, on a CPU, whatever device and release wrote them.
+
+torch's own restricted unpickler reads tensors and plain data. Classes of the known code bases, of argparse and of numpy
+become inert stand-ins that only keep their state; nothing is imported for them. Every other name is refused. That
+includes files that an NPU wrote: torch_npu before torch 2.1 named its own function for tensors.
+
+Sources: torch 2.13.0 torch/_weights_only_unpickler.py; Ascend/pytorch torch_npu/utils/storage.py _rebuild_npu_tensor.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascend_adapt.errors import CheckpointError, one_line
+
+_CODE_BASES = ("apex", "deepspeed", "fp16", "megatron", "mpu", "numpy", "tokenization", "torch_npu", "transformer_engine")
+_NAMES = {
+    "_codecs.encode",
+    "_io.BytesIO",
+    "argparse.Namespace",
+    "collections.deque",
+    "pathlib.PosixPath",
+    "pathlib._local.PosixPath",
+    "signal.Signals",
+    "types.SimpleNamespace",
+    "torch.nn.functional.gelu",
+    "torch.nn.functional.silu",
+    "torch._C._nn.gelu",
+    "torch.distributed.distributed_c10d.ReduceOp",
+}
+_NPU_TENSOR = ("torch_npu.utils.storage._rebuild_npu_tensor", "torch_npu.utils.tensor_methods._rebuild_npu_tensor")
+
+
+class StandIn:
+    """An object of a class that is not loaded: only its state, and what it would be called with (an enum's value)."""
+
+    called_with: tuple[object, ...]
+
+    def __new__(cls, *arguments: object, **_: object) -> StandIn:
+        """Return one without state."""
+        made = super().__new__(cls)
+        made.called_with = arguments
+        return made
+
+    def __setstate__(self, state: object) -> None:
+        """Keep plain attributes; any other state is dropped."""
+        if isinstance(state, dict):
+            self.__dict__.update(state)
+
+
+def load_torch_file(path: Path) -> Any:
+    """Return the content of a file of torch.save; tensors are on the CPU, mapped from the file where it allows that.
+
+    Raises:
+        CheckpointError: it cannot be read, or names what could run code.
+    """
+    stand_ins: dict[str, Any] = {}
+    is_mapped = zipfile.is_zipfile(path)
+    if is_mapped:
+        for name in torch.serialization.get_unsafe_globals_in_checkpoint(str(path)):
+            stand_ins[name] = _stand_in(name, path)
+    while True:
+        try:
+            with torch.serialization.safe_globals([(one, name) for name, one in stand_ins.items()]):
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
+        except pickle.UnpicklingError as error:
+            # Files of torch before 1.6 name their classes only as they are read.
+            name = _refused(error)
+            if name is None or name in stand_ins:
+                raise CheckpointError(
+                    f"{path}: is not tensors and plain data ({one_line(error)[:200]}), expected a file of torch.save — "
+                    "do not use it"
+                ) from error
+            stand_ins[name] = _stand_in(name, path)
+        except OSError as error:
+            raise CheckpointError(f"{path}: {error.strerror or error}, expected a file of torch.save") from error
+        # What a damaged archive raises is not documented to be one error.
+        except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
+            raise CheckpointError(
+                f"{path}: cannot be read ({type(error).__name__}: {one_line(error)[:200]}), expected a file of "
+                "torch.save — restore it, or choose another checkpoint"
+            ) from error
+
+
+def attributes(content: Any) -> dict[str, Any]:
+    """Return the attributes of arguments that a code base saved as an object or as a dict."""
+    if isinstance(content, dict):
+        return dict(content)
+    return {key: value for key, value in vars(content).items() if key != "called_with"} if isinstance(content, StandIn) else {}
+
+
+def _stand_in(name: str, path: Path) -> Any:
+    if name in _NPU_TENSOR:
+        return _rebuild_npu_tensor
+    if name in _NAMES or name.partition(".")[0] in _CODE_BASES:
+        return type(name.rpartition(".")[2], (StandIn,), {"__module__": __name__})
+    raise CheckpointError(
+        f"{path}: names {name}, which can run code, expected tensors, plain data and the classes that training code "
+        "saves — do not use this file"
+    )
+
+
+def _rebuild_npu_tensor(
+    storage: Any, offset: int, size: Any, stride: Any, requires_grad: bool, hooks: Any, _npu_format: Any
+) -> torch.Tensor:
+    """Rebuild a tensor from its storage, which torch_npu saved in its plain format."""
+    rebuilt: torch.Tensor = torch._utils._rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks)
+    return rebuilt
+
+
+def _refused(error: Exception) -> str | None:
+    found = re.search(r"GLOBAL (\S+)", str(error))
+    return found.group(1) if found else None

@@ -1,0 +1,146 @@
+"""Tensors of the Megatron family in files of torch.save, found by their canonical names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascend_adapt.checkpoint.canonical import HEAD, WORDS, parameters
+from ascend_adapt.checkpoint.source import BUFFERS, Rule, RuleReader, Source, Tensors, refuse_leftover
+from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
+from ascend_adapt.checkpoint.torch_files import load_torch_file
+from ascend_adapt.errors import CheckpointError
+from ascend_adapt.native.config.model_config import Model
+
+# Of all code bases and their versions: none calls two different things by one name.
+_INSIDE_A_BLOCK = {
+    r"^self_attention\.linear_qkv\.layer_norm_": "input_norm.",
+    r"^mlp\.linear_fc1\.layer_norm_": "post_attention_norm.",
+    r"^input_layernorm\.": "input_norm.",
+    r"^(post_attention_layernorm|pre_mlp_layernorm)\.": "post_attention_norm.",
+    r"^self_attention\.": "attention.",
+    r"^attention\.linear_qkv\.": "attention.query_key_value.",
+    r"^attention\.linear_proj\.": "attention.dense.",
+    r"^mlp\.(linear_fc1|linear1)\.": "mlp.dense_h_to_4h.",
+    r"^mlp\.(linear_fc2|linear2)\.": "mlp.dense_4h_to_h.",
+    r"\.scale$": ".weight",
+}
+_OUTSIDE = {
+    r"^(module\.|language_model\.)+": "",
+    r"^(embedding\.)?word_embeddings\.": "embedding.words.",
+    r"^(embedding\.)?position_embeddings\.": "embedding.positions.",
+    r"^((encoder|transformer|decoder)\.)?(final_layernorm|final_norm|norm)\.": "final_norm.",
+    r"^(output_layer|final_linear|lm_head)\.": "head.",
+    r"\.scale$": ".weight",
+}
+_BLOCK = re.compile(r"^(?:module\.|language_model\.)*(?:encoder|transformer|decoder)\.layers\.(\d+)\.")
+
+Place = tuple[Path, tuple[str, ...]]
+"""A file, and the keys that lead to a tensor in it."""
+
+
+def canonical_inside(key: str) -> str:
+    """Return the canonical name of a key inside a block."""
+    return _replaced(key, _INSIDE_A_BLOCK)
+
+
+def canonical_name(key: str, first_block: int = 0) -> str:
+    """Return the canonical name of a key of a model, whose blocks are counted from ``first_block``."""
+    if block := _BLOCK.match(key):
+        return f"layers.{first_block + int(block[1])}.{canonical_inside(key[block.end() :])}"
+    return _replaced(key, _OUTSIDE)
+
+
+def _replaced(key: str, table: Mapping[str, str]) -> str:
+    for theirs, ours in table.items():
+        key = re.sub(theirs, ours, key)
+    return key
+
+
+def flattened(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the keys that lead to each tensor of nested dicts."""
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, (*keys, str(key)))
+        elif isinstance(value, torch.Tensor):
+            yield (*keys, str(key))
+
+
+class TorchShards:
+    """Places of tensors: for each canonical name, those of the tensor-parallel ranks in order."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self.places: dict[str, list[Place]] = {}
+        self._load = lru_cache(maxsize=2 * ranks)(load_torch_file)
+
+    def load(self, path: Path) -> Any:
+        """Return the content of a file; tensors in it are mapped, and the latest files are kept."""
+        return self._load(path)
+
+    def add(self, name: str, path: Path, keys: tuple[str, ...]) -> None:
+        """Add the next rank's place of a tensor; buffers are left out."""
+        if not name.endswith(BUFFERS):
+            self.places.setdefault(name, []).append((path, keys))
+
+    def pieces(self, name: str) -> list[torch.Tensor]:
+        """Return the ranks' pieces of a tensor."""
+        found = []
+        for path, keys in self.places[name]:
+            content = self.load(path)
+            for key in keys:
+                content = content[key]
+            found.append(content)
+        return found
+
+    def incomplete(self) -> list[str]:
+        """Return the tensors that not every rank has."""
+        return [name for name, places in self.places.items() if len(places) != self.ranks]
+
+
+def open_shards(
+    shards: TorchShards,
+    path: Path,
+    describe: Callable[[int], Model],
+    convention_of: Callable[[Model], Convention],
+    **facts: Any,
+) -> Source:
+    """Return the checkpoint whose tensors are in ``shards``.
+
+    ``describe`` returns the model for the rows of its vocabulary table; ``facts`` are further fields of the source.
+
+    Raises:
+        CheckpointError: tensors are missing, or some would be dropped.
+    """
+    if WORDS not in shards.places:
+        raise CheckpointError(f"{path}: has no word embeddings, expected a complete checkpoint — copy all of its files")
+    if incomplete := shards.incomplete():
+        raise CheckpointError(
+            f"{path}: {incomplete[0]} is in {len(shards.places[incomplete[0]])} files, expected one for each of "
+            f"{shards.ranks} tensor-parallel ranks — copy all of its files"
+        )
+    words = shards.pieces(WORDS)
+    model = describe(sum(piece.shape[0] for piece in words))
+    sharding = Sharding(model, convention_of(model), shards.ranks)
+    rules = [sharding.rule(names, names[-1]) for names in units(model)]
+    # A norm that upstream makes and does not use, and the last stage's copy of a tied table.
+    unused = [name for name in shards.places if model.shared_norm and ".post_attention_norm." in name]
+    unused += [HEAD] if model.tied_embeddings else []
+    refuse_leftover(shards.places, rules, path, unused)
+
+    def fetch(rule: Rule) -> Tensors:
+        return shards.pieces(rule.theirs[0])
+
+    return Source(
+        path=path,
+        model=model,
+        read=RuleReader(rules, fetch, parameters(model), path),
+        dtype=words[0].dtype,
+        differing=sharding.differing,
+        **facts,
+    )

@@ -1,0 +1,1 @@
+"""Conversion of checkpoints between dialects and parallel sizes, verified by their logits."""

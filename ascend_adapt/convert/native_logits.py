@@ -1,0 +1,41 @@
+"""Logits of the native model for a checkpoint, one layer in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ascend_adapt.checkpoint.canonical import HEAD, WORDS
+from ascend_adapt.native.config.model_config import Model
+from ascend_adapt.native.model.decoder import Embedding
+from ascend_adapt.native.model.layers import Norm, Sight, TransformerBlock, rotary_tables
+from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
+
+
+@torch.no_grad()
+def native_logits(model: Model, read: Callable[[str], torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
+    """Return fp32 logits [B, S, padded vocabulary] of int64 ``tokens`` [B, S]; ``read`` returns canonical parameters."""
+    alone = TensorParallel(None, 1, 0, False)
+
+    def filled(module: nn.Module, prefix: str) -> nn.Module:
+        weights = {name: read(f"{prefix}.{name}").float() for name, _ in module.named_parameters()}
+        module.load_state_dict(weights, assign=True)
+        return module.eval()
+
+    def made(kind: Callable[..., nn.Module], prefix: str, *more: object, **words: object) -> nn.Module:
+        with torch.device("meta"):
+            module = kind(model, *more, **words)
+        return filled(module, prefix)
+
+    x = made(Embedding, "embedding", alone)(tokens, None)
+    rotary = rotary_tables(model, tokens.shape[1], x) if model.positions == "rotary" else None
+    for number in range(model.num_layers):
+        block = made(TransformerBlock, f"layers.{number}", alone, recompute_attention=False)
+        x = block(x, Sight(None, rotary))
+        del block
+    x = made(Norm, "final_norm", alone)(x)
+    logits: torch.Tensor = functional.linear(x, read(WORDS if model.tied_embeddings else HEAD).float())
+    return logits
