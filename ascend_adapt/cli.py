@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from ascend_adapt.errors import AdaptError, SettingsError
 
-NOT_BUILT = ("convert", "eval", "generate", "report")
+NOT_BUILT = ("eval", "generate", "report")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,6 +70,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     from ascend_adapt import __version__
+    from ascend_adapt.convert.commands import add_convert
     from ascend_adapt.data.commands import add_commands
 
     parser = _Parser(prog="ascend-adapt", description="Show what is adapted on this host, and what prevents the rest.")
@@ -100,7 +101,11 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="print JSON")
     for command, run in ((status, _status), (doctor, _doctor), (stop, _stop), (kernels, _kernels)):
         command.set_defaults(run=run)
-    for each in (status, doctor, stop, kernels, *add_commands(commands)):
+    convert = add_convert(commands)
+    *data_commands, inspect = add_commands(commands)
+    inspect.add_argument("--json", action="store_true", help="print JSON")
+    inspect.set_defaults(run=_inspect, of_token_files=inspect.get_default("run"))
+    for each in (status, doctor, stop, kernels, convert, *data_commands, inspect):
         each.add_argument("--debug", action="store_true", help="show the traceback of an error")
     for name in NOT_BUILT:
         commands.add_parser(name, help="(not built yet)")
@@ -178,6 +183,14 @@ def _kernels(known: argparse.Namespace) -> int:
     for problem in here.problems:
         print(f"ascend-adapt kernels: {problem}", file=sys.stderr)
     return 1 if here.problems else 0
+
+
+def _inspect(known: argparse.Namespace) -> int:
+    if Path(known.prefix).is_dir():
+        from ascend_adapt.convert import commands
+
+        return commands.inspect(Path(known.prefix), as_json=known.json)
+    return int(known.of_token_files(known))
 
 
 def _print_json(data: Any) -> None:

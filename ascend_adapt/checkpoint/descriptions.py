@@ -35,8 +35,8 @@ def of_neox(files: Sequence[Path], rows: int, version: str | None, where: Path) 
     """
     if not files:
         raise CheckpointError(
-            f"{where}: has no configs folder, expected the configuration that it was trained with — give the YAML files "
-            "by --config"
+            f"{where}: has no configs folder, expected the configuration that it was trained with — give its YAML "
+            "files by --config"
         )
     try:
         values = read_files([str(one) for one in files], None)

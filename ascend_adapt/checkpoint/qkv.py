@@ -34,15 +34,18 @@ class Heads:
         return Heads(self.queries // ranks, self.keys // ranks, self.dim)
 
 
-def separated(fused: torch.Tensor, heads: Heads, order: str = "grouped") -> tuple[torch.Tensor, ...]:
-    """Return query, key and value, each [heads * dim, ...], of the fused rows [(queries + 2 keys) * dim, ...]."""
-    rest = fused.shape[1:]
+def separated(rows: torch.Tensor, heads: Heads, order: str = "grouped") -> tuple[torch.Tensor, ...]:
+    """Return query, key and value, each [heads * dim, ...], of fused ``rows`` [(queries + 2 keys) * dim, ...]."""
+    rest = rows.shape[1:]
     sizes = (heads.queries // heads.keys, 1, 1)
     if order == "block":
-        return fused.split([count * heads.dim for count in (heads.queries, heads.keys, heads.keys)])
+        parts: tuple[torch.Tensor, ...] = rows.split(
+            [count * heads.dim for count in (heads.queries, heads.keys, heads.keys)]
+        )
+        return parts
     if order == "interleaved":
-        return tuple(part.reshape(-1, *rest) for part in fused.reshape(-1, 3, *rest).unbind(1))
-    parts = fused.reshape(heads.keys, sum(sizes), heads.dim, *rest).split(sizes, 1)
+        return tuple(part.reshape(-1, *rest) for part in rows.reshape(-1, 3, *rest).unbind(1))
+    parts = rows.reshape(heads.keys, sum(sizes), heads.dim, *rest).split(sizes, 1)
     return tuple(part.reshape(-1, *rest) for part in parts)
 
 
@@ -64,9 +67,7 @@ def reordered(rows: torch.Tensor, heads: Heads, before: str, after: str) -> torc
     return rows if before == after else fused(*separated(rows, heads, before), heads, after)
 
 
-def split_qkv(
-    tensor: torch.Tensor, tp: int, *, layout: str = "block", num_heads: int
-) -> tuple[torch.Tensor, ...]:
+def split_qkv(tensor: torch.Tensor, tp: int, *, layout: str = "block", num_heads: int) -> tuple[torch.Tensor, ...]:
     """Split a fused query-key-value weight or bias [3 * num_heads * head_dim, ...] over ``tp`` tensor-parallel ranks.
 
     ``layout`` is that of ``tensor`` and of each shard: "block" is [q; k; v] (GLM), "per_head" is

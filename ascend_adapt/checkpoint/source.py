@@ -13,8 +13,12 @@ from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native.config.model_config import Model
 
 Tensors = Sequence[torch.Tensor]
-BUFFERS = ("rotary_emb.inv_freq", "attention.bias", "attn.bias", "masked_bias", "_extra_state", "rotary_pos_emb.inv_freq")
-"""What old releases saved although it is computed: the ends of its names."""
+_BUFFERS = ("inv_freq", "attention.bias", "attn.bias", "masked_bias", "_extra_state")
+
+
+def is_buffer(key: str) -> bool:
+    """Return whether a key names what old releases saved although it is computed: masks, rotary frequencies."""
+    return f".{key}".endswith(tuple(f".{name}" for name in _BUFFERS))
 
 
 def unchanged(tensors: Tensors) -> Tensors:
@@ -112,7 +116,7 @@ def refuse_leftover(names: Iterable[str], rules: Iterable[Rule], where: Path, al
         CheckpointError: some are missing, or some would be dropped.
     """
     known = {key for rule in rules for key in rule.theirs}
-    found = {name for name in names if not name.endswith(BUFFERS)}
+    found = {name for name in names if not is_buffer(name)}
     missing, left = sorted(known - found), sorted(found - known - set(also))
     problems = [f"has no {_some(missing)}"] if missing else []
     problems += [f"has {_some(left)} besides"] if left else []

@@ -3,8 +3,8 @@
 Column-parallel weights are cut by rows, row-parallel ones by columns; a gated MLP has one tensor of both halves on each
 rank. Norms, positions and the biases of row-parallel layers are on every rank.
 
-Sources: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/model/transformer.py (with gpt_j_residual each rank adds its
-own bias before the sum over ranks; Gated_Activation takes the gate from the second half), megatron/mpu/layers.py;
+Sources: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/model/transformer.py (with gpt_j_residual each rank adds
+its own bias before the sum over ranks; Gated_Activation takes the gate from the second half), megatron/mpu/layers.py;
 NVIDIA/Megatron-LM@core_v0.9.0 megatron/core/transformer/mlp.py.
 """
 

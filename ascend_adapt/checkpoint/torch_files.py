@@ -9,6 +9,7 @@ Sources: torch 2.13.0 torch/_weights_only_unpickler.py; Ascend/pytorch torch_npu
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
 import zipfile
@@ -19,7 +20,17 @@ import torch
 
 from ascend_adapt.errors import CheckpointError, one_line
 
-_CODE_BASES = ("apex", "deepspeed", "fp16", "megatron", "mpu", "numpy", "tokenization", "torch_npu", "transformer_engine")
+_CODE_BASES = (
+    "apex",
+    "deepspeed",
+    "fp16",
+    "megatron",
+    "mpu",
+    "numpy",
+    "tokenization",
+    "torch_npu",
+    "transformer_engine",
+)
 _NAMES = {
     "_codecs.encode",
     "_io.BytesIO",
@@ -54,23 +65,25 @@ class StandIn:
             self.__dict__.update(state)
 
 
-def load_torch_file(path: Path) -> Any:
+def load_torch_file(path: Path, part: io.BytesIO | None = None) -> Any:
     """Return the content of a file of torch.save; tensors are on the CPU, mapped from the file where it allows that.
+
+    ``part``: read this part of it, of which the error messages say that it is in ``path``.
 
     Raises:
         CheckpointError: it cannot be read, or names what could run code.
     """
     stand_ins: dict[str, Any] = {}
-    is_mapped = zipfile.is_zipfile(path)
-    if is_mapped:
-        for name in torch.serialization.get_unsafe_globals_in_checkpoint(str(path)):
-            stand_ins[name] = _stand_in(name, path)
     while True:
         try:
+            # Only an archive can be mapped, which torch makes since 1.6.
+            is_mapped = part is None and zipfile.is_zipfile(path)
+            if part is not None:
+                part.seek(0)
             with torch.serialization.safe_globals([(one, name) for name, one in stand_ins.items()]):
-                return torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
+                return torch.load(part or path, map_location="cpu", weights_only=True, mmap=is_mapped)
         except pickle.UnpicklingError as error:
-            # Files of torch before 1.6 name their classes only as they are read.
+            # The first name that is not allowed; tensors are not read before all are known.
             name = _refused(error)
             if name is None or name in stand_ins:
                 raise CheckpointError(
@@ -92,7 +105,11 @@ def attributes(content: Any) -> dict[str, Any]:
     """Return the attributes of arguments that a code base saved as an object or as a dict."""
     if isinstance(content, dict):
         return dict(content)
-    return {key: value for key, value in vars(content).items() if key != "called_with"} if isinstance(content, StandIn) else {}
+    return (
+        {key: value for key, value in vars(content).items() if key != "called_with"}
+        if isinstance(content, StandIn)
+        else {}
+    )
 
 
 def _stand_in(name: str, path: Path) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ascend_adapt.checkpoint.canonical import HEAD, WORDS, parameters
-from ascend_adapt.checkpoint.source import BUFFERS, Rule, RuleReader, Source, Tensors, refuse_leftover
+from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, Tensors, is_buffer, refuse_leftover
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
 from ascend_adapt.checkpoint.torch_files import load_torch_file
 from ascend_adapt.errors import CheckpointError
@@ -85,7 +85,7 @@ class TorchShards:
 
     def add(self, name: str, path: Path, keys: tuple[str, ...]) -> None:
         """Add the next rank's place of a tensor; buffers are left out."""
-        if not name.endswith(BUFFERS):
+        if not is_buffer(name):
             self.places.setdefault(name, []).append((path, keys))
 
     def pieces(self, name: str) -> list[torch.Tensor]:

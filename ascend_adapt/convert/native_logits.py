@@ -17,7 +17,7 @@ from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 
 @torch.no_grad()
 def native_logits(model: Model, read: Callable[[str], torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
-    """Return fp32 logits [B, S, padded vocabulary] of int64 ``tokens`` [B, S]; ``read`` returns canonical parameters."""
+    """Return fp32 logits [B, S, padded vocabulary] of int64 ``tokens`` [B, S]; ``read``: canonical parameters."""
     alone = TensorParallel(None, 1, 0, False)
 
     def filled(module: nn.Module, prefix: str) -> nn.Module:

@@ -49,8 +49,8 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     merge.add_argument("--output-prefix", required=True, metavar="PREFIX", help="writes PREFIX.bin and PREFIX.idx")
     merge.set_defaults(run=_merge)
 
-    inspect = commands.add_parser("inspect", help="contents of token files, as JSON")
-    inspect.add_argument("prefix", metavar="PREFIX", help="token files without .bin and .idx")
+    inspect = commands.add_parser("inspect", help="what a checkpoint or token files hold")
+    inspect.add_argument("prefix", metavar="PATH", help="a checkpoint's folder, or token files without .bin and .idx")
     inspect.set_defaults(run=_inspect)
     return [preprocess, merge, inspect]
 

@@ -18,12 +18,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ascend_adapt.checkpoint import descriptions
+from ascend_adapt.checkpoint.canonical import HEAD, WORDS, local_name
 from ascend_adapt.checkpoint.source import Source
-from ascend_adapt.checkpoint.tensor_shards import Convention
+from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
 from ascend_adapt.checkpoint.torch_files import attributes, load_torch_file
 from ascend_adapt.checkpoint.torch_shards import TorchShards, canonical_name, flattened, open_shards
+from ascend_adapt.checkpoint.writing import Output, described, description, owned, save
 from ascend_adapt.errors import CheckpointError
+from ascend_adapt.native.config.model_config import Model
 
 LATEST, FILE = "latest_checkpointed_iteration.txt", "model_optim_rng.pt"
 _RANK = re.compile(r"mp_rank_(\d+)(?:_(\d+))?")
@@ -69,14 +74,12 @@ def open_source(path: Path) -> Source:
     arguments = attributes(state.get("args"))
     version = state.get("checkpoint_version", 0)
     _add(shards, files, tensor, pipeline)
-    is_core = any(
-        "linear_qkv" in keys[-1] for places in shards.places.values() for _, keys in places[:1]
-    )
+    is_core = any("linear_qkv" in keys[-1] for places in shards.places.values() for _, keys in places[:1])
     iteration = state.get("iteration")
     return open_shards(
         shards,
         folder,
-        lambda rows: descriptions.of_megatron(arguments, rows, folder, is_core=is_core),
+        lambda rows: described(state, rows) or descriptions.of_megatron(arguments, rows, folder, is_core=is_core),
         lambda _: Convention(_ORDERS.get(version, "grouped")),
         dialect="megatron-core" if is_core else "megatron",
         iteration=iteration if isinstance(iteration, int) else None,
@@ -122,8 +125,10 @@ def _models(state: Any) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the models of a file with their keys: one, or one for each virtual stage."""
     if not isinstance(state, Mapping):
         return []
-    names = ["model"] if "model" in state else sorted(
-        (key for key in state if re.fullmatch(r"model\d+", str(key))), key=lambda key: int(key[5:])
+    names = (
+        ["model"]
+        if "model" in state
+        else sorted((key for key in state if re.fullmatch(r"model\d+", str(key))), key=lambda key: int(key[5:]))
     )
     return [(name, state[name]) for name in names]
 
@@ -135,3 +140,99 @@ def _ranks(folder: Path) -> dict[tuple[int, int], Path]:
         if rank := _RANK.fullmatch(path.parent.name):
             found[int(rank[1]), int(rank[2] or 0)] = path
     return found
+
+
+_BLOCK_KEYS = {
+    "input_norm": "input_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "attention.query_key_value": "self_attention.query_key_value",
+    "attention.dense": "self_attention.dense",
+    "mlp.dense_h_to_4h": "mlp.dense_h_to_4h",
+    "mlp.dense_4h_to_h": "mlp.dense_4h_to_h",
+}
+# Of --transformer-impl local.
+_CORE_KEYS = {
+    "input_norm": "input_layernorm",
+    "post_attention_norm": "pre_mlp_layernorm",
+    "attention.query_key_value": "self_attention.linear_qkv",
+    "attention.dense": "self_attention.linear_proj",
+    "mlp.dense_h_to_4h": "mlp.linear_fc1",
+    "mlp.dense_4h_to_h": "mlp.linear_fc2",
+}
+
+
+def write(output: Output, folder: Path, *, core: bool = False) -> None:
+    """Write a release of weights into the empty ``folder``: upstream loads it at iteration 0, without an optimizer.
+
+    ``core``: by the names of Megatron-core's local layers, for --ckpt-format torch.
+
+    Raises:
+        CheckpointError: Megatron cannot express the model.
+    """
+    model = output.model
+    _check(model, core=core)
+    output.check_sizes()
+    sharding = Sharding(model, Convention(), output.tensor)
+    stages = output.stages()
+    for stage, blocks in enumerate(stages):
+        is_first, is_last = stage == 0, stage == len(stages) - 1
+        for rank in range(output.tensor):
+            tensors: dict[str, torch.Tensor] = {}
+            for names in units(model):
+                block, local = local_name(names[-1])
+                is_here = (
+                    block in blocks if block is not None else is_first if local.startswith("embedding.") else is_last
+                )
+                if is_here:
+                    piece = owned(sharding.cut(names, [output.read(name) for name in names])[rank])
+                    tensors[_key(names[-1], blocks.start, core=core)] = piece
+                    output.done(piece.nbytes)
+            if is_last and not is_first and model.tied_embeddings:
+                name = "output_layer.weight" if core else "word_embeddings_for_head.weight"
+                tensors[name] = owned(sharding.cut((WORDS,), [output.read(WORDS)])[rank])
+            suffix = f"_{stage:03d}" if len(stages) > 1 else ""
+            state = {"checkpoint_version": 3.0, "iteration": 0, "model": tensors if core else _nested(tensors)}
+            save({**state, **description(model)}, folder / "release" / f"mp_rank_{rank:02d}{suffix}" / FILE)
+    (folder / LATEST).write_text("release", encoding="utf-8")
+
+
+def _check(model: Model, *, core: bool) -> None:
+    problems = []
+    if model.parallel_residual:
+        problems.append("a parallel residual")
+    if model.rms_eps_on_root:
+        problems.append("an RMSNorm whose epsilon is added to the root")
+    if model.mlp_bias != model.output_bias or (not core and model.attention_bias != model.output_bias):
+        problems.append("biases in a part of the layers")
+    if problems:
+        raise CheckpointError(f"Megatron: has no model with {'; '.join(problems)} — convert to another dialect")
+
+
+def _key(name: str, first_block: int, *, core: bool) -> str:
+    block, local = local_name(name)
+    layer, _, kind = local.rpartition(".")
+    if block is not None:
+        number, keys = block - first_block, _CORE_KEYS if core else _BLOCK_KEYS
+        prefix = "decoder" if core else "language_model.encoder"
+        return f"{prefix}.layers.{number}.{keys[layer]}.{kind}"
+    before = "" if core else "language_model."
+    outside = {
+        "embedding.words": f"{before}embedding.word_embeddings",
+        "embedding.positions": f"{before}embedding.position_embeddings",
+        "final_norm": "decoder.final_layernorm" if core else "language_model.encoder.final_layernorm",
+        HEAD.removesuffix(".weight"): f"{before}output_layer",
+    }
+    return f"{outside[layer]}.{kind}"
+
+
+def _nested(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Return Megatron's nested dicts: each module of the model by itself, blocks flat inside the encoder."""
+    nested: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        words = name.split(".")
+        depth = {"embedding": 3, "encoder": 2, "output_layer": 2}.get(words[1], 1)
+        inner = nested
+        for word in words[:depth]:
+            inner = inner.setdefault(word, {})
+        inner[".".join(words[depth:])] = tensor
+    return nested

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.hugging_face import gpt2, gpt_neox, llama
 from ascend_adapt.checkpoint.hugging_face.settings import Unsupported
-from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, Tensors, refuse_leftover
+from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, refuse_leftover
 from ascend_adapt.checkpoint.torch_files import load_torch_file
+from ascend_adapt.checkpoint.writing import Output
 from ascend_adapt.errors import CheckpointError, one_line
 from ascend_adapt.native.config.model_config import Model
 
@@ -28,8 +30,19 @@ ARCHITECTURES: Mapping[str, ModuleType] = {
     **dict.fromkeys(llama.ARCHITECTURES, llama),
 }
 _CLASSES = {"gpt2": gpt2.ARCHITECTURE, "gpt_neox": gpt_neox.ARCHITECTURE, **llama.ARCHITECTURES}
-TOKENIZER = """tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json merges.txt
-    tokenizer.model spiece.model vocab.txt chat_template.jinja generation_config.json""".split()
+TOKENIZER = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "vocab.txt",
+    "chat_template.jinja",
+    "generation_config.json",
+]
 SHARD_BYTES = 2_000_000_000
 """Largest shard, which is in memory while it is written."""
 
@@ -46,11 +59,11 @@ def open_source(folder: Path, _model: Model | None = None) -> Source:
         CheckpointError: it cannot be read, or does arithmetic that the native model lacks.
     """
     config = read_config(folder)
-    kind = config.get("model_type")
+    kind = str(config.get("model_type"))
     if kind not in ARCHITECTURES:
         raise CheckpointError(
-            f"{folder / CONFIG}: model_type {kind!r}, expected one of {', '.join(ARCHITECTURES)} — the native model has "
-            "no other arithmetic"
+            f"{folder / CONFIG}: model_type {kind!r}, expected one of {', '.join(ARCHITECTURES)} — the native model "
+            "has no other arithmetic"
         )
     try:
         model: Model = ARCHITECTURES[kind].to_model(config)
@@ -60,16 +73,18 @@ def open_source(folder: Path, _model: Model | None = None) -> Source:
         raise CheckpointError(f"{folder / CONFIG}: {error} — the native model has no other arithmetic") from error
     stored = StoredTensors(folder)
     rules = [_named(rule, stored) for rule in ARCHITECTURES[kind].rules(model)]
-    refuse_leftover(stored.files, rules, folder, ("lm_head.weight", "embed_out.weight") if model.tied_embeddings else ())
-    notes = ()
-    if kind in llama.ARCHITECTURES and (window := llama.sliding_window(config)):
-        if window < config["max_position_embeddings"]:
-            notes = (f"positions end at {window}, where its sliding window would begin to act",)
+    refuse_leftover(
+        stored.files, rules, folder, ("lm_head.weight", "embed_out.weight") if model.tied_embeddings else ()
+    )
+    notes: tuple[str, ...] = ()
+    window = llama.sliding_window(config) if kind in llama.ARCHITECTURES else None
+    if window and window < config["max_position_embeddings"]:
+        notes = (f"positions end at {window}, where its sliding window would begin to act",)
     return Source(
         "hf",
         folder,
         model,
-        RuleReader(rules, lambda rule: [stored(key) for key in rule.theirs], _parameters(model), folder),
+        RuleReader(rules, lambda rule: [stored(key) for key in rule.theirs], parameters(model), folder),
         stored(rules[0].theirs[0]).dtype,
         layout={"architecture": kind, "files": len(set(stored.files.values()))},
         notes=notes,
@@ -135,20 +150,19 @@ def architecture_of(model: Model) -> tuple[str, dict[str, Any]]:
     )
 
 
-def write(
-    source: Source, folder: Path, read: Callable[[str], torch.Tensor], done: Callable[[int], None], dtype: torch.dtype
-) -> None:
-    """Write a checkpoint into the empty ``folder``: ``read`` returns canonical parameters, ``done`` gets their bytes.
+def write(output: Output, folder: Path, dtype: torch.dtype) -> None:
+    """Write a checkpoint into the empty ``folder``.
 
     Raises:
         CheckpointError: no architecture expresses the model.
     """
     from safetensors.torch import save_file
 
-    kind, config = architecture_of(source.model)
-    rules: Iterable[Rule] = ARCHITECTURES[kind].rules(source.model)
+    kind, config = architecture_of(output.model)
+    rules: Iterable[Rule] = ARCHITECTURES[kind].rules(output.model)
     index: dict[str, str] = {}
-    total, shard, size, count = 0, {}, 0, 0
+    shard: dict[str, torch.Tensor] = {}
+    total, size, count = 0, 0, 0
 
     def flush() -> None:
         nonlocal shard, size, count
@@ -159,13 +173,13 @@ def write(
         shard, size = {}, 0
 
     for rule in rules:
-        tensors = rule.outward([read(name) for name in rule.ours])
+        tensors = rule.outward([output.read(name) for name in rule.ours])
         for key, tensor in zip(rule.theirs, tensors, strict=True):
             # Slices and transposes share memory, which safetensors refuses.
             shard[key] = tensor.clone(memory_format=torch.contiguous_format)
         amount = sum(tensor.nbytes for tensor in tensors)
         size, total = size + amount, total + amount
-        done(amount)
+        output.done(amount)
         if size >= SHARD_BYTES:
             flush()
     if shard:
@@ -187,17 +201,13 @@ def _name_shards(folder: Path, index: Mapping[str, str], total: int, count: int)
     if count == 1:
         (folder / "model-00001.safetensors").rename(folder / "model.safetensors")
         return
-    names = {f"model-{one:05d}.safetensors": f"model-{one:05d}-of-{count:05d}.safetensors" for one in range(1, count + 1)}
+    names = {
+        f"model-{one:05d}.safetensors": f"model-{one:05d}-of-{count:05d}.safetensors" for one in range(1, count + 1)
+    }
     for before, after in names.items():
         (folder / before).rename(folder / after)
     content = {"metadata": {"total_size": total}, "weight_map": {key: names[file] for key, file in index.items()}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _parameters(model: Model) -> Any:
-    from ascend_adapt.checkpoint.canonical import parameters
-
-    return parameters(model)
 
 
 def _named(rule: Rule, stored: StoredTensors) -> Rule:
@@ -220,7 +230,9 @@ def _weight_files(folder: Path) -> list[Path]:
             try:
                 names = set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values())
             except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
-                raise CheckpointError(f"{folder / index}: cannot be read ({one_line(error)}), expected an index") from error
+                raise CheckpointError(
+                    f"{folder / index}: cannot be read ({one_line(error)}), expected an index"
+                ) from error
             for name in sorted(map(str, names)):
                 if Path(name).name != name or not (folder / name).is_file():
                     raise CheckpointError(f"{folder / index}: names {name!r}, which is not in this folder — restore it")
@@ -234,9 +246,13 @@ def _open_safetensors(path: Path) -> tuple[Any, list[str]]:
     try:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError as error:
-        raise CheckpointError("safetensors: not installed, expected for such files — install ascend_adapt[hf]") from error
+        raise CheckpointError(
+            "safetensors: not installed, expected for such files — install ascend_adapt[hf]"
+        ) from error
     try:
-        content = safe_open(path, framework="pt")
+        content: Any = safe_open(path, framework="pt")
         return content, list(content.keys())
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({one_line(error)}), expected safetensors — restore it") from error
+        raise CheckpointError(
+            f"{path}: cannot be read ({one_line(error)}), expected safetensors — restore it"
+        ) from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config import train_config as parts
-from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.native.config.train_config import Model, TrainConfig
 
 _PARTS = {
     name: getattr(parts, name)
@@ -33,6 +33,12 @@ def from_dict(data: dict[str, Any]) -> TrainConfig:
     """
     config: TrainConfig = _built(TrainConfig, data, "config")
     return config
+
+
+def model_from_dict(data: dict[str, Any]) -> Model:
+    """Build a model from the part of ``to_dict``'s output that describes it; raises as ``from_dict``."""
+    model: Model = _built(Model, data, "config.model")
+    return model
 
 
 def _built(kind: type, data: Any, where: str) -> Any:

@@ -1,0 +1,44 @@
+"""Which dialect a checkpoint is of, from its files, and the checkpoint opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ascend_adapt.checkpoint.dialects import deepspeed_layers, megatron, megatron_core, native
+from ascend_adapt.checkpoint.hugging_face import files as hugging_face
+from ascend_adapt.checkpoint.source import Source
+from ascend_adapt.errors import CheckpointError
+
+# In order: the first that recognises its files. Opened dialects that are written by one name are read by it, too.
+_OPENERS: dict[str, tuple[Callable[[Path], bool], Callable[[Path], Source]]] = {
+    "native": (native.is_here, native.open_source),
+    "hf": (hugging_face.is_here, hugging_face.open_source),
+    "megatron-core": (megatron_core.is_here, megatron_core.open_source),
+    "megatron": (megatron.is_here, megatron.open_source),
+    "neox": (deepspeed_layers.is_here, deepspeed_layers.open_source),
+}
+DIALECTS = (*_OPENERS, "megatron-deepspeed")
+
+
+def open_checkpoint(path: Path, config: Sequence[Path] = (), expected: str | None = None) -> Source:
+    """Return the checkpoint in a folder; ``config`` replaces GPT-NeoX's configuration files.
+
+    ``expected``: the dialect that it must be of.
+
+    Raises:
+        CheckpointError: there is none, it cannot be read, or it is of another dialect.
+    """
+    found = next((name for name, (is_here, _) in _OPENERS.items() if is_here(path)), None)
+    if found is None:
+        step = "correct the path" if path.exists() else "it does not exist"
+        raise CheckpointError(
+            f"{path}: holds no checkpoint that can be read, expected one of {', '.join(DIALECTS)} — {step}"
+        )
+    source = deepspeed_layers.open_source(path, config) if found == "neox" else _OPENERS[found][1](path)
+    if expected not in (None, source.dialect):
+        raise CheckpointError(
+            f"{path}: is of dialect {source.dialect}, expected {expected} — give --from {source.dialect}, or "
+            "leave it out"
+        )
+    return source

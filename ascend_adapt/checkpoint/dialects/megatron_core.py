@@ -1,0 +1,116 @@
+"""Megatron-core's distributed checkpoints (--ckpt-format torch_dist): one checkpoint, whatever the ranks were.
+
+    latest_checkpointed_iteration.txt
+    iter_0000100/.metadata, *.distcp, metadata.json      torch.distributed.checkpoint
+    iter_0000100/common.pt                               arguments, iteration; newer releases: an entry common_state
+
+Blocks of one kind are one tensor [layers, ...]. Query, key and value are grouped; a gated MLP's tensor has all gates
+first.
+
+Sources: Megatron-LM@core_v0.12.0 and @5be96267 megatron/core/dist_checkpointing, megatron/core/transformer/mlp.py.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt.checkpoint import descriptions
+from ascend_adapt.checkpoint.canonical import HEAD, WORDS, parameters
+from ascend_adapt.checkpoint.dialects.megatron import LATEST
+from ascend_adapt.checkpoint.distributed import METADATA, DistributedTensors
+from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, Tensors, refuse_leftover
+from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
+from ascend_adapt.checkpoint.torch_files import attributes, load_torch_file
+from ascend_adapt.checkpoint.torch_shards import canonical_inside, canonical_name
+from ascend_adapt.errors import CheckpointError
+
+COMMON, KIND = "common.pt", "metadata.json"
+_BLOCK = re.compile(r"decoder\.layers\.(?:(\d+)\.)?(.*)")
+
+
+def iteration_folder(path: Path) -> Path | None:
+    """Return the folder of a checkpoint: ``path``, or the one that the tracker in it names; None if there is none."""
+    if _is_one(path):
+        return path
+    tracker = path / LATEST
+    if not tracker.is_file():
+        return None
+    named = tracker.read_text(encoding="utf-8", errors="replace").strip()
+    folder = path / (f"iter_{int(named):07d}" if named.isdecimal() else "release")
+    return folder if _is_one(folder) else None
+
+
+def is_here(path: Path) -> bool:
+    """Return whether a folder holds such a checkpoint."""
+    return iteration_folder(path) is not None
+
+
+def open_source(path: Path) -> Source:
+    """Return the checkpoint.
+
+    Raises:
+        CheckpointError: it cannot be read, is incomplete, or does arithmetic that the native model lacks.
+    """
+    folder = iteration_folder(path)
+    if folder is None:
+        raise CheckpointError(f"{path}: has no {METADATA} and {KIND}, expected a checkpoint of Megatron-core")
+    stored = DistributedTensors(folder, of_megatron=True)
+    common = _common(folder, stored)
+    arguments = attributes(common.get("args"))
+    places = _places(stored)
+    if WORDS not in places:
+        raise CheckpointError(f"{folder}: has no word embeddings, expected a complete checkpoint of a GPT model")
+    words = stored.tensors[places[WORDS][0]]
+    model = descriptions.of_megatron(arguments, words.size[0], folder, is_core=True)
+    sharding = Sharding(model, Convention(), 1)
+    rules = [sharding.rule(names, names[-1]) for names in units(model)]
+    refuse_leftover(places, rules, folder, [HEAD] if model.tied_embeddings else [])
+
+    def fetch(rule: Rule) -> Tensors:
+        return [stored(*places[rule.theirs[0]])]
+
+    iteration = common.get("iteration")
+    sizes = {
+        name: arguments.get(f"{name[:-9]}_model_parallel_size") for name in ("tensor_parallel", "pipeline_parallel")
+    }
+    return Source(
+        "megatron-core",
+        folder,
+        model,
+        RuleReader(rules, fetch, parameters(model), folder),
+        words.properties.dtype,
+        iteration=iteration if isinstance(iteration, int) else None,
+        layout={"form": "torch_dist", **sizes, "files": len(list(folder.glob("*.distcp")))},
+        arguments=arguments,
+    )
+
+
+def _is_one(folder: Path) -> bool:
+    return (folder / METADATA).is_file() and (folder / KIND).is_file()
+
+
+def _common(folder: Path, stored: DistributedTensors) -> dict[str, Any]:
+    if (folder / COMMON).is_file():
+        return dict(load_torch_file(folder / COMMON))
+    entry = next((name for name in stored.others if name.startswith("common_state/")), None)
+    content = stored.bytes_of(entry) if entry else []
+    return dict(content[0]) if isinstance(content, list) and content and isinstance(content[0], dict) else {}
+
+
+def _places(stored: DistributedTensors) -> dict[str, tuple[str, int | None]]:
+    """Return for each canonical name the tensor that it is in, and the number of its part."""
+    places: dict[str, tuple[str, int | None]] = {}
+    for name, entry in stored.tensors.items():
+        if name.startswith(("optimizer.", "chained_")):
+            continue
+        block = _BLOCK.fullmatch(name)
+        if block is None:
+            places[canonical_name(name)] = (name, None)
+        elif block[1] is not None:
+            places[f"layers.{block[1]}.{canonical_inside(block[2])}"] = (name, None)
+        else:
+            for number in range(entry.size[0]):
+                places[f"layers.{number}.{canonical_inside(block[2])}"] = (name, number)
+    return places

@@ -1,0 +1,104 @@
+"""Checkpoints of the native trainer: torch.distributed.checkpoint under canonical names, with ``model.`` before them.
+
+latest_checkpointed_iteration.txt
+iter_0000100/progress.json, SHA256SUMS, .metadata, *.distcp
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import torch
+
+from ascend_adapt.checkpoint.canonical import parameters
+from ascend_adapt.checkpoint.dialects.megatron import LATEST
+from ascend_adapt.checkpoint.distributed import METADATA, DistributedTensors, write_distributed
+from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, refuse_leftover
+from ascend_adapt.checkpoint.writing import Output
+from ascend_adapt.errors import CheckpointError, ConfigError, one_line
+from ascend_adapt.native.config.yaml_file import model_from_dict
+
+PROGRESS, PREFIX = "progress.json", "model."
+
+
+def iteration_folder(path: Path) -> Path | None:
+    """Return the folder of a checkpoint: ``path``, the one its tracker names, else its latest; None without any."""
+    if (path / PROGRESS).is_file():
+        return path
+    tracker = path / LATEST
+    named = tracker.read_text(encoding="utf-8", errors="replace").strip() if tracker.is_file() else ""
+    if named.isdecimal() and (path / f"iter_{int(named):07d}" / PROGRESS).is_file():
+        return path / f"iter_{int(named):07d}"
+    found = sorted(path.glob(f"iter_*/{PROGRESS}")) if path.is_dir() else []
+    return found[-1].parent if found else None
+
+
+def is_here(path: Path) -> bool:
+    """Return whether a folder holds such a checkpoint."""
+    return iteration_folder(path) is not None
+
+
+def open_source(path: Path) -> Source:
+    """Return the checkpoint.
+
+    Raises:
+        CheckpointError: it cannot be read or is incomplete.
+    """
+    folder = iteration_folder(path)
+    if folder is None:
+        raise CheckpointError(f"{path}: has no {PROGRESS}, expected a checkpoint of the native trainer")
+    try:
+        then = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
+        model = model_from_dict(then["config"]["model"])
+        parallel = then["config"].get("parallel", {})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
+        raise CheckpointError(
+            f"{folder / PROGRESS}: cannot be read ({one_line(error)}), expected the progress of a native run — use "
+            "another checkpoint"
+        ) from error
+    if not (folder / METADATA).is_file():
+        raise CheckpointError(f"{folder}: has no {METADATA}, expected a complete checkpoint — restore it")
+    stored = DistributedTensors(folder)
+    names = [one.name for one in parameters(model)]
+    rules = [Rule((name,), (name,)) for name in names]
+    saved = [name.removeprefix(PREFIX) for name in stored.tensors if name.startswith(PREFIX)]
+    refuse_leftover(saved, rules, folder)
+    sizes = {f"{axis}_parallel": parallel[axis] for axis in ("tensor", "pipeline", "data") if axis in parallel}
+    return Source(
+        "native",
+        folder,
+        model,
+        RuleReader(rules, lambda rule: [stored(PREFIX + rule.theirs[0])], parameters(model), folder),
+        stored.tensors[PREFIX + names[0]].properties.dtype,
+        iteration=then.get("iteration"),
+        layout={
+            **sizes,
+            "files": len(list(folder.glob("*.distcp"))),
+            "optimizer": any(name.startswith("optimizer.") for name in stored.tensors),
+        },
+    )
+
+
+def write(output: Output, folder: Path) -> Path:
+    """Write weights into the empty ``folder``, and return the folder of the iteration, which is 0."""
+    target = folder / "iter_0000000"
+    target.mkdir()
+
+    def counted(name: str) -> torch.Tensor:
+        tensor = output.read(name)
+        output.done(tensor.nbytes)
+        return tensor
+
+    write_distributed(target, [one.name for one in parameters(output.model)], counted, PREFIX)
+    progress = {
+        "iteration": 0,
+        "consumed_samples": 0,
+        "scheduled": 0,
+        "loss_scale": {},
+        "config": {"model": dataclasses.asdict(output.model)},
+    }
+    (target / PROGRESS).write_text(json.dumps(progress, indent=1), encoding="utf-8")
+    (folder / LATEST).write_text("0", encoding="utf-8")
+    return target

@@ -1,0 +1,193 @@
+"""Files of torch.distributed.checkpoint, read and written one tensor at a time: neither metadata nor shards run code.
+
+torch reads ``.metadata`` by plain ``pickle.load``, and, by ``weights_only=False``, every entry that the metadata
+declares as bytes rather than as a tensor. Here the metadata may name only the classes below. Entries of bytes are
+refused, except of Megatron-core, whose metadata also has plans of saves: they become inert stand-ins, and an entry of
+bytes is read as restrictedly as any other file.
+
+torch's own writer keeps every tensor that it has written until the file is complete.
+
+Sources: torch 2.13.0 torch/distributed/checkpoint/filesystem.py, default_planner.py load_bytes;
+Megatron-LM@core_v0.12.0 megatron/core/dist_checkpointing/strategies/torch.py.
+"""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import pickle
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from ascend_adapt.checkpoint.torch_files import StandIn, load_torch_file
+from ascend_adapt.errors import CheckpointError, one_line
+
+METADATA = ".metadata"
+_STRUCTURES = "torch.distributed.checkpoint.metadata"
+_FILES = "torch.distributed.checkpoint.filesystem"
+_ALLOWED = {
+    *((_STRUCTURES, name) for name in ("ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta")),
+    *((_STRUCTURES, name) for name in ("TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING")),
+    (_FILES, "_StorageInfo"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+}
+# The folder of the checkpoint; Python 3.13 moved the class.
+_PATHS = {(module, "PosixPath") for module in ("pathlib", "pathlib._local")}
+_OF_MEGATRON = ("torch.distributed.checkpoint.planner", "megatron.core.dist_checkpointing.strategies.torch")
+
+
+def read_metadata(folder: Path, *, of_megatron: bool = False) -> Metadata:
+    """Return the metadata of a checkpoint; without ``of_megatron`` it may describe tensors only.
+
+    Raises:
+        CheckpointError: it is damaged, names a class other than torch's own structures, or has other entries.
+    """
+    file = folder / METADATA
+    with file.open("rb") as stream:
+        return _RestrictedUnpickler(stream, file, of_megatron=of_megatron).metadata()
+
+
+class DistributedTensors:
+    """Tensors of a checkpoint, each read from the chunks that it was saved in."""
+
+    def __init__(self, folder: Path, *, of_megatron: bool = False) -> None:
+        """Read the metadata; raises as ``read_metadata``."""
+        self.folder = folder
+        self._metadata = read_metadata(folder, of_megatron=of_megatron)
+        self._places = self._metadata.storage_data
+        entries = self._metadata.state_dict_metadata
+        self.tensors = {name: one for name, one in entries.items() if isinstance(one, TensorStorageMetadata)}
+        self.others = sorted(set(entries) - set(self.tensors))
+
+    def __call__(self, name: str, first: int | None = None) -> torch.Tensor:
+        """Return a tensor, or its part [first, ...], of which only its own chunks are read.
+
+        Raises:
+            CheckpointError: a chunk is damaged or missing.
+        """
+        entry = self.tensors[name]
+        skip = 0 if first is None else 1
+        whole = torch.empty(entry.size[skip:], dtype=entry.properties.dtype)
+        filled = 0
+        for chunk in entry.chunks:
+            offsets, sizes = chunk.offsets, chunk.sizes
+            if first is not None and not offsets[0] <= first < offsets[0] + sizes[0]:
+                continue
+            piece = self._chunk(MetadataIndex(name, offsets), tuple(sizes))
+            if first is not None:
+                piece = piece[first - offsets[0]]
+            place = tuple(slice(at, at + size) for at, size in zip(offsets[skip:], sizes[skip:], strict=True))
+            whole[place] = piece
+            filled += piece.numel()
+        if filled != whole.numel():
+            raise CheckpointError(
+                f"{self.folder}: {name} is incomplete, expected all of its chunks — restore its files"
+            )
+        return whole
+
+    def bytes_of(self, name: str) -> Any:
+        """Return an entry of bytes, restricted to tensors and plain data."""
+        return load_torch_file(self.folder, io.BytesIO(self._slice(MetadataIndex(name))))
+
+    def _chunk(self, index: MetadataIndex, shape: tuple[int, ...]) -> torch.Tensor:
+        content = load_torch_file(self.folder, io.BytesIO(self._slice(index)))
+        if not isinstance(content, torch.Tensor) or tuple(content.shape) != shape:
+            raise CheckpointError(f"{self.folder}: {index.fqn} is not of its recorded shape, expected {list(shape)}")
+        return content
+
+    def _slice(self, index: MetadataIndex) -> bytes:
+        place = self._places.get(index)
+        if place is None or getattr(place, "transform_descriptors", None):
+            raise CheckpointError(f"{self.folder}: {index.fqn} has no plain place in a file — save it uncompressed")
+        try:
+            with (self.folder / place.relative_path).open("rb") as stream:
+                stream.seek(place.offset)
+                content: bytes = stream.read(place.length)
+                return content
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.folder / place.relative_path}: {error.strerror}, expected a part of the checkpoint — copy all "
+                "of its files"
+            ) from error
+
+
+def write_distributed(folder: Path, names: Iterable[str], read: Callable[[str], torch.Tensor], prefix: str) -> None:
+    """Write tensors, called ``prefix`` and their names, as one rank saves them; one is in memory at a time."""
+    entries, places = {}, {}
+    file = "__0_0.distcp"
+    with (folder / file).open("wb") as stream:
+        for name in names:
+            tensor, begin = read(name).contiguous(), stream.tell()
+            if tensor.untyped_storage().nbytes() != tensor.nbytes:
+                tensor = tensor.clone()
+            torch.save(tensor, stream)
+            chunk = ChunkStorageMetadata(torch.Size([0] * tensor.dim()), tensor.shape)
+            properties = TensorProperties.create_from_tensor(tensor)
+            entries[prefix + name] = TensorStorageMetadata(properties, tensor.shape, [chunk])
+            index = MetadataIndex(prefix + name, chunk.offsets, 0)
+            places[index] = _StorageInfo(file, begin, stream.tell() - begin)
+    metadata = Metadata(entries, planner_data={name: (name,) for name in entries}, storage_data=places)
+    metadata.storage_meta = StorageMeta()
+    with (folder / METADATA).open("wb") as stream:
+        pickle.dump(metadata, stream)
+
+
+class _RestrictedUnpickler(pickle.Unpickler):
+    def __init__(self, stream: Any, file: Path, *, of_megatron: bool) -> None:
+        super().__init__(stream)
+        self._file, self._of_megatron = file, of_megatron
+        self._expected = "the metadata of tensors only" if not of_megatron else "Megatron-core's metadata"
+
+    def metadata(self) -> Metadata:
+        try:
+            found = self.load()
+            entries, places = dict(found.state_dict_metadata), dict(found.storage_data)
+            names = [place.relative_path for place in places.values()]
+            elsewhere = [name for name in names if Path(name).name != name]
+        except (CheckpointError, MemoryError):
+            raise
+        # What a damaged pickle raises is not documented to be one error.
+        except Exception as error:
+            raise CheckpointError(
+                f"{self._file}: cannot be read ({type(error).__name__}: {one_line(error)}), expected the metadata of a "
+                "distributed checkpoint — load another checkpoint"
+            ) from error
+        others = sorted(str(name) for name, entry in entries.items() if not isinstance(entry, TensorStorageMetadata))
+        if others and not self._of_megatron:
+            raise CheckpointError(
+                f"{self._file}: {others[0]} is not a tensor, expected tensors only, because other objects can run code "
+                "— load a checkpoint that the native trainer saved"
+            )
+        if elsewhere:
+            raise CheckpointError(
+                f"{self._file}: names the file {elsewhere[0]!r}, expected files in its own folder — do not use this "
+                "checkpoint"
+            )
+        return found
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return an allowed class; nothing is imported before the check."""
+        if (module, name) in _PATHS:
+            return pathlib.PurePosixPath
+        if module == "torch" and isinstance(vars(torch).get(name), torch.dtype):
+            return vars(torch)[name]
+        if (module, name) in _ALLOWED:
+            return super().find_class(module, name)
+        if self._of_megatron and (module in _OF_MEGATRON or (module, name) == (_STRUCTURES, "BytesStorageMetadata")):
+            return type(name, (StandIn,), {"__module__": __name__})
+        raise CheckpointError(
+            f"{self._file}: names {module}.{name}, which can run code, expected {self._expected} — do not use this file"
+        )

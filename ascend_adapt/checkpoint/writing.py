@@ -1,0 +1,89 @@
+"""What all writers of torch.save files need: a source of tensors, shards that own their memory, files on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascend_adapt.checkpoint.canonical import HEAD, WORDS
+from ascend_adapt.errors import CheckpointError
+from ascend_adapt.native.config.model_config import Model
+from ascend_adapt.native.config.partition import balanced_stages
+from ascend_adapt.native.config.yaml_file import model_from_dict
+
+DESCRIPTION = "ascend_adapt_model"
+"""Key of the model's description in files that we write, beside upstream's own keys."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What is written: ``read`` returns canonical parameters of ``model``, ``done`` gets the bytes that were written.
+
+    ``tensor`` and ``pipeline`` are the parallel sizes of the files; ``version`` is that of upstream, or None.
+    """
+
+    model: Model
+    read: Callable[[str], torch.Tensor]
+    done: Callable[[int], None]
+    tensor: int = 1
+    pipeline: int = 1
+    version: str | None = None
+
+    def stages(self) -> list[range]:
+        """Return the blocks of each pipeline stage."""
+        found, begin = [], 0
+        for count in balanced_stages(self.model.num_layers, max(self.pipeline, 1)):
+            found.append(range(begin, begin + count))
+            begin += count
+        return found
+
+    def check_sizes(self) -> None:
+        """Check that the model divides over the tensor-parallel ranks.
+
+        Raises:
+            CheckpointError: lists all that does not.
+        """
+        model, ranks = self.model, self.tensor
+        sizes = {
+            "heads": model.num_heads,
+            "key heads": model.num_query_groups,
+            "rows of the vocabulary": model.padded_vocab_size,
+            "width of the MLP": model.ffn_hidden_size,
+        }
+        wrong = [f"{size} {name}" for name, size in sizes.items() if size % ranks]
+        if wrong:
+            raise CheckpointError(f"--tp {ranks}: does not divide {', '.join(wrong)} — choose another size")
+        if self.pipeline > model.num_layers:
+            raise CheckpointError(f"--pp {self.pipeline}: expected at most {model.num_layers}, the layers — lower it")
+
+
+def described(state: Any, rows: int) -> Model | None:
+    """Return the model that a file of ours describes, or None."""
+    if not isinstance(state, dict) or DESCRIPTION not in state:
+        return None
+    return model_from_dict({**state[DESCRIPTION], "padded_vocab_size": rows})
+
+
+def description(model: Model) -> dict[str, Any]:
+    """Return what ``described`` reads."""
+    return {DESCRIPTION: asdict(model)}
+
+
+def save(content: Any, path: Path) -> None:
+    """Write a file of torch.save."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(content, path)
+
+
+def owned(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with memory of its own: torch.save writes all of the memory that a slice is of."""
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def is_vocabulary(name: str) -> bool:
+    """Return whether a parameter's rows are ids."""
+    return name in (WORDS, HEAD)

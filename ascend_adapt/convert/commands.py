@@ -1,0 +1,190 @@
+"""Command line of `ascend-adapt convert` and of `inspect` for checkpoints: options and output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ascend_adapt.errors import CheckpointError, SettingsError
+
+if TYPE_CHECKING:
+    from ascend_adapt.convert.conversion import Converted
+
+# Written out, so that the command line does not import torch.
+FROM = ("auto", "native", "hf", "megatron-core", "megatron", "neox", "megatron-deepspeed")
+TO = ("hf", "native", "neox", "megatron", "megatron-core")
+_SECONDS_BETWEEN_LINES = 30.0
+
+
+def add_convert(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to ``commands``, a subparsers action, and return its parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "convert", help="checkpoints between dialects and parallel sizes"
+    )
+    parser.add_argument("--input", required=True, metavar="FOLDER", help="the checkpoint, or the folder of its tracker")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="a new folder")
+    parser.add_argument("--from", dest="expected", choices=FROM, default="auto", help="default: by its files")
+    parser.add_argument("--to", required=True, choices=TO, help="dialect of the output")
+    parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks of neox and megatron")
+    parser.add_argument(
+        "--pp", type=int, default=1, metavar="N", help="pipeline ranks of neox and megatron; 0: GPT-NeoX without one"
+    )
+    parser.add_argument("--upstream-line", choices=("v2.0", "newest"), help="version of GPT-NeoX (default: newest)")
+    parser.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), help="of the output (default: as it is)")
+    parser.add_argument(
+        "--vocab-size", type=int, metavar="N", help="ids of the tokenizer: padding beyond it is removed"
+    )
+    parser.add_argument("--make-vocab-size-divisible-by", type=int, default=128, metavar="N", help="default: 128")
+    parser.add_argument("--config", nargs="+", default=[], metavar="FILE", help="GPT-NeoX's YAML, where none is stored")
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="copy its tokenizer files into a Hugging Face output")
+    parser.add_argument("--tolerance", type=float, default=1e-5, metavar="X", help="of the logits (default: 1e-5)")
+    parser.add_argument("--no-verify", action="store_true", help="do not compare the logits of source and result")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_convert)
+    return parser
+
+
+def _convert(known: argparse.Namespace) -> int:
+    wrong = [
+        f"--{name} {number}" for name, number in (("tp", known.tp), ("vocab-size", known.vocab_size)) if number == 0
+    ]
+    if wrong or min(known.tp, known.pp, known.make_vocab_size_divisible_by) < 0:
+        raise SettingsError(f"{', '.join(wrong) or 'a size'}: below 1, expected at least 1 — correct it")
+    if known.to in ("hf", "native") and (known.tp, known.pp) != (1, 1):
+        raise SettingsError(f"--tp, --pp: given for {known.to}, whose files do not depend on ranks — leave them out")
+    with _torch_is_needed():
+        from ascend_adapt.convert.conversion import Request, convert
+
+        request = Request(
+            source=Path(known.input),
+            output=Path(known.output).absolute(),
+            target=known.to,
+            expected=None if known.expected == "auto" else known.expected,
+            config=[Path(one) for one in known.config],
+            tensor=known.tp,
+            pipeline=known.pp,
+            version=known.upstream_line,
+            dtype=known.dtype,
+            vocab_size=known.vocab_size,
+            divisible_by=known.make_vocab_size_divisible_by,
+            tokenizer=Path(known.tokenizer) if known.tokenizer else None,
+            tolerance=known.tolerance,
+            verified=not known.no_verify,
+        )
+        with _progress(sys.stderr) as report:
+            converted = convert(request, report)
+    _print(converted, known)
+    if converted.verification is not None and not converted.verification.passed:
+        print(
+            f"ascend-adapt convert: {converted.output}: its logits are not the source's, expected them to be — do not "
+            "use it; report the command and both configurations",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+def _print(converted: Converted, known: argparse.Namespace) -> None:
+    source, verification = converted.source, converted.verification
+    if known.json:
+        checked = None if verification is None else {**vars(verification), "passed": verification.passed}
+        content = {"source": facts(source), "to": known.to, "output": str(converted.output)}
+        print(json.dumps({**content, "notes": converted.notes, "verification": checked}, indent=1))
+        return
+    layout = ", ".join(f"{name} {value}" for name, value in source.layout.items())
+    print(f"{source.path}: {source.dialect} ({layout}) -> {known.to}")
+    for note in converted.notes:
+        print(note)
+    print(verification if verification is not None else "not verified: --no-verify")
+    print(f"written: {converted.output}")
+
+
+def inspect(path: Path, *, as_json: bool) -> int:
+    """Print what a checkpoint is."""
+    with _torch_is_needed():
+        from ascend_adapt.checkpoint.detection import open_checkpoint
+
+        found = facts(open_checkpoint(path))
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", str(path), box=None)
+    for name, value in found.items():
+        rows = value if isinstance(value, dict) else {"": value}
+        for inner, one in rows.items():
+            table.add_row(f"{name} {inner}".strip(), ", ".join(one) if isinstance(one, list) else str(one))
+    Console(soft_wrap=True).print(table)
+    return 0
+
+
+def facts(source: Any) -> dict[str, Any]:
+    """Return what there is to know of a checkpoint, as plain data."""
+    from ascend_adapt.convert.verification import parameter_count
+
+    model = source.model
+    names = (
+        *("num_layers", "hidden_size", "num_heads", "num_query_groups", "head_dim", "ffn_hidden_size", "vocab_size"),
+        *(
+            "padded_vocab_size",
+            "max_positions",
+            "positions",
+            "norm",
+            "activation",
+            "parallel_residual",
+            "tied_embeddings",
+        ),
+    )
+    return {
+        "dialect": source.dialect,
+        "path": str(source.path),
+        "iteration": source.iteration,
+        "parameters": parameter_count(model),
+        "dtype": str(source.dtype).removeprefix("torch."),
+        "layout": dict(source.layout),
+        "model": {name: getattr(model, name) for name in names},
+        "notes": list(source.notes),
+    }
+
+
+@contextmanager
+def _torch_is_needed() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "safetensors"):
+            raise
+        raise CheckpointError(f"{error.name}: not installed, expected for checkpoints — install it") from error
+
+
+@contextmanager
+def _progress(stream: TextIO) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that displays bytes done and in all: as a bar on a terminal, else as lines at intervals."""
+    if stream.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(file=stream), transient=True) as bar:
+            task = bar.add_task("", total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        return
+    began = last = time.monotonic()
+
+    def line(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _SECONDS_BETWEEN_LINES:
+            last = now
+            speed = done / 1e6 / (now - began)
+            print(f"{done / 1e6:.0f} of {total / 1e6:.0f} MB, {speed:.0f} MB/s", file=stream, flush=True)
+
+    yield line

@@ -1,0 +1,153 @@
+"""Conversion of a checkpoint: read as the canonical state, written in another dialect, verified, published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ascend_adapt.checkpoint.canonical import parameters
+from ascend_adapt.checkpoint.detection import open_checkpoint
+from ascend_adapt.checkpoint.dialects import deepspeed_layers, megatron, native
+from ascend_adapt.checkpoint.hugging_face import files as hugging_face
+from ascend_adapt.checkpoint.source import Source
+from ascend_adapt.checkpoint.writing import Output, is_vocabulary
+from ascend_adapt.convert.output_folder import UNVERIFIED, check_sums, publish, unfinished
+from ascend_adapt.convert.verification import TOLERANCE, Verification, verify
+from ascend_adapt.errors import CheckpointError
+from ascend_adapt.native.config.model_config import Model
+from ascend_adapt.native.config.partition import padded
+
+TARGETS = ("hf", "native", "neox", "megatron", "megatron-core")
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A conversion. ``dtype`` None keeps that of the source; ``vocab_size``: ids of the tokenizer, None if unknown."""
+
+    source: Path
+    output: Path
+    target: str
+    expected: str | None = None
+    config: Sequence[Path] = ()
+    tensor: int = 1
+    pipeline: int = 1
+    version: str | None = None
+    dtype: str | None = None
+    vocab_size: int | None = None
+    divisible_by: int = 128
+    tokenizer: Path | None = None
+    tolerance: float = TOLERANCE
+    verified: bool = True
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a conversion made; ``verification`` is None without one."""
+
+    source: Source
+    model: Model
+    output: Path
+    notes: tuple[str, ...]
+    verification: Verification | None
+
+
+def convert(request: Request, progress: Callable[[int, int], None] = lambda done, total: None) -> Converted:
+    """Convert a checkpoint; ``progress`` gets the bytes that were written and those in all.
+
+    A result whose logits differ by more than the tolerance keeps a name that ends in ".unverified".
+
+    Raises:
+        CheckpointError: the source cannot be read, the target cannot express it, or the output cannot be written.
+    """
+    source = open_checkpoint(request.source, request.config, request.expected)
+    check_sums(source.path)
+    model = resized(source.model, request)
+    dtype = DTYPES[request.dtype] if request.dtype else source.dtype
+    notes = list(source.notes)
+    if model.padded_vocab_size != source.model.padded_vocab_size:
+        rows = (source.model.padded_vocab_size, model.padded_vocab_size)
+        notes.append(f"vocabulary: {rows[0]} -> {rows[1]} rows, for {model.vocab_size} ids")
+    total = sum(torch.Size(one.shape).numel() for one in parameters(model)) * dtype.itemsize
+    written = 0
+
+    def done(amount: int) -> None:
+        nonlocal written
+        written += amount
+        progress(written, total)
+
+    def read(name: str) -> torch.Tensor:
+        tensor = source.read(name)
+        if is_vocabulary(name):
+            tensor = with_rows(tensor, model)
+        return tensor.to(dtype)
+
+    output = Output(model, read, done, request.tensor, request.pipeline, request.version)
+    with unfinished(request.output) as folder:
+        sums_in = _write(request.target, output, source, folder, dtype)
+        if source.differing:
+            some = ", ".join(source.differing[:3])
+            notes.append(f"{len(source.differing)} parameters differed between ranks, the mean was taken: {some}")
+        tokenizer = request.tokenizer or source.tokenizer
+        if tokenizer is not None and request.target == "hf":
+            names = hugging_face.copy_tokenizer(tokenizer, folder)
+            notes.append(
+                f"tokenizer: {', '.join(names)} of {tokenizer}" if names else f"tokenizer: none in {tokenizer}"
+            )
+        verification = None
+        if request.verified:
+            # Anew: tensors that ranks share are kept only once by the first reading.
+            before = open_checkpoint(request.source, request.config)
+            verification = verify(before, open_checkpoint(folder), _tolerance(request, source.dtype, dtype))
+        is_good = verification is None or verification.passed
+        place = request.output if is_good else request.output.with_name(request.output.name + UNVERIFIED)
+        publish(folder, place, sums_in)
+    return Converted(source, model, place, tuple(notes), verification)
+
+
+def resized(model: Model, request: Request) -> Model:
+    """Return the model with the rows of vocabulary that the target's tensor-parallel ranks need.
+
+    Raises:
+        CheckpointError: there are more ids than rows.
+    """
+    ids, rows = request.vocab_size or model.vocab_size, model.padded_vocab_size
+    if ids > rows:
+        raise CheckpointError(f"--vocab-size: {ids}, expected at most the {rows} rows of the checkpoint — correct it")
+    step = request.divisible_by * request.tensor
+    if request.target == "hf":
+        rows = request.vocab_size or rows
+    elif ids < rows or rows % step:
+        rows = padded(ids, request.divisible_by, request.tensor)
+    return replace(model, vocab_size=min(ids, rows), padded_vocab_size=rows)
+
+
+def with_rows(table: torch.Tensor, model: Model) -> torch.Tensor:
+    """Return a vocabulary table of the model's rows: padding is cut off, or rows that are the mean of all ids added."""
+    more = model.padded_vocab_size - table.shape[0]
+    if more <= 0:
+        return table[: model.padded_vocab_size]
+    mean = table[: model.vocab_size].float().mean(0, keepdim=True).to(table.dtype)
+    return torch.cat([table, mean.expand(more, -1)])
+
+
+def _write(target: str, output: Output, source: Source, folder: Path, dtype: torch.dtype) -> Path:
+    """Write the target's files, and return the folder that gets the checksums."""
+    if target == "hf":
+        hugging_face.write(output, folder, dtype)
+    elif target == "native":
+        return native.write(output, folder)
+    elif target == "neox":
+        deepspeed_layers.write(output, folder)
+    else:
+        megatron.write(output, folder, core=target == "megatron-core")
+    return folder
+
+
+def _tolerance(request: Request, before: torch.dtype, after: torch.dtype) -> float:
+    """Return the tolerance; a dtype of fewer digits than the source's rounds each weight by half of its epsilon."""
+    narrower = torch.finfo(after).eps > torch.finfo(before).eps
+    return max(request.tolerance, 10 * torch.finfo(after).eps) if narrower else request.tolerance

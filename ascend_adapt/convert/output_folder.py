@@ -1,0 +1,89 @@
+"""Output folder of a conversion: complete under its name, or absent.
+
+It is written beside its name as ``.converting-NAME-PID``, synced to the disk with its checksums, and renamed. What a
+killed conversion left is removed by the next one to the same name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ascend_adapt.errors import CheckpointError, system_error
+from ascend_adapt.native.checkpoint.folder import SUMS, checksum, sync_folder
+
+UNVERIFIED = ".unverified"
+_CONVERTING = ".converting-"
+
+
+@contextmanager
+def unfinished(output: Path) -> Iterator[Path]:
+    """Yield a new folder to write into; it is removed if the block raises.
+
+    Raises:
+        CheckpointError: there is something under the output's name, or no room.
+    """
+    for taken in (output, output.with_name(output.name + UNVERIFIED)):
+        if taken.exists() and (not taken.is_dir() or any(taken.iterdir())):
+            raise CheckpointError(f"{taken}: exists, expected a new or empty folder — remove it, or name another")
+    folder = output.with_name(f"{_CONVERTING}{output.name}-{os.getpid()}")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        for left in output.parent.glob(f"{_CONVERTING}{output.name}-*"):
+            if not _is_alive(left.name.rpartition("-")[2]):
+                shutil.rmtree(left)
+        folder.mkdir()
+        yield folder
+    except OSError as error:
+        raise CheckpointError(f"{output}: not written ({system_error(error)}) — make room, or name another") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def publish(folder: Path, output: Path, sums_in: Path) -> None:
+    """Sync a written folder to the disk and give it its name; checksums of its files are put into ``sums_in``."""
+    lines = []
+    for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+        _sync(path)
+        if path.is_relative_to(sums_in):
+            lines.append(f"{checksum(path)}  {path.relative_to(sums_in)}\n")
+    (sums_in / SUMS).write_text("".join(lines), encoding="utf-8")
+    _sync(sums_in / SUMS)
+    for inner in (folder, *(one for one in folder.rglob("*") if one.is_dir())):
+        sync_folder(inner)
+    if output.is_dir():
+        output.rmdir()  # empty, as was checked
+    folder.rename(output)
+    sync_folder(output.parent)
+
+
+def check_sums(folder: Path) -> None:
+    """Check the files of a checkpoint against the checksums beside them or in the folder above, if there are any.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    home = next((one for one in (folder, folder.parent) if (one / SUMS).is_file()), None)
+    if home is None:
+        return
+    for line in (home / SUMS).read_text(encoding="utf-8", errors="replace").splitlines():
+        expected, _, name = line.partition("  ")
+        path = home / name
+        if not path.is_file() or checksum(path) != expected:
+            what = "differs from its recorded checksum" if path.is_file() else "is missing"
+            raise CheckpointError(f"{path}: {what}, expected the file that {SUMS} lists — restore it")
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _is_alive(pid: str) -> bool:
+    return pid.isdecimal() and Path(f"/proc/{pid}").exists()
