@@ -34,19 +34,20 @@ class Heads:
         return Heads(self.queries // ranks, self.keys // ranks, self.dim)
 
 
-def separated(rows: torch.Tensor, heads: Heads, order: str = "grouped") -> tuple[torch.Tensor, ...]:
-    """Return query, key and value, each [heads * dim, ...], of fused ``rows`` [(queries + 2 keys) * dim, ...]."""
+Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def separated(rows: torch.Tensor, heads: Heads, order: str = "grouped") -> Parts:
+    """Return query, key and value, each [heads * dim, ...], of the fused ``rows`` [(queries + 2 keys) * dim, ...]."""
     rest = rows.shape[1:]
-    sizes = (heads.queries // heads.keys, 1, 1)
     if order == "block":
-        parts: tuple[torch.Tensor, ...] = rows.split(
-            [count * heads.dim for count in (heads.queries, heads.keys, heads.keys)]
-        )
-        return parts
-    if order == "interleaved":
-        return tuple(part.reshape(-1, *rest) for part in rows.reshape(-1, 3, *rest).unbind(1))
-    parts = rows.reshape(heads.keys, sum(sizes), heads.dim, *rest).split(sizes, 1)
-    return tuple(part.reshape(-1, *rest) for part in parts)
+        query, key, value = rows.split([count * heads.dim for count in (heads.queries, heads.keys, heads.keys)])
+    elif order == "interleaved":
+        query, key, value = rows.reshape(-1, 3, *rest).unbind(1)
+    else:
+        groups = rows.reshape(heads.keys, -1, heads.dim, *rest)
+        query, key, value = groups.split((heads.queries // heads.keys, 1, 1), 1)
+    return query.reshape(-1, *rest), key.reshape(-1, *rest), value.reshape(-1, *rest)
 
 
 def fused(

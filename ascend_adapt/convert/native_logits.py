@@ -15,7 +15,6 @@ from ascend_adapt.native.model.layers import Norm, Sight, TransformerBlock, rota
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 
 
-@torch.no_grad()
 def native_logits(model: Model, read: Callable[[str], torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
     """Return fp32 logits [B, S, padded vocabulary] of int64 ``tokens`` [B, S]; ``read``: canonical parameters."""
     alone = TensorParallel(None, 1, 0, False)
@@ -30,12 +29,11 @@ def native_logits(model: Model, read: Callable[[str], torch.Tensor], tokens: tor
             module = kind(model, *more, **words)
         return filled(module, prefix)
 
-    x = made(Embedding, "embedding", alone)(tokens, None)
-    rotary = rotary_tables(model, tokens.shape[1], x) if model.positions == "rotary" else None
-    for number in range(model.num_layers):
-        block = made(TransformerBlock, f"layers.{number}", alone, recompute_attention=False)
-        x = block(x, Sight(None, rotary))
-        del block
-    x = made(Norm, "final_norm", alone)(x)
-    logits: torch.Tensor = functional.linear(x, read(WORDS if model.tied_embeddings else HEAD).float())
+    with torch.no_grad():
+        x = made(Embedding, "embedding", alone)(tokens, None)
+        rotary = rotary_tables(model, tokens.shape[1], x) if model.positions == "rotary" else None
+        for number in range(model.num_layers):
+            x = made(TransformerBlock, f"layers.{number}", alone, recompute_attention=False)(x, Sight(None, rotary))
+        x = made(Norm, "final_norm", alone)(x)
+        logits: torch.Tensor = functional.linear(x, read(WORDS if model.tied_embeddings else HEAD).float())
     return logits

@@ -47,7 +47,8 @@ class Verification:
         verdict = "verified" if self.passed else "NOT VERIFIED"
         return (
             f"{verdict}: logits differ by at most {self.difference:.1e} of the largest (tolerance "
-            f"{self.tolerance:.0e}), source by {self.implementations[0]}, result by {self.implementations[1]}{self.note}"
+            f"{self.tolerance:.0e}), source by {self.implementations[0]}, result by {self.implementations[1]}"
+            f"{self.note}"
         )
 
 
