@@ -25,8 +25,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from ascend_adapt.errors import AdaptError, TrainingError
-from ascend_adapt.native.checkpoint.reader import METADATA, CheckpointReader
+from ascend_adapt.checkpoint.distributed import METADATA
+from ascend_adapt.errors import AdaptError, CheckpointError, TrainingError
+from ascend_adapt.native.checkpoint.reader import CheckpointReader
 
 
 class Payload:
@@ -83,7 +84,7 @@ def test_metadata_runs_nothing(checkpoint, marker, place):
         (checkpoint / METADATA).write_bytes(pickle.dumps(Payload(marker)))
     else:
         resaved(checkpoint, lambda metadata: setattr(metadata, "planner_data", {"a": Payload(marker)}))
-    with pytest.raises(TrainingError, match=r"\.metadata: names posix\.mkdir, which can run code, .* — do not use"):
+    with pytest.raises(CheckpointError, match=r"\.metadata: names posix\.mkdir, which can run code, .* — do not use"):
         CheckpointReader(checkpoint).read_metadata()
 
 
@@ -100,7 +101,7 @@ def test_an_entry_of_bytes_runs_nothing(checkpoint, marker):
         metadata.storage_data = {dcp.metadata.MetadataIndex("a"): next(iter(metadata.storage_data.values()))}
 
     resaved(checkpoint, declare)
-    with pytest.raises(TrainingError, match=r"names torch\.distributed\.checkpoint\.metadata\.BytesStorageMetadata"):
+    with pytest.raises(CheckpointError, match=r"names torch\.distributed\.checkpoint\.metadata\.BytesStorageMetadata"):
         loaded(checkpoint)
 
 
@@ -124,14 +125,14 @@ def test_metadata_names_no_file_elsewhere(checkpoint):
             place.relative_path = "../secret"
 
     resaved(checkpoint, point)
-    with pytest.raises(TrainingError, match=r"names the file '\.\./secret', expected files in its own folder"):
+    with pytest.raises(CheckpointError, match=r"names the file '\.\./secret', expected files in its own folder"):
         loaded(checkpoint)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04", b"\x80\x04N.", pickle.dumps({"a": 1})])
 def test_damaged_metadata_is_no_traceback(checkpoint, content):
     (checkpoint / METADATA).write_bytes(content)
-    with pytest.raises(TrainingError, match=r"\.metadata: cannot be read"):
+    with pytest.raises(CheckpointError, match=r"\.metadata: cannot be read"):
         loaded(checkpoint)
 
 

@@ -25,11 +25,6 @@ class Parameter:
     shape: tuple[int, ...]
     cut: int | None = None
 
-    @property
-    def is_vocabulary(self) -> bool:
-        """Whether its rows are ids."""
-        return self.name in (WORDS, HEAD)
-
 
 def layer_name(number: int, local: str) -> str:
     """Return the name of a block's parameter."""

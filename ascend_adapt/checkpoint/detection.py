@@ -9,6 +9,7 @@ from ascend_adapt.checkpoint.dialects import deepspeed_layers, megatron, megatro
 from ascend_adapt.checkpoint.hugging_face import files as hugging_face
 from ascend_adapt.checkpoint.source import Source
 from ascend_adapt.errors import CheckpointError
+from ascend_adapt.native.config.model_config import Model
 
 # In order: the first that recognises its files. Opened dialects that are written by one name are read by it, too.
 _OPENERS: dict[str, tuple[Callable[[Path], bool], Callable[[Path], Source]]] = {
@@ -21,21 +22,33 @@ _OPENERS: dict[str, tuple[Callable[[Path], bool], Callable[[Path], Source]]] = {
 DIALECTS = (*_OPENERS, "megatron-deepspeed")
 
 
-def open_checkpoint(path: Path, config: Sequence[Path] = (), expected: str | None = None) -> Source:
+def dialect_of(path: Path) -> str | None:
+    """Return the dialect that the files of a folder are of, or None; Megatron-DeepSpeed's is that of ``neox``."""
+    return next((name for name, (is_here, _) in _OPENERS.items() if is_here(path)), None)
+
+
+def open_checkpoint(
+    path: Path, config: Sequence[Path] = (), expected: str | None = None, assumed: Model | None = None
+) -> Source:
     """Return the checkpoint in a folder; ``config`` replaces GPT-NeoX's configuration files.
 
-    ``expected``: the dialect that it must be of.
+    ``expected`` is the dialect that it must be of, ``assumed`` the model that it is of if its files do not describe it.
 
     Raises:
         CheckpointError: there is none, it cannot be read, or it is of another dialect.
     """
-    found = next((name for name, (is_here, _) in _OPENERS.items() if is_here(path)), None)
+    found = dialect_of(path)
     if found is None:
         step = "correct the path" if path.exists() else "it does not exist"
         raise CheckpointError(
             f"{path}: holds no checkpoint that can be read, expected one of {', '.join(DIALECTS)} — {step}"
         )
-    source = deepspeed_layers.open_source(path, config) if found == "neox" else _OPENERS[found][1](path)
+    if found == "neox":
+        source = deepspeed_layers.open_source(path, config, assumed)
+    elif found == "megatron":
+        source = megatron.open_source(path, assumed)
+    else:
+        source = _OPENERS[found][1](path)
     if expected not in (None, source.dialect):
         raise CheckpointError(
             f"{path}: is of dialect {source.dialect}, expected {expected} — give --from {source.dialect}, or "

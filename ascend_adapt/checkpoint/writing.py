@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ascend_adapt.checkpoint.canonical import HEAD, WORDS
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native.config.model_config import Model
 from ascend_adapt.native.config.partition import balanced_stages
@@ -68,6 +67,11 @@ def described(state: Any, rows: int) -> Model | None:
     return model_from_dict({**state[DESCRIPTION], "padded_vocab_size": rows})
 
 
+def with_table(model: Model, rows: int) -> Model:
+    """Return a model whose vocabulary table has ``rows`` rows."""
+    return replace(model, vocab_size=min(model.vocab_size, rows), padded_vocab_size=rows)
+
+
 def description(model: Model) -> dict[str, Any]:
     """Return what ``described`` reads."""
     return {DESCRIPTION: asdict(model)}
@@ -82,8 +86,3 @@ def save(content: Any, path: Path) -> None:
 def owned(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with memory of its own: torch.save writes all of the memory that a slice is of."""
     return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def is_vocabulary(name: str) -> bool:
-    """Return whether a parameter's rows are ids."""
-    return name in (WORDS, HEAD)

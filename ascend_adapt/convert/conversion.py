@@ -13,7 +13,8 @@ from ascend_adapt.checkpoint.detection import open_checkpoint
 from ascend_adapt.checkpoint.dialects import deepspeed_layers, megatron, native
 from ascend_adapt.checkpoint.hugging_face import files as hugging_face
 from ascend_adapt.checkpoint.source import Source
-from ascend_adapt.checkpoint.writing import Output, is_vocabulary
+from ascend_adapt.checkpoint.vocabulary_rows import is_vocabulary, with_rows
+from ascend_adapt.checkpoint.writing import Output
 from ascend_adapt.convert.output_folder import UNVERIFIED, check_sums, publish, unfinished
 from ascend_adapt.convert.verification import TOLERANCE, Verification, verify
 from ascend_adapt.errors import CheckpointError
@@ -82,7 +83,7 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
     def read(name: str) -> torch.Tensor:
         tensor = source.read(name)
         if is_vocabulary(name):
-            tensor = with_rows(tensor, model)
+            tensor = with_rows(tensor, model.padded_vocab_size, model.vocab_size)
         return tensor.to(dtype)
 
     output = Output(model, read, done, request.tensor, request.pipeline, request.version)
@@ -123,15 +124,6 @@ def resized(model: Model, request: Request) -> Model:
     elif ids < rows or rows % step:
         rows = padded(ids, request.divisible_by, request.tensor)
     return replace(model, vocab_size=min(ids, rows), padded_vocab_size=rows)
-
-
-def with_rows(table: torch.Tensor, model: Model) -> torch.Tensor:
-    """Return a vocabulary table of the model's rows: padding is cut off, or rows that are the mean of all ids added."""
-    more = model.padded_vocab_size - table.shape[0]
-    if more <= 0:
-        return table[: model.padded_vocab_size]
-    mean = table[: model.vocab_size].float().mean(0, keepdim=True).to(table.dtype)
-    return torch.cat([table, mean.expand(more, -1)])
 
 
 def _write(target: str, output: Output, source: Source, folder: Path, dtype: torch.dtype) -> Path:

@@ -29,7 +29,7 @@ from ascend_adapt.checkpoint.source import Source, is_buffer
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
 from ascend_adapt.checkpoint.torch_files import attributes, load_torch_file
 from ascend_adapt.checkpoint.torch_shards import TorchShards, canonical_inside, canonical_name, open_shards
-from ascend_adapt.checkpoint.writing import Output, described, description, owned, save
+from ascend_adapt.checkpoint.writing import Output, described, description, owned, save, with_table
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native.config.model_config import Model
 
@@ -68,8 +68,10 @@ def is_here(path: Path) -> bool:
     return isinstance(keys, Mapping) and any(str(key).startswith("sequential.") for key in keys)
 
 
-def open_source(path: Path, config: Sequence[Path] = ()) -> Source:
+def open_source(path: Path, config: Sequence[Path] = (), assumed: Model | None = None) -> Source:
     """Return the checkpoint; ``config`` replaces GPT-NeoX's configuration files.
+
+    ``assumed`` is its model if its files do not describe it.
 
     Raises:
         CheckpointError: it cannot be read, is incomplete, or has no configuration.
@@ -85,8 +87,10 @@ def open_source(path: Path, config: Sequence[Path] = ()) -> Source:
     version = "newest" if any(".linear1." in key for _, found in keys.values() for key in found) else None
     arguments = attributes(state.get("args"))
     files = list(config) or sorted(folder.glob("configs/*.yml"))
-    if is_neox:
-        describe: Callable[[int], Model] = partial(descriptions.of_neox, files, version=version, where=folder)
+    if assumed is not None and not (files if is_neox else "num_layers" in arguments):
+        describe: Callable[[int], Model] = partial(with_table, assumed)
+    elif is_neox:
+        describe = partial(descriptions.of_neox, files, version=version, where=folder)
     else:
         describe = partial(descriptions.of_megatron, arguments, where=folder, is_core=False)
 

@@ -26,7 +26,7 @@ from ascend_adapt.checkpoint.source import Source
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
 from ascend_adapt.checkpoint.torch_files import attributes, load_torch_file
 from ascend_adapt.checkpoint.torch_shards import TorchShards, canonical_name, flattened, open_shards
-from ascend_adapt.checkpoint.writing import Output, described, description, owned, save
+from ascend_adapt.checkpoint.writing import Output, described, description, owned, save, with_table
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native.config.model_config import Model
 
@@ -52,8 +52,8 @@ def is_here(path: Path) -> bool:
     return iteration_folder(path) is not None
 
 
-def open_source(path: Path) -> Source:
-    """Return the checkpoint.
+def open_source(path: Path, assumed: Model | None = None) -> Source:
+    """Return the checkpoint; ``assumed`` is its model if its files do not describe it.
 
     Raises:
         CheckpointError: it cannot be read, is incomplete, or does arithmetic that the native model lacks.
@@ -75,11 +75,19 @@ def open_source(path: Path) -> Source:
     version = state.get("checkpoint_version", 0)
     _add(shards, files, tensor, pipeline)
     is_core = any("linear_qkv" in keys[-1] for places in shards.places.values() for _, keys in places[:1])
+
+    def describe(rows: int) -> Model:
+        if (model := described(state, rows)) is not None:
+            return model
+        if assumed is not None and "num_layers" not in arguments:
+            return with_table(assumed, rows)
+        return descriptions.of_megatron(arguments, rows, folder, is_core=is_core)
+
     iteration = state.get("iteration")
     return open_shards(
         shards,
         folder,
-        lambda rows: described(state, rows) or descriptions.of_megatron(arguments, rows, folder, is_core=is_core),
+        describe,
         lambda _: Convention(_ORDERS.get(version, "grouped")),
         dialect="megatron-core" if is_core else "megatron",
         iteration=iteration if isinstance(iteration, int) else None,

@@ -120,7 +120,8 @@ def rules(model: Model) -> Iterator[Rule]:
     """Yield the rules in model order."""
 
     def inward(tensors: Tensors) -> Tensors:
-        return [fused(*tensors, heads(model))]
+        query, key, value = tensors
+        return [fused(query, key, value, heads(model))]
 
     def outward(tensors: Tensors) -> Tensors:
         return separated(tensors[0], heads(model))

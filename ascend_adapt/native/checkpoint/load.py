@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
+from ascend_adapt.checkpoint.detection import dialect_of
 from ascend_adapt.errors import TrainingError, ran_out
 from ascend_adapt.native.checkpoint.config_changes import (
     changes_of_model,
@@ -21,6 +22,7 @@ from ascend_adapt.native.checkpoint.config_changes import (
 )
 from ascend_adapt.native.checkpoint.folder import LATEST, PROGRESS, SUMS, CheckpointFolder, damage, recorded_sums
 from ascend_adapt.native.checkpoint.foreign_formats import content, foreign_format
+from ascend_adapt.native.checkpoint.foreign_weights import load_foreign_weights
 from ascend_adapt.native.checkpoint.reader import CheckpointReader
 from ascend_adapt.native.checkpoint.state import TrainState, generators, model_state, optimizer_state, set_generators
 from ascend_adapt.native.config.train_config import Checkpoint
@@ -50,6 +52,8 @@ def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tupl
     if config.load is None:
         return TrainState(), [f"{FRESH} --load was not given", *warnings]
     folder = CheckpointFolder(Path(config.load))
+    if group.on_first(lambda: _has_foreign_weights(folder, config)):
+        return TrainState(), [*warnings, *load_foreign_weights(trainer, folder.path, group)]
     candidates, doubts = group.on_first(lambda: _candidates(folder))
     if not candidates:
         outputs = (trainer.config.logging.tensorboard, trainer.config.data.cache)
@@ -78,6 +82,14 @@ def _other_trainers_in_save(config: Checkpoint) -> tuple[str | None, list[str]]:
     ), []
 
 
+def _has_foreign_weights(folder: CheckpointFolder, config: Checkpoint) -> bool:
+    """Return whether the folder to load holds another trainer's checkpoint, and only its weights are to be loaded."""
+    wants_weights = config.finetune or not config.load_optimizer
+    if not wants_weights or _is_saved_there(config) or folder.saved():
+        return False
+    return dialect_of(folder.path) not in (None, "native")
+
+
 def _is_saved_there(config: Checkpoint) -> bool:
     """Return whether the folder to load is also the one to save into."""
     folders = (config.load, config.save)
@@ -96,7 +108,7 @@ def _why_not_random(config: Checkpoint, outputs: Collection[str | None]) -> str 
     elif is_saved_there:
         step = "name another folder with --save and --load"
     else:
-        step = "name a native run's folder with --load, or remove it to start from random weights"
+        step = "name a native run's folder with --load, or load weights of another trainer with --finetune"
     return f"{path}: {found}, expected a checkpoint of the native trainer — {step}"
 
 
@@ -189,6 +201,13 @@ def _load_from(
     config, mesh = trainer.config.checkpoint, trainer.mesh
     then = read_progress(source)
     resumes = not config.finetune
+    if "optimizer" not in then["config"]:
+        if resumes and config.load_optimizer:
+            raise TrainingError(
+                f"{source}: holds weights only, expected optimizer states to resume — load it at iteration 0 with "
+                "--finetune"
+            )
+        resumes = False
     schedule_lines: list[str] = []
     if resumes:
         trainer.config, schedule_lines = resumed_schedule(then["config"], trainer.config, source)
