@@ -55,7 +55,7 @@ def _check(trainer: Trainer, source: Source, group: HostGroup) -> None:
     needed = {name: shape for each in group.together(lambda: here) for name, shape in each.items()}
     problems = [f"has no {name}" for name in sorted(needed.keys() - shapes.keys())]
     problems += [f"has {name}, which this model lacks" for name in sorted(shapes.keys() - needed.keys())]
-    for name in needed.keys() & shapes.keys():
+    for name in sorted(needed.keys() & shapes.keys()):
         if is_vocabulary(name):
             if shapes[name][0] < model.vocab_size:
                 problems.append(f"has {shapes[name][0]} rows of {name}, expected at least the {model.vocab_size} ids")

@@ -1,0 +1,281 @@
+"""`ascend-adapt convert` and `inspect` of checkpoints: verified, atomic, and never a file that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint.small_checkpoints import MODELS, new_folder, output_of, state_of
+
+from ascend_adapt.checkpoint.detection import open_checkpoint
+from ascend_adapt.checkpoint.dialects import deepspeed_layers, megatron, native
+from ascend_adapt.checkpoint.hugging_face import files as hugging_face
+from ascend_adapt.checkpoint.torch_files import load_torch_file
+from ascend_adapt.cli import main
+from ascend_adapt.convert import verification
+from ascend_adapt.errors import CheckpointError
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def neox(tmp_path_factory):
+    """A GPT-NeoX checkpoint on two tensor-parallel ranks."""
+    folder = tmp_path_factory.mktemp("neox")
+    model = MODELS["neox"]
+    deepspeed_layers.write(output_of(model, state_of(model), tensor=2), folder)
+    return folder
+
+
+def convert(source, output, *words):
+    return main(["convert", "--input", str(source), "--output", str(output), *words])
+
+
+def test_a_chain_of_conversions_ends_where_it_began(neox, tmp_path, capsys):
+    steps = [
+        ("hf",),
+        ("native", "--vocab-size", "96", "--make-vocab-size-divisible-by", "32"),
+        ("neox", "--tp", "4", "--pp", "2", "--upstream-line", "v2.0"),
+        ("neox", "--tp", "2", "--vocab-size", "96", "--make-vocab-size-divisible-by", "48"),
+    ]
+    source, rows = neox, []
+    for number, step in enumerate(steps):
+        assert convert(source, tmp_path / str(number), "--to", *step) == 0
+        assert "\nverified: logits differ by at most " in capsys.readouterr().out
+        source = tmp_path / str(number)
+        rows.append(open_checkpoint(source).model.padded_vocab_size)
+    assert rows == [96, 96, 512, 96]
+    before, after = open_checkpoint(neox), open_checkpoint(source)
+    assert [
+        one.name for one in before.parameters() if not torch.equal(before.read(one.name), after.read(one.name))
+    ] == []
+
+
+def test_a_target_that_cannot_express_the_model_is_refused(neox, tmp_path, capsys):
+    assert convert(neox, tmp_path / "out", "--to", "megatron") == 1
+    assert "Megatron: has no model with a parallel residual — convert to another dialect" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+def test_transformers_verifies_a_hugging_face_result(neox, tmp_path, capsys):
+    (neox / "tokenizer.json").write_text("{}")
+    assert convert(neox, tmp_path / "hf", "--to", "hf", "--tokenizer", str(neox), "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["verification"]["implementations"] == ["the native model", "transformers"]
+    assert printed["verification"]["passed"]
+    assert printed["source"]["dialect"] == "neox"
+    assert (tmp_path / "hf/tokenizer.json").exists()
+    assert os.system(f"cd {tmp_path / 'hf'} && sha256sum --check --quiet --strict SHA256SUMS") == 0
+
+
+def test_what_differs_keeps_a_name_that_says_so(neox, tmp_path, capsys, monkeypatch):
+    """A fault in the writer: one bias is lost."""
+    real = hugging_face.ARCHITECTURES["gpt_neox"].rules
+
+    def faulty(model):
+        for rule in real(model):
+            if rule.ours == ("final_norm.bias",) and sys._getframe(1).f_code.co_name == "write":
+                yield type(rule)(rule.ours, rule.theirs, rule.inward, lambda given: [torch.zeros_like(given[0])])
+            else:
+                yield rule
+
+    monkeypatch.setattr(hugging_face.ARCHITECTURES["gpt_neox"], "rules", faulty)
+    assert convert(neox, tmp_path / "hf", "--to", "hf") == 1
+    printed = capsys.readouterr()
+    assert "NOT VERIFIED: logits differ by at most" in printed.out
+    assert f"{tmp_path / 'hf.unverified'}: its logits are not the source's" in printed.err
+    assert os.listdir(tmp_path) == ["hf.unverified"]
+    # And the next one does not write over it.
+    assert convert(neox, tmp_path / "hf", "--to", "hf") == 1
+    assert "hf.unverified: exists, expected a new or empty folder" in capsys.readouterr().err
+
+
+def test_nan_is_not_verified():
+    assert not verification.Verification(float("nan"), ("a", "b"), 1e-5).passed
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--to", "hf", "--tp", "2"), 2, "--tp, --pp: given for hf"),
+        (("--to", "hf", "--from", "megatron"), 1, "is of dialect neox, expected megatron — give --from neox"),
+        (("--to", "neox", "--tp", "3"), 1, "--tp 3: does not divide 4 heads, 4 key heads, .* — choose another size"),
+        (("--to", "neox", "--pp", "3"), 1, "expected at least one for each of 3 stages|--pp 3: expected at most 2"),
+        (("--to", "hf", "--vocab-size", "1000"), 1, "--vocab-size: 1000, expected at most the 96 rows"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_leaves_nothing(neox, tmp_path, capsys, words, code, message):
+    assert convert(neox, tmp_path / "new/out", *words) == code
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "new").exists() or os.listdir(tmp_path / "new") == []
+
+
+def test_a_folder_without_a_checkpoint_is_named(tmp_path, capsys):
+    assert convert(tmp_path, tmp_path / "out", "--to", "hf") == 1
+    assert "holds no checkpoint that can be read, expected one of native, hf," in capsys.readouterr().err
+
+
+def test_a_damaged_source_is_refused(neox, tmp_path, capsys):
+    assert convert(neox, tmp_path / "native", "--to", "native") == 0
+    part = tmp_path / "native/iter_0000000/__0_0.distcp"
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    assert convert(tmp_path / "native", tmp_path / "out", "--to", "hf") == 1
+    assert "__0_0.distcp: differs from its recorded checksum" in capsys.readouterr().err
+
+
+def test_missing_ranks_are_named(neox, tmp_path):
+    shutil.copytree(neox, tmp_path / "part")
+    for name in ("layer_02-model_01-model_states.pt", "layer_03-model_01-model_states.pt"):
+        (tmp_path / "part/global_step0" / name).unlink()
+    with pytest.raises(CheckpointError, match="is in 1 files, expected one for each of 2 tensor-parallel ranks"):
+        open_checkpoint(tmp_path / "part")
+
+
+def test_inspect_shows_what_a_checkpoint_is(neox, capsys):
+    assert main(["inspect", str(neox), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["dialect"], shown["dtype"], shown["layout"]["tensor_parallel"]) == ("neox", "float32", 2)
+    assert shown["parameters"] == sum(tensor.numel() for tensor in state_of(MODELS["neox"]).values())
+    assert main(["inspect", str(neox)]) == 0
+    assert "parallel_residual" in capsys.readouterr().out
+
+
+class Payload:
+    """Unpickled without care, makes the folder that it names."""
+
+    def __init__(self, marker: Path):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
+
+
+def plant_distributed(folder, marker):
+    native.write(output_of(MODELS["gpt2"], state_of(MODELS["gpt2"])), folder)
+    (folder / "iter_0000000/.metadata").write_bytes(pickle.dumps(Payload(marker)))
+
+
+def plant_core(folder, marker):
+    plant_distributed(folder, marker)
+    (folder / "iter_0000000/progress.json").unlink()
+    (folder / "iter_0000000/metadata.json").write_text("{}")
+
+
+def plant_common(folder, marker):
+    native.write(output_of(MODELS["gpt2"], state_of(MODELS["gpt2"])), folder)
+    (folder / "iter_0000000/progress.json").unlink()
+    (folder / "iter_0000000/metadata.json").write_text("{}")
+    torch.save({"args": Payload(marker)}, folder / "iter_0000000/common.pt")
+
+
+def plant_file(name, writer):
+    def plant(folder, marker):
+        writer(output_of(MODELS["gpt2"], state_of(MODELS["gpt2"])), folder)
+        torch.save({"word_embeddings.weight": Payload(marker)}, folder / name)
+
+    return plant
+
+
+def plant_hugging_face(folder, marker):
+    hugging_face.write(output_of(MODELS["gpt2"], state_of(MODELS["gpt2"])), folder, torch.float32)
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": Payload(marker)}, folder / "pytorch_model.bin")
+
+
+def plant_old(folder, marker):
+    plant_hugging_face(folder, marker)
+    torch.save({"a": Payload(marker)}, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+
+
+PLANTS = {
+    "native metadata": plant_distributed,
+    "Megatron-core metadata": plant_core,
+    "Megatron-core common": plant_common,
+    "neox layer": plant_file("global_step0/layer_00-model_00-model_states.pt", deepspeed_layers.write),
+    "neox state": plant_file("global_step0/mp_rank_00_model_states.pt", deepspeed_layers.write),
+    "megatron": plant_file("release/mp_rank_00/model_optim_rng.pt", megatron.write),
+    "Hugging Face": plant_hugging_face,
+    "Hugging Face, before torch 1.6": plant_old,
+}
+
+
+@pytest.mark.parametrize("kind", PLANTS)
+def test_a_payload_in_any_file_is_refused(tmp_path, capsys, kind):
+    PLANTS[kind](new_folder(tmp_path / "in"), tmp_path / "it-ran")
+    assert convert(tmp_path / "in", tmp_path / "out", "--to", "hf") == 1
+    assert "posix" in capsys.readouterr().err
+    assert not (tmp_path / "it-ran").exists()
+    assert not (tmp_path / "out").exists()
+
+
+class OfNumpy:
+    """Pickled as a call of a function that numpy has while it is saved."""
+
+    def __reduce__(self):
+        return _numpy_function, ("x",)
+
+
+def test_a_stand_in_calls_nothing(tmp_path, monkeypatch):
+    """A name of a known code base is allowed, and what it names is not called."""
+    monkeypatch.setattr(_numpy_function, "__module__", "numpy.lib")
+    monkeypatch.setattr("numpy.lib._numpy_function", _numpy_function, raising=False)
+    torch.save({"a": OfNumpy()}, tmp_path / "file.pt")
+    assert type(load_torch_file(tmp_path / "file.pt")["a"]).__name__ == "_numpy_function"
+
+
+def _numpy_function(_):
+    raise AssertionError("was called")
+
+
+KILLS = 10
+
+KILLED = """
+import os, random, signal, sys, time
+import ascend_adapt.convert.conversion  # once, before the forks
+from ascend_adapt.cli import main
+source, folder, kills = sys.argv[1], sys.argv[2], int(sys.argv[3])
+dice, longest = random.Random(0), 0.0
+for number in range(kills + 1):
+    began, child = time.monotonic(), os.fork()
+    if not child:
+        os._exit(main(["convert", "--input", source, "--output", f"{folder}/{number}", "--to", "neox", "--tp", "2"]))
+    if number:
+        time.sleep(dice.uniform(0.0, longest))
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    if not number:
+        assert status == 0
+        longest = time.monotonic() - began
+"""
+
+
+def test_a_killed_conversion_leaves_nothing_that_looks_complete(neox, tmp_path):
+    print(kill_at_random(neox, tmp_path, KILLS), "of", KILLS, "were complete")
+
+
+def kill_at_random(source, folder, kills):
+    """Kill conversions at random moments; return how many were complete under their names, with valid checksums."""
+    command = [sys.executable, "-c", KILLED, str(source), str(folder), str(kills)]
+    subprocess.run(command, check=True, capture_output=True, timeout=250)
+    complete = [one for one in folder.iterdir() if not one.name.startswith(".")]
+    for output in complete:
+        assert os.system(f"cd {output} && sha256sum --check --quiet --strict SHA256SUMS") == 0
+        assert open_checkpoint(output).read("final_norm.weight").shape == (32,)
+    left = sorted(folder.glob(".converting-*"))
+    assert main(["convert", "--input", str(source), "--output", str(folder / "1"), "--to", "neox"]) in (0, 1)
+    assert not list(folder.glob(".converting-1-*")), left
+    return len(complete) - 1
+
+
+if __name__ == "__main__":
+    print(kill_at_random(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])), "of", sys.argv[3], "were complete")
