@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ascend_adapt.checkpoint.dialects import deepspeed_layers, megatron, megatron_core, native
+from ascend_adapt.checkpoint.dialects import deepspeed_layers, glm, megatron, megatron_core, native
 from ascend_adapt.checkpoint.hugging_face import files as hugging_face
 from ascend_adapt.checkpoint.source import Source
 from ascend_adapt.errors import CheckpointError
@@ -38,6 +38,10 @@ def open_checkpoint(
         CheckpointError: there is none, it cannot be read, or it is of another dialect.
     """
     found = dialect_of(path)
+    if found is None and glm.is_here(path):
+        raise CheckpointError(
+            f"{path}: is of dialect glm, whose arithmetic the native model lacks — resize it with --to glm --tp N"
+        )
     if found is None:
         step = "correct the path" if path.exists() else "it does not exist"
         raise CheckpointError(

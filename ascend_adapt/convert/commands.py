@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ascend_adapt.convert.conversion import Converted
 
 # Written out, so that the command line does not import torch.
-FROM = ("auto", "native", "hf", "megatron-core", "megatron", "neox", "megatron-deepspeed")
-TO = ("hf", "native", "neox", "megatron", "megatron-core")
+FROM = ("auto", "native", "hf", "megatron-core", "megatron", "neox", "megatron-deepspeed", "glm")
+TO = ("hf", "native", "neox", "megatron", "megatron-core", "glm")
 _SECONDS_BETWEEN_LINES = 30.0
 
 
@@ -58,6 +58,8 @@ def _convert(known: argparse.Namespace) -> int:
         raise SettingsError(f"{', '.join(wrong) or 'a size'}: below 1, expected at least 1 — correct it")
     if known.to in ("hf", "native") and (known.tp, known.pp) != (1, 1):
         raise SettingsError(f"--tp, --pp: given for {known.to}, whose files do not depend on ranks — leave them out")
+    if known.to == "glm":
+        return _resize_glm(known)
     with _torch_is_needed():
         from ascend_adapt.convert.conversion import Request, convert
 
@@ -90,6 +92,22 @@ def _convert(known: argparse.Namespace) -> int:
     return 0
 
 
+def _resize_glm(known: argparse.Namespace) -> int:
+    with _torch_is_needed():
+        from ascend_adapt.convert.glm_resize import resize_glm
+
+        with _progress(sys.stderr) as report:
+            output, before, count = resize_glm(Path(known.input), Path(known.output).absolute(), known.tp, report)
+    note = f"{count} parameters are equal, bit for bit"
+    if known.json:
+        print(json.dumps({"to": "glm", "output": str(output), "tensor_parallel": [before, known.tp], "notes": [note]}))
+        return 0
+    print(f"{known.input}: glm, {before} ranks -> {known.tp}")
+    print(f"verified: {note}")
+    print(f"written: {output}")
+    return 0
+
+
 def _print(converted: Converted, known: argparse.Namespace) -> None:
     source, verification = converted.source, converted.verification
     if known.json:
@@ -109,8 +127,9 @@ def inspect(path: Path, *, as_json: bool) -> int:
     """Print what a checkpoint is."""
     with _torch_is_needed():
         from ascend_adapt.checkpoint.detection import open_checkpoint
+        from ascend_adapt.checkpoint.dialects import glm
 
-        found = facts(open_checkpoint(path))
+        found = _facts_of_glm(path) if glm.is_here(path) else facts(open_checkpoint(path))
     if as_json:
         print(json.dumps(found, indent=1))
         return 0
@@ -152,6 +171,22 @@ def facts(source: Any) -> dict[str, Any]:
         "layout": dict(source.layout),
         "model": {name: getattr(model, name) for name in names},
         "notes": list(source.notes),
+    }
+
+
+def _facts_of_glm(path: Path) -> dict[str, Any]:
+    from ascend_adapt.checkpoint.dialects import glm
+
+    found = glm.open_glm(path)
+    words = found.read("word_embeddings.weight")
+    return {
+        "dialect": "glm",
+        "path": str(found.folder),
+        "iteration": found.files[0].get("iteration"),
+        "parameters": sum(found.read(name).numel() for name in found.names),
+        "dtype": str(words.dtype).removeprefix("torch."),
+        "layout": {"tensor_parallel": len(found.files), "files": len(found.files)},
+        "model": {"hidden_size": words.shape[1], "padded_vocab_size": words.shape[0]},
     }
 
 

@@ -237,7 +237,7 @@ def _numpy_function(_):
     raise AssertionError("was called")
 
 
-KILLS = 10
+KILLS = 6
 
 KILLED = """
 import os, random, signal, sys, time

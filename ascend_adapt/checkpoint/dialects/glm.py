@@ -1,0 +1,138 @@
+"""GLM's checkpoints: one file for each model-parallel rank, a flat dict of parameters in each.
+
+    latest_checkpointed_iteration.txt, latest           the tag, a number
+    126000/mp_rank_00_model_states.pt                   "module": the parameters
+
+The native model lacks GLM's block positions, so its parameters stay under its own names: a checkpoint is written for
+another number of ranks. Query, key and value are blocks on each rank. Rows of the vocabulary do not depend on ranks.
+
+Source: THUDM/GLM@4f61ed72 utils.py, change_mp.py, model/modeling_glm.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascend_adapt.checkpoint.torch_files import load_torch_file
+from ascend_adapt.checkpoint.writing import owned, save
+from ascend_adapt.errors import CheckpointError
+
+TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
+_CUT = {
+    "word_embeddings.weight": 0,
+    "attention.dense.weight": 1,
+    "mlp.dense_4h_to_h.weight": 1,
+    **{f"mlp.dense_h_to_4h.{kind}": 0 for kind in ("weight", "bias")},
+}
+_BLOCKS = ("attention.query_key_value.weight", "attention.query_key_value.bias")
+# What a run resumes from, besides random states and the optimizer, which belong to a rank.
+_KEPT = (
+    *("iteration", "client_lr_scheduler", "lr_scheduler", "skipped_steps", "global_steps", "global_samples"),
+    "dp_world_size",
+)
+
+
+@dataclass(frozen=True)
+class GlmCheckpoint:
+    """The files of a checkpoint, in the order of their ranks, each as its content."""
+
+    folder: Path
+    files: list[dict[str, Any]]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the parameters."""
+        return list(self.files[0]["module"])
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return a parameter of all ranks.
+
+        Raises:
+            CheckpointError: ranks have different numbers of what all of them hold.
+        """
+        pieces = [file["module"][name] for file in self.files]
+        if name.endswith(_BLOCKS):
+            parts = [piece.chunk(3) for piece in pieces]
+            return torch.cat([torch.cat(part) for part in zip(*parts, strict=True)])
+        axis = _axis(name)
+        if axis is not None:
+            return torch.cat(pieces, axis)
+        if not all(torch.equal(piece, pieces[0]) for piece in pieces):
+            raise CheckpointError(
+                f"{self.folder}: {name} differs between ranks, expected the same — use another checkpoint"
+            )
+        tensor: torch.Tensor = pieces[0]
+        return tensor
+
+
+def tag_folder(path: Path) -> Path | None:
+    """Return the folder of a checkpoint: ``path``, or the one that a tracker in it names; None if there is none."""
+    for tracker in (path / name for name in TRACKERS):
+        if tracker.is_file():
+            path = path / tracker.read_text(encoding="utf-8", errors="replace").strip()
+            break
+    return path if path.is_dir() and any(path.glob("mp_rank_*_model_states.pt")) else None
+
+
+def is_here(path: Path) -> bool:
+    """Return whether a folder holds such a checkpoint."""
+    folder = tag_folder(path)
+    if folder is None or any(folder.glob("layer_*-model_*")):
+        return False
+    content = load_torch_file(min(folder.glob("mp_rank_*_model_states.pt")))
+    module = content.get("module") if isinstance(content, dict) else None
+    return isinstance(module, Mapping) and "transformer.final_layernorm.weight" in module
+
+
+def open_glm(path: Path) -> GlmCheckpoint:
+    """Return the checkpoint; its tensors stay in the files until they are used.
+
+    Raises:
+        CheckpointError: it cannot be read, or ranks have different parameters.
+    """
+    folder = tag_folder(path)
+    if folder is None:
+        raise CheckpointError(f"{path}: has no mp_rank_*_model_states.pt, expected a checkpoint of GLM")
+    names = sorted(folder.glob("mp_rank_*_model_states.pt"), key=lambda one: int(one.name.split("_")[2]))
+    files = [load_torch_file(name) for name in names]
+    if any(list(file["module"]) != list(files[0]["module"]) for file in files):
+        raise CheckpointError(f"{folder}: ranks have different parameters, expected the same — copy all of its files")
+    return GlmCheckpoint(folder, files)
+
+
+def write(source: GlmCheckpoint, folder: Path, ranks: int, done: Callable[[int], None]) -> None:
+    """Write the checkpoint for ``ranks`` model-parallel ranks into the empty ``folder``.
+
+    Raises:
+        CheckpointError: a parameter does not divide.
+    """
+    first = source.files[0]
+    state = {name: first[name] for name in _KEPT if name in first}
+    for rank in range(ranks):
+        module = {}
+        for name in source.names:
+            module[name] = piece = owned(_piece(name, source.read(name), rank, ranks))
+            done(piece.nbytes)
+        path = folder / source.folder.name / f"mp_rank_{rank:02d}_model_states.pt"
+        save({**state, "mp_world_size": ranks, "module": module}, path)
+    for tracker in TRACKERS:
+        (folder / tracker).write_text(source.folder.name, encoding="utf-8")
+
+
+def _axis(name: str) -> int | None:
+    return next((axis for end, axis in _CUT.items() if name.endswith(end)), None)
+
+
+def _piece(name: str, whole: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
+    is_blocks, axis = name.endswith(_BLOCKS), _axis(name)
+    size = whole.shape[0] // 3 if is_blocks else whole.shape[axis or 0]
+    if (is_blocks or axis is not None) and size % ranks:
+        raise CheckpointError(f"--tp {ranks}: does not divide the {size} rows of {name} — choose another size")
+    if is_blocks:
+        return torch.cat([part.chunk(ranks)[rank] for part in whole.chunk(3)])
+    return whole if axis is None else whole.chunk(ranks, axis)[rank]

@@ -1,0 +1,38 @@
+"""A GLM checkpoint for another number of model-parallel ranks, compared bit for bit with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from ascend_adapt.checkpoint.dialects import glm
+from ascend_adapt.convert.output_folder import check_sums, publish, unfinished
+from ascend_adapt.errors import CheckpointError
+
+
+def resize_glm(path: Path, output: Path, ranks: int, progress: Callable[[int, int], None]) -> tuple[Path, int, int]:
+    """Write the checkpoint for ``ranks`` ranks; return its folder, the ranks before, and the parameters compared.
+
+    Raises:
+        CheckpointError: it cannot be read or written, or what was written is not the same.
+    """
+    source = glm.open_glm(path)
+    check_sums(source.folder)
+    total = sum(tensor.nbytes for tensor in source.files[0]["module"].values()) * len(source.files)
+    written = 0
+
+    def done(amount: int) -> None:
+        nonlocal written
+        written += amount
+        progress(written, total)
+
+    with unfinished(output) as folder:
+        glm.write(source, folder, ranks, done)
+        result = glm.open_glm(folder)
+        wrong = [name for name in source.names if not torch.equal(source.read(name), result.read(name))]
+        if wrong:
+            raise CheckpointError(f"{output}: {wrong[0]} is not what was read — report this with the command")
+        publish(folder, output, folder)
+    return output, len(source.files), len(source.names)
