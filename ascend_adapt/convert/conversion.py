@@ -100,7 +100,7 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
             )
         verification = None
         if request.verified:
-            # Anew: tensors that ranks share are kept only once by the first reading.
+            # Read again: what was written is compared with the files, not with what the first reading kept.
             before = open_checkpoint(request.source, request.config)
             verification = verify(before, open_checkpoint(folder), _tolerance(request, source.dtype, dtype))
         is_good = verification is None or verification.passed
