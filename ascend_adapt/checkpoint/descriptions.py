@@ -13,7 +13,7 @@ from ascend_adapt.native.config.model_config import Model
 from ascend_adapt.native.config.train_config import Parallel
 from ascend_adapt.recipes import megatron, megatron_model, neox, neox_model
 from ascend_adapt.recipes.neox_files import read_files
-from ascend_adapt.recipes.options import Line, Options, line
+from ascend_adapt.recipes.options import Options, Version, version
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
 # Megatron's options that change the arithmetic and that the native model lacks.
@@ -27,8 +27,8 @@ _UNSUPPORTED = (
 _BIGSCIENCE_POSITIONS: dict[tuple[object, ...], str] = {(1,): "rotary", (2,): "absolute"}
 
 
-def of_neox(files: Sequence[Path], rows: int, version: str | None, where: Path) -> Model:
-    """Return the model of GPT-NeoX's configuration files; ``version`` is None, or that of upstream.
+def of_neox(files: Sequence[Path], rows: int, upstream: str | None, where: Path) -> Model:
+    """Return the model of GPT-NeoX's configuration files; ``upstream`` is None, or the version of upstream.
 
     Raises:
         CheckpointError: there are none, or they cannot be read.
@@ -40,7 +40,7 @@ def of_neox(files: Sequence[Path], rows: int, version: str | None, where: Path) 
         )
     try:
         values = read_files([str(one) for one in files], None)
-        options, _ = neox.read_options(values, version)
+        options, _ = neox.read_options(values, upstream)
         vocabulary = _vocabulary(options("tokenizer_type"), options("vocab_file"), rows)
         return replace(neox_model.read_model(options, vocabulary, Parallel()), padded_vocab_size=rows)
     except ConfigError as error:
@@ -73,15 +73,15 @@ def of_megatron(arguments: Mapping[str, Any], rows: int, where: Path, *, is_core
         raise CheckpointError(f"{where}: {error}") from error
 
 
-def _version_of(given: Mapping[str, Any], *, is_core: bool) -> Line:
+def _version_of(given: Mapping[str, Any], *, is_core: bool) -> Version:
     """Return the recorded version whose options are most alike: those it shares, less those it lacks."""
-    names = ("core_v0.9.0", "newest") if is_core else megatron.LINES
+    names = ("core_v0.9.0", "newest") if is_core else megatron.VERSIONS
 
     def alike(name: str) -> int:
-        known = set(line("megatron", name).defaults)
+        known = set(version("megatron", name).defaults)
         return len(known & set(given)) - len(known - set(given))
 
-    return line("megatron", max(names, key=alike))
+    return version("megatron", max(names, key=alike))
 
 
 def _vocabulary(kind: str, path: str | None, rows: int) -> Vocabulary:

@@ -35,7 +35,12 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--pp", type=int, default=1, metavar="N", help="pipeline ranks of neox and megatron; 0: GPT-NeoX without one"
     )
-    parser.add_argument("--upstream-line", choices=("v2.0", "newest"), help="version of GPT-NeoX (default: newest)")
+    parser.add_argument(
+        "--upstream-version",
+        "--upstream-line",
+        choices=("v2.0", "newest"),
+        help="version of GPT-NeoX (default: newest)",
+    )
     parser.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), help="of the output (default: as it is)")
     parser.add_argument(
         "--vocab-size", type=int, metavar="N", help="ids of the tokenizer: padding beyond it is removed"
@@ -51,11 +56,13 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
 
 
 def _convert(known: argparse.Namespace) -> int:
-    wrong = [
-        f"--{name} {number}" for name, number in (("tp", known.tp), ("vocab-size", known.vocab_size)) if number == 0
-    ]
-    if wrong or min(known.tp, known.pp, known.make_vocab_size_divisible_by) < 0:
-        raise SettingsError(f"{', '.join(wrong) or 'a size'}: below 1, expected at least 1 — correct it")
+    least = {"tp": 1, "pp": 0, "vocab-size": 1, "make-vocab-size-divisible-by": 1}
+    given = {name: getattr(known, name.replace("-", "_")) for name in least}
+    wrong = [f"--{name} {size}" for name, size in given.items() if size is not None and size < least[name]]
+    if wrong:
+        raise SettingsError(
+            f"{', '.join(wrong)}: expected at least 1 (--pp 0: GPT-NeoX without a pipeline) — correct it"
+        )
     if known.to in ("hf", "native") and (known.tp, known.pp) != (1, 1):
         raise SettingsError(f"--tp, --pp: given for {known.to}, whose files do not depend on ranks — leave them out")
     if known.to == "glm":
@@ -71,7 +78,7 @@ def _convert(known: argparse.Namespace) -> int:
             config=[Path(one) for one in known.config],
             tensor=known.tp,
             pipeline=known.pp,
-            version=known.upstream_line,
+            version=known.upstream_version,
             dtype=known.dtype,
             vocab_size=known.vocab_size,
             divisible_by=known.make_vocab_size_divisible_by,

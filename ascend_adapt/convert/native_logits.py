@@ -11,7 +11,7 @@ from torch.nn import functional
 from ascend_adapt.checkpoint.canonical import HEAD, WORDS
 from ascend_adapt.native.config.model_config import Model
 from ascend_adapt.native.model.decoder import Embedding
-from ascend_adapt.native.model.layers import Norm, Sight, TransformerBlock, rotary_tables
+from ascend_adapt.native.model.layers import Norm, AttentionContext, TransformerBlock, rotary_tables
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 
 
@@ -33,7 +33,9 @@ def native_logits(model: Model, read: Callable[[str], torch.Tensor], tokens: tor
         x = made(Embedding, "embedding", alone)(tokens, None)
         rotary = rotary_tables(model, tokens.shape[1], x) if model.positions == "rotary" else None
         for number in range(model.num_layers):
-            x = made(TransformerBlock, f"layers.{number}", alone, recompute_attention=False)(x, Sight(None, rotary))
+            x = made(TransformerBlock, f"layers.{number}", alone, recompute_attention=False)(
+                x, AttentionContext(None, rotary)
+            )
         x = made(Norm, "final_norm", alone)(x)
         logits: torch.Tensor = functional.linear(x, read(WORDS if model.tied_embeddings else HEAD).float())
     return logits

@@ -43,7 +43,7 @@ def test_a_chain_of_conversions_ends_where_it_began(neox, tmp_path, capsys):
     steps = [
         ("hf",),
         ("native", "--vocab-size", "96", "--make-vocab-size-divisible-by", "32"),
-        ("neox", "--tp", "4", "--pp", "2", "--upstream-line", "v2.0"),
+        ("neox", "--tp", "4", "--pp", "2", "--upstream-version", "v2.0"),
         ("neox", "--tp", "2", "--vocab-size", "96", "--make-vocab-size-divisible-by", "48"),
     ]
     source, rows = neox, []
@@ -106,6 +106,7 @@ def test_nan_is_not_verified():
     ("words", "code", "message"),
     [
         (("--to", "hf", "--tp", "2"), 2, "--tp, --pp: given for hf"),
+        (("--to", "neox", "--tp", "0", "--vocab-size", "0"), 2, "--tp 0, --vocab-size 0: expected at least 1"),
         (("--to", "hf", "--from", "megatron"), 1, "is of dialect neox, expected megatron — give --from neox"),
         (("--to", "neox", "--tp", "3"), 1, "--tp 3: does not divide 4 heads, 4 key heads, .* — choose another size"),
         (("--to", "neox", "--pp", "3"), 1, "expected at least one for each of 3 stages|--pp 3: expected at most 2"),

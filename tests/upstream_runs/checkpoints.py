@@ -70,7 +70,7 @@ CASES = {
         V2,
         4,
         {"model_parallel_size": 2, "pipe_parallel_size": 2},
-        back=(2, {"pipe_parallel_size": 2}, ("--pp", "2", "--upstream-line", "v2.0")),
+        back=(2, {"pipe_parallel_size": 2}, ("--pp", "2", "--upstream-version", "v2.0")),
     ),
     "neox-v2-tied": Case(V2, 2, {"model_parallel_size": 2, **TIED}),
     "bigscience": Case(megatron_deepspeed.BIGSCIENCE, 2, arguments=megatron_deepspeed.TP2),

@@ -90,7 +90,7 @@ def open_source(path: Path, config: Sequence[Path] = (), assumed: Model | None =
     if assumed is not None and not (files if is_neox else "num_layers" in arguments):
         describe: Callable[[int], Model] = partial(with_table, assumed)
     elif is_neox:
-        describe = partial(descriptions.of_neox, files, version=version, where=folder)
+        describe = partial(descriptions.of_neox, files, upstream=version, where=folder)
     else:
         describe = partial(descriptions.of_megatron, arguments, where=folder, is_core=False)
 
