@@ -101,6 +101,16 @@ def load_torch_file(path: Path, part: io.BytesIO | None = None) -> Any:
             ) from error
 
 
+def load_torch_dict(path: Path) -> dict[str, Any]:
+    """Return the content of a file that holds values by name; raises as ``load_torch_file``, also for any other."""
+    content = load_torch_file(path)
+    if not isinstance(content, dict):
+        raise CheckpointError(
+            f"{path}: is a {type(content).__name__}, expected values by name — choose another checkpoint"
+        )
+    return content
+
+
 def attributes(content: Any) -> dict[str, Any]:
     """Return the attributes of arguments that a code base saved as an object or as a dict."""
     if isinstance(content, dict):

@@ -13,7 +13,7 @@ import torch
 from ascend_adapt.checkpoint.canonical import HEAD, WORDS, parameters
 from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, Tensors, is_buffer, refuse_leftover
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
-from ascend_adapt.checkpoint.torch_files import load_torch_file
+from ascend_adapt.checkpoint.torch_files import load_torch_dict
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native.config.model_config import Model
 
@@ -77,7 +77,7 @@ class TorchShards:
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
         self.places: dict[str, list[Place]] = {}
-        self._load = lru_cache(maxsize=2 * ranks)(load_torch_file)
+        self._load = lru_cache(maxsize=2 * ranks)(load_torch_dict)
 
     def load(self, path: Path) -> Any:
         """Return the content of a file; tensors in it are mapped, and the latest files are kept."""

@@ -134,6 +134,20 @@ def test_a_damaged_source_is_refused(neox, tmp_path, capsys):
     assert "__0_0.distcp: differs from its recorded checksum" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\x03\x04 cut", pickle.dumps([1], 2), None], ids=["empty", "cut", "pickle", "list"]
+)
+def test_a_file_that_is_no_checkpoint_is_no_traceback(neox, tmp_path, capsys, content):
+    shutil.copytree(neox, tmp_path / "in")
+    for name in ("layer_00-model_00-model_states.pt", "mp_rank_00_model_states.pt"):
+        file = tmp_path / "in/global_step0" / name
+        before = file.read_bytes()
+        torch.save([1], file) if content is None else file.write_bytes(content)
+        assert convert(tmp_path / "in", tmp_path / "out", "--to", "hf") == 1
+        assert re.search(rf"{name}: (is|cannot be read) .*expected", capsys.readouterr().err)
+        file.write_bytes(before)
+
+
 def test_missing_ranks_are_named(neox, tmp_path):
     shutil.copytree(neox, tmp_path / "part")
     for name in ("layer_02-model_01-model_states.pt", "layer_03-model_01-model_states.pt"):

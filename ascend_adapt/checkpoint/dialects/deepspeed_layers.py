@@ -27,7 +27,7 @@ from ascend_adapt.checkpoint import descriptions
 from ascend_adapt.checkpoint.canonical import HEAD, POSITIONS, WORDS, local_name
 from ascend_adapt.checkpoint.source import Source, is_buffer
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
-from ascend_adapt.checkpoint.torch_files import attributes, load_torch_file
+from ascend_adapt.checkpoint.torch_files import attributes, load_torch_dict
 from ascend_adapt.checkpoint.torch_shards import TorchShards, canonical_inside, canonical_name, open_shards
 from ascend_adapt.checkpoint.writing import Output, described, description, owned, save, with_table
 from ascend_adapt.errors import CheckpointError
@@ -63,8 +63,8 @@ def is_here(path: Path) -> bool:
         return False
     if _files(folder, _LAYER):
         return True
-    content = load_torch_file(folder / _files(folder, _RANK)[0])
-    keys = content.get("module") if isinstance(content, dict) else None
+    content = load_torch_dict(folder / _files(folder, _RANK)[0])
+    keys = content.get("module")
     return isinstance(keys, Mapping) and any(str(key).startswith("sequential.") for key in keys)
 
 
@@ -81,7 +81,7 @@ def open_source(path: Path, config: Sequence[Path] = (), assumed: Model | None =
         raise CheckpointError(f"{path}: has no mp_rank_*_model_states.pt, expected a checkpoint of DeepSpeed")
     layers, ranks = _files(folder, _LAYER), _files(folder, _RANK)
     shards = TorchShards(len({_LAYER.fullmatch(one)[2] for one in layers}) if layers else len(ranks))  # type: ignore[index]
-    state = load_torch_file(folder / ranks[0])
+    state = load_torch_dict(folder / ranks[0])
     keys = _by_layer(folder, layers) if layers else _by_sequence(folder, ranks, shards)
     is_neox = _add(shards, keys)
     version = "newest" if any(".linear1." in key for _, found in keys.values() for key in found) else None
@@ -122,7 +122,7 @@ def _by_layer(folder: Path, names: Iterable[str]) -> _Layers:
     for name in names:
         number = int(_LAYER.fullmatch(name)[1])  # type: ignore[index]
         files.setdefault(number, []).append(folder / name)
-    return {number: (paths, _keys(load_torch_file(paths[0]))) for number, paths in sorted(files.items())}
+    return {number: (paths, _keys(load_torch_dict(paths[0]))) for number, paths in sorted(files.items())}
 
 
 def _by_sequence(folder: Path, names: Sequence[str], shards: TorchShards) -> _Layers:

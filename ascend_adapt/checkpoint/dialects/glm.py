@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ascend_adapt.checkpoint.torch_files import load_torch_file
+from ascend_adapt.checkpoint.torch_files import load_torch_dict
 from ascend_adapt.checkpoint.writing import owned, save
 from ascend_adapt.errors import CheckpointError
 
@@ -84,8 +84,8 @@ def is_here(path: Path) -> bool:
     folder = tag_folder(path)
     if folder is None or any(folder.glob("layer_*-model_*")):
         return False
-    content = load_torch_file(min(folder.glob("mp_rank_*_model_states.pt")))
-    module = content.get("module") if isinstance(content, dict) else None
+    content = load_torch_dict(min(folder.glob("mp_rank_*_model_states.pt")))
+    module = content.get("module")
     return isinstance(module, Mapping) and "transformer.final_layernorm.weight" in module
 
 
@@ -99,7 +99,7 @@ def open_glm(path: Path) -> GlmCheckpoint:
     if folder is None:
         raise CheckpointError(f"{path}: has no mp_rank_*_model_states.pt, expected a checkpoint of GLM")
     names = sorted(folder.glob("mp_rank_*_model_states.pt"), key=lambda one: int(one.name.split("_")[2]))
-    files = [load_torch_file(name) for name in names]
+    files = [load_torch_dict(name) for name in names]
     if any(list(file["module"]) != list(files[0]["module"]) for file in files):
         raise CheckpointError(f"{folder}: ranks have different parameters, expected the same — copy all of its files")
     return GlmCheckpoint(folder, files)

@@ -24,7 +24,7 @@ from ascend_adapt.checkpoint import descriptions
 from ascend_adapt.checkpoint.canonical import HEAD, WORDS, local_name
 from ascend_adapt.checkpoint.source import Source
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
-from ascend_adapt.checkpoint.torch_files import attributes, load_torch_file
+from ascend_adapt.checkpoint.torch_files import attributes, load_torch_dict
 from ascend_adapt.checkpoint.torch_shards import TorchShards, canonical_name, flattened, open_shards
 from ascend_adapt.checkpoint.writing import Output, described, description, owned, save, with_table
 from ascend_adapt.errors import CheckpointError
@@ -70,7 +70,7 @@ def open_source(path: Path, assumed: Model | None = None) -> Source:
             f"all of {tensor} x {pipeline} — copy all of its files"
         )
     shards = TorchShards(tensor)
-    state = load_torch_file(files[0, 0])
+    state = load_torch_dict(files[0, 0])
     arguments = attributes(state.get("args"))
     version = state.get("checkpoint_version", 0)
     _add(shards, files, tensor, pipeline)
@@ -105,7 +105,7 @@ def open_source(path: Path, assumed: Model | None = None) -> Source:
 
 def _add(shards: TorchShards, files: Mapping[tuple[int, int], Path], tensor: int, pipeline: int) -> None:
     """Add the places of all tensors, stage after stage in model order."""
-    chunks = len(_models(load_torch_file(files[0, 0])))
+    chunks = len(_models(load_torch_dict(files[0, 0])))
     before = 0
     for chunk in range(chunks):
         for stage in range(pipeline):

@@ -22,7 +22,7 @@ from ascend_adapt.checkpoint.dialects.megatron import LATEST
 from ascend_adapt.checkpoint.distributed import METADATA, DistributedTensors
 from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, Tensors, refuse_leftover
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
-from ascend_adapt.checkpoint.torch_files import attributes, load_torch_file
+from ascend_adapt.checkpoint.torch_files import attributes, load_torch_dict
 from ascend_adapt.checkpoint.torch_shards import canonical_inside, canonical_name
 from ascend_adapt.errors import CheckpointError
 
@@ -93,7 +93,7 @@ def _is_one(folder: Path) -> bool:
 
 def _common(folder: Path, stored: DistributedTensors) -> dict[str, Any]:
     if (folder / COMMON).is_file():
-        return dict(load_torch_file(folder / COMMON))
+        return load_torch_dict(folder / COMMON)
     entry = next((name for name in stored.others if name.startswith("common_state/")), None)
     content = stored.bytes_of(entry) if entry else []
     return dict(content[0]) if isinstance(content, list) and content and isinstance(content[0], dict) else {}
