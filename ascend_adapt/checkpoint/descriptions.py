@@ -42,7 +42,9 @@ def of_neox(files: Sequence[Path], rows: int, upstream: str | None, where: Path)
         values = read_files([str(one) for one in files], None)
         options, _ = neox.read_options(values, upstream)
         vocabulary = _vocabulary(options("tokenizer_type"), options("vocab_file"), rows)
-        return replace(neox_model.read_model(options, vocabulary, Parallel()), padded_vocab_size=rows)
+        return replace(
+            neox_model.read_model(options, vocabulary, Parallel(), options.size("num_layers")), padded_vocab_size=rows
+        )
     except ConfigError as error:
         raise CheckpointError(f"{files[0].parent}: {error}") from error
 
