@@ -6,6 +6,7 @@ A plugin is a module (or object) named by an entry point of the group ``ascend_a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pluggy
@@ -40,4 +41,10 @@ def adapt_programs(device: str, cuda_code: str) -> Any:
     enable() calls the hook, and disable() calls ``undo()``. ``describe()`` returns what was adapted so far in one
     sentence, or "". ``cuda_code`` is the setting of that name.
     """
+    raise NotImplementedError
+
+
+@hookspec
+def register_problems() -> Sequence[Path]:
+    """Return the YAML files of known problems of this plugin; they are read when something failed or somebody asks."""
     raise NotImplementedError

@@ -7,6 +7,7 @@ import importlib.metadata
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -191,6 +192,22 @@ class PluginManager:
                         self._origins[plugin], f"backend {backend.name!r} of {kernel}: is already one of {first}"
                     )
         return result
+
+    def problem_files(self) -> list[Path]:
+        """Return the files of known problems of all plugins, by plugin name and then as declared."""
+        files: list[Path] = []
+        for hook in sorted(self._manager.hook.register_problems.get_hookimpls(), key=lambda one: one.plugin_name):
+            origin = self._origins[hook.plugin_name]
+            try:
+                returned = list(hook.function())
+            except (Exception, SystemExit) as error:
+                self._refuse(origin, f"register_problems raised {_one_line(error)}")
+                continue
+            if not all(isinstance(one, Path) for one in returned):
+                self._refuse(origin, f"register_problems returned {returned!r}, expected a list of paths")
+                continue
+            files += returned
+        return files
 
     def check_names(
         self, disabled: Iterable[str], allowed: Iterable[str] | None, may_drift: Iterable[str] = ()

@@ -1,0 +1,142 @@
+"""Which known problems a log shows, and which ones an installation and a user's files will meet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ascend_adapt.problems.facts import Facts
+from ascend_adapt.problems.log_text import Frame, LogText
+from ascend_adapt.problems.problem import Problem
+
+_BEFORE, _AFTER = 120, 40
+_LONGEST_LINE = 240
+
+
+@dataclass(frozen=True)
+class Found:
+    """A known problem that was found.
+
+    Attributes:
+        problem: the problem.
+        cause: its cause, with the names that the log shows.
+        do: the next step.
+        shown_by: the facts or lines that show it.
+        line: number of the line in the log, 0 if there is none.
+        count: how many lines show it.
+        frames: the last frame of the traceback, and the last one outside of installed packages.
+    """
+
+    problem: Problem
+    cause: str
+    do: str
+    shown_by: tuple[str, ...]
+    line: int = 0
+    count: int = 1
+    frames: tuple[Frame, ...] = ()
+
+    def last_lines(self) -> list[str]:
+        """Return what the last lines of a failed job say."""
+        called = f" (called from {self.frames[-1]})" if self.frames else ""
+        return [f"cause: {self.cause}{called}", f"next step: {self.do}"]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "problem": self.problem.name,
+            "cause": self.cause,
+            "do": self.do,
+            "shown_by": list(self.shown_by),
+            "line": self.line,
+            "frames": [str(one) for one in self.frames],
+            "until": self.problem.until,
+            "source": list(self.problem.source),
+            "evidence": self.problem.evidence,
+        }
+
+
+def explain(log: LogText, problems: Iterable[Problem], facts: Facts) -> list[Found]:
+    """Return the problems that a log shows, in the order in which it does; general ones only where no other fits."""
+    found = [one for problem in problems if (one := _in_log(log, problem, facts)) is not None]
+    specific = {index for one in found if not one.problem.general for index in range(one.line - 30, one.line + 31)}
+    kept = [one for one in found if not one.problem.general or one.line not in specific]
+    return sorted(kept, key=lambda one: one.line)
+
+
+def predict(problems: Iterable[Problem], facts: Facts) -> list[Found]:
+    """Return the problems whose condition holds."""
+    return [
+        Found(problem, _filled(problem.cause, {}), _filled(problem.do, {}), tuple(facts.evidence_of(problem.when)))
+        for problem in problems
+        if problem.when is not None and _predicts(problem) and facts.known_true(problem.when)
+    ]
+
+
+def _predicts(problem: Problem) -> bool:
+    """Return whether the condition is enough: those of a device alone narrow a symptom."""
+    when = problem.when
+    return (
+        when is not None
+        and bool(when.versions or when.missing or when.environ or when.unset or when.reads_files)
+        and not (problem.symptom and not (when.versions or when.missing or when.environ or when.reads_files))
+    )
+
+
+def _in_log(log: LogText, problem: Problem, facts: Facts) -> Found | None:
+    if problem.when is not None and facts.known_false(problem.when):
+        return None
+    matches: list[tuple[int, dict[str, str]]] = []
+    for pattern in problem.symptom:
+        for match in pattern.finditer(log.text):
+            index = log.index(match.start())
+            groups = {name: text for name, text in match.groupdict().items() if text}
+            if problem.near is not None:
+                near = problem.near.search(log.around(index, _BEFORE, _AFTER))
+                if near is None:
+                    continue
+                groups |= {name: text for name, text in near.groupdict().items() if text}
+            matches.append((index, groups))
+    if not matches:
+        return None
+    index, groups = min(matches, key=lambda one: one[0])
+    frames = log.frames(index)
+    groups |= _packages(frames, groups, facts)
+    lines = {place for place, _ in matches}
+    return Found(
+        problem,
+        _filled(problem.cause, groups),
+        _filled(problem.do, groups),
+        (log.lines[index].strip()[:_LONGEST_LINE],),
+        log.number(index),
+        len(lines),
+        _last(frames),
+    )
+
+
+def _last(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return the last frame, and the last one of the user's own code if that is another."""
+    own = [one for one in frames if not one.is_package]
+    return tuple(dict.fromkeys([*frames[-1:], *own[-1:]]))
+
+
+def _packages(frames: Sequence[Frame], groups: dict[str, str], facts: Facts) -> dict[str, str]:
+    """Return words for the package that failed and for the one that a named module belongs to, with versions."""
+    words = {}
+    last = next((one.package for one in reversed(frames) if one.package), "")
+    if last:
+        words["caller"] = _with_version(last, facts)
+    if module := groups.get("module"):
+        words["package"] = _with_version(module.partition(".")[0], facts)
+    return words
+
+
+def _with_version(name: str, facts: Facts) -> str:
+    version = facts.version(name)
+    return f"{name} {version}" if version else name
+
+
+def _filled(text: str, groups: dict[str, str]) -> str:
+    words = {"caller": "the caller", "package": groups.get("module", "").partition(".")[0], **groups}
+    return re.sub(r"\{(\w+)\}", lambda match: words.get(match[1], "..."), text)

@@ -1,0 +1,100 @@
+"""What is known about an installation or a job, which the conditions of problems are compared with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from ascend_adapt import probe
+from ascend_adapt.problems.problem import Condition
+from ascend_adapt.problems.reading import Reading
+
+# As collect_env, `llamafactory-cli env`, `pip list` and `pip freeze` print them.
+_PRINTED = re.compile(
+    r"(?m)^[\s*|-]*`?(torch[-_]npu|torch|PyTorch|transformers|accelerate|peft|trl|deepspeed|vllm[-_]ascend|vllm|ms[-_]swift"
+    r"|triton[-_]ascend|triton|bitsandbytes|verl|mindspeed|megatron[-_]core|numpy|CANN)`?"
+    r"(?:\s+[Vv]ersion)?(?:\s*(?:==?|:)\s*|\s{2,})v?(\d+(?:\.\w+)+)"
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts of one host, or those that a log prints.
+
+    Attributes:
+        versions: distributions by canonical name.
+        environ: the environment of the job, or None if it is not known.
+        device: device kind of the job, "" if it is not known.
+        reading: what the user's files ask for, or None if none were given.
+        is_complete: whether a distribution that is not in ``versions`` is known to be missing.
+    """
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] | None = None
+    device: str = ""
+    reading: Reading | None = None
+    is_complete: bool = False
+
+    def version(self, distribution: str) -> str | None:
+        """Return the version of a distribution, or None."""
+        return self.versions.get(canonicalize_name(distribution))
+
+    def known_false(self, condition: Condition) -> bool:
+        """Return whether a fact is known that contradicts the condition."""
+        return any(state is False for state in self._states(condition))
+
+    def known_true(self, condition: Condition) -> bool:
+        """Return whether all of the condition is known to hold."""
+        return all(state is True for state in self._states(condition))
+
+    def _states(self, condition: Condition) -> Iterable[bool | None]:
+        """Yield, for each part, whether it holds; None: not known."""
+        if condition.device:
+            yield self.device in condition.device if self.device else None
+        for requirement in condition.versions:
+            yield self._meets(requirement)
+        for name in condition.missing:
+            yield False if self.version(name) else True if self.is_complete else None
+        for name, pattern in (condition.environ or {}).items():
+            yield None if self.environ is None else bool(pattern.fullmatch(self.environ.get(name, "")))
+        for name in condition.unset:
+            yield None if self.environ is None else not self.environ.get(name)
+        if condition.reads_files:
+            yield None if self.reading is None else bool(self.reading.places(condition))
+
+    def _meets(self, requirement: Requirement) -> bool | None:
+        version = self.version(requirement.name)
+        if version is None:
+            return False if self.is_complete else None
+        try:
+            return requirement.specifier.contains(Version(version), prereleases=True)
+        except InvalidVersion:
+            return None
+
+    def evidence_of(self, condition: Condition) -> list[str]:
+        """Return what of these facts the condition is about, in words: versions, variables, lines of files."""
+        found = [f"{one.name} {self.version(one.name)}" for one in condition.versions]
+        found = [" with ".join(found)] if found else []
+        found += [f"{name} is not installed" for name in condition.missing]
+        found += [f"{name}={(self.environ or {}).get(name, '')}" for name in condition.environ or ()]
+        found += [f"{name} is not set" for name in condition.unset]
+        return found + [str(place) for place in (self.reading.places(condition) if self.reading else ())]
+
+
+def of_names(names: Iterable[str], environ: Mapping[str, str], device: str, reading: Reading | None = None) -> Facts:
+    """Return the facts of this process, with the versions of the named distributions."""
+    known = {canonicalize_name(name): probe.distribution_version(name) for name in names}
+    versions = {name: version for name, version in known.items() if version is not None}
+    return Facts(versions, environ, device, reading, is_complete=True)
+
+
+def of_text(text: str) -> Facts:
+    """Return the versions that a log prints."""
+    names = {"pytorch": "torch"}
+    found = {canonicalize_name(name): version for name, version in _PRINTED.findall(text)}
+    return Facts({names.get(name, name): version for name, version in found.items()})

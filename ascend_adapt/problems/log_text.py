@@ -1,0 +1,110 @@
+"""The text of a log: lines without the prefixes of launchers, and the frames of tracebacks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascend_adapt.errors import SettingsError
+
+LARGEST = 32 << 20
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# torchrun, accelerate, DeepSpeed's pdsh, Ray, vLLM's engine processes, ascend-run.
+_PREFIX = re.compile(
+    r"^(?:\[(?:rank|default)?\d+\]:? ?|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\) ?|worker-?\d+: ?|rank \d+: ?"
+    r"|(?:ERROR|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\] ?)+",
+    re.MULTILINE,
+)
+_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)|^[│|]\s+(/\S+\.py):(\d+) in (\w+)')
+_PACKAGES = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen|/torch/|/_ray_pkg_\w+/")
+_INSTALLED = re.compile(r"(?:site|dist)-packages/([\w.-]+?)(?:/|\.py)")
+_LONGEST_TRACEBACK = 400
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a traceback."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+    @property
+    def is_package(self) -> bool:
+        """Whether the file belongs to an installed package or to Python."""
+        return bool(_PACKAGES.search(self.file))
+
+    @property
+    def package(self) -> str:
+        """Top-level name of the installed package that the file belongs to, or ""."""
+        found = _INSTALLED.search(self.file)
+        return found[1] if found else ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.code or self.function}"
+
+
+class LogText:
+    """A log without prefixes; its lines keep their numbers."""
+
+    def __init__(self, text: str, first_line: int = 1) -> None:
+        self.text = _PREFIX.sub("", _ANSI.sub("", text))
+        self.lines = self.text.split("\n")
+        self._first_line = first_line
+        self._starts = [0]
+        for line in self.lines:
+            self._starts.append(self._starts[-1] + len(line) + 1)
+
+    def index(self, offset: int) -> int:
+        """Return the index of the line at an offset of the text."""
+        low, high = 0, len(self.lines)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._starts[middle] <= offset else (low, middle)
+        return low
+
+    def number(self, index: int) -> int:
+        """Return the number of a line in the file."""
+        return self._first_line + index
+
+    def around(self, index: int, before: int, after: int) -> str:
+        """Return the lines around one."""
+        return "\n".join(self.lines[max(0, index - before) : index + after + 1])
+
+    def frames(self, index: int) -> list[Frame]:
+        """Return the frames of the traceback that ends at or shortly before a line, outermost first."""
+        top = index
+        while (
+            top > 0 and index - top < _LONGEST_TRACEBACK and "Traceback (most recent call last" not in self.lines[top]
+        ):
+            top -= 1
+        if "Traceback (most recent call last" not in self.lines[top] and not self.lines[top].startswith("╭"):
+            return []
+        frames = []
+        for number in range(top, index + 1):
+            found = _FRAME.search(self.lines[number])
+            if found:
+                below = self.lines[number + 1].strip() if number + 1 < len(self.lines) and found[1] else ""
+                code = "" if below.startswith("File ") else below
+                frames.append(Frame(found[1] or found[4], int(found[2] or found[5]), found[3] or found[6], code))
+        return frames
+
+
+def read(file: Path) -> LogText:
+    """Return a log, of a large one the last 32 MiB.
+
+    Raises:
+        SettingsError: it cannot be read.
+    """
+    try:
+        with file.open("rb") as opened:
+            size = file.stat().st_size
+            skipped = max(0, size - LARGEST)
+            first = 1
+            while skipped and opened.tell() < skipped:
+                first += opened.read(min(1 << 20, skipped - opened.tell())).count(b"\n")
+            return LogText(opened.read().decode(errors="replace"), first)
+    except OSError as error:
+        raise SettingsError(f"{file}: {error.strerror}, expected the log of a job — correct the path") from error

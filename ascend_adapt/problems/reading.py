@@ -1,0 +1,243 @@
+"""Static reading of a user's files: imports, calls and settings of scripts and configurations; nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ascend_adapt.errors import SettingsError
+
+if TYPE_CHECKING:
+    from ascend_adapt.problems.problem import Condition
+
+_LARGEST = 4 << 20
+# A command line in a shell script: --name value, --name=value, or name.of.option=value as of hydra.
+_FLAG = re.compile(r"--([\w.-]+)(?:[=\s]+(?!-)([^\s\\'\"]+|'[^']*'|\"[^\"]*\"))?")
+_HYDRA = re.compile(r"(?<![\w-])\+{0,2}((?:\w+\.)+\w+)=([^\s\\]+)")
+_EXPORT = re.compile(r"(?m)(?:^|[\s;])(?:export\s+)?([A-Z][A-Z0-9_]{3,})=([^\s;\\]*)")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a file asks for something, and what."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.text}" if self.line else f"{self.file}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What files ask for: pairs of a name and its place, and settings with their values."""
+
+    imports: tuple[tuple[str, Place], ...] = ()
+    calls: tuple[tuple[str, Place], ...] = ()
+    settings: tuple[tuple[str, str, Place], ...] = ()
+    environ: tuple[tuple[str, str, Place], ...] = ()
+
+    def places(self, condition: Condition) -> list[Place]:
+        """Return the places that meet the conditions on files, or none if one condition is not met."""
+        found: list[list[Place]] = []
+        if condition.imports:
+            found.append([place for name, place in self.imports if condition.imports.fullmatch(name)])
+        if condition.calls:
+            found.append([place for name, place in self.calls if condition.calls.fullmatch(name)])
+        for key, value in condition.settings:
+            found.append(
+                [place for name, text, place in self.settings if key.fullmatch(name) and value.fullmatch(text)]
+            )
+        if not found or not all(found):
+            return []
+        return list({str(place): place for places in found for place in places}.values())
+
+    def __add__(self, other: Reading) -> Reading:
+        return Reading(
+            self.imports + other.imports,
+            self.calls + other.calls,
+            self.settings + other.settings,
+            self.environ + other.environ,
+        )
+
+
+def read(file: Path) -> Reading:
+    """Return what a file asks for: Python, JSON, YAML, or anything else as a shell script.
+
+    Raises:
+        SettingsError: it cannot be read, is larger than 4 MiB, or is not valid in its format.
+    """
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise SettingsError(f"{file}: is larger than 4 MiB, expected a script or configuration — name another file")
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise SettingsError(f"{file}: {why}, expected a script or configuration — correct the path") from error
+    kinds = {".py": _python, ".json": _json, ".yaml": _yaml, ".yml": _yaml}
+    return kinds.get(file.suffix.lower(), _shell)(str(file), text)
+
+
+def _python(file: str, text: str) -> Reading:
+    try:
+        tree = ast.parse(text, file)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 0)
+        raise SettingsError(f"{file}:{line}: {error}, expected Python — correct it") from error
+    lines = text.splitlines()
+
+    def place(node: ast.AST) -> Place:
+        line = getattr(node, "lineno", 0)
+        return Place(file, line, lines[line - 1].strip() if 0 < line <= len(lines) else "")
+
+    names: dict[str, str] = {}
+    imports, calls, settings = [], [], []
+    guarded = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.Try) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                names[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+                if id(node) not in guarded:
+                    imports.append((alias.name, place(node)))
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                if id(node) not in guarded:
+                    imports.append((f"{node.module}.{alias.name}", place(node)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = _dotted(node.func, names)
+            if name:
+                calls.append((name, place(node)))
+            for keyword in node.keywords:
+                if keyword.arg and (value := _value(keyword.value, names)) is not None:
+                    settings.append((keyword.arg, value, place(keyword.value)))
+            if name.rpartition(".")[2] == "add_argument":
+                settings += _default(node, names, place)
+            settings += [
+                (f"{name}[{index}]", value, place(argument))
+                for index, argument in enumerate(node.args)
+                if name and (value := _value(argument, names)) is not None
+            ]
+        elif isinstance(node, ast.Dict):
+            for key, item in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and (value := _value(item, names)) is not None:
+                    settings.append((str(key.value), value, place(item)))
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                key_name = (
+                    target.id
+                    if isinstance(target, ast.Name)
+                    else target.attr
+                    if isinstance(target, ast.Attribute)
+                    else _key(target)
+                )
+                if key_name and (value := _value(node.value, names)) is not None:
+                    settings.append((key_name, value, place(node)))
+                if isinstance(target, ast.Attribute) and (full := _dotted(target, names)) and value is not None:
+                    settings.append((full, value, place(node)))
+    return Reading(tuple(imports), tuple(calls), tuple(settings))
+
+
+def _default(node: ast.Call, names: dict[str, str], place: Any) -> Iterator[tuple[str, str, Place]]:
+    option = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""
+    for keyword in node.keywords:
+        if keyword.arg == "default" and isinstance(option, str) and (value := _value(keyword.value, names)) is not None:
+            yield option.lstrip("-").replace("-", "_"), value, place(keyword.value)
+
+
+def _key(target: ast.AST) -> str:
+    """Return the key of ``mapping["key"] = value``."""
+    index = target.slice if isinstance(target, ast.Subscript) else None
+    return str(index.value) if isinstance(index, ast.Constant) else ""
+
+
+def _dotted(node: ast.AST, names: dict[str, str]) -> str:
+    """Return the full name of a function; a method of an expression is named ``.method``."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if isinstance(node, ast.Name):
+        parts.append(names.get(node.id, f".{node.id}" if parts else node.id))
+        if node.id not in names and len(parts) > 1:
+            return f".{parts[0]}"
+        return ".".join(reversed(parts))
+    return f".{parts[0]}" if parts else ""
+
+
+def _value(node: ast.AST, names: dict[str, str]) -> str | None:
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.Attribute):
+        return _dotted(node, names) or None
+    if isinstance(node, ast.Dict):
+        return json.dumps(
+            {
+                _value(key, names) if key else "": _value(item, names)
+                for key, item in zip(node.keys, node.values, strict=True)
+            }
+        )
+    return None
+
+
+def _json(file: str, text: str) -> Reading:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{file}: {error}, expected JSON — correct it") from error
+    return Reading(settings=tuple(_flat(file, text, data)))
+
+
+def _yaml(file: str, text: str) -> Reading:
+    import yaml
+
+    try:
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise SettingsError(f"{file}: {' '.join(str(error).split())}, expected YAML — correct it") from error
+    return Reading(settings=tuple(_flat(file, text, data)))
+
+
+def _flat(file: str, text: str, data: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, str, Place]]:
+    """Yield each leaf by its last key, and by its path with dots."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _flat(file, text, value, (*above, str(key)))
+    elif isinstance(data, list):
+        for value in data:
+            yield from _flat(file, text, value, above)
+    elif above:
+        line = next(
+            (
+                number
+                for number, one in enumerate(text.splitlines(), 1)
+                if re.search(rf"\b{re.escape(above[-1])}\b", one)
+            ),
+            0,
+        )
+        place = Place(file, line, f"{above[-1]}: {data}")
+        for name in dict.fromkeys((above[-1], ".".join(above))):
+            yield name, str(data), place
+
+
+def _shell(file: str, text: str) -> Reading:
+    settings, environ = [], []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("#"):
+            continue
+        place = Place(file, number, line.strip().rstrip("\\").strip())
+        for name, value in (*_FLAG.findall(line), *_HYDRA.findall(line)):
+            settings.append((name.replace("-", "_"), value.strip("'\"") or "True", place))
+        for name, value in _EXPORT.findall(line):
+            environ.append((name, value.strip("'\""), place))
+    return Reading(settings=tuple(settings), environ=tuple(environ))
