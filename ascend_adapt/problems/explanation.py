@@ -139,4 +139,4 @@ def _with_version(name: str, facts: Facts) -> str:
 
 def _filled(text: str, groups: dict[str, str]) -> str:
     words = {"caller": "the caller", "package": groups.get("module", "").partition(".")[0], **groups}
-    return re.sub(r"\{(\w+)\}", lambda match: words.get(match[1], "..."), text)
+    return " ".join(re.sub(r"\{(\w+)\}", lambda match: words.get(match[1], ""), text).split())

@@ -87,10 +87,11 @@ class Facts:
 
 
 def of_names(names: Iterable[str], environ: Mapping[str, str], device: str, reading: Reading | None = None) -> Facts:
-    """Return the facts of this process, with the versions of the named distributions."""
+    """Return the facts of this process, with the versions of the named distributions; scripts may export variables."""
+    exported = {name: value for name, value, _ in reading.environ} if reading is not None else {}
     known = {canonicalize_name(name): probe.distribution_version(name) for name in names}
     versions = {name: version for name, version in known.items() if version is not None}
-    return Facts(versions, environ, device, reading, is_complete=True)
+    return Facts(versions, {**environ, **exported}, device, reading, is_complete=True)
 
 
 def of_text(text: str) -> Facts:

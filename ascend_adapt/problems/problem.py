@@ -18,7 +18,7 @@ EVIDENCE = ("report", "maintainer", "source", "cpu", "emulated", "cuda", "hardwa
 
 _REQUIRED = ("name", "cause", "do", "until", "source", "evidence")
 _OPTIONAL = ("symptom", "near", "when", "general", "must_fix", "example", "healthy")
-_READS = ("import", "call", "setting")
+_READS = ("import", "after", "call", "with", "without", "setting")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class Condition:
         environ: variables that are set, and what their values match.
         unset: variables that are not set, or empty.
         imports: a module that the user's files import.
-        calls: a function that they call, by its full name.
+        after: a module that the same file has imported before ``imports``.
+        calls: a function that they call, by its full name; ``with_`` and ``without`` are keywords of that call, with
+            what their values match, and keywords that it lacks.
         settings: options of their configuration, arguments or command lines, and what the values match.
     """
 
@@ -42,7 +44,10 @@ class Condition:
     environ: Mapping[str, re.Pattern[str]] | None = None
     unset: tuple[str, ...] = ()
     imports: re.Pattern[str] | None = None
+    after: re.Pattern[str] | None = None
     calls: re.Pattern[str] | None = None
+    with_: tuple[tuple[str, re.Pattern[str]], ...] = ()
+    without: tuple[str, ...] = ()
     settings: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = ()
 
     @property
@@ -71,8 +76,7 @@ class Problem:
         evidence: what the cause rests on.
         general: given only if no specific problem explains the same lines.
         must_fix: whether a job fails or computes something else than asked for.
-        example: text that shows the symptom.
-        healthy: similar text of a job without the problem.
+        example: a text or facts that show it; ``healthy``: similar ones that do not.
     """
 
     name: str
@@ -86,8 +90,8 @@ class Problem:
     when: Condition | None = None
     general: bool = False
     must_fix: bool = True
-    example: str = ""
-    healthy: str = ""
+    example: Any = ""
+    healthy: Any = ""
 
 
 def read(file: Path) -> list[Problem]:
@@ -129,8 +133,8 @@ def _problem(entry: Any, faults: list[str]) -> Problem | None:
             when=_condition(entry["when"]) if entry.get("when") else None,
             general=bool(entry.get("general", False)),
             must_fix=bool(entry.get("must_fix", True)),
-            example=str(entry.get("example", "")),
-            healthy=str(entry.get("healthy", "")),
+            example=entry.get("example", ""),
+            healthy=entry.get("healthy", ""),
         )
     except (re.error, InvalidRequirement, TypeError, AttributeError, ValueError) as error:
         wrong.append(" ".join(str(error).split()))
@@ -153,7 +157,10 @@ def _condition(entry: Mapping[str, Any]) -> Condition:
         environ={str(key): re.compile(str(value)) for key, value in (entry.get("environ") or {}).items()},
         unset=tuple(map(str, _list(entry.get("unset")))),
         imports=re.compile(str(reads["import"])) if "import" in reads else None,
+        after=re.compile(str(reads["after"])) if "after" in reads else None,
         calls=re.compile(str(reads["call"])) if "call" in reads else None,
+        with_=tuple((str(key), re.compile(str(value))) for key, value in reads.get("with", {}).items()),
+        without=tuple(map(str, _list(reads.get("without")))),
         settings=tuple(
             (re.compile(str(key)), re.compile(str(value))) for key, value in reads.get("setting", {}).items()
         ),

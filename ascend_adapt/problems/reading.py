@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,11 +35,20 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Call:
+    """A call of a function; ``arguments`` have the values that can be read, positional ones by their number."""
+
+    name: str
+    arguments: Mapping[str, str]
+    place: Place
+
+
+@dataclass(frozen=True)
 class Reading:
-    """What files ask for: pairs of a name and its place, and settings with their values."""
+    """What files ask for: imported modules, calls, settings, and variables that a script exports."""
 
     imports: tuple[tuple[str, Place], ...] = ()
-    calls: tuple[tuple[str, Place], ...] = ()
+    calls: tuple[Call, ...] = ()
     settings: tuple[tuple[str, str, Place], ...] = ()
     environ: tuple[tuple[str, str, Place], ...] = ()
 
@@ -47,9 +56,15 @@ class Reading:
         """Return the places that meet the conditions on files, or none if one condition is not met."""
         found: list[list[Place]] = []
         if condition.imports:
-            found.append([place for name, place in self.imports if condition.imports.fullmatch(name)])
+            found.append(
+                [
+                    place
+                    for name, place in self.imports
+                    if condition.imports.fullmatch(name) and self._is_late(condition, place)
+                ]
+            )
         if condition.calls:
-            found.append([place for name, place in self.calls if condition.calls.fullmatch(name)])
+            found.append([one.place for one in self.calls if _is_such(one, condition)])
         for key, value in condition.settings:
             found.append(
                 [place for name, text, place in self.settings if key.fullmatch(name) and value.fullmatch(text)]
@@ -58,6 +73,13 @@ class Reading:
             return []
         return list({str(place): place for places in found for place in places}.values())
 
+    def _is_late(self, condition: Condition, place: Place) -> bool:
+        """Return whether the same file has imported ``condition.after`` before."""
+        return condition.after is None or any(
+            condition.after.fullmatch(name) and other.file == place.file and other.line < place.line
+            for name, other in self.imports
+        )
+
     def __add__(self, other: Reading) -> Reading:
         return Reading(
             self.imports + other.imports,
@@ -65,6 +87,15 @@ class Reading:
             self.settings + other.settings,
             self.environ + other.environ,
         )
+
+
+def _is_such(call: Call, condition: Condition) -> bool:
+    return (
+        condition.calls is not None
+        and bool(condition.calls.fullmatch(call.name))
+        and all(value.fullmatch(call.arguments.get(key, "")) for key, value in condition.with_)
+        and not any(key in call.arguments for key in condition.without)
+    )
 
 
 def read(file: Path) -> Reading:
@@ -97,7 +128,9 @@ def _python(file: str, text: str) -> Reading:
         return Place(file, line, lines[line - 1].strip() if 0 < line <= len(lines) else "")
 
     names: dict[str, str] = {}
-    imports, calls, settings = [], [], []
+    imports: list[tuple[str, Place]] = []
+    calls: list[Call] = []
+    settings: list[tuple[str, str, Place]] = []
     guarded = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.Try) for inner in ast.walk(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -115,18 +148,13 @@ def _python(file: str, text: str) -> Reading:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = _dotted(node.func, names)
-            if name:
-                calls.append((name, place(node)))
-            for keyword in node.keywords:
-                if keyword.arg and (value := _value(keyword.value, names)) is not None:
-                    settings.append((keyword.arg, value, place(keyword.value)))
+            given = [(str(number), value) for number, value in enumerate(node.args)]
+            given += [(keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg]
+            arguments = {key: _value(value, names) or "..." for key, value in given}
+            calls.append(Call(name, arguments, place(node)))
+            settings += [(key, arguments[key], place(value)) for key, value in given if arguments[key] != "..."]
             if name.rpartition(".")[2] == "add_argument":
                 settings += _default(node, names, place)
-            settings += [
-                (f"{name}[{index}]", value, place(argument))
-                for index, argument in enumerate(node.args)
-                if name and (value := _value(argument, names)) is not None
-            ]
         elif isinstance(node, ast.Dict):
             for key, item in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and (value := _value(item, names)) is not None:
