@@ -86,6 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     amount.add_argument("--all", action="store_true", help="every patch with its versions and evidence")
     doctor = commands.add_parser("doctor", help="versions, devices and what must be fixed")
     doctor.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="scripts and configurations of the job; read, not run"
+    )
+    doctor.add_argument(
         "--device",
         choices=("auto", "npu", "cuda", "cpu", "npu-emulated"),
         help="the device that a job runs on (default: ASCEND_ADAPT_DEVICE, else detected)",
@@ -93,19 +96,29 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("-H", "--hostfile", metavar="FILE", help="check these hosts instead")
     doctor.add_argument("--launcher", choices=("auto", "ssh", "pdsh"), default="auto", help="transport to these hosts")
     doctor.add_argument("--ssh-port", type=int, metavar="PORT", help="port of the ssh servers there")
+    explain = commands.add_parser("explain", help="known problems and error codes in the logs of a failed job")
+    explain.add_argument(
+        "logs", nargs="+", type=Path, metavar="LOGFILE", help="any log, or a folder of logs such as a run directory"
+    )
     stop = commands.add_parser("stop", help="stop one detached job")
     stop.add_argument("run_dir", metavar="RUN_DIR", help="the run directory that ascend-run printed")
     kernels = commands.add_parser("kernels", help="the backend of each kernel on this host, and why")
     kernels.add_argument("--check", action="store_true", help="compare each backend with the reference on this device")
-    for command in (status, doctor, kernels):
+    for command in (status, doctor, explain, kernels):
         command.add_argument("--json", action="store_true", help="print JSON")
-    for command, run in ((status, _status), (doctor, _doctor), (stop, _stop), (kernels, _kernels)):
+    for command, run in (
+        (status, _status),
+        (doctor, _doctor),
+        (explain, _explain),
+        (stop, _stop),
+        (kernels, _kernels),
+    ):
         command.set_defaults(run=run)
     convert = add_convert(commands)
     *data_commands, inspect = add_commands(commands)
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.set_defaults(run=_inspect, of_token_files=inspect.get_default("run"))
-    for each in (status, doctor, stop, kernels, convert, *data_commands, inspect):
+    for each in (status, doctor, explain, stop, kernels, convert, *data_commands, inspect):
         each.add_argument("--debug", action="store_true", help="show the traceback of an error")
     for name in NOT_BUILT:
         commands.add_parser(name, help="(not built yet)")
@@ -137,7 +150,7 @@ def _doctor(known: argparse.Namespace) -> int:
 
     if known.hostfile is not None:
         return _doctor_of_hosts(known)
-    diagnosis = doctor.examine(os.environ, known.device)
+    diagnosis = doctor.examine(os.environ, known.device, files=known.files)
     if known.json:
         _print_json(diagnosis.to_json())
     else:
@@ -158,6 +171,19 @@ def _doctor_of_hosts(known: argparse.Namespace) -> int:
     else:
         inspection.show(reports)
     return 1 if any(one.problems for one in reports) else 0
+
+
+def _explain(known: argparse.Namespace) -> int:
+    from ascend_adapt.diagnosis import explaining
+
+    reports, faults = explaining.explain(known.logs, os.environ)
+    if known.json:
+        _print_json({"logs": [one.to_json() for one in reports], "problems": faults})
+    else:
+        explaining.show(reports)
+    for fault in faults:
+        print(f"ascend-adapt explain: {fault}", file=sys.stderr)
+    return 1 if faults else 0
 
 
 def _stop(known: argparse.Namespace) -> int:

@@ -100,6 +100,11 @@ def _version_on(name: str, search_path: tuple[str, ...]) -> str | None:
         return None
 
 
+def distributions() -> list[str]:
+    """Return the names of all installed distributions."""
+    return [name for one in importlib.metadata.distributions() if (name := one.metadata["Name"])]
+
+
 def find_root(root: str) -> importlib.machinery.ModuleSpec | None:
     """Return the spec of a top-level package without importing it, or None if it cannot be found."""
     module = sys.modules.get(root)

@@ -30,6 +30,7 @@ MAY_IMPORT = {
         "ascend_adapt.kernels",
         "ascend_adapt.probe",
     },
+    "ascend_adapt.problems": {"ascend_adapt.bounded_yaml", "ascend_adapt.probe", "ascend_adapt.runtime"},
     "ascend_adapt.recipes": {"ascend_adapt.bounded_yaml", "ascend_adapt.native.config"},
     "ascend_adapt.checkpoint": {"ascend_adapt.native.config", "ascend_adapt.recipes"},
     "ascend_adapt.convert": {"ascend_adapt.checkpoint", "ascend_adapt.native"},
@@ -43,6 +44,7 @@ MAY_IMPORT = {
         "ascend_adapt.kernels",
         "ascend_adapt.patches",
         "ascend_adapt.probe",
+        "ascend_adapt.problems",
         "ascend_adapt.runtime",
     },
     "ascend_adapt.launch": {
@@ -56,6 +58,7 @@ MAY_IMPORT = {
         "ascend_adapt.native.config",
         "ascend_adapt.native.samples.preflight",
         "ascend_adapt.probe",
+        "ascend_adapt.problems",
         "ascend_adapt.recipes",
         "ascend_adapt.runtime",
     },
@@ -125,6 +128,7 @@ FLOORS = {
             "data",
             "emulation",
             "runtime",
+            "problems",
             "",
             # Pure data, which the trainer and what translates into it share.
             "native.config",

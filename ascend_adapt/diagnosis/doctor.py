@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import platform
 import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from packaging.utils import canonicalize_name
 
 from ascend_adapt import probe
 from ascend_adapt.diagnosis import findings, status_report
 from ascend_adapt.diagnosis.findings import Finding, Machine, Ran, cuda, npu
 from ascend_adapt.errors import SettingsError
+from ascend_adapt.problems import known, reading
+from ascend_adapt.problems.explanation import predict
+from ascend_adapt.problems.facts import of_names
+from ascend_adapt.problems.reading import Reading
 from ascend_adapt.runtime import settings
 from ascend_adapt.runtime.plugin_manager import PluginManager
 
@@ -36,6 +44,7 @@ _LIMITS = {"n": (resource.RLIMIT_NOFILE, 1), "u": (resource.RLIMIT_NPROC, 1), "l
 _TOOLS = {"npu": ("npu-smi", "info"), "cuda": ("nvidia-smi",)}
 _STACKS = {"npu": npu.stack, "cuda": cuda.stack}
 _TOOL_TIMEOUT_S = 20
+_MOST_PLACES = 3
 
 
 @dataclass(frozen=True)
@@ -59,27 +68,35 @@ class Diagnosis:
         return asdict(self)
 
 
-def examine(environ: Mapping[str, str], asked: str | None = None, root: Path = Path("/")) -> Diagnosis:
+def examine(
+    environ: Mapping[str, str], asked: str | None = None, root: Path = Path("/"), files: Sequence[Path] = ()
+) -> Diagnosis:
     """Return the diagnosis of this host for jobs on one kind of device; imports no package under test.
 
     Args:
         environ: the environment of the job.
         asked: the device, as in `ascend-run --device`; None: ASCEND_ADAPT_DEVICE, else the detected one.
         root: root folder of the system files.
+        files: scripts and configurations of the job, which are read and not run; for an NPU where none is asked for
+            and none is found.
 
     Raises:
-        SettingsError: unknown device, or an invalid ASCEND_ADAPT_* variable.
+        SettingsError: unknown device, an invalid ASCEND_ADAPT_* variable, or a file that cannot be read.
     """
     from ascend_adapt import __version__
 
     device, reason = probe.device_to_use(asked or environ.get("ASCEND_ADAPT_DEVICE"), environ)
     if device not in findings.OF_A_DEVICE:
         raise SettingsError(f"device {device!r}: expected auto, {', '.join(findings.OF_A_DEVICE)} — correct it")
+    if files and asked is None and device == "cpu":
+        reason += "; the files are read for a job on an NPU"
     patches_device = "npu" if device == "npu-emulated" else device
     report = status_report.of_installation(environ={**environ, "ASCEND_ADAPT_DEVICE": patches_device})
     known = {name: version for name in DISTRIBUTIONS if (version := probe.distribution_version(name)) is not None}
     dev = root / "dev"
     nodes = {kind: tuple(dev / name for name in probe.device_nodes(kind, dev)) for kind in probe.DEVICE_NODES}
+    distributions = frozenset(canonicalize_name(name) for name in probe.distributions())
+    predicted, faults = _predicted(environ, device, asked, [reading.read(file) for file in files])
     machine = Machine(
         device=device,
         versions=known,
@@ -96,17 +113,40 @@ def examine(environ: Mapping[str, str], asked: str | None = None, root: Path = P
         outcomes=report.outcomes,
         torch_cuda=probe.torch_cuda(),
         tools={_TOOLS[device][0]: _output(_TOOLS[device], environ)} if device in _TOOLS else {},
+        distributions=distributions,
+        reads_packages=True,
     )
     stack = _STACKS[device](machine) if device in _STACKS else {}
     versions = {"ascend_adapt": __version__, "python": platform.python_version(), **stack}
     versions.update({name: known.get(name, "not installed") for name in DISTRIBUTIONS})
-    problems = dict.fromkeys((*report.problems, *_kernel_problems(environ)))
+    problems = dict.fromkeys((*report.problems, *_kernel_problems(environ), *faults))
     found = (
         *findings.examine(machine),
+        *predicted,
         *(Finding(problem, "its patches or kernels are missing", "see the message", True) for problem in problems),
     )
     counts = {kind: len(paths) for kind, paths in nodes.items()}
     return Diagnosis(device, reason, counts, versions, machine.limits, len(report.applying), found)
+
+
+def _predicted(
+    environ: Mapping[str, str], device: str, asked: str | None, readings: Sequence[Reading]
+) -> tuple[list[Finding], list[str]]:
+    """Return the known problems that a job will meet, and what is wrong with their files."""
+    problems, faults = known.problems(environ)
+    names = {name for problem in problems if problem.when for name in problem.when.distributions}
+    for_npu = asked is None and device == "cpu" and (readings or probe.distribution_version("torch_npu"))
+    read = functools.reduce(operator.add, readings) if readings else None
+    facts = of_names(names, environ, "npu" if for_npu else device, read)
+    found = [
+        Finding(_in_short(one.shown_by), one.cause, one.do, one.problem.must_fix) for one in predict(problems, facts)
+    ]
+    return found, faults
+
+
+def _in_short(shown_by: Sequence[str]) -> str:
+    more = len(shown_by) - _MOST_PLACES
+    return "; ".join(shown_by[:_MOST_PLACES]) + (f"; and {more} more places" if more > 0 else "")
 
 
 def _kernel_problems(environ: Mapping[str, str]) -> list[str]:

@@ -36,13 +36,15 @@ class NoStatus(AdaptError):
 class Report:
     """Report: outcomes and their subject; ``problems`` make the command fail.
 
-    ``predicted``: the outcomes are expected, not observed.
+    ``predicted``: the outcomes are expected, not observed. ``cause``: cause of the job's failure and the next step,
+    if its log shows a known problem.
     """
 
     subject: str
     outcomes: tuple[Outcome, ...]
     problems: tuple[str, ...] = ()
     predicted: bool = False
+    cause: tuple[str, ...] = ()
 
     @property
     def applying(self) -> tuple[Outcome, ...]:
@@ -72,6 +74,7 @@ class Report:
             "subject": self.subject,
             "outcomes": [vars(outcome) for outcome in self.outcomes],
             "problems": list(self.problems),
+            "cause": list(self.cause),
         }
 
 
@@ -146,7 +149,8 @@ def of_run(run_dir: Path) -> Report:
         subject += f"; beside {', '.join(first['beside'])}"
     subject += "".join(f"; {program}" for program in first.get("programs", ()))
     outcomes, damaged = _with_evidence(first["outcomes"], list(first["facts"].values())[-1])
-    return Report(subject, outcomes, (*problems, *damaged))
+    cause = str(_job(run_dir).get("cause", "")).splitlines()
+    return Report(subject, outcomes, (*problems, *damaged), cause=tuple(cause))
 
 
 def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> tuple[tuple[Outcome, ...], list[str]]:
@@ -166,11 +170,16 @@ def _with_reason(difference: agreement.Difference, outcomes: tuple[Outcome, ...]
 
 def _unreached(run_dir: Path) -> list[str]:
     """Return the launcher's messages on ranks that it could not reach."""
+    return [str(text) for text in _job(run_dir).get("unreached", ())]
+
+
+def _job(run_dir: Path) -> dict[str, Any]:
+    """Return what the launcher wrote about the job, or {}."""
     try:
         job = json.loads((run_dir / "job.json").read_text())
     except (OSError, ValueError, RecursionError):
-        return []
-    return [str(text) for text in job.get("unreached", ())]
+        return {}
+    return job if isinstance(job, dict) else {}
 
 
 def _outcome(data: dict[str, Any]) -> Outcome:
@@ -192,6 +201,8 @@ def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(report.summary()))
     console.print(Text(report.subject))
+    for line in report.cause:
+        console.print(Text(line, style="red"))
     name_width = max((len(_name(one)) for one in shown), default=0)
     state_width = max((len(one.state) for one in shown), default=0)
     for one in shown:

@@ -124,7 +124,7 @@ def _last(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 def _packages(frames: Sequence[Frame], groups: dict[str, str], facts: Facts) -> dict[str, str]:
     """Return words for the package that failed and for the one that a named module belongs to, with versions."""
     words = {}
-    last = next((one.package for one in reversed(frames) if one.package), "")
+    last = next((one.package for one in reversed(frames) if one.package not in ("", "torch", "torch_npu")), "")
     if last:
         words["caller"] = _with_version(last, facts)
     if module := groups.get("module"):
@@ -138,5 +138,5 @@ def _with_version(name: str, facts: Facts) -> str:
 
 
 def _filled(text: str, groups: dict[str, str]) -> str:
-    words = {"caller": "the caller", "package": groups.get("module", "").partition(".")[0], **groups}
+    words = {"caller": "the code", "package": groups.get("module", "").partition(".")[0], **groups}
     return " ".join(re.sub(r"\{(\w+)\}", lambda match: words.get(match[1], ""), text).split())

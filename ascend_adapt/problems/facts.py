@@ -89,7 +89,7 @@ class Facts:
 def of_names(names: Iterable[str], environ: Mapping[str, str], device: str, reading: Reading | None = None) -> Facts:
     """Return the facts of this process, with the versions of the named distributions; scripts may export variables."""
     exported = {name: value for name, value, _ in reading.environ} if reading is not None else {}
-    known = {canonicalize_name(name): probe.distribution_version(name) for name in names}
+    known = {str(canonicalize_name(name)): probe.distribution_version(name) for name in names}
     versions = {name: version for name, version in known.items() if version is not None}
     return Facts(versions, {**environ, **exported}, device, reading, is_complete=True)
 
@@ -97,5 +97,5 @@ def of_names(names: Iterable[str], environ: Mapping[str, str], device: str, read
 def of_text(text: str) -> Facts:
     """Return the versions that a log prints."""
     names = {"pytorch": "torch"}
-    found = {canonicalize_name(name): version for name, version in _PRINTED.findall(text)}
+    found = {str(canonicalize_name(name)): str(version) for name, version in _PRINTED.findall(text)}
     return Facts({names.get(name, name): version for name, version in found.items()})

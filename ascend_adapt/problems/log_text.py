@@ -92,8 +92,8 @@ class LogText:
         return frames
 
 
-def read(file: Path) -> LogText:
-    """Return a log, of a large one the last 32 MiB.
+def read(file: Path, largest: int = LARGEST) -> LogText:
+    """Return a log, of a large one the last ``largest`` bytes, 32 MiB.
 
     Raises:
         SettingsError: it cannot be read.
@@ -101,7 +101,7 @@ def read(file: Path) -> LogText:
     try:
         with file.open("rb") as opened:
             size = file.stat().st_size
-            skipped = max(0, size - LARGEST)
+            skipped = max(0, size - largest)
             first = 1
             while skipped and opened.tell() < skipped:
                 first += opened.read(min(1 << 20, skipped - opened.tell())).count(b"\n")

@@ -125,7 +125,9 @@ def _problem(entry: Any, faults: list[str]) -> Problem | None:
     try:
         problem = Problem(
             name,
-            *(" ".join(str(entry.get(key, "")).split()) for key in ("cause", "do", "until")),
+            _line(entry, "cause"),
+            _line(entry, "do"),
+            _line(entry, "until"),
             tuple(map(str, _list(entry.get("source")))),
             str(entry.get("evidence")),
             symptom=tuple(re.compile(str(text), re.MULTILINE) for text in _list(entry.get("symptom"))),
@@ -165,6 +167,10 @@ def _condition(entry: Mapping[str, Any]) -> Condition:
             (re.compile(str(key)), re.compile(str(value))) for key, value in reads.get("setting", {}).items()
         ),
     )
+
+
+def _line(entry: Mapping[str, Any], key: str) -> str:
+    return " ".join(str(entry.get(key, "")).split())
 
 
 def _list(value: Any) -> Iterable[Any]:

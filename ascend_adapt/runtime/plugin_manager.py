@@ -199,11 +199,11 @@ class PluginManager:
         for hook in sorted(self._manager.hook.register_problems.get_hookimpls(), key=lambda one: one.plugin_name):
             origin = self._origins[hook.plugin_name]
             try:
-                returned = list(hook.function())
+                returned: Any = hook.function()
             except (Exception, SystemExit) as error:
                 self._refuse(origin, f"register_problems raised {_one_line(error)}")
                 continue
-            if not all(isinstance(one, Path) for one in returned):
+            if not isinstance(returned, (list, tuple)) or not all(isinstance(one, Path) for one in returned):
                 self._refuse(origin, f"register_problems returned {returned!r}, expected a list of paths")
                 continue
             files += returned

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ascend_adapt.diagnosis.findings import builds, cuda, emulated, npu, shell, versions
+from ascend_adapt.diagnosis.findings import builds, cuda, emulated, imports, npu, shell, versions
 from ascend_adapt.diagnosis.findings.machine import Finding, Machine, Ran
 
 __all__ = ["Finding", "Machine", "Ran", "examine"]
@@ -22,6 +22,12 @@ OF_A_DEVICE: dict[str, tuple[Check, ...]] = {
 
 
 def examine(machine: Machine) -> tuple[Finding, ...]:
-    """Return all findings, in the order of the checks: versions, the device, the shell, builds."""
-    checks = (*versions.CHECKS, *OF_A_DEVICE[machine.device], *shell.CHECKS, *builds.CHECKS)
+    """Return all findings, in the order of the checks: versions, packages, the device, the shell, builds."""
+    checks = (
+        *versions.CHECKS,
+        *imports.CHECKS,
+        *OF_A_DEVICE[machine.device],
+        *shell.CHECKS,
+        *builds.CHECKS,
+    )
     return tuple(finding for check in checks for finding in check(machine))

@@ -50,6 +50,9 @@ class Machine:
         outcomes: expected outcome of each patch.
         torch_cuda: CUDA version of the torch build, "" for none.
         tools: output of npu-smi or nvidia-smi; None: not found.
+        distributions: canonical names of all installed distributions; empty: not known.
+        reads_packages: whether the packages are installed here, and their files may be read.
+        owners: mode, owner and group of device nodes that are not those of ``root``.
     """
 
     device: str
@@ -67,6 +70,9 @@ class Machine:
     outcomes: tuple[Outcome, ...] = ()
     torch_cuda: str = ""
     tools: Mapping[str, Ran | None] = field(default_factory=dict)
+    distributions: frozenset[str] = frozenset()
+    reads_packages: bool = False
+    owners: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, path: str) -> Path:
         """Return an absolute path of this host under ``root``."""
@@ -88,6 +94,8 @@ class Machine:
 
     def owner(self, node: Path) -> str:
         """Return mode, owner and group of ``node``, as in ``crw-rw---- root HwHiAiUser``."""
+        if node.name in self.owners:
+            return self.owners[node.name]
         status = node.stat()
         user = self._names("/etc/passwd").get(status.st_uid, status.st_uid)
         group = self._names("/etc/group").get(status.st_gid, status.st_gid)

@@ -20,6 +20,8 @@ _SHARED_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
 _CANN_FOLDERS = ("cann", "ascend-toolkit/latest", "nnae/latest", "nnrt/latest")
 _HAL = "libascend_hal.so"
 _IN_A_CONTAINER = "in a container, start it with"
+# Source: installation guides of CANN 8.0 to 8.5, and issue 7 of Ascend/pytorch.
+_PYTHON_OF_CANN = ("attrs", "cffi", "decorator", "numpy", "protobuf", "psutil", "pyyaml", "scipy", "sympy")
 
 
 def stack(machine: Machine) -> Mapping[str, str]:
@@ -226,6 +228,22 @@ def torch_npu(machine: Machine) -> Iterator[Finding]:
     )
 
 
+def python_of_cann(machine: Machine) -> Iterator[Finding]:
+    """Python packages that CANN's operator compiler imports in the job's own Python."""
+    if not _cann_folder(machine) or not machine.distributions:
+        return
+    missing = [name for name in _PYTHON_OF_CANN if name not in machine.distributions]
+    if missing:
+        names = ", ".join(missing)
+        yield Finding(
+            f"{names}: not installed in this Python",
+            f"CANN's operator compiler needs {'it' if len(missing) == 1 else 'them'}: initialisation fails with "
+            "EH9999 or error code 500001 at the first operator that it compiles",
+            f"pip install {' '.join(missing)}",
+            True,
+        )
+
+
 def _component(machine: Machine, name: str) -> Path:
     """Return the folder of driver or firmware; /etc/ascend_install.info has the path."""
     parameter = f"{name.capitalize()}_Install_Path_Param"
@@ -282,4 +300,4 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(word) for word in version.split(".") if word.isdigit())
 
 
-CHECKS = (driver, firmware, npu_smi, nodes, cann, torch_npu)
+CHECKS = (driver, firmware, npu_smi, nodes, cann, python_of_cann, torch_npu)

@@ -5,6 +5,7 @@ Version ranges of patches are declared there only, and read from their expected 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from ascend_adapt.diagnosis.findings.machine import Finding, Machine
 from ascend_adapt.patches.declare.outcome import Outcome
+from ascend_adapt.probe import root_folder
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,28 @@ def torch_npu_fits_torch(machine: Machine) -> Iterator[Finding]:
     """torch_npu must match torch."""
     ours, its = machine.versions.get("torch", ""), machine.versions.get("torch_npu", "")
     if ours and its and release(ours) != release(its):
+        where = [
+            str(folder) for name in ("torch", "torch_npu") if machine.reads_packages and (folder := root_folder(name))
+        ]
         yield Finding(
-            f"torch_npu {its} with torch {ours}",
-            "each torch_npu is built for the torch of the same number and fails to load on another",
+            f"torch_npu {its} with torch {ours}" + (f" (in {', '.join(dict.fromkeys(where))})" if where else ""),
+            "each torch_npu is built for the torch of the same number and fails to load on another: undefined symbol",
             f"install torch_npu for torch {ours.partition('+')[0]}, or the other way round",
+            True,
+        )
+
+
+def torch_is_what_pip_lists(machine: Machine) -> Iterator[Finding]:
+    """The torch that Python finds must be the installed one; another folder on the path may hide it."""
+    listed = machine.versions.get("torch", "")
+    folder = root_folder("torch") if machine.reads_packages and listed else None
+    file = folder / "torch" / "version.py" if folder is not None else None
+    match = re.search(r"__version__ = '([^']+)'", file.read_text()) if file is not None and file.is_file() else None
+    if match and release(match[1]) != release(listed):
+        yield Finding(
+            f"import torch gives {match[1]} in {folder}, pip lists {listed}",
+            "extensions such as torch_npu are installed for the one that pip lists: undefined symbol",
+            "remove that folder from PYTHONPATH, or start Python in another folder",
             True,
         )
 
@@ -153,4 +173,11 @@ def release(version: str) -> tuple[int, ...]:
         return ()
 
 
-CHECKS = (torch_is_there, known_combinations, torch_npu_fits_torch, torch_npu_elsewhere, patched)
+CHECKS = (
+    torch_is_there,
+    known_combinations,
+    torch_npu_fits_torch,
+    torch_is_what_pip_lists,
+    torch_npu_elsewhere,
+    patched,
+)

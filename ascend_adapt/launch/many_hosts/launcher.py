@@ -76,6 +76,7 @@ class HostsLauncher:
         self._facts: dict[int, dict[str, dict[str, str]]] = {}
         self._differ, self._status_failed = "", False
         self._unreached: list[str] = []
+        self._cause = ""
         self._signals: int | None = None
         self._selector = selectors.DefaultSelector()
 
@@ -89,7 +90,7 @@ class HostsLauncher:
             self._attempt, at_most=self._assignment.max_restarts, is_stopped=lambda: self._stop is not None
         )
         self._is_over.set()
-        self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached)
+        self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached, cause=self._cause)
         return code
 
     def _write_job(self, **more: Any) -> None:
@@ -258,7 +259,9 @@ class HostsLauncher:
             say(f"host {link.name}: lost, {link.lost} — look at that machine, and at the network to it")
         if failures:
             first = min(failures, key=lambda one: one.time_ns)
-            say(first.described(self._assignment.run_dir))
+            self._cause = first.cause
+            for line in first.report(self._assignment.run_dir):
+                say(line)
             return first.code
         if lost:
             return 1

@@ -20,16 +20,23 @@ _LONGEST = 500
 
 @dataclass(frozen=True)
 class Failure:
-    """Failure of a rank, or of a command if ``rank`` is None; ``error`` is empty if there was no message."""
+    """Failure of a rank, or of a command if ``rank`` is None; ``error`` is empty if there was no message.
+
+    ``cause`` has the cause and the next step, one a line, if the rank's log shows a known problem.
+    """
 
     rank: int | None
     time_ns: int
     code: int
     error: str = ""
     host: str = ""
+    cause: str = ""
 
-    def described(self, run_dir: RunDirectory) -> str:
-        """Return the failure as one line for the user."""
+    def report(self, run_dir: RunDirectory) -> list[str]:
+        """Return the last lines of a failed job: the failure, its cause and the next step."""
+        return [self._described(run_dir), *self.cause.splitlines()]
+
+    def _described(self, run_dir: RunDirectory) -> str:
         if self.rank is None:
             return self.error
         what = f"{self.error} ({code_name(self.code)})" if self.error else code_name(self.code)

@@ -14,11 +14,11 @@ import signal
 import socket
 import subprocess
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ascend_adapt.errors import LaunchError
-from ascend_adapt.launch.one_host import failures, processes, signals
+from ascend_adapt.launch.one_host import causes, failures, processes, signals
 from ascend_adapt.launch.one_host.console import STDERR, STDOUT, say
 from ascend_adapt.launch.one_host.coverage import CoverageWatch
 from ascend_adapt.launch.one_host.failures import Failure
@@ -94,7 +94,8 @@ class Guardian:
         code, restarts = run_with_restarts(
             self._attempt, at_most=self._assignment.max_restarts, is_stopped=lambda: self._requests.stop is not None
         )
-        self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached)
+        cause = self._failure.cause if self._failure is not None else ""
+        self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached, cause=cause)
         return code
 
     def _write_job(self, **more: Any) -> None:
@@ -129,8 +130,10 @@ class Guardian:
                 return 128 + self._requests.stop
             return 0 if ranks else self._code_of_a_command(began_ns)
         first = failures.earliest(self._assignment.run_dir, failure, began_ns)
+        first = replace(first, cause=causes.of_rank(self._assignment.run_dir, first.rank, os.environ))
         if self._assignment.part is None:
-            say(first.described(self._assignment.run_dir))
+            for line in first.report(self._assignment.run_dir):
+                say(line)
         self._failure = first
         return first.code
 

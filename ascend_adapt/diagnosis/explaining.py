@@ -1,0 +1,84 @@
+"""`ascend-adapt explain`: known problems and error codes in the logs of a failed job, whoever started it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ascend_adapt.errors import SettingsError
+from ascend_adapt.problems import error_codes, explanation, facts, known, log_text
+from ascend_adapt.problems.error_codes import ErrorCode
+from ascend_adapt.problems.explanation import Found
+
+
+@dataclass(frozen=True)
+class LogReport:
+    """What one log shows."""
+
+    file: str
+    found: tuple[Found, ...]
+    codes: tuple[ErrorCode, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "file": self.file,
+            "problems": [one.to_json() for one in self.found],
+            "codes": [asdict(one) for one in self.codes],
+        }
+
+
+def explain(paths: Sequence[Path], environ: Mapping[str, str]) -> tuple[list[LogReport], list[str]]:
+    """Return a report of each log, and what is wrong with plugins; of a folder its rank logs, else its ``*.log`` files.
+
+    Raises:
+        SettingsError: a log cannot be read, or a folder has none.
+    """
+    problems, faults = known.problems(environ)
+    reports = []
+    for file in (one for path in paths for one in _logs(path)):
+        log = log_text.read(file)
+        found = explanation.explain(log, problems, facts.of_text(log.text))
+        reports.append(LogReport(str(file), tuple(found), tuple(error_codes.codes_in(log))))
+    return reports, faults
+
+
+def _logs(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    logs = sorted(path.glob("rank-*.log")) or sorted(one for one in path.rglob("*.log") if one.is_file())
+    if not logs:
+        raise SettingsError(f"{path}: has no *.log, expected the log of a job or a folder of logs — name a file")
+    return logs
+
+
+def show(reports: Sequence[LogReport]) -> None:
+    """Print each problem once, with the logs and lines that show it, then the error codes."""
+    by_problem: dict[str, list[tuple[str, Found]]] = {}
+    for report in reports:
+        for one in report.found:
+            by_problem.setdefault(one.problem.name, []).append((report.file, one))
+    for number, places in enumerate(by_problem.values()):
+        if number:
+            print()
+        file, first = places[0]
+        print(f"{first.problem.name}: {first.cause}")
+        for other, one in places[:8]:
+            more = f" (and {one.count - 1} more lines)" if one.count > 1 else ""
+            print(f"  {other}:{one.line}: {one.shown_by[0]}{more}")
+        if len(places) > 8:
+            print(f"  and {len(places) - 8} more logs")
+        for frame in first.frames:
+            print(f"  {'raised' if frame is first.frames[0] else 'called from'}: {frame}")
+        print(f"  next step: {first.do}")
+        print(f"  {', '.join(first.problem.source[:3])} (evidence: {first.problem.evidence})")
+    codes = {one.code: (report.file, one) for report in reversed(reports) for one in reversed(report.codes)}
+    if codes:
+        print(("\n" if by_problem else "") + "error codes:")
+        for file, code in codes.values():
+            print(f"  {code.code}: {code.meaning or 'unknown here'} ({file}:{code.line})")
+        print(f"  {error_codes.DEVICE_LOG}")
+    if not by_problem and not codes:
+        print(f"no known problem in {len(reports)} log{'s' if len(reports) > 1 else ''}")
