@@ -93,6 +93,10 @@ def _parser() -> argparse.ArgumentParser:
         choices=("auto", "npu", "cuda", "cpu", "npu-emulated"),
         help="the device that a job runs on (default: ASCEND_ADAPT_DEVICE, else detected)",
     )
+    doctor.add_argument("--collect", metavar="FILE", help="write what is on this host to FILE, without secrets")
+    doctor.add_argument(
+        "--report", nargs="+", type=Path, metavar="FILE", help="judge hosts that --collect wrote, and compare them"
+    )
     doctor.add_argument("-H", "--hostfile", metavar="FILE", help="check these hosts instead")
     doctor.add_argument("--launcher", choices=("auto", "ssh", "pdsh"), default="auto", help="transport to these hosts")
     doctor.add_argument("--ssh-port", type=int, metavar="PORT", help="port of the ssh servers there")
@@ -148,8 +152,17 @@ def _status(known: argparse.Namespace) -> int:
 def _doctor(known: argparse.Namespace) -> int:
     from ascend_adapt.diagnosis import doctor
 
+    given = [f"--{name}" for name in ("hostfile", "collect", "report") if getattr(known, name) is not None]
+    if len(given) + bool(known.files) > 1:
+        raise SettingsError(f"{', '.join([*given, *map(str, known.files)])}: expected one of these — drop the others")
     if known.hostfile is not None:
         return _doctor_of_hosts(known)
+    if known.collect is not None:
+        from ascend_adapt.diagnosis import collect
+
+        return collect.main([known.collect])
+    if known.report is not None:
+        return _doctor_of_reports(known)
     diagnosis = doctor.examine(os.environ, known.device, files=known.files)
     if known.json:
         _print_json(diagnosis.to_json())
@@ -171,6 +184,20 @@ def _doctor_of_hosts(known: argparse.Namespace) -> int:
     else:
         inspection.show(reports)
     return 1 if any(one.problems for one in reports) else 0
+
+
+def _doctor_of_reports(known: argparse.Namespace) -> int:
+    from ascend_adapt.diagnosis import host_reports
+
+    reports, differences, faults = host_reports.judge(known.report, known.device)
+    if known.json:
+        _print_json({"hosts": [one.to_json() for one in reports], "differences": differences, "problems": faults})
+    else:
+        host_reports.show(reports, differences)
+    for fault in faults:
+        print(f"ascend-adapt doctor: {fault}", file=sys.stderr)
+    must_fix = any(one.must_fix for report in reports for one in report.findings)
+    return 1 if must_fix or differences or faults else 0
 
 
 def _explain(known: argparse.Namespace) -> int:

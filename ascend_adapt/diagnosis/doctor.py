@@ -20,31 +20,19 @@ from packaging.utils import canonicalize_name
 from ascend_adapt import probe
 from ascend_adapt.diagnosis import findings, status_report
 from ascend_adapt.diagnosis.findings import Finding, Machine, Ran, cuda, npu
+from ascend_adapt.diagnosis.predicted import DISTRIBUTIONS, as_findings
 from ascend_adapt.errors import SettingsError
 from ascend_adapt.problems import known, reading
-from ascend_adapt.problems.explanation import predict
 from ascend_adapt.problems.facts import of_names
 from ascend_adapt.problems.reading import Reading
 from ascend_adapt.runtime import settings
 from ascend_adapt.runtime.plugin_manager import PluginManager
 
-DISTRIBUTIONS = (
-    "torch",
-    "torch_npu",
-    "deepspeed",
-    "megatron-core",
-    "transformers",
-    "accelerate",
-    "numpy",
-    "pydantic",
-    "setuptools",
-)
 # Letter of ulimit -> resource, and the unit of ulimit.
 _LIMITS = {"n": (resource.RLIMIT_NOFILE, 1), "u": (resource.RLIMIT_NPROC, 1), "l": (resource.RLIMIT_MEMLOCK, 1024)}
 _TOOLS = {"npu": ("npu-smi", "info"), "cuda": ("nvidia-smi",)}
 _STACKS = {"npu": npu.stack, "cuda": cuda.stack}
 _TOOL_TIMEOUT_S = 20
-_MOST_PLACES = 3
 
 
 @dataclass(frozen=True)
@@ -138,15 +126,7 @@ def _predicted(
     for_npu = asked is None and device == "cpu" and (readings or probe.distribution_version("torch_npu"))
     read = functools.reduce(operator.add, readings) if readings else None
     facts = of_names(names, environ, "npu" if for_npu else device, read)
-    found = [
-        Finding(_in_short(one.shown_by), one.cause, one.do, one.problem.must_fix) for one in predict(problems, facts)
-    ]
-    return found, faults
-
-
-def _in_short(shown_by: Sequence[str]) -> str:
-    more = len(shown_by) - _MOST_PLACES
-    return "; ".join(shown_by[:_MOST_PLACES]) + (f"; and {more} more places" if more > 0 else "")
+    return as_findings(problems, facts), faults
 
 
 def _kernel_problems(environ: Mapping[str, str]) -> list[str]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
+from ascend_adapt import probe
 from ascend_adapt.diagnosis.findings.machine import Finding, Machine
 from ascend_adapt.patches.declare.outcome import Outcome
-from ascend_adapt.probe import root_folder
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ def torch_npu_fits_torch(machine: Machine) -> Iterator[Finding]:
     ours, its = machine.versions.get("torch", ""), machine.versions.get("torch_npu", "")
     if ours and its and release(ours) != release(its):
         where = [
-            str(folder) for name in ("torch", "torch_npu") if machine.reads_packages and (folder := root_folder(name))
+            str(folder)
+            for name in ("torch", "torch_npu")
+            if machine.reads_packages and (folder := probe.root_folder(name))
         ]
         yield Finding(
             f"torch_npu {its} with torch {ours}" + (f" (in {', '.join(dict.fromkeys(where))})" if where else ""),
@@ -96,7 +98,7 @@ def torch_npu_fits_torch(machine: Machine) -> Iterator[Finding]:
 def torch_is_what_pip_lists(machine: Machine) -> Iterator[Finding]:
     """The torch that Python finds must be the installed one; another folder on the path may hide it."""
     listed = machine.versions.get("torch", "")
-    folder = root_folder("torch") if machine.reads_packages and listed else None
+    folder = probe.root_folder("torch") if machine.reads_packages and listed else None
     file = folder / "torch" / "version.py" if folder is not None else None
     match = re.search(r"__version__ = '([^']+)'", file.read_text()) if file is not None and file.is_file() else None
     if match and release(match[1]) != release(listed):

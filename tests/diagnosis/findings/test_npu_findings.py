@@ -203,6 +203,8 @@ def test_doctor_runs_the_tools_and_reads_the_files_of_the_host(machine, monkeypa
     monkeypatch.chdir(tmp_path)
     installed = {"torch": "2.7.1", "torch_npu": "2.7.1"}
     monkeypatch.setattr(probe, "distribution_version", installed.get)
+    monkeypatch.setattr(probe, "root_folder", lambda module: None)
+    monkeypatch.setattr(probe, "distributions", lambda: npu._PYTHON_OF_CANN)
     environ = {**ascend_host.make(machine.root), "PATH": f"{machine.at('/usr/local/bin')}:{os.environ['PATH']}"}
     environ["TORCH_EXTENSIONS_DIR"] = str(tmp_path / "extensions")
     diagnosis = doctor.examine({**environ, "ASCEND_ADAPT_DEVICE": "npu"}, root=machine.root)

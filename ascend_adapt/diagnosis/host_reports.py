@@ -1,0 +1,188 @@
+"""`ascend-adapt doctor --report`: judges files that `--collect` wrote on other hosts, and compares the hosts."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from ascend_adapt import probe
+from ascend_adapt.diagnosis import collect, findings
+from ascend_adapt.diagnosis.findings import Finding, Machine, Ran, npu
+from ascend_adapt.diagnosis.predicted import DISTRIBUTIONS, as_findings
+from ascend_adapt.errors import SettingsError
+from ascend_adapt.problems import error_codes, explanation, known
+from ascend_adapt.problems.facts import Facts
+from ascend_adapt.problems.log_text import LogText
+from ascend_adapt.problems.problem import Problem
+
+# Variables that hosts of one job should agree on.
+_AGREED = re.compile(
+    r"(?:HCCL|ASCEND|TORCH|PYTORCH|TASK_QUEUE|INF_NAN|COMBINED|MULTI_STREAM|ACL|ATB|CUDA|NCCL|GLOO)_\w+"
+)
+_OWN = re.compile(r"HCCL_IF_IP|ASCEND_DEVICE_ID|ASCEND_RT_VISIBLE_DEVICES|ASCEND_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """One collected host: software between NPUs and torch_npu, findings, and error codes of its device logs."""
+
+    file: str
+    host: str
+    device: str
+    stack: Mapping[str, str]
+    versions: Mapping[str, str]
+    findings: tuple[Finding, ...]
+    codes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+def judge(files: Sequence[Path], asked: str | None = None) -> tuple[list[HostReport], list[str], list[str]]:
+    """Return a report of each collected host, their differences, and what is wrong with plugins.
+
+    Raises:
+        SettingsError: a file is not one that `doctor --collect` wrote.
+    """
+    problems, faults = known.problems({})
+    collected = [(file, _read(file)) for file in files]
+    reports = [_judge(file, data, problems, asked) for file, data in collected]
+    return reports, _differences(reports, [data for _, data in collected]), faults
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(file.read_text())
+        if data["format"] != collect.FORMAT:
+            raise SettingsError(
+                f"{file}: format {data['format']!r}, expected {collect.FORMAT} — collect again with this version"
+            )
+        required = ("host", "python", "environ", "versions", "files", "nodes", "tools", "limits", "shm_bytes", "time_s")
+        if missing := [name for name in required if name not in data]:
+            raise SettingsError(f"{file}: has no {', '.join(missing)}, expected a collected host — collect again")
+        return data
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is not what `doctor --collect` writes"
+        raise SettingsError(f"{file}: {why}, expected a collected host — name another file") from error
+
+
+def _judge(file: Path, data: Mapping[str, Any], problems: Sequence[Problem], asked: str | None) -> HostReport:
+    names = {str(canonicalize_name(name)): str(version) for name, version in data["versions"].items()}
+    versions = {name: names[canonicalize_name(name)] for name in DISTRIBUTIONS if canonicalize_name(name) in names}
+    kinds = {kind: [path for path in data["nodes"] if _is_node(kind, path)] for kind in probe.DEVICE_NODES}
+    device = asked or next((kind for kind, paths in kinds.items() if paths), "npu" if "torch-npu" in names else "cpu")
+    with tempfile.TemporaryDirectory(prefix="ascend-adapt-host-") as folder:
+        root = Path(folder)
+        _lay_out(root, data)
+        machine = Machine(
+            device=device,
+            versions=versions,
+            nodes={kind: tuple(root / path.lstrip("/") for path in sorted(paths)) for kind, paths in kinds.items()},
+            environ=data["environ"],
+            folder=root,
+            extensions=root / "no-extensions",
+            now_s=data["time_s"],
+            shm_bytes=data["shm_bytes"],
+            root=root,
+            uid=-1,
+            limits=data["limits"],
+            tools={name: Ran(*ran) if ran else None for name, ran in data["tools"].items()},
+            distributions=frozenset(names),
+            owners={Path(path).name: node["owner"] for path, node in data["nodes"].items()},
+        )
+        stack = dict(npu.stack(machine)) if device == "npu" else {}
+        found = findings.examine(machine)
+    facts = Facts(names, data["environ"], device, None, is_complete=True)
+    log = LogText("\n".join(line for lines in data.get("last_errors", {}).values() for line in lines))
+    shown = [
+        Finding(f"device log: {one.shown_by[0]}", one.cause, one.do, False)
+        for one in explanation.explain(log, problems, facts)
+        if not one.problem.general
+    ]
+    codes = tuple(f"{one.code}: {one.meaning or 'unknown here'}" for one in error_codes.codes_in(log))
+    stack = {
+        **stack,
+        "python": data["python"],
+        "processor": data.get("processor", ""),
+        "kernel": data.get("kernel", ""),
+    }
+    return HostReport(
+        str(file), data["host"], device, stack, names, (*found, *as_findings(problems, facts), *shown), codes
+    )
+
+
+def _is_node(kind: str, path: str) -> bool:
+    return bool(re.fullmatch(probe.DEVICE_NODES[kind].replace("[0-9]*", r"\d+"), Path(path).name))
+
+
+def _lay_out(root: Path, data: Mapping[str, Any]) -> None:
+    """Make the collected files under ``root``, so that the checks of a host can read them."""
+    for home in data.get("cann_homes", ()):
+        _inside(root, home).mkdir(parents=True, exist_ok=True)
+    for path, text in data["files"].items():
+        place = _inside(root, path)
+        if text is None:
+            place.mkdir(parents=True, exist_ok=True)
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    for path, node in data["nodes"].items():
+        place = _inside(root, path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+        place.chmod(0o666 if node["open"] else 0o600)
+
+
+def _inside(root: Path, path: str) -> Path:
+    """Return a path of that host under ``root``; a file from elsewhere may not name one outside."""
+    if not path.startswith("/") or ".." in Path(path).parts:
+        raise SettingsError(f"{path}: is not an absolute path, expected those of a collected host — collect again")
+    return root / path.lstrip("/")
+
+
+def _differences(reports: Sequence[HostReport], collected: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what differs between hosts that run one job."""
+    facts: dict[str, list[str]] = {}
+    names = {name for report in reports for name in (*report.stack, *DISTRIBUTIONS) if name != "kernel"}
+    for name in sorted(names):
+        facts[name] = [
+            report.stack.get(name) or report.versions.get(canonicalize_name(name)) or "none" for report in reports
+        ]
+    variables = {name for data in collected for name in data["environ"] if _AGREED.fullmatch(name)}
+    for name in sorted(variables):
+        if not _OWN.fullmatch(name):
+            facts[f"variable {name}"] = [data["environ"].get(name, "not set") for data in collected]
+    return [_difference(name, values, reports) for name, values in facts.items() if len(set(values)) > 1]
+
+
+def _difference(name: str, values: Sequence[str], reports: Sequence[HostReport]) -> str:
+    hosts: dict[str, list[str]] = {}
+    for value, report in zip(values, reports, strict=True):
+        hosts.setdefault(value, []).append(report.host)
+    return f"{name}: " + ", ".join(
+        f"{value} on {', '.join(where[:4])}{' ...' if where[4:] else ''}" for value, where in hosts.items()
+    )
+
+
+def show(reports: Sequence[HostReport], differences: Sequence[str]) -> None:
+    """Print what must be fixed on each host, and how the hosts differ."""
+    for report in reports:
+        stack = ", ".join(f"{name} {value}" for name, value in report.stack.items() if value)
+        print(f"{report.host}: {report.device}, {stack}")
+        for one in sorted(report.findings, key=lambda one: not one.must_fix):
+            kind = "must be fixed" if one.must_fix else "note"
+            print(f"{report.host}: {kind}: {one.what} — {one.why} — {one.do}")
+        for code in report.codes:
+            print(f"{report.host}: error code in the device log: {code}")
+    for difference in differences:
+        print(f"hosts differ: {difference}")
+    if not differences and not any(one.must_fix for report in reports for one in report.findings):
+        print("nothing must be fixed" + (", and the hosts are alike" if len(reports) > 1 else ""))
