@@ -86,7 +86,7 @@ def small_file(path: str) -> str | None:
         return None
 
 
-def files(environ: Mapping[str, str]) -> tuple[dict[str, str | None], list[str]]:
+def files(environ: Mapping[str, str], root: str = "") -> tuple[dict[str, str | None], list[str]]:
     """Return small files by path, "" for those whose presence alone matters, None for folders; and CANN's folders."""
     homes = [environ.get("ASCEND_HOME_PATH", "")]
     homes += [
@@ -94,32 +94,32 @@ def files(environ: Mapping[str, str]) -> tuple[dict[str, str | None], list[str]]
         for root in (ASCEND, os.path.join(environ.get("HOME", ""), "Ascend"))
         for name in CANN_HOMES
     ]
-    homes = [home for home in homes if home and os.path.isdir(home)]
+    homes = [home for home in homes if home and os.path.isdir(root + home)]
     found: dict[str, str | None] = {}
     for pattern in FILES:
-        for path in glob.glob(pattern):
-            found[path] = small_file(path)
+        for path in glob.glob(root + pattern):
+            found[path[len(root) :]] = small_file(path)
     for home in homes:
         for pattern in IN_CANN:
-            for path in glob.glob(os.path.join(home, pattern)):
-                found[path] = small_file(path) if os.path.isfile(path) else None
+            for path in glob.glob(os.path.join(root + home, pattern)):
+                found[path[len(root) :]] = small_file(path) if os.path.isfile(path) else None
     folders = environ.get("LD_LIBRARY_PATH", "").split(":") + [os.path.join(home, "lib64") for home in homes]
     folders += [ASCEND + "/driver/lib64", ASCEND + "/driver/lib64/driver", ASCEND + "/driver/lib64/common"]
     for folder in folders:
         for name in PRESENT:
-            if folder.startswith("/") and os.path.exists(os.path.join(folder, name)):
+            if folder.startswith("/") and os.path.exists(os.path.join(root + folder, name)):
                 found[os.path.join(folder, name)] = ""
     return found, homes
 
 
-def nodes() -> dict[str, dict[str, Any]]:
+def nodes(root: str = "") -> dict[str, dict[str, Any]]:
     """Return device nodes: whether this user may open each, and mode, owner and group in words."""
     found = {}
     for pattern in NODES:
-        for path in glob.glob("/dev/" + pattern):
+        for path in glob.glob(root + "/dev/" + pattern):
             status = os.stat(path)
             owner = f"{stat.filemode(status.st_mode)} {_user(status.st_uid)} {_group(status.st_gid)}"
-            found[path] = {"open": os.access(path, os.R_OK | os.W_OK), "owner": owner}
+            found[path[len(root) :]] = {"open": os.access(path, os.R_OK | os.W_OK), "owner": owner}
     return found
 
 
@@ -207,9 +207,9 @@ def shared_memory() -> int:
     return filesystem.f_frsize * filesystem.f_blocks
 
 
-def collect(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts of this host as JSON data."""
-    texts, homes = files(environ)
+def collect(environ: Mapping[str, str], root: str = "") -> dict[str, Any]:
+    """Return the facts of this host as JSON data; ``root`` is the folder of its system files, "" for /."""
+    texts, homes = files(environ, root)
     return {
         "format": FORMAT,
         "host": socket.gethostname(),
@@ -222,7 +222,7 @@ def collect(environ: Mapping[str, str]) -> dict[str, Any]:
         "versions": distributions(),
         "files": texts,
         "cann_homes": homes,
-        "nodes": nodes(),
+        "nodes": nodes(root),
         "tools": tools(environ),
         "limits": limits(),
         "shm_bytes": shared_memory(),
