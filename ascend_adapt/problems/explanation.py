@@ -66,22 +66,12 @@ def explain(log: LogText, problems: Iterable[Problem], facts: Facts) -> list[Fou
 
 
 def predict(problems: Iterable[Problem], facts: Facts) -> list[Found]:
-    """Return the problems whose condition holds."""
+    """Return the problems without a symptom whose condition holds; with a symptom, a log has to show it."""
     return [
         Found(problem, _filled(problem.cause, {}), _filled(problem.do, {}), tuple(facts.evidence_of(problem.when)))
         for problem in problems
-        if problem.when is not None and _predicts(problem) and facts.known_true(problem.when)
+        if problem.when is not None and not problem.symptom and facts.known_true(problem.when)
     ]
-
-
-def _predicts(problem: Problem) -> bool:
-    """Return whether the condition is enough: those of a device alone narrow a symptom."""
-    when = problem.when
-    return (
-        when is not None
-        and bool(when.versions or when.missing or when.environ or when.unset or when.reads_files)
-        and not (problem.symptom and not (when.versions or when.missing or when.environ or when.reads_files))
-    )
 
 
 def _in_log(log: LogText, problem: Problem, facts: Facts) -> Found | None:

@@ -68,7 +68,7 @@ class Problem:
     Attributes:
         symptom: patterns, one of which a log shows.
         near: pattern that stands close to the symptom, such as a frame of its traceback.
-        when: what predicts it; for a log, what must not be known to be false.
+        when: without a symptom, what predicts it; with one, what must not be known to be false.
         cause: one sentence; ``{name}`` is a named group of the patterns.
         do: the next step.
         until: the release that fixes it.
