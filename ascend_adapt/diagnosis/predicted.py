@@ -25,9 +25,7 @@ _MOST_PLACES = 3
 
 def as_findings(problems: Iterable[Problem], facts: Facts) -> list[Finding]:
     """Return a finding for each problem that these facts predict."""
-    return [
-        Finding(_in_short(one.shown_by), one.cause, one.do, one.problem.must_fix) for one in predict(problems, facts)
-    ]
+    return [Finding(_in_short(one.shown_by), one.cause, one.do, one.must_fix) for one in predict(problems, facts)]
 
 
 def _in_short(shown_by: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ class Found:
         line: number of the line in the log, 0 if there is none.
         count: how many lines show it.
         frames: the last frame of the traceback, and the last one outside of installed packages.
+        must_fix: whether a job fails or computes something else than asked for.
     """
 
     problem: Problem
@@ -36,6 +37,7 @@ class Found:
     line: int = 0
     count: int = 1
     frames: tuple[Frame, ...] = ()
+    must_fix: bool = True
 
     def last_lines(self) -> list[str]:
         """Return what the last lines of a failed job say."""
@@ -68,7 +70,13 @@ def explain(log: LogText, problems: Iterable[Problem], facts: Facts) -> list[Fou
 def predict(problems: Iterable[Problem], facts: Facts) -> list[Found]:
     """Return the problems without a symptom whose condition holds; with a symptom, a log has to show it."""
     return [
-        Found(problem, _filled(problem.cause, {}), _filled(problem.do, {}), tuple(facts.evidence_of(problem.when)))
+        Found(
+            problem,
+            _filled(problem.cause, {}),
+            _filled(problem.do, {}),
+            tuple(facts.evidence_of(problem.when)),
+            must_fix=problem.must_fix and facts.is_certain(problem.when),
+        )
         for problem in problems
         if problem.when is not None and not problem.symptom and facts.known_true(problem.when)
     ]

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from ascend_adapt import probe
 from ascend_adapt.problems.problem import Condition
-from ascend_adapt.problems.reading import Reading
+from ascend_adapt.problems.reading import Place, Reading
 
 # As collect_env, `llamafactory-cli env`, `pip list` and `pip freeze` print them.
 _PRINTED = re.compile(
@@ -78,12 +78,21 @@ class Facts:
 
     def evidence_of(self, condition: Condition) -> list[str]:
         """Return what of these facts the condition is about, in words: versions, variables, lines of files."""
-        found = [f"{one.name} {self.version(one.name)}" for one in condition.versions]
-        found = [" with ".join(found)] if found else []
+        found = [str(place) for place in self._places(condition)]
+        versions = [f"{one.name} {self.version(one.name)}" for one in condition.versions]
+        found += [" with ".join(versions)] if versions else []
         found += [f"{name} is not installed" for name in condition.missing]
         found += [f"{name}={(self.environ or {}).get(name, '')}" for name in condition.environ or ()]
         found += [f"{name} is not set" for name in condition.unset]
-        return found + [str(place) for place in (self.reading.places(condition) if self.reading else ())]
+        return found
+
+    def is_certain(self, condition: Condition) -> bool:
+        """Return whether the files ask for it in any case, not only in a branch that an option may switch off."""
+        places = self._places(condition)
+        return not places or not all(place.is_conditional for place in places)
+
+    def _places(self, condition: Condition) -> list[Place]:
+        return self.reading.places(condition) if self.reading is not None else []
 
 
 def of_names(names: Iterable[str], environ: Mapping[str, str], device: str, reading: Reading | None = None) -> Facts:

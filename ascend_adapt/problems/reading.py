@@ -24,11 +24,12 @@ _EXPORT = re.compile(r"(?m)(?:^|[\s;])(?:export\s+)?([A-Z][A-Z0-9_]{3,})=([^\s;\
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file asks for something, and what."""
+    """Where a file asks for something, and what; ``is_conditional``: in a branch that an option may switch off."""
 
     file: str
     line: int
     text: str
+    is_conditional: bool = False
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.text}" if self.line else f"{self.file}: {self.text}"
@@ -122,10 +123,13 @@ def _python(file: str, text: str) -> Reading:
         line = getattr(error, "lineno", 0)
         raise SettingsError(f"{file}:{line}: {error}, expected Python — correct it") from error
     lines = text.splitlines()
+    branches = [node for node in ast.walk(tree) if isinstance(node, (ast.If, ast.IfExp)) and not _is_main(node)]
+    conditional = {id(inner) for node in branches for inner in ast.walk(node)}
 
     def place(node: ast.AST) -> Place:
         line = getattr(node, "lineno", 0)
-        return Place(file, line, lines[line - 1].strip() if 0 < line <= len(lines) else "")
+        text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+        return Place(file, line, text, id(node) in conditional)
 
     names: dict[str, str] = {}
     imports: list[tuple[str, Place]] = []
@@ -174,6 +178,11 @@ def _python(file: str, text: str) -> Reading:
                 if isinstance(target, ast.Attribute) and (full := _dotted(target, names)) and value is not None:
                     settings.append((full, value, place(node)))
     return Reading(tuple(imports), tuple(calls), tuple(settings))
+
+
+def _is_main(node: ast.If | ast.IfExp) -> bool:
+    """Return whether it is ``if __name__ == "__main__"``."""
+    return any(isinstance(inner, ast.Name) and inner.id == "__name__" for inner in ast.walk(node.test))
 
 
 def _default(node: ast.Call, names: dict[str, str], place: Any) -> Iterator[tuple[str, str, Place]]:
@@ -230,7 +239,7 @@ def _yaml(file: str, text: str) -> Reading:
     import yaml
 
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError) as error:
         raise SettingsError(f"{file}: {' '.join(str(error).split())}, expected YAML — correct it") from error
     return Reading(settings=tuple(_flat(file, text, data)))

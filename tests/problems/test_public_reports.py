@@ -56,4 +56,4 @@ def test_a_healthy_set_up_predicts_nothing(name):
 @pytest.mark.parametrize("file", healthy.files(ROOT), ids=str)
 def test_files_of_the_examples_predict_nothing(file):
     facts = Facts({}, {}, "npu", reading.read(ROOT / file), is_complete=True)
-    assert [one.problem.name for one in explanation.predict(PROBLEMS, facts) if one.problem.must_fix] == []
+    assert [one.problem.name for one in explanation.predict(PROBLEMS, facts) if one.must_fix] == []

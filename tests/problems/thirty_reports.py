@@ -72,7 +72,7 @@ REPORTS = (
         "D09",
         f"{GITHUB}/Ascend/pytorch/issues/10",
         NAMED,
-        ("bitsandbytes_asks_cuda", "bitsandbytes_asked"),
+        ("bitsandbytes_asks_cuda", "four_bit_weights_asked"),
         log="Traceback (most recent call last):\n"
         '  File "train.py", line 90, in <module>\n    trainer.train()\n'
         '  File "/env/lib/python3.9/site-packages/bitsandbytes/autograd/_functions.py", line 322, in forward\n'

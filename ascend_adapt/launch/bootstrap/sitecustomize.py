@@ -17,7 +17,7 @@ import _ascend_adapt_signals  # type: ignore[import-not-found]
 TYPE_CHECKING = False  # importing typing would cost every process of the job a millisecond
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import ModuleType
+    from types import ModuleType, TracebackType
 
 # Another tool's sitecustomize may remove this module from sys.modules and import it again.
 _RUN_ALREADY: set[str | None] = vars(sys).setdefault("_ascend_adapt_bootstrap", set())
@@ -79,6 +79,8 @@ def _begin() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if os.environ.get("RANK"):
         _claim_rank()
+        if os.environ["ASCEND_ADAPT_RANK_PID"].partition(" ")[0] == str(os.getpid()):
+            _record_uncaught()
     if os.environ.get("ASCEND_ADAPT_NPU_COMPILE_MODE"):
         _set_compile_mode()
     _ascend_adapt_signals.outlive_passed()
@@ -125,6 +127,21 @@ def _claim_rank() -> None:
     # Some clusters set RANK for a whole machine; a launcher's ranks differ from it in the other two at least.
     if os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[2] != rank:
         os.environ["ASCEND_ADAPT_RANK_PID"] = f"{os.getpid()} {rank}"
+
+
+def _record_uncaught() -> None:
+    """Record the exception that ends this rank, so that the launcher can explain it when a command starts the ranks."""
+    shown_by = sys.excepthook
+
+    def show_and_record(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        shown_by(kind, error, trace)
+        try:
+            from ascend_adapt.launch.one_host import failures
+        except ImportError:
+            return  # _adapt has reported it
+        failures.record_uncaught(os.environ, error, trace)
+
+    sys.excepthook = show_and_record
 
 
 def _adapt_now() -> None:

@@ -7,22 +7,26 @@ import os
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from ascend_adapt.launch.one_host.processes import code_name
 from ascend_adapt.launch.one_host.run_directory import RunDirectory, write_whole
 
 _LONGEST = 500
+_LONGEST_TRACE = 1 << 14
 
 
 @dataclass(frozen=True)
 class Failure:
     """Failure of a rank, or of a command if ``rank`` is None; ``error`` is empty if there was no message.
 
-    ``cause`` has the cause and the next step, one a line, if the rank's log shows a known problem.
+    ``cause`` has the cause and the next step, one a line, if the rank's log shows a known problem; ``traceback`` is that
+    of a rank that a command has started, which has no log here.
     """
 
     rank: int | None
@@ -31,6 +35,7 @@ class Failure:
     error: str = ""
     host: str = ""
     cause: str = ""
+    traceback: str = ""
 
     def report(self, run_dir: RunDirectory) -> list[str]:
         """Return the last lines of a failed job: the failure, its cause and the next step."""
@@ -44,12 +49,13 @@ class Failure:
         return f"rank {self.rank} {where} failed first: {what}; its log: {run_dir.rank_log(self.rank)}"
 
 
-def record(environ: Mapping[str, str], code: int, error: str) -> None:
+def record(environ: Mapping[str, str], code: int, error: str, trace: str = "") -> None:
     """Write this rank's failure to the run directory, if there is one."""
     folder, rank = environ.get("ASCEND_ADAPT_RUN_DIR"), environ.get("RANK", "")
     if not folder or not rank.isdigit():
         return
     failure = {"rank": int(rank), "time_ns": time.time_ns(), "code": code, "host": socket.gethostname()}
+    failure |= {"traceback": trace} if trace else {}
     data = {**failure, "error": error if len(error) <= _LONGEST else f"{error[:_LONGEST]} ..."}
     try:
         write_whole(RunDirectory(Path(folder)).failures / f"{rank}.{os.getpid()}.json", data)
@@ -64,6 +70,15 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def record_uncaught(environ: Mapping[str, str], error: BaseException, trace: TracebackType | None) -> None:
+    """Write the exception that ends this rank to the run directory, unless its entry has done so."""
+    folder = environ.get("ASCEND_ADAPT_RUN_DIR", "")
+    if isinstance(error, KeyboardInterrupt) or any(RunDirectory(Path(folder)).failures.glob(f"*.{os.getpid()}.json")):
+        return
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    record(environ, 1, in_one_line(error), text[-_LONGEST_TRACE:])
+
+
 def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
     """Return the earliest failure: another rank may have failed before ``seen``, whose process ended first."""
     if seen.rank is None:
@@ -76,10 +91,10 @@ def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
     return min([seen, *(failure for failure in recorded if failure.time_ns >= since_ns)], key=lambda one: one.time_ns)
 
 
-def first_recorded(run_dir: RunDirectory, since_ns: int, ranks: Collection[int]) -> Failure | None:
-    """Return the first failure that one of ``ranks`` has recorded, or None."""
+def first_recorded(run_dir: RunDirectory, since_ns: int, ranks: Collection[int] | None) -> Failure | None:
+    """Return the first failure that one of ``ranks`` has recorded, or any rank for None; None if there is none."""
     recorded = [failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None]
-    own = [failure for failure in recorded if failure.time_ns >= since_ns and failure.rank in ranks]
+    own = [one for one in recorded if one.time_ns >= since_ns and (ranks is None or one.rank in ranks)]
     return min(own, key=lambda one: one.time_ns, default=None)
 
 

@@ -130,7 +130,8 @@ class Guardian:
                 return 128 + self._requests.stop
             return 0 if ranks else self._code_of_a_command(began_ns)
         first = failures.earliest(self._assignment.run_dir, failure, began_ns)
-        first = replace(first, cause=causes.of_rank(self._assignment.run_dir, first.rank, os.environ))
+        cause = causes.of_failure(self._assignment.run_dir, first, began_ns, os.environ)
+        first = replace(first, cause=cause, traceback="")
         if self._assignment.part is None:
             for line in first.report(self._assignment.run_dir):
                 say(line)
