@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import functools
 import re
+from types import ModuleType
 
 import pytest
 
-from ascend_adapt.problems import explanation, known, reading
-from ascend_adapt.problems.facts import Facts
+from ascend_adapt import hookimpl
+from ascend_adapt.cli import main
+from ascend_adapt.errors import PluginError
+from ascend_adapt.problems import explanation, known, problem, reading
+from ascend_adapt.problems.facts import Facts, of_text
 from ascend_adapt.problems.log_text import LogText
+from ascend_adapt.runtime.plugin_manager import PluginManager
 
 PROBLEMS, FAULTS = known.problems({})
+PROBLEM_OF = {one.name: one for one in PROBLEMS}
 
 
 def found_in(example, folder):
@@ -32,13 +38,90 @@ def found_in(example, folder):
 
 def test_the_files_are_valid():
     assert FAULTS == []
-    assert len(PROBLEMS) > 100
+    reports = {one for problem in PROBLEMS for one in problem.source if "/issues/" in one or "/pull/" in one}
+    assert len(PROBLEMS) > 200
+    assert len(reports) > 200
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda one: one.name)
-def test_a_problem_is_found_in_its_example_only(problem, tmp_path):
-    found = found_in(problem.example, tmp_path)
-    assert problem.name in found, sorted(found)
-    assert not re.search(r"\{\w+\}", found[problem.name].cause + found[problem.name].do)
-    if problem.healthy:
-        assert problem.name not in found_in(problem.healthy, tmp_path)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- name: x\n", "x: cause is missing; x: do is missing"),
+        ("- {name: x, cause: c, do: d, until: u, source: s, evidence: report, symptom: ['(']}\n", "x: missing )"),
+        ("- {name: x, cause: c, do: d, until: u, source: s, evidence: seen, symptom: [a]}\n", "expected one of report"),
+        ("- {name: x, cause: c, do: d, until: u, source: s, evidence: report}\n", "expected symptom, when, or both"),
+        ("- {name: x, when: {version: a}}\n", "version unknown, expected device, versions"),
+        ("- [", "expected YAML"),
+    ],
+)
+def test_an_invalid_file_is_refused_with_all_its_faults(tmp_path, text, message):
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    with pytest.raises(PluginError, match=re.escape(message)):
+        problem.read(file)
+
+
+def test_problems_of_a_plugin_are_found(tmp_path, monkeypatch):
+    text = "- {name: mine, symptom: [MyError], cause: c, do: d, until: u, source: s, evidence: report}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    plugin = ModuleType("my_plugin")
+    plugin.register_problems = hookimpl(lambda: [tmp_path / "mine.yaml"])
+    plugin.register_problems.__name__ = "register_problems"
+    assert tmp_path / "mine.yaml" in PluginManager([plugin]).problem_files()
+
+
+def test_a_general_problem_gives_way_to_a_specific_one():
+    text = PROBLEM_OF["fsdp2_of_accelerate_says_cuda"].example
+    assert [one.problem.name for one in explanation.explain(LogText(text), PROBLEMS, Facts())] == [
+        "fsdp2_of_accelerate_says_cuda"
+    ]
+
+
+def test_versions_that_a_log_prints_rule_a_problem_out():
+    log = LogText("torch_npu: 2.7.1\n" + PROBLEM_OF["integer_device_goes_to_cuda"].example)
+    names = [one.problem.name for one in explanation.explain(log, PROBLEMS, of_text(log.text))]
+    assert "integer_device_goes_to_cuda" not in names
+
+
+def test_prefixes_of_launchers_are_ignored_and_lines_keep_their_numbers():
+    lines = PROBLEM_OF["torch_without_cuda_asked"].example.splitlines()
+    for prefix in (
+        "[rank3]: ",
+        "(WorkerDict pid=12, ip=10.0.0.1) ",
+        "(W pid=1) ERROR 12-10 10:52:09 [a.py:58] ",
+        "worker-1: ",
+    ):
+        (found,) = explanation.explain(LogText("\n".join(f"{prefix}{line}" for line in lines)), PROBLEMS, Facts())
+        assert (found.line, str(found.frames[-1])) == (6, "/home/u/train.py:3: model.cuda()")
+
+
+def test_explain_prints_lines_codes_and_the_next_step(tmp_path, capsys):
+    (tmp_path / "rank-0.log").write_text("start\n" + PROBLEM_OF["hccl_socket_timeout"].example)
+    assert main(["explain", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "hccl_socket_timeout: a rank waited" in said
+    assert "rank-0.log:2: EI0006" in said
+    assert "  EI0006: a connection between ranks was not made in time" in said
+    assert main(["explain", str(tmp_path / "none.log")]) == 2
+
+
+def test_doctor_reads_files_and_runs_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("from peft import x\nx(load_in_8bit=True)\nraise SystemExit(9)\n")
+    assert main(["doctor", "train.py"]) == 1
+    said = capsys.readouterr().out
+    assert "must be fixed: train.py:2: x(load_in_8bit=True) — 8-bit weights" in said
+    (tmp_path / "train.py").write_text("if args.eight:\n    x(load_in_8bit=True)\n")
+    assert main(["doctor", "train.py"]) == 0
+    assert "note: train.py:2: x(load_in_8bit=True)" in capsys.readouterr().out
+    (tmp_path / "train.py").write_text("x(")
+    assert main(["doctor", "train.py"]) == 2
+
+
+@pytest.mark.parametrize("name", PROBLEM_OF)
+def test_a_problem_is_found_in_its_example_only(name, tmp_path):
+    found = found_in(PROBLEM_OF[name].example, tmp_path)
+    assert name in found, sorted(found)
+    assert not re.search(r"\{\w+\}", found[name].cause + found[name].do)
+    if PROBLEM_OF[name].healthy:
+        assert name not in found_in(PROBLEM_OF[name].healthy, tmp_path)

@@ -23,10 +23,12 @@ _LONGEST_TRACE = 1 << 14
 
 @dataclass(frozen=True)
 class Failure:
-    """Failure of a rank, or of a command if ``rank`` is None; ``error`` is empty if there was no message.
+    """Failure of a rank, or of a command if ``rank`` is None.
 
-    ``cause`` has the cause and the next step, one a line, if the rank's log shows a known problem; ``traceback`` is that
-    of a rank that a command has started, which has no log here.
+    Attributes:
+        error: the message, "" if there was none.
+        cause: cause and next step, one a line, if a known problem explains the failure.
+        traceback: of a rank that a command has started, which has no log here.
     """
 
     rank: int | None
