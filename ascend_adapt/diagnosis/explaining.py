@@ -11,15 +11,17 @@ from ascend_adapt.errors import SettingsError
 from ascend_adapt.problems import error_codes, explanation, facts, known, log_text
 from ascend_adapt.problems.error_codes import ErrorCode
 from ascend_adapt.problems.explanation import Found
+from ascend_adapt.problems.log_text import LogText
 
 
 @dataclass(frozen=True)
 class LogReport:
-    """What one log shows."""
+    """What one log shows; ``last_exception``: its line and frames, where no problem is known."""
 
     file: str
     found: tuple[Found, ...]
     codes: tuple[ErrorCode, ...]
+    last_exception: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -27,6 +29,7 @@ class LogReport:
             "file": self.file,
             "problems": [one.to_json() for one in self.found],
             "codes": [asdict(one) for one in self.codes],
+            "last_exception": list(self.last_exception),
         }
 
 
@@ -41,8 +44,17 @@ def explain(paths: Sequence[Path], environ: Mapping[str, str]) -> tuple[list[Log
     for file in (one for path in paths for one in _logs(path)):
         log = log_text.read(file)
         found = explanation.explain(log, problems, facts.of_text(log.text))
-        reports.append(LogReport(str(file), tuple(found), tuple(error_codes.codes_in(log))))
+        unknown = () if found else _last_exception(log)
+        reports.append(LogReport(str(file), tuple(found), tuple(error_codes.codes_in(log)), unknown))
     return reports, faults
+
+
+def _last_exception(log: LogText) -> tuple[str, ...]:
+    index = log.last_exception()
+    if index is None:
+        return ()
+    frames = explanation.last_frames(log.frames(index))
+    return (f"{log.number(index)}: {log.lines[index].strip()}", *map(str, frames))
 
 
 def _logs(path: Path) -> list[Path]:
@@ -82,3 +94,6 @@ def show(reports: Sequence[LogReport]) -> None:
         print(f"  {error_codes.DEVICE_LOG}")
     if not by_problem and not codes:
         print(f"no known problem in {len(reports)} log{'s' if len(reports) > 1 else ''}")
+        for report in reports:
+            for text, word in zip(report.last_exception, ("last exception", "raised", "called from"), strict=False):
+                print(f"  {word}: {f'{report.file}:' if word == 'last exception' else ''}{text}")

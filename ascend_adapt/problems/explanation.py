@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ascend_adapt.problems import literals
 from ascend_adapt.problems.facts import Facts
 from ascend_adapt.problems.log_text import Frame, LogText
 from ascend_adapt.problems.problem import Problem
@@ -87,7 +88,7 @@ def _in_log(log: LogText, problem: Problem, facts: Facts) -> Found | None:
         return None
     matches: list[tuple[int, dict[str, str]]] = []
     for pattern in problem.symptom:
-        for match in pattern.finditer(log.text):
+        for match in literals.matches(pattern, log.text):
             index = log.index(match.start())
             groups = {name: text for name, text in match.groupdict().items() if text}
             if problem.near is not None:
@@ -109,11 +110,11 @@ def _in_log(log: LogText, problem: Problem, facts: Facts) -> Found | None:
         (log.lines[index].strip()[:_LONGEST_LINE],),
         log.number(index),
         len(lines),
-        _last(frames),
+        last_frames(frames),
     )
 
 
-def _last(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+def last_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """Return the last frame, and the last one of the user's own code if that is another."""
     own = [one for one in frames if not one.is_package]
     return tuple(dict.fromkeys([*frames[-1:], *own[-1:]]))

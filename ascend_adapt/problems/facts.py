@@ -21,6 +21,8 @@ _PRINTED = re.compile(
     r"(?:\s+[Vv]ersion)?(?:\s*(?:==?|:)\s*|\s{2,})v?(\d+(?:\.\w+)+)"
 )
 
+_CREDENTIALS = re.compile(r"//[^/@\s]+@")
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -82,7 +84,8 @@ class Facts:
         versions = [f"{one.name} {self.version(one.name)}" for one in condition.versions]
         found += [" with ".join(versions)] if versions else []
         found += [f"{name} is not installed" for name in condition.missing]
-        found += [f"{name}={(self.environ or {}).get(name, '')}" for name in condition.environ or ()]
+        values = {name: (self.environ or {}).get(name, "") for name in condition.environ or ()}
+        found += [f"{name}={_CREDENTIALS.sub('//', value)}" for name, value in values.items()]
         found += [f"{name} is not set" for name in condition.unset]
         return found
 

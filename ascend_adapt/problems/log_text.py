@@ -19,6 +19,7 @@ _PREFIX = re.compile(
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)|^[│|]\s+(/\S+\.py):(\d+) in (\w+)')
 _PACKAGES = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen|/torch/|/_ray_pkg_\w+/")
 _INSTALLED = re.compile(r"(?:site|dist)-packages/([\w.-]+?)(?:/|\.py)")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failed|Warning)\b")
 _LONGEST_TRACEBACK = 400
 
 
@@ -72,6 +73,13 @@ class LogText:
     def around(self, index: int, before: int, after: int) -> str:
         """Return the lines around one."""
         return "\n".join(self.lines[max(0, index - before) : index + after + 1])
+
+    def last_exception(self) -> int | None:
+        """Return the index of the line that names the last exception of a traceback, or None."""
+        for index in range(len(self.lines) - 1, -1, -1):
+            if _EXCEPTION.match(self.lines[index]) and self.frames(index):
+                return index
+        return None
 
     def frames(self, index: int) -> list[Frame]:
         """Return the frames of the traceback that ends at or shortly before a line, outermost first."""

@@ -11,7 +11,7 @@ import pytest
 from ascend_adapt import hookimpl
 from ascend_adapt.cli import main
 from ascend_adapt.errors import PluginError
-from ascend_adapt.problems import explanation, known, problem, reading
+from ascend_adapt.problems import explanation, known, literals, problem, reading
 from ascend_adapt.problems.facts import Facts, of_text
 from ascend_adapt.problems.log_text import LogText
 from ascend_adapt.runtime.plugin_manager import PluginManager
@@ -103,6 +103,21 @@ def test_explain_prints_lines_codes_and_the_next_step(tmp_path, capsys):
     assert "rank-0.log:2: EI0006" in said
     assert "  EI0006: a connection between ranks was not made in time" in said
     assert main(["explain", str(tmp_path / "none.log")]) == 2
+
+
+def test_an_unknown_failure_is_shown_with_its_frames(tmp_path, capsys):
+    text = 'Traceback (most recent call last):\n  File "t.py", line 3, in f\n    g()\nmy.OwnError: no\n'
+    (tmp_path / "job.log").write_text(text)
+    assert main(["explain", str(tmp_path / "job.log")]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"  last exception: {tmp_path}/job.log:4: my.OwnError: no",
+        "  raised: t.py:3: g()",
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name, one in PROBLEM_OF.items() if one.symptom])
+def test_each_symptom_has_text_that_makes_it_fast_to_search(name):
+    assert all(literals.required(pattern) for pattern in PROBLEM_OF[name].symptom)
 
 
 def test_doctor_reads_files_and_runs_nothing(tmp_path, capsys, monkeypatch):
