@@ -282,6 +282,18 @@ def read_deepspeed_json(path: Path) -> None:
     read_file(str(path))
 
 
+def read_collected(path: Path) -> None:
+    from ascend_adapt.diagnosis import host_reports
+
+    host_reports.judge([path])
+
+
+def read_for_doctor(path: Path) -> None:
+    from ascend_adapt.problems import reading
+
+    reading.read(path)
+
+
 def read_vocabulary(path: Path) -> None:
     from ascend_adapt.recipes.vocabulary import _read
 
@@ -371,6 +383,9 @@ READERS = {
     "YAML of GPT-NeoX": ("yml", read_yaml),
     "config.yaml of a run": ("yaml", read_run_yaml),
     "DeepSpeed's JSON": ("json", read_deepspeed_json),
+    "collected host": ("json", read_collected),
+    "a JSON configuration for doctor": ("json", read_for_doctor),
+    "a YAML configuration for doctor": ("yaml", read_for_doctor),
     "vocabulary": ("json", read_vocabulary),
     "job.json": ("json", read_job),
     "adapt-status": ("json", read_status),

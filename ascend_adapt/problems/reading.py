@@ -239,7 +239,7 @@ def _yaml(file: str, text: str) -> Reading:
     import yaml
 
     try:
-        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        data = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
         raise SettingsError(f"{file}: {' '.join(str(error).split())}, expected YAML — correct it") from error
     return Reading(settings=tuple(_flat(file, text, data)))
