@@ -66,7 +66,8 @@ REPORTS = (
         f"{GITHUB}/huggingface/transformers/issues/35785",
         NAMED,
         ("training_stays_on_the_cpu",),
-        log="01/20/2025 10:00:00 - WARNING - __main__ - Process rank: 0, device: cpu, n_gpu: 0, distributed training: True\n",
+        log="UserWarning: The /usr/local/Ascend/ascend-toolkit/latest owner does not match the current owner.\n"
+        "01/20/2025 10:00:00 - WARNING - __main__ - Process rank: 0, device: cpu, n_gpu: 0, distributed training: True\n",
     ),
     Report(
         "D09",
