@@ -36,7 +36,7 @@ LOGS = {
     "Warning: Non finite check and unscale on NPU device!\n{'train_runtime': 100.0, 'train_loss': 0.9}\n",
     "processes on an npu": "WARNING - __main__ - Process rank: 0, device: npu:0, n_gpu: 1, distributed training: True, 16-bits "
     "training: False\n",
-    "a cpu job": "WARNING - __main__ - Process rank: -1, device: cpu, n_gpu: 0, distributed training: False\n"
+    "a cpu job": "ascend-run: run directory runs/x\nWARNING - __main__ - Process rank: -1, device: cpu, n_gpu: 0, distributed training: False\n"
     "{'loss': 1.0}\nTrainingArguments(use_cpu=True)\n",
     "loss scaler": "Gradient overflow. Skipping step\nLoss scaler reducing loss scale to 32768.0\n"
     "Gradient overflow. Skipping step\nLoss scaler reducing loss scale to 16384.0\n{'loss': 2.0, 'grad_norm': 1.1}\n",
