@@ -236,11 +236,11 @@ def _json(file: str, text: str) -> Reading:
 
 
 def _yaml(file: str, text: str) -> Reading:
-    import yaml
+    from ascend_adapt import bounded_yaml
 
     try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
+        data = bounded_yaml.load(text)
+    except ValueError as error:
         raise SettingsError(f"{file}: {' '.join(str(error).split())}, expected YAML — correct it") from error
     return Reading(settings=tuple(_flat(file, text, data)))
 
