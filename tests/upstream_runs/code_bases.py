@@ -63,6 +63,18 @@ CODE_BASES = (
     # The tag v2.0 is no Python: a docstring is not closed. The next commit closes it, and changes nothing else.
     CodeBase("gpt-neox-v2.0", "https://github.com/EleutherAI/gpt-neox", "6edf2418"),
     CodeBase("GLM", "https://github.com/THUDM/GLM", "4f61ed72"),
+    # Programs that nobody adapted, for tests/upstream_runs/own_scripts.
+    CodeBase("nanoGPT", "https://github.com/karpathy/nanoGPT", "3adf61e1"),
+    CodeBase("minGPT", "https://github.com/karpathy/minGPT", "37baab71"),
+    CodeBase("llama2.c", "https://github.com/karpathy/llama2.c", "350e04fe"),
+    CodeBase("pytorch-examples", "https://github.com/pytorch/examples", "77f55b91"),
+    # A copy of huggingface/transformers between 4.57 and 5.10, whose own repository could not be had.
+    CodeBase("transformers-examples", "https://github.com/macorisd/transformers-qwen3", "4a42c1b0"),
+    CodeBase("accelerate", "https://github.com/huggingface/accelerate", "16cb6eb8"),
+    CodeBase("peft", "https://github.com/huggingface/peft", "5d602fdb"),
+    CodeBase("trl", "https://github.com/huggingface/trl", "f2cd5771"),
+    CodeBase("stanford_alpaca", "https://github.com/tatsu-lab/stanford_alpaca", "761dc5bf"),
+    CodeBase("LLaMA-Factory", "https://github.com/hiyouga/LLaMA-Factory", "ff6d4d12"),
 )
 
 

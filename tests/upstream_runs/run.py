@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--disable", action="append", default=[], metavar="PATCH")
     parser.add_argument("--no-adapt", action="store_true", help="run without any patch")
+    parser.add_argument("--plain", action="store_true", help="run without this project: python, or torchrun")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep outputs and run directories there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append one JSON line for each run to this file")
     known = parser.parse_args()
@@ -57,12 +58,12 @@ def run_job(name: str, job: UpstreamJob, known: argparse.Namespace) -> int:
         if not job.is_for(device, known.dtype):
             print(f"not checked: {name}:{job.name}: is not for {known.dtype} on {device}", flush=True)
             continue
-        folder = known.folder / name / job.name / f"{device}-{known.dtype}"
+        folder = known.folder / name / job.name / ("plain" if known.plain else f"{device}-{known.dtype}")
         place = Place(folder, shared, checkout or shared, device, known.dtype)
         begin = time.monotonic()
-        ended = upstream_job.run(job, place, disable=known.disable, adapt=not known.no_adapt)
+        adapted = not (known.no_adapt or known.plain)
+        ended = upstream_job.run(job, place, disable=known.disable, adapt=adapted, plain=known.plain)
         took = time.monotonic() - begin
-        adapted = not known.no_adapt
         record = Record.of(f"{name}:{job.name}", place, ended, without=known.disable, adapted=adapted, seconds=took)
         report(record)
         if known.json is not None:

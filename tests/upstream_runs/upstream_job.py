@@ -77,7 +77,9 @@ class UpstreamJob:
     rank prints, one group each, oldest first. ``bound`` is by how much they may differ between devices in float32,
     relative. ``needs`` names packages that must be installed. The code base itself takes 16 bits on no device of
     ``float32_only``. ``resumes`` names the job that it is with an interruption: its last loss is the same.
-    ``path`` returns what is on the job's PYTHONPATH. ``any_model`` is whether it trains the place's model, if that is
+    ``path`` returns what is on the job's PYTHONPATH, and in ``variables`` {shared} is the place's folder of that name.
+    ``inside`` is the working directory, relative to the place's folder. A job of a fixed length is ended after
+    ``enough`` losses, and its exit code is not judged. ``any_model`` is whether it trains the place's model, if that is
     given.
     """
 
@@ -98,6 +100,8 @@ class UpstreamJob:
     path: Callable[[Place], str] | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     seconds: int = 900
+    inside: str = "."
+    enough: int = 0
 
     def is_for(self, device: str, dtype: str) -> bool:
         """Return whether it runs in this dtype on this device."""
@@ -186,31 +190,55 @@ def run(
     *,
     disable: Sequence[str] = (),
     adapt: bool = True,
+    plain: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Ended:
-    """Run a job to its end; ``disable`` names patches that are left out, without ``adapt`` there are none."""
+    """Run a job to its end; ``disable`` names patches that are left out, without ``adapt`` there are none.
+
+    ``plain``: as without this project, by python, or by torchrun for several ranks.
+    """
     place.folder.mkdir(parents=True, exist_ok=True)
     run_dir = place.folder / "run"
     ours = ["--device", place.device, "--nproc", str(job.nproc), "--log-dir", str(run_dir), *job.options]
     ours += [word for name in disable for word in ("--disable", name)] + ([] if adapt else ["--no-adapt"])
-    command = [sys.executable, "-m", "ascend_adapt.launch.cli", *ours, *job.command(place)]
+    words = list(job.command(place))
+    ours = [sys.executable, "-m", "ascend_adapt.launch.cli", *ours]
+    command = [*(_plainly(words, job.nproc) if plain else ours), *words]
     path = os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", "")])
     kept = {name: value for name, value in environ.items() if name in _KEPT or not _LEFT_OUT.match(name)}
     extensions = {"TORCH_EXTENSIONS_DIR": str(place.shared / "torch_extensions")}
-    variables = {**kept, "PATH": path, "OMP_NUM_THREADS": "1", **extensions, **job.variables}
+    of_job = {name: value.format(shared=place.shared) for name, value in job.variables.items()}
+    variables = {**kept, "PATH": path, "OMP_NUM_THREADS": "1", **extensions, **of_job}
     if job.path is not None:
         variables["PYTHONPATH"] = job.path(place)
-    code, lines = _lines(command, place.folder, variables, job.seconds)
+    stop = (job.loss, job.enough) if job.enough else None
+    code, lines = _lines(command, place.folder / job.inside, variables, job.seconds, stop)
     output = "".join(text for _, text in lines)
     (place.folder / "output.txt").write_text(output)
     times = tuple(at for at, text in lines for _ in re.findall(job.loss, text))
-    return Ended(code, _losses(job.loss, output, run_dir), output, report_of(run_dir, variables), run_dir, times)
+    losses = _losses(job.loss, output, run_dir)[: job.enough or None]
+    report = {"outcomes": [], "problems": []} if plain else report_of(run_dir, variables)
+    return Ended(code, losses, output, report, run_dir, times)
+
+
+def _plainly(words: Sequence[str], nproc: int) -> list[str]:
+    """Return what a user without this project puts before a script or module; nothing before another command."""
+    if words[0] != "-m" and not words[0].endswith(".py"):
+        return []
+    return [sys.executable, *(["-m", "torch.distributed.run", f"--nproc-per-node={nproc}"] if nproc > 1 else [])]
 
 
 def _lines(
-    command: Sequence[str], folder: Path, variables: Mapping[str, str], seconds: float
+    command: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    seconds: float,
+    stop: tuple[str, int] | None,
 ) -> tuple[int, list[tuple[float, str]]]:
-    """Run a command, and return its exit code and each line that it printed with the second at which it came."""
+    """Run a command, and return its exit code and each line that it printed with the second at which it came.
+
+    ``stop`` is a pattern and a count: after so many lines with it the command is ended, and its exit code is 0.
+    """
     running = subprocess.Popen(
         command,
         cwd=folder,
@@ -224,11 +252,18 @@ def _lines(
     timer = threading.Timer(seconds, lambda: (late.set(), running.kill()))
     timer.start()
     try:
-        lines = [(time.monotonic(), line) for line in running.stdout or ()]
+        lines, found = [], 0
+        for line in running.stdout or ():
+            lines.append((time.monotonic(), line))
+            found += stop is not None and re.search(stop[0], line) is not None
+            if stop is not None and found == stop[1]:
+                running.terminate()
         code = running.wait()
     finally:
         timer.cancel()
         running.kill()
+    if stop is not None and found >= stop[1]:
+        return 0, lines
     if late.is_set():
         return 124, [*lines, (time.monotonic(), f"\nTimeoutError: it did not end in {seconds} s")]
     return code, lines
