@@ -75,6 +75,21 @@ CODE_BASES = (
     CodeBase("trl", "https://github.com/huggingface/trl", "f2cd5771"),
     CodeBase("stanford_alpaca", "https://github.com/tatsu-lab/stanford_alpaca", "761dc5bf"),
     CodeBase("LLaMA-Factory", "https://github.com/hiyouga/LLaMA-Factory", "ff6d4d12"),
+    CodeBase("LLMs-from-scratch", "https://github.com/rasbt/LLMs-from-scratch", "28c65cdf"),
+    CodeBase("FastChat", "https://github.com/lm-sys/FastChat", "0e6d3e4b"),
+    CodeBase("OpenRLHF", "https://github.com/OpenRLHF/OpenRLHF", "3c3be623"),
+    CodeBase("TinyLlama", "https://github.com/jzhang38/TinyLlama", "bf122247"),
+    CodeBase("RWKV-LM", "https://github.com/BlinkDL/RWKV-LM", "524481d5"),
+    CodeBase("picotron", "https://github.com/huggingface/picotron", "59714b1b"),
+    CodeBase("x-transformers", "https://github.com/lucidrains/x-transformers", "9252ed78"),
+    CodeBase("direct-preference-optimization", "https://github.com/eric-mitchell/direct-preference-optimization", "f8b8c0f4"),
+    CodeBase("pytorch-image-models", "https://github.com/huggingface/pytorch-image-models", "aa4b5850"),
+    CodeBase("open_clip", "https://github.com/mlfoundations/open_clip", "89fb801f"),
+    CodeBase("DiT", "https://github.com/facebookresearch/DiT", "ed81ce22"),
+    CodeBase("pytorch-cifar", "https://github.com/kuangliu/pytorch-cifar", "49b7aa97"),
+    CodeBase("pytorch-lightning", "https://github.com/Lightning-AI/pytorch-lightning", "7f0c3436"),
+    CodeBase("DeepSpeedExamples", "https://github.com/deepspeedai/DeepSpeedExamples", "45b4b715"),
+    CodeBase("sentence-transformers", "https://github.com/UKPLab/sentence-transformers", "85ec6455"),
 )
 
 

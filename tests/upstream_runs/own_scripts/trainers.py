@@ -1,0 +1,380 @@
+"""Trainers with their own command line: LLM pretraining and fine-tuning, pictures, Lightning, DeepSpeed's examples."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+from upstream_job import Place
+
+from own_scripts import local_data
+from own_scripts.from_scratch import DRAWN
+from own_scripts.hugging_face_examples import ALPACA, LOSSES, STEPS, TRAINER_LOSS, models
+from own_scripts.program import program
+
+CHECKSUMS = str(Path(__file__).parent / "cifar")
+SCRATCH = "LLMs-from-scratch"
+
+
+def book(place: Place, code: Path) -> None:
+    """Write the texts that the scripts of LLMs-from-scratch download."""
+    local_data.write_text(code / "ch05/01_main-chapter-code/the-verdict.txt", 2600)
+    local_data.write_text(code / "ch05/03_bonus_pretraining_on_gutenberg/gutenberg/data/one.txt", 6000)
+
+
+def vicuna(place: Place, code: Path) -> None:
+    """Write conversations as FastChat reads them."""
+    models("llama")(place, code)
+    rows = [
+        {"id": str(number), "conversations": [{"from": "human", "value": one[:40]}, {"from": "gpt", "value": one[40:]}]}
+        for number, one in enumerate(local_data.sentences(16, 100))
+    ]
+    (place.shared / "vicuna.json").write_text(json.dumps(rows))
+
+
+def stories(place: Place, code: Path) -> None:
+    """Write the tiny model's configuration and data for picotron."""
+    models("llama")(place, code)
+    local_data.write_jsonl(place.shared / "stories" / "train.jsonl", [{"text": one} for one in local_data.sentences(64, 200)])
+    base = json.loads((code / "template" / "base_config.json").read_text())
+    base["model"].update(name=str(place.shared / "llama"), num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+    base["model"]["use_fused_adam"] = True
+    base["training"].update(total_train_steps=4, seq_length=32, micro_batch_size=2, num_samples=64)
+    base["dataset"]["name"] = str(place.shared / "stories")
+    base["environment"].update(FLASH_ATTEN="0", HF_TOKEN="none")
+    base["logging"]["run_name"] = "tiny"
+    for name, ranks in (("one.json", {}), ("two.json", {"tp_size": 2}), ("pp.json", {"pp_size": 2})):
+        (code / name).write_text(json.dumps({**base, "distributed": {**base["distributed"], **ranks}}))
+
+
+def enwik8(place: Place, code: Path) -> None:
+    """Write 95 MB of text, repeated: the script takes its validation part from the last 5 MB."""
+    path = place.shared / "enwik8.gz"
+    if not path.exists():
+        text = local_data.text().encode()
+        with gzip.open(path, "wb", compresslevel=1) as file:
+            for _ in range(95_000_000 // len(text) + 1):
+                file.write(text)
+    (code / "data").mkdir(exist_ok=True)
+    (code / "data" / "enwik8.gz").symlink_to(path)
+
+
+def wikitext(place: Place, code: Path, inside: str) -> None:
+    """Write wikitext-2 where HelloDeepSpeed names it."""
+    models("gpt2")(place, code)
+    folder = code / inside / "wikitext"
+    local_data.write_jsonl(folder / "train.jsonl", [{"text": one} for one in local_data.sentences(64, 200)])
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: wikitext-2-v1\n  data_files:\n  - split: train\n    path: train.jsonl\n---\n"
+    )
+
+
+def stsb(place: Place, code: Path) -> None:
+    """Write pairs of sentences with a score, where the script names them."""
+    models("bert")(place, code)
+    folder = code / "examples/sentence_transformer/training/sts/sentence-transformers/stsb"
+    rows = [{"sentence1": a[:40], "sentence2": a[40:], "score": number % 5 / 4} for number, a in enumerate(local_data.sentences(32, 80))]
+    for split in ("train", "validation", "test"):
+        local_data.write_jsonl(folder / f"{split}.jsonl", rows if split == "train" else rows[:8])
+
+
+def vae(place: Place, code: Path) -> None:
+    """Write pictures and a tiny autoencoder where DiT names the real one."""
+    import torch
+    from diffusers import AutoencoderKL
+
+    local_data.write_pictures(code / "pictures", ("train",), each=4)
+    torch.manual_seed(1)
+    made = AutoencoderKL(
+        block_out_channels=(8, 8, 8, 8),
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        latent_channels=4,
+        norm_num_groups=4,
+    )
+    made.save_pretrained(code / "stabilityai" / "sd-vae-ft-ema")
+
+
+ENTIRE = (
+    program(
+        "LLMs-from-scratch-DDP-torchrun",
+        ["DDP-script-torchrun.py"],
+        code_base=SCRATCH,
+        parts=["appendix-A/01_main-chapter-code"],
+        inside="appendix-A/01_main-chapter-code",
+        loss=r"Train/Val Loss: ([0-9.]+)",
+        nproc=2,
+    ),
+    program(
+        "LLMs-from-scratch-DDP-torchrun-1-rank",
+        ["DDP-script-torchrun.py"],
+        code_base=SCRATCH,
+        parts=["appendix-A/01_main-chapter-code"],
+        inside="appendix-A/01_main-chapter-code",
+        loss=r"Train/Val Loss: ([0-9.]+)",
+    ),
+    program(
+        "LLMs-from-scratch-pretraining_simple",
+        "pretraining_simple.py --debug True --n_epochs 1 --eval_freq 1 --print_sample_iter 100 --batch_size 2".split(),
+        code_base=SCRATCH,
+        parts=["ch05/03_bonus_pretraining_on_gutenberg", "pkg"],
+        inside="ch05/03_bonus_pretraining_on_gutenberg",
+        prepare=book,
+        path="{code}/pkg",
+        loss=r"Train loss ([0-9.]+)",
+        **DRAWN,
+    ),
+    program(
+        "LLMs-from-scratch-instruction_finetuning",
+        "gpt_instruction_finetuning.py --test_mode".split(),
+        code_base=SCRATCH,
+        parts=["ch07/01_main-chapter-code"],
+        inside="ch07/01_main-chapter-code",
+        prepare=lambda place, code: (code / "ch07/01_main-chapter-code/instruction-data.json").write_text(json.dumps(ALPACA * 4)),
+        loss=r"(?:Training|Validation) loss: ([0-9.]+)",
+        **DRAWN,
+    ),
+    program(
+        "FastChat-train",
+        [
+            *"fastchat/train/train.py --model_name_or_path {shared}/llama --data_path {shared}/vicuna.json --output_dir out".split(),
+            *"--model_max_length 64 --lazy_preprocess True --bf16 True --tf32 True --gradient_checkpointing True".split(),
+            *STEPS,
+        ],
+        code_base="FastChat",
+        parts=["fastchat"],
+        prepare=vicuna,
+        path="{code}",
+        loss=TRAINER_LOSS,
+        bound=1e-2,
+    ),
+    program(
+        "OpenRLHF-train_sft",
+        (
+            "-m openrlhf.cli.train_sft --model.model_name_or_path {shared}/qwen2 --data.dataset {shared}/alpaca.jsonl --data.input_key instruction "
+            "--data.output_key output --data.max_len 64 --train.batch_size 8 --train.micro_batch_size 4 --train.max_epochs 1 --adam.lr 1e-3 "
+            "--ds.attn_implementation sdpa --ds.zero_stage 2 --ckpt.output_dir out"
+        ).split(),
+        code_base="OpenRLHF",
+        prepare=lambda place, code: (models("qwen2")(place, code), local_data.write_jsonl(place.shared / "alpaca.jsonl", ALPACA)),
+        path="{code}",
+        nproc=2,
+        loss=r"gpt_loss=([0-9.]+)",
+        bound=2e-2,
+    ),
+    program(
+        "TinyLlama-sft",
+        (
+            "finetune.py --model_name_or_path {shared}/llama --output_dir out --logging_steps 1 --save_strategy no --do_train --dataset {shared}/alpaca.jsonl "
+            "--dataset_format input-output --source_max_len 16 --target_max_len 32 --per_device_train_batch_size 4 --max_steps 4 --learning_rate 1e-3 "
+            "--report_to none --remove_unused_columns False --gradient_accumulation_steps 1"
+        ).split(),
+        code_base="TinyLlama",
+        inside="sft",
+        prepare=lambda place, code: (
+            models("llama")(place, code),
+            local_data.write_jsonl(place.shared / "alpaca.jsonl", [{"input": one["instruction"], "output": one["output"]} for one in ALPACA]),
+        ),
+        **LOSSES,
+    ),
+    program(
+        "TinyLlama-pretrain",
+        "pretrain/tinyllama.py --devices 1 --train_data_dir data".split(),
+        code_base="TinyLlama",
+        loss=r"loss ([0-9.]+)",
+    ),
+    program(
+        "RWKV-v7",
+        "rwkv7_train_simplified.py".split(),
+        code_base="RWKV-LM",
+        parts=["RWKV-v7/train_temp"],
+        inside="RWKV-v7/train_temp",
+        loss=r"loss ([0-9.]+)",
+        enough=2,
+    ),
+    *(
+        program(
+            f"picotron{suffix}",
+            ["train.py", "--config", configuration],
+            code_base="picotron",
+            prepare=stories,
+            nproc=ranks,
+            loss=r"Loss: +([0-9.]+)",
+            bound=1e-2,
+        )
+        for suffix, configuration, ranks in (("", "one.json", 1), ("-tp-2-ranks", "two.json", 2), ("-pp-2-ranks", "pp.json", 2))
+    ),
+    program(
+        "x-transformers-enwik8",
+        ["train_enwik8.py", "--num_batches=2", "--seq_len=128", "--batch_size=1", "--gradient_accumulate_every=1"],
+        code_base="x-transformers",
+        prepare=enwik8,
+        loss=r"(?:training|validation) loss: ([0-9.]+)",
+        bound=1e-3,
+    ),
+    program(
+        "direct-preference-optimization",
+        (
+            "train.py model=blank_model model.name_or_path={shared}/llama model.block_name=LlamaDecoderLayer datasets=[hh] loss=sft exp_name=tiny "
+            "gradient_accumulation_steps=1 batch_size=4 eval_batch_size=4 trainer=BasicTrainer sample_during_eval=false wandb.enabled=false "
+            "local_dirs=[.cache] n_examples=16"
+        ).split(),
+        code_base="direct-preference-optimization",
+        prepare=models("llama"),
+        loss=r"'loss/train': '([0-9.]+)",
+    ),
+)
+PICTURES = (
+    program(
+        "timm-train",
+        "train.py --data-dir pictures --model resnet18 --num-classes 2 --img-size 64 -b 4 --epochs 1 -j 1 --log-interval 1 --opt adamw --amp".split(),
+        code_base="pytorch-image-models",
+        prepare=lambda place, code: local_data.write_pictures(code / "pictures", ("train", "val")),
+        loss=r"Loss: +([0-9.e-]+)",
+        bound=2e-2,
+    ),
+    program(
+        "timm-train-2-ranks",
+        "train.py --data-dir pictures --model resnet18 --num-classes 2 --img-size 64 -b 2 --epochs 1 -j 1 --log-interval 1 --seed 1".split(),
+        code_base="pytorch-image-models",
+        prepare=lambda place, code: local_data.write_pictures(code / "pictures", ("train", "val")),
+        loss=r"Loss: +([0-9.e-]+)",
+        nproc=2,
+        bound=1e-3,
+    ),
+    program(
+        "open_clip-synthetic",
+        (
+            "-m open_clip_train.main --dataset-type synthetic --train-data none --train-num-samples 8 --batch-size 4 --model ViT-S-32-alt --epochs 1 "
+            "--workers 1 --precision fp32 --log-every-n-steps 1 --warmup 1"
+        ).split(),
+        code_base="open_clip",
+        parts=["src"],
+        inside="src",
+        path="{code}/src",
+        loss=r"Loss: ([0-9.]+)",
+        bound=1e-3,
+    ),
+    program(
+        "DiT",
+        "train.py --data-path pictures/train --model DiT-S/8 --image-size 64 --epochs 1 --global-batch-size 4 --num-classes 2 --num-workers 1 --log-every 1".split(),
+        code_base="DiT",
+        prepare=vae,
+        loss=r"Train Loss: ([0-9.]+)",
+        **DRAWN,
+    ),
+    program(
+        "pytorch-cifar",
+        ["main.py"],
+        code_base="pytorch-cifar",
+        prepare=lambda place, code: local_data.write_cifar(code / "data", each=8),
+        path=CHECKSUMS,
+        loss=r"Loss: ([0-9.]+)",
+        **DRAWN,
+    ),
+)
+LIGHTNING = {"code_base": "pytorch-lightning"}
+LIGHTNING_EXAMPLES = (
+    *(
+        program(
+            f"lightning-fabric-image_classifier-{which}",
+            [f"train_{which}.py", *"--epochs 1 --batch-size 16".split()],
+            parts=["examples/fabric/image_classifier"],
+            inside="examples/fabric/image_classifier",
+            prepare=lambda place, code: local_data.write_mnist(code / "Datasets"),
+            loss=r"(?:Loss|loss): ([0-9.]+)",
+            **LIGHTNING,
+            **DRAWN,
+        )
+        for which in ("fabric", "torch")
+    ),
+    program(
+        "lightning-autoencoder",
+        "autoencoder.py fit --trainer.max_epochs=1 --trainer.limit_train_batches=3 --trainer.limit_val_batches=1 --trainer.limit_test_batches=1 --data.batch_size=8".split(),
+        parts=["examples/pytorch/basics"],
+        inside="examples/pytorch/basics",
+        prepare=lambda place, code: local_data.write_mnist(code / "examples" / "Datasets", 70),
+        loss=r"train_loss[^0-9]*([0-9.]+)",
+        **LIGHTNING,
+        **DRAWN,
+    ),
+    program(
+        "lightning-bug_report_model",
+        ["bug_report_model.py"],
+        parts=["examples/pytorch/bug_report"],
+        inside="examples/pytorch/bug_report",
+        loss=r"test_loss *\S* *(-?[0-9.]+)",
+        bound=10.0,  # no seed: nothing to compare
+        **LIGHTNING,
+    ),
+)
+DEEPSPEED = {"code_base": "DeepSpeedExamples"}
+HELLO = "training/HelloDeepSpeed"
+DEEPSPEED_EXAMPLES = (
+    *(
+        program(
+            f"DeepSpeed-{name}",
+            [
+                *words,
+                *"--checkpoint_dir out --tokenizer {shared}/gpt2 --num_layers 2 --num_heads 2 --ff_dim 64 --h_dim 32 --max_seq_length 64".split(),
+                *"--batch_size 4 --num_iterations 4 --checkpoint_every 100 --log_every 1 --dropout 0.0".split(),
+            ],
+            parts=[HELLO],
+            inside=HELLO,
+            prepare=lambda place, code: wikitext(place, code, HELLO),
+            nproc=ranks,
+            loss=r"Loss: ([0-9.]+)",
+            bound=bound,
+            **DEEPSPEED,
+        )
+        for name, words, ranks, bound in (
+            ("Hello-train_bert", ["train_bert.py", "--local_rank", "0"], 1, 1e-4),
+            ("Hello-train_bert_ds", ["deepspeed", "--num_gpus", "2", "train_bert_ds.py"], 2, 1e-2),
+        )
+    ),
+    program(
+        "DeepSpeed-cifar",
+        "deepspeed --num_gpus 2 cifar10_deepspeed.py --deepspeed --epochs 1 --log-interval 1 --dtype fp32 --stage 1".split(),
+        parts=["training/cifar"],
+        inside="training/cifar",
+        prepare=lambda place, code: local_data.write_cifar(code / "training/cifar/data", each=16),
+        path=CHECKSUMS,
+        nproc=2,
+        loss=r"loss: +([0-9.]+)",
+        **DEEPSPEED,
+    ),
+    program(
+        "DeepSpeed-pipeline_parallelism",
+        "deepspeed --num_gpus 2 train.py --deepspeed_config=ds_config.json -p 2 --steps=2".split(),
+        parts=["training/pipeline_parallelism"],
+        inside="training/pipeline_parallelism",
+        prepare=lambda place, code: pipeline(place, code),
+        path=CHECKSUMS,
+        nproc=2,
+        loss=r"loss: +([0-9.]+)",
+        **DEEPSPEED,
+    ),
+)
+
+
+def pipeline(place: Place, code: Path) -> None:
+    """Write pictures where the script looks for them, and a configuration with a small batch."""
+    local_data.write_cifar(Path("/tmp/cifar10-data"), each=16)
+    path = code / "training/pipeline_parallelism/ds_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2, "steps_per_print": 1}))
+
+
+SENTENCES = (
+    program(
+        "sentence-transformers-stsb",
+        ["training_stsbenchmark.py", "{shared}/bert"],
+        code_base="sentence-transformers",
+        parts=["examples/sentence_transformer/training/sts"],
+        inside="examples/sentence_transformer/training/sts",
+        prepare=stsb,
+        loss=r"'train_loss': '?([0-9.]+)",
+        bound=2e-2,
+    ),
+)
+JOBS = (*ENTIRE, *PICTURES, *LIGHTNING_EXAMPLES, *DEEPSPEED_EXAMPLES, *SENTENCES)
