@@ -12,7 +12,7 @@ from own_scripts import local_data
 from own_scripts.program import program
 
 # What a program draws on the device (dropout, noise, samples) differs between devices, as it does on a GPU.
-DRAWN = {"bound": 0.25}
+DRAWN = {"bound": 0.5}
 NANOGPT = [
     "train.py",
     "config/train_shakespeare_char.py",

@@ -61,6 +61,7 @@ def program(
         return [word.replace("{code}", str(code)).replace("{shared}", str(place.shared)) for word in words]
 
     of_job.setdefault("nproc", 1)
+    of_job.setdefault("seconds", 400)
     return UpstreamJob(
         name,
         command,

@@ -258,7 +258,7 @@ PICTURES = (
     ),
     program(
         "DiT",
-        "train.py --data-path pictures/train --model DiT-S/8 --image-size 64 --epochs 1 --global-batch-size 4 --num-classes 2 --num-workers 1 --log-every 1".split(),
+        "train.py --data-path pictures/train --model DiT-S/8 --image-size 256 --epochs 1 --global-batch-size 4 --num-classes 2 --num-workers 1 --log-every 1".split(),
         code_base="DiT",
         prepare=vae,
         loss=r"Train Loss: ([0-9.]+)",
