@@ -84,6 +84,7 @@ CODE_BASES = (
     CodeBase("x-transformers", "https://github.com/lucidrains/x-transformers", "9252ed78"),
     CodeBase("direct-preference-optimization", "https://github.com/eric-mitchell/direct-preference-optimization", "f8b8c0f4"),
     CodeBase("pytorch-image-models", "https://github.com/huggingface/pytorch-image-models", "aa4b5850"),
+    CodeBase("nanochat", "https://github.com/karpathy/nanochat", "92d63d4e"),
     CodeBase("open_clip", "https://github.com/mlfoundations/open_clip", "89fb801f"),
     CodeBase("DiT", "https://github.com/facebookresearch/DiT", "ed81ce22"),
     CodeBase("pytorch-cifar", "https://github.com/kuangliu/pytorch-cifar", "49b7aa97"),

@@ -76,7 +76,7 @@ def words(place: Place, code: Path) -> None:
 
 
 WORDS = (
-    "main.py --accel --data tiny --epochs 1 --emsize 32 --nhid 32 --dropout 0 --batch_size 4 --bptt 16 --log-interval 4"
+    "main.py --accel --data tiny --epochs 1 --emsize 32 --nhid 32 --dropout 0 --batch_size 4 --bptt 16 --log-interval 4 --lr 0.1"
 ).split()
 PYTORCH = {"code_base": "pytorch-examples"}
 PYTORCH_EXAMPLES = (
@@ -92,7 +92,7 @@ PYTORCH_EXAMPLES = (
     ),
     program(
         "pytorch-imagenet",
-        "main.py data -a resnet18 --epochs 1 -b 4 -j 1 -p 1 --seed 1".split(),
+        "main.py data -a resnet18 --epochs 1 -b 4 -j 1 -p 1 --seed 1 --lr 1e-4".split(),
         parts=["imagenet"],
         inside="imagenet",
         prepare=lambda place, code: local_data.write_pictures(code / "imagenet" / "data"),
@@ -101,7 +101,7 @@ PYTORCH_EXAMPLES = (
     ),
     program(
         "pytorch-imagenet-2-ranks",
-        "main.py data -a resnet18 --epochs 1 -b 4 -j 1 -p 1 --seed 1 --dist-url env://".split(),
+        "main.py data -a resnet18 --epochs 1 -b 4 -j 1 -p 1 --seed 1 --lr 1e-4 --dist-url env://".split(),
         parts=["imagenet"],
         inside="imagenet",
         prepare=lambda place, code: local_data.write_pictures(code / "imagenet" / "data"),

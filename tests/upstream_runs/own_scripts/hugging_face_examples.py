@@ -226,7 +226,8 @@ TRL = tuple(
         parts=["trl/scripts"],
         prepare=models("qwen2"),
         nproc=ranks,
-        **LOSSES,
+        loss=TRAINER_LOSS,
+        bound=1e-2,  # its default is bf16
     )
     for script, data, suffix, ranks, more in (
         ("sft", "chats", "", 1, ()),

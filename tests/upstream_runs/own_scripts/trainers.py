@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from upstream_job import Place
@@ -225,6 +228,99 @@ ENTIRE = (
         loss=r"'loss/train': '([0-9.]+)",
     ),
 )
+LLM_TRAINERS = (
+    program(
+        "nanochat-base_train",
+        (
+            "-m scripts.base_train --depth=2 --aspect-ratio=32 --head-dim=32 --max-seq-len=64 --device-batch-size=1 --total-batch-size=64 "
+            "--num-iterations=3 --eval-every=-1 --eval-tokens=64 --core-metric-every=-1 --sample-every=-1 --warmup-steps=0"
+        ).split(),
+        code_base="nanochat",
+        prepare=lambda place, code: climbmix(place, code),
+        path="{code}",
+        variables={"NANOCHAT_BASE_DIR": "{shared}/nanochat"},
+        loss=r"loss: ([0-9.]+)",
+        bound=1e-2,
+    ),
+    program(
+        "litgpt-pretrain",
+        (
+            "-m litgpt pretrain pythia-14m --tokenizer_dir {shared}/llama --data TextFiles --data.train_data_path {shared}/texts --data.num_workers 1 "
+            "--train.max_tokens 256 --train.micro_batch_size 1 --train.global_batch_size 1 --train.max_seq_length 32 --out_dir out "
+            "--precision 32-true --eval.max_iters 1 --train.log_interval 1 --train.lr_warmup_steps 1"
+        ).split(),
+        prepare=lambda place, code: (
+            models("llama")(place, code),
+            [local_data.write_text(place.shared / "texts" / f"{number}.txt", 4000) for number in range(3)],
+        ),
+        needs=("litgpt",),
+        loss=r"loss train: ([0-9.]+)",
+        bound=1e-3,
+    ),
+    program(
+        "axolotl-lora",
+        ["-m", "axolotl.cli.train", "tiny.yml"],
+        prepare=lambda place, code: axolotl(place, code),
+        needs=("axolotl",),
+        loss=TRAINER_LOSS,
+        bound=1e-2,
+    ),
+)
+
+
+def climbmix(place: Place, code: Path) -> None:
+    """Write nanochat's documents and have its own tok_train.py make the tokenizer."""
+    import pyarrow
+    from pyarrow import parquet
+
+    base = place.shared / "nanochat"
+    data = base / "base_data_climbmix"
+    data.mkdir(parents=True, exist_ok=True)
+    for name in ("shard_00000", "shard_06542"):
+        table = pyarrow.table({"text": local_data.sentences(128, 150)})
+        parquet.write_table(table, data / f"{name}.parquet", row_group_size=64)
+    if not (base / "tokenizer").exists():
+        command = [sys.executable, "-m", "scripts.tok_train", "--vocab-size=512", "--max-chars=20000"]
+        environ = {**os.environ, "NANOCHAT_BASE_DIR": str(base), "PYTHONPATH": str(code)}
+        subprocess.run(command, check=True, cwd=code, env=environ, capture_output=True)
+
+
+def axolotl(place: Place, code: Path) -> None:
+    """Write axolotl's examples/llama-3/lora-1b.yml for a tiny model."""
+    models("llama")(place, code)
+    local_data.write_jsonl(place.shared / "alpaca.jsonl", ALPACA)
+    (code / "tiny.yml").write_text(
+        f"""\
+base_model: {place.shared / "llama"}
+datasets:
+  - path: {place.shared / "alpaca.jsonl"}
+    ds_type: json
+    type: alpaca
+output_dir: ./outputs/lora-out
+dataset_prepared_path: ./prepared
+adapter: lora
+sequence_len: 64
+sample_packing: false
+lora_r: 4
+lora_alpha: 8
+lora_dropout: 0.0
+lora_target_modules: [q_proj, v_proj]
+gradient_accumulation_steps: 1
+micro_batch_size: 4
+max_steps: 4
+optimizer: adamw_torch
+lr_scheduler: cosine
+learning_rate: 0.001
+bf16: auto
+tf32: false
+logging_steps: 1
+save_strategy: "no"
+special_tokens:
+  pad_token: "<pad>"
+"""
+    )
+
+
 PICTURES = (
     program(
         "timm-train",
@@ -377,4 +473,4 @@ SENTENCES = (
         bound=2e-2,
     ),
 )
-JOBS = (*ENTIRE, *PICTURES, *LIGHTNING_EXAMPLES, *DEEPSPEED_EXAMPLES, *SENTENCES)
+JOBS = (*ENTIRE, *LLM_TRAINERS, *PICTURES, *LIGHTNING_EXAMPLES, *DEEPSPEED_EXAMPLES, *SENTENCES)
