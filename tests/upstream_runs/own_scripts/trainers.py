@@ -214,18 +214,7 @@ ENTIRE = (
         code_base="x-transformers",
         prepare=enwik8,
         loss=r"(?:training|validation) loss: ([0-9.]+)",
-        bound=1e-3,
-    ),
-    program(
-        "direct-preference-optimization",
-        (
-            "train.py model=blank_model model.name_or_path={shared}/llama model.block_name=LlamaDecoderLayer datasets=[hh] loss=sft exp_name=tiny "
-            "gradient_accumulation_steps=1 batch_size=4 eval_batch_size=4 trainer=BasicTrainer sample_during_eval=false wandb.enabled=false "
-            "local_dirs=[.cache] n_examples=16"
-        ).split(),
-        code_base="direct-preference-optimization",
-        prepare=models("llama"),
-        loss=r"'loss/train': '([0-9.]+)",
+        **DRAWN,  # no seed
     ),
 )
 LLM_TRAINERS = (
@@ -358,15 +347,6 @@ PICTURES = (
         code_base="DiT",
         prepare=vae,
         loss=r"Train Loss: ([0-9.]+)",
-        **DRAWN,
-    ),
-    program(
-        "pytorch-cifar",
-        ["main.py"],
-        code_base="pytorch-cifar",
-        prepare=lambda place, code: local_data.write_cifar(code / "data", each=8),
-        path=CHECKSUMS,
-        loss=r"Loss: ([0-9.]+)",
         **DRAWN,
     ),
 )
