@@ -79,7 +79,8 @@ class UpstreamJob:
     ``float32_only``. ``resumes`` names the job that it is with an interruption: its last loss is the same.
     ``path`` returns what is on the job's PYTHONPATH, and in ``variables`` {shared} is the place's folder of that name.
     ``inside`` is the working directory, relative to the place's folder. A job of a fixed length is ended after
-    ``enough`` losses, and its exit code is not judged. ``any_model`` is whether it trains the place's model, if that is
+    ``enough`` losses, and its exit code is not judged.
+    ``words`` is the command as a table shows it. ``any_model`` is whether it trains the place's model, if that is
     given.
     """
 
@@ -102,6 +103,7 @@ class UpstreamJob:
     seconds: int = 900
     inside: str = "."
     enough: int = 0
+    words: tuple[str, ...] = ()
 
     def is_for(self, device: str, dtype: str) -> bool:
         """Return whether it runs in this dtype on this device."""

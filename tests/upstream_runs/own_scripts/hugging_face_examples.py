@@ -239,7 +239,7 @@ FINE_TUNING = (
     program(
         "stanford_alpaca",
         [
-            *"train.py --model_name_or_path {shared}/llama --data_path {shared}/alpaca.json --output_dir out --model_max_length 64".split(),
+            *"train.py --model_name_or_path {shared}/llama --data_path {shared}/alpaca.json --output_dir out --model_max_length 200".split(),
             *STEPS,
             *"--bf16 True --tf32 True --save_strategy no".split(),
         ],

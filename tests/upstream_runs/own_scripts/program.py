@@ -65,6 +65,7 @@ def program(
     return UpstreamJob(
         name,
         command,
+        words=tuple(words),
         code_base=code_base,
         inside=f"code/{inside}",
         path=(lambda place: path.format(code=place.folder / "code", shared=place.shared)) if path else None,

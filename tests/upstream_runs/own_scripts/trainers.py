@@ -142,7 +142,7 @@ ENTIRE = (
         "FastChat-train",
         [
             *"fastchat/train/train.py --model_name_or_path {shared}/llama --data_path {shared}/vicuna.json --output_dir out".split(),
-            *"--model_max_length 64 --lazy_preprocess True --bf16 True --tf32 True --gradient_checkpointing True".split(),
+            *"--model_max_length 200 --lazy_preprocess True --bf16 True --tf32 True --gradient_checkpointing True".split(),
             *STEPS,
         ],
         code_base="FastChat",
