@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,8 @@ def stories(place: Place, code: Path) -> None:
     """Write the tiny model's configuration and data for picotron."""
     models("llama")(place, code)
     local_data.write_jsonl(place.shared / "stories" / "train.jsonl", [{"text": one} for one in local_data.sentences(64, 200)])
+    (code / "hf_model_safetensors").mkdir(exist_ok=True)
+    shutil.copy(place.shared / "llama" / "model.safetensors", code / "hf_model_safetensors")
     base = json.loads((code / "template" / "base_config.json").read_text())
     base["model"].update(name=str(place.shared / "llama"), num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
     base["model"]["use_fused_adam"] = True
@@ -144,7 +147,9 @@ ENTIRE = (
             *"fastchat/train/train.py --model_name_or_path {shared}/llama --data_path {shared}/vicuna.json --output_dir out".split(),
             *"--model_max_length 200 --lazy_preprocess True --bf16 True --tf32 True --gradient_checkpointing True".split(),
             *STEPS,
+            *["--fsdp", "full_shard auto_wrap", "--fsdp_transformer_layer_cls_to_wrap", "LlamaDecoderLayer"],
         ],
+        nproc=2,
         code_base="FastChat",
         parts=["fastchat"],
         prepare=vicuna,
