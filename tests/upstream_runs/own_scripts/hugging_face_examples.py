@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from upstream_job import Place
-
 from own_scripts import local_data
-from own_scripts.program import program
+from own_scripts.program import program, words_of
+from upstream_job import Place
 
 TRAINER_LOSS = r"'loss': '?([0-9.]+)"
 LOSSES = {"loss": TRAINER_LOSS, "bound": 2e-4}
-STEPS = "--max_steps 4 --logging_steps 1 --report_to none --save_strategy no --per_device_train_batch_size 4 --learning_rate 1e-3".split()
+STEPS = words_of(
+    "--max_steps 4 --logging_steps 1 --report_to none --save_strategy no --per_device_train_batch_size 4 "
+    "--learning_rate 1e-3"
+)
 
 # What `datasets` reads of a local folder with the name of one on the Hub.
 ALPACA = [
@@ -60,10 +62,16 @@ def glue(place: Place, code: Path, inside: str) -> None:
         for split in ("train", "validation", "test"):
             local_data.write_jsonl(folder / name / f"{split}.jsonl", rows if split == "train" else rows[:8])
         files = "".join(f"  - split: {one}\n    path: {one}.jsonl\n" for one in ("train", "validation", "test"))
-        classes = "  - name: label\n    dtype:\n      class_label:\n        names:\n          '0': no\n          '1': yes\n"
-        columns = "".join(f"  - name: {one}\n    dtype: {kind}\n" for one, kind in (("sentence1", "string"), ("sentence2", "string"), ("idx", "int32")))
+        classes = (
+            "  - name: label\n    dtype:\n      class_label:\n        names:\n          '0': no\n          '1': yes\n"
+        )
+        columns = "".join(
+            f"  - name: {one}\n    dtype: {kind}\n"
+            for one, kind in (("sentence1", "string"), ("sentence2", "string"), ("idx", "int32"))
+        )
         (folder / name / "README.md").write_text(
-            f"---\ndataset_info:\n- config_name: mrpc\n  features:\n{columns}{classes}configs:\n- config_name: mrpc\n  data_files:\n{files}---\n"
+            f"---\ndataset_info:\n- config_name: mrpc\n  features:\n{columns}{classes}configs:\n- "
+            f"config_name: mrpc\n  data_files:\n{files}---\n"
         )
     (folder / "glue" / "glue.py").write_text(METRIC)
     (folder / "accuracy").mkdir(exist_ok=True)
@@ -86,8 +94,14 @@ class Accuracy(evaluate.Metric):
         return {"accuracy": sum(a == b for a, b in zip(predictions, references)) / len(references)}
 '''
 TRANSFORMERS = {"code_base": "transformers-examples"}
-CLM = "run_clm.py --model_type gpt2 --config_overrides n_embd=64,n_layer=2,n_head=4,n_positions=128,resid_pdrop=0.0,embd_pdrop=0.0,attn_pdrop=0.0".split()
-CLM += "--tokenizer_name {shared}/gpt2 --train_file {shared}/text.txt --validation_file {shared}/text.txt --do_train --do_eval".split()
+CLM = words_of(
+    "run_clm.py --model_type gpt2 --config_overrides "
+    "n_embd=64,n_layer=2,n_head=4,n_positions=128,resid_pdrop=0.0,embd_pdrop=0.0,attn_pdrop=0.0"
+)
+CLM += words_of(
+    "--tokenizer_name {shared}/gpt2 --train_file {shared}/text.txt --validation_file {shared}/text.txt "
+    "--do_train --do_eval"
+)
 CLM += ["--block_size", "64", "--output_dir", "out", *STEPS]
 TRANSFORMERS_EXAMPLES = (
     *(
@@ -105,10 +119,11 @@ TRANSFORMERS_EXAMPLES = (
     ),
     program(
         "transformers-run_clm_no_trainer",
-        (
-            "run_clm_no_trainer.py --model_name_or_path {shared}/gpt2 --train_file {shared}/text.txt --validation_file {shared}/text.txt "
+        words_of(
+            "run_clm_no_trainer.py --model_name_or_path {shared}/gpt2 --train_file {shared}/text.txt "
+            "--validation_file {shared}/text.txt "
             "--block_size 64 --max_train_steps 4 --per_device_train_batch_size 4 --output_dir out --seed 1"
-        ).split(),
+        ),
         parts=["examples/pytorch/language-modeling"],
         inside="examples/pytorch/language-modeling",
         prepare=models("gpt2"),
@@ -117,7 +132,11 @@ TRANSFORMERS_EXAMPLES = (
     ),
     program(
         "transformers-run_glue",
-        "run_glue.py --model_name_or_path bert-base-cased --task_name mrpc --do_train --do_eval --max_seq_length 64 --output_dir out".split() + STEPS,
+        words_of(
+            "run_glue.py --model_name_or_path bert-base-cased --task_name mrpc --do_train --do_eval "
+            "--max_seq_length 64 --output_dir out"
+        )
+        + STEPS,
         parts=["examples/pytorch/text-classification"],
         inside="examples/pytorch/text-classification",
         prepare=lambda place, code: glue(place, code, "examples/pytorch/text-classification"),
@@ -126,10 +145,12 @@ TRANSFORMERS_EXAMPLES = (
     ),
     program(
         "transformers-run_image_classification",
-        (
-            "run_image_classification.py --model_name_or_path {shared}/vit --train_dir pictures/train --validation_dir pictures/val "
-            "--do_train --do_eval --remove_unused_columns False --ignore_mismatched_sizes True --label_column_name label --output_dir out"
-        ).split()
+        words_of(
+            "run_image_classification.py --model_name_or_path {shared}/vit --train_dir pictures/train "
+            "--validation_dir pictures/val "
+            "--do_train --do_eval --remove_unused_columns False --ignore_mismatched_sizes True "
+            "--label_column_name label --output_dir out"
+        )
         + STEPS,
         parts=["examples/pytorch/image-classification"],
         inside="examples/pytorch/image-classification",
@@ -154,7 +175,10 @@ ACCELERATE = (
     ),
     program(
         "accelerate-nlp_example-2-ranks",
-        "accelerate launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no --main_process_port 0 nlp_example.py".split(),
+        words_of(
+            "accelerate launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no "
+            "--dynamo_backend no --main_process_port 0 nlp_example.py"
+        ),
         code_base="accelerate",
         parts=["examples"],
         inside="examples",
@@ -164,7 +188,7 @@ ACCELERATE = (
     ),
     program(
         "accelerate-gradient_accumulation-fp16",
-        "gradient_accumulation.py --mixed_precision fp16 --gradient_accumulation_steps 2".split(),
+        words_of("gradient_accumulation.py --mixed_precision fp16 --gradient_accumulation_steps 2"),
         code_base="accelerate",
         parts=["examples/by_feature"],
         inside="examples/by_feature",
@@ -175,10 +199,11 @@ ACCELERATE = (
 PEFT = (
     program(
         "peft-olora_finetuning",
-        (
-            "olora_finetuning.py --base_model {shared}/llama --data_path {shared}/alpaca --num_epochs 1 --batch_size 8 --cutoff_len 64 "
+        words_of(
+            "olora_finetuning.py --base_model {shared}/llama --data_path {shared}/alpaca --num_epochs 1 "
+            "--batch_size 8 --cutoff_len 64 "
             "--val_set_size 8 --eval_step 1 --save_step 100 --lora_r 4 --dtype float32 --lora_dropout 0 --seed 1"
-        ).split(),
+        ),
         code_base="peft",
         parts=["examples/olora_finetuning"],
         inside="examples/olora_finetuning",
@@ -188,10 +213,12 @@ PEFT = (
     ),
     program(
         "peft-dora_finetuning",
-        (
-            "dora_finetuning.py --base_model {shared}/llama --data_path {shared}/alpaca --output_dir out --num_epochs 1 --batch_size 8 --cutoff_len 64 "
-            "--val_set_size 8 --eval_step 1 --save_step 100 --lora_r 4 --lora_dropout 0 --lora_target_modules q_proj,v_proj"
-        ).split(),
+        words_of(
+            "dora_finetuning.py --base_model {shared}/llama --data_path {shared}/alpaca --output_dir out "
+            "--num_epochs 1 --batch_size 8 --cutoff_len 64 "
+            "--val_set_size 8 --eval_step 1 --save_step 100 --lora_r 4 --lora_dropout 0 "
+            "--lora_target_modules q_proj,v_proj"
+        ),
         code_base="peft",
         parts=["examples/dora_finetuning"],
         inside="examples/dora_finetuning",
@@ -201,12 +228,16 @@ PEFT = (
     ),
     program(
         "peft-sft",
-        (
-            "train.py --seed 100 --model_name_or_path {shared}/llama --dataset_name {shared}/alpaca --splits train,test --max_length 64 "
-            "--logging_steps 1 --logging_strategy steps --packing False --max_steps 4 --learning_rate 1e-3 --output_dir out --report_to none "
-            "--per_device_train_batch_size 4 --dataset_text_field text --use_peft_lora True --lora_r 4 --lora_dropout 0.0 "
-            "--lora_target_modules all-linear --save_strategy no --eval_strategy no --bf16 False --gradient_checkpointing True --use_reentrant True"
-        ).split(),
+        words_of(
+            "train.py --seed 100 --model_name_or_path {shared}/llama --dataset_name {shared}/alpaca "
+            "--splits train,test --max_length 64 "
+            "--logging_steps 1 --logging_strategy steps --packing False --max_steps 4 --learning_rate 1e-3 "
+            "--output_dir out --report_to none "
+            "--per_device_train_batch_size 4 --dataset_text_field text --use_peft_lora True --lora_r 4 "
+            "--lora_dropout 0.0 "
+            "--lora_target_modules all-linear --save_strategy no --eval_strategy no --bf16 False "
+            "--gradient_checkpointing True --use_reentrant True"
+        ),
         code_base="peft",
         parts=["examples/sft"],
         inside="examples/sft",
@@ -218,7 +249,10 @@ TRL = tuple(
     program(
         f"trl-{script}{suffix}",
         [
-            *f"trl/scripts/{script}.py --model_name_or_path {{shared}}/qwen2 --dataset_name {{shared}}/{data} --max_length 64 --output_dir out".split(),
+            *words_of(
+                f"trl/scripts/{script}.py --model_name_or_path {{shared}}/qwen2 --dataset_name "
+                f"{{shared}}/{data} --max_length 64 --output_dir out"
+            ),
             *STEPS,
             *more,
         ],
@@ -239,9 +273,12 @@ FINE_TUNING = (
     program(
         "stanford_alpaca",
         [
-            *"train.py --model_name_or_path {shared}/llama --data_path {shared}/alpaca.json --output_dir out --model_max_length 200".split(),
+            *words_of(
+                "train.py --model_name_or_path {shared}/llama --data_path {shared}/alpaca.json --output_dir "
+                "out --model_max_length 200"
+            ),
             *STEPS,
-            *"--bf16 True --tf32 True --save_strategy no".split(),
+            *words_of("--bf16 True --tf32 True --save_strategy no"),
         ],
         code_base="stanford_alpaca",
         prepare=models("llama"),

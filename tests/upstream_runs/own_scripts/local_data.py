@@ -105,7 +105,7 @@ def write_cifar(folder: Path, each: int = 32) -> Path:
         data = draw.integers(0, 256, (each, 3072), dtype=np.uint8)
         made = {"data": data, "labels": draw.integers(0, 10, each).tolist()}
         (place / name).write_bytes(pickle.dumps(made))
-    labels = "airplane automobile bird cat deer dog frog horse ship truck".split()
+    labels = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     (place / "batches.meta").write_bytes(pickle.dumps({"label_names": labels}))
     return folder
 

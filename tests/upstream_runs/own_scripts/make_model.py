@@ -47,7 +47,9 @@ def main(kind: str, folder: str) -> None:
         unk_token=library_text.END,
         model_max_length=128,
     )
-    tokenizer.add_special_tokens({"pad_token": "<pad>", "mask_token": "<mask>", "cls_token": "<s>", "sep_token": "</s>"})
+    tokenizer.add_special_tokens(
+        {"pad_token": "<pad>", "mask_token": "<mask>", "cls_token": "<s>", "sep_token": "</s>"}
+    )
     tokenizer.chat_template = CHAT
     common = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     common |= {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
@@ -59,9 +61,7 @@ def main(kind: str, folder: str) -> None:
         config = BertConfig(**SIZES, intermediate_size=128, max_position_embeddings=128, **dropout, **common)
     else:
         made = {"llama": LlamaConfig, "qwen2": Qwen2Config}[kind]
-        config = made(
-            **SIZES, intermediate_size=172, num_key_value_heads=2, max_position_embeddings=256, **common
-        )
+        config = made(**SIZES, intermediate_size=172, num_key_value_heads=2, max_position_embeddings=256, **common)
     model = (AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM).from_config(config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

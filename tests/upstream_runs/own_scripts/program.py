@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from upstream_job import Place, UpstreamJob
-
 from own_scripts import local_data
+from upstream_job import Place, UpstreamJob
 
 # Nothing is downloaded: a program whose data or model is missing fails at once.
 OFFLINE = {
@@ -24,6 +24,11 @@ OFFLINE = {
     "MPLBACKEND": "agg",
     "DISABLE_VERSION_CHECK": "1",
 }
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a command line."""
+    return shlex.split(text)
 
 
 def program(
@@ -41,7 +46,7 @@ def program(
     """Return the job that starts ``words`` in the folder ``inside`` of the program.
 
     Only ``parts`` of a large repository are copied. ``prepare`` gets the place and the copy, and writes data. In words
-    and ``path``, {code} is the copy and {shared} is kept for all runs.
+    and ``path``, {code} is the copy and {shared} is kept for all runs; {checkout} in ``path`` is a release's archive.
     """
 
     def command(place: Place) -> Sequence[str]:
@@ -68,7 +73,9 @@ def program(
         words=tuple(words),
         code_base=code_base,
         inside=f"code/{inside}",
-        path=(lambda place: path.format(code=place.folder / "code", shared=place.shared)) if path else None,
+        path=(lambda place: path.format(code=place.folder / "code", shared=place.shared, checkout=place.checkout))
+        if path
+        else None,
         variables={**OFFLINE, **(variables or {})},
         dtypes=("float32",),
         **of_job,

@@ -25,14 +25,24 @@ HEADER = (
 
 def row(job: UpstreamJob, seen: dict[str, Record]) -> str:
     """Return a job's line."""
-    source = f"{job.name} `{code_base(job.code_base).commit}`" if job.code_base else f"{job.name} ({job.needs[0]}, PyPI)"
+    source = (
+        f"{job.name} `{code_base(job.code_base).commit}`" if job.code_base else f"{job.name} ({job.needs[0]}, PyPI)"
+    )
     cpu, npu = seen.get("cpu"), seen.get("npu-emulated")
     adapted = sorted({name for one in (cpu, npu) if one for name in one.applied if not name.startswith("deepspeed.")})
     by_plugin: dict[str, int] = {}
     for name in adapted:
         by_plugin[name.partition(".")[0]] = by_plugin.get(name.partition(".")[0], 0) + 1
     patches = ", ".join(f"{plugin} {count}" for plugin, count in by_plugin.items())
-    cells = (source, _words(job), _result(cpu), _result(npu), _losses(job, cpu, npu), patches, _plain(seen.get("plain")))
+    cells = (
+        source,
+        _words(job),
+        _result(cpu),
+        _result(npu),
+        _losses(job, cpu, npu),
+        patches,
+        _plain(seen.get("plain")),
+    )
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 

@@ -10,12 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from upstream_job import Place
-
 from own_scripts import local_data
 from own_scripts.from_scratch import DRAWN
 from own_scripts.hugging_face_examples import ALPACA, LOSSES, STEPS, TRAINER_LOSS, models
-from own_scripts.program import program
+from own_scripts.program import program, words_of
+from upstream_job import Place
 
 CHECKSUMS = str(Path(__file__).parent / "cifar")
 SCRATCH = "LLMs-from-scratch"
@@ -40,11 +39,15 @@ def vicuna(place: Place, code: Path) -> None:
 def stories(place: Place, code: Path) -> None:
     """Write the tiny model's configuration and data for picotron."""
     models("llama")(place, code)
-    local_data.write_jsonl(place.shared / "stories" / "train.jsonl", [{"text": one} for one in local_data.sentences(64, 200)])
+    local_data.write_jsonl(
+        place.shared / "stories" / "train.jsonl", [{"text": one} for one in local_data.sentences(64, 200)]
+    )
     (code / "hf_model_safetensors").mkdir(exist_ok=True)
     shutil.copy(place.shared / "llama" / "model.safetensors", code / "hf_model_safetensors")
     base = json.loads((code / "template" / "base_config.json").read_text())
-    base["model"].update(name=str(place.shared / "llama"), num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+    base["model"].update(
+        name=str(place.shared / "llama"), num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+    )
     base["model"]["use_fused_adam"] = True
     base["training"].update(total_train_steps=4, seq_length=32, micro_batch_size=2, num_samples=64)
     base["dataset"]["name"] = str(place.shared / "stories")
@@ -80,7 +83,10 @@ def stsb(place: Place, code: Path) -> None:
     """Write pairs of sentences with a score, where the script names them."""
     models("bert")(place, code)
     folder = code / "examples/sentence_transformer/training/sts/sentence-transformers/stsb"
-    rows = [{"sentence1": a[:40], "sentence2": a[40:], "score": number % 5 / 4} for number, a in enumerate(local_data.sentences(32, 80))]
+    rows = [
+        {"sentence1": a[:40], "sentence2": a[40:], "score": number % 5 / 4}
+        for number, a in enumerate(local_data.sentences(32, 80))
+    ]
     for split in ("train", "validation", "test"):
         local_data.write_jsonl(folder / f"{split}.jsonl", rows if split == "train" else rows[:8])
 
@@ -122,7 +128,9 @@ ENTIRE = (
     ),
     program(
         "LLMs-from-scratch-pretraining_simple",
-        "pretraining_simple.py --debug True --n_epochs 1 --eval_freq 1 --print_sample_iter 100 --batch_size 2".split(),
+        words_of(
+            "pretraining_simple.py --debug True --n_epochs 1 --eval_freq 1 --print_sample_iter 100 --batch_size 2"
+        ),
         code_base=SCRATCH,
         parts=["ch05/03_bonus_pretraining_on_gutenberg", "pkg"],
         inside="ch05/03_bonus_pretraining_on_gutenberg",
@@ -133,19 +141,26 @@ ENTIRE = (
     ),
     program(
         "LLMs-from-scratch-instruction_finetuning",
-        "gpt_instruction_finetuning.py --test_mode".split(),
+        words_of("gpt_instruction_finetuning.py --test_mode"),
         code_base=SCRATCH,
         parts=["ch07/01_main-chapter-code"],
         inside="ch07/01_main-chapter-code",
-        prepare=lambda place, code: (code / "ch07/01_main-chapter-code/instruction-data.json").write_text(json.dumps(ALPACA * 4)),
+        prepare=lambda place, code: (code / "ch07/01_main-chapter-code/instruction-data.json").write_text(
+            json.dumps(ALPACA * 4)
+        ),
         loss=r"(?:Training|Validation) loss: ([0-9.]+)",
         **DRAWN,
     ),
     program(
         "FastChat-train",
         [
-            *"fastchat/train/train.py --model_name_or_path {shared}/llama --data_path {shared}/vicuna.json --output_dir out".split(),
-            *"--model_max_length 200 --lazy_preprocess True --bf16 True --tf32 True --gradient_checkpointing True".split(),
+            *words_of(
+                "fastchat/train/train.py --model_name_or_path {shared}/llama --data_path "
+                "{shared}/vicuna.json --output_dir out"
+            ),
+            *words_of(
+                "--model_max_length 200 --lazy_preprocess True --bf16 True --tf32 True --gradient_checkpointing True"
+            ),
             *STEPS,
             *["--fsdp", "full_shard auto_wrap", "--fsdp_transformer_layer_cls_to_wrap", "LlamaDecoderLayer"],
         ],
@@ -159,13 +174,18 @@ ENTIRE = (
     ),
     program(
         "OpenRLHF-train_sft",
-        (
-            "-m openrlhf.cli.train_sft --model.model_name_or_path {shared}/qwen2 --data.dataset {shared}/alpaca.jsonl --data.input_key instruction "
-            "--data.output_key output --data.max_len 64 --train.batch_size 8 --train.micro_batch_size 4 --train.max_epochs 1 --adam.lr 1e-3 "
+        words_of(
+            "-m openrlhf.cli.train_sft --model.model_name_or_path {shared}/qwen2 --data.dataset "
+            "{shared}/alpaca.jsonl --data.input_key instruction "
+            "--data.output_key output --data.max_len 64 --train.batch_size 8 --train.micro_batch_size 4 "
+            "--train.max_epochs 1 --adam.lr 1e-3 "
             "--ds.attn_implementation sdpa --ds.zero_stage 2 --ckpt.output_dir out"
-        ).split(),
+        ),
         code_base="OpenRLHF",
-        prepare=lambda place, code: (models("qwen2")(place, code), local_data.write_jsonl(place.shared / "alpaca.jsonl", ALPACA)),
+        prepare=lambda place, code: (
+            models("qwen2")(place, code),
+            local_data.write_jsonl(place.shared / "alpaca.jsonl", ALPACA),
+        ),
         path="{code}",
         nproc=2,
         loss=r"gpt_loss=([0-9.]+)",
@@ -173,28 +193,33 @@ ENTIRE = (
     ),
     program(
         "TinyLlama-sft",
-        (
-            "finetune.py --model_name_or_path {shared}/llama --output_dir out --logging_steps 1 --save_strategy no --do_train --dataset {shared}/alpaca.jsonl "
-            "--dataset_format input-output --source_max_len 16 --target_max_len 32 --per_device_train_batch_size 4 --max_steps 4 --learning_rate 1e-3 "
+        words_of(
+            "finetune.py --model_name_or_path {shared}/llama --output_dir out --logging_steps 1 "
+            "--save_strategy no --do_train --dataset {shared}/alpaca.jsonl "
+            "--dataset_format input-output --source_max_len 16 --target_max_len 32 "
+            "--per_device_train_batch_size 4 --max_steps 4 --learning_rate 1e-3 "
             "--report_to none --remove_unused_columns False --gradient_accumulation_steps 1"
-        ).split(),
+        ),
         code_base="TinyLlama",
         inside="sft",
         prepare=lambda place, code: (
             models("llama")(place, code),
-            local_data.write_jsonl(place.shared / "alpaca.jsonl", [{"input": one["instruction"], "output": one["output"]} for one in ALPACA]),
+            local_data.write_jsonl(
+                place.shared / "alpaca.jsonl",
+                [{"input": one["instruction"], "output": one["output"]} for one in ALPACA],
+            ),
         ),
         **LOSSES,
     ),
     program(
         "TinyLlama-pretrain",
-        "pretrain/tinyllama.py --devices 1 --train_data_dir data".split(),
+        words_of("pretrain/tinyllama.py --devices 1 --train_data_dir data"),
         code_base="TinyLlama",
         loss=r"loss ([0-9.]+)",
     ),
     program(
         "RWKV-v7",
-        "rwkv7_train_simplified.py".split(),
+        words_of("rwkv7_train_simplified.py"),
         code_base="RWKV-LM",
         parts=["RWKV-v7/train_temp"],
         inside="RWKV-v7/train_temp",
@@ -211,7 +236,11 @@ ENTIRE = (
             loss=r"Loss: +([0-9.]+)",
             bound=1e-2,
         )
-        for suffix, configuration, ranks in (("", "one.json", 1), ("-tp-2-ranks", "two.json", 2), ("-pp-2-ranks", "pp.json", 2))
+        for suffix, configuration, ranks in (
+            ("", "one.json", 1),
+            ("-tp-2-ranks", "two.json", 2),
+            ("-pp-2-ranks", "pp.json", 2),
+        )
     ),
     program(
         "x-transformers-enwik8",
@@ -225,10 +254,12 @@ ENTIRE = (
 LLM_TRAINERS = (
     program(
         "nanochat-base_train",
-        (
-            "-m scripts.base_train --depth=2 --aspect-ratio=32 --head-dim=32 --max-seq-len=64 --device-batch-size=1 --total-batch-size=64 "
-            "--num-iterations=3 --eval-every=-1 --eval-tokens=64 --core-metric-every=-1 --sample-every=-1 --warmup-steps=0"
-        ).split(),
+        words_of(
+            "-m scripts.base_train --depth=2 --aspect-ratio=32 --head-dim=32 --max-seq-len=64 "
+            "--device-batch-size=1 --total-batch-size=64 "
+            "--num-iterations=3 --eval-every=-1 --eval-tokens=64 --core-metric-every=-1 --sample-every=-1 "
+            "--warmup-steps=0"
+        ),
         code_base="nanochat",
         prepare=lambda place, code: climbmix(place, code),
         path="{code}",
@@ -238,11 +269,13 @@ LLM_TRAINERS = (
     ),
     program(
         "litgpt-pretrain",
-        (
-            "-m litgpt pretrain pythia-14m --tokenizer_dir {shared}/llama --data TextFiles --data.train_data_path {shared}/texts --data.num_workers 1 "
-            "--train.max_tokens 256 --train.micro_batch_size 1 --train.global_batch_size 1 --train.max_seq_length 32 --out_dir out "
+        words_of(
+            "-m litgpt pretrain pythia-14m --tokenizer_dir {shared}/llama --data TextFiles "
+            "--data.train_data_path {shared}/texts --data.num_workers 1 "
+            "--train.max_tokens 256 --train.micro_batch_size 1 --train.global_batch_size 1 "
+            "--train.max_seq_length 32 --out_dir out "
             "--precision 32-true --eval.max_iters 1 --train.log_interval 1 --train.lr_warmup_steps 1"
-        ).split(),
+        ),
         prepare=lambda place, code: (
             models("llama")(place, code),
             [local_data.write_text(place.shared / "texts" / f"{number}.txt", 4000) for number in range(3)],
@@ -318,7 +351,10 @@ special_tokens:
 PICTURES = (
     program(
         "timm-train",
-        "train.py --data-dir pictures --model resnet18 --num-classes 2 --img-size 64 -b 4 --epochs 1 -j 1 --log-interval 1 --opt adamw --amp".split(),
+        words_of(
+            "train.py --data-dir pictures --model resnet18 --num-classes 2 --img-size 64 -b 4 --epochs 1 -j "
+            "1 --log-interval 1 --opt adamw --amp"
+        ),
         code_base="pytorch-image-models",
         prepare=lambda place, code: local_data.write_pictures(code / "pictures", ("train", "val")),
         loss=r"Loss: +([0-9.e-]+)",
@@ -326,7 +362,10 @@ PICTURES = (
     ),
     program(
         "timm-train-2-ranks",
-        "train.py --data-dir pictures --model resnet18 --num-classes 2 --img-size 64 -b 2 --epochs 1 -j 1 --log-interval 1 --seed 1".split(),
+        words_of(
+            "train.py --data-dir pictures --model resnet18 --num-classes 2 --img-size 64 -b 2 --epochs 1 -j "
+            "1 --log-interval 1 --seed 1"
+        ),
         code_base="pytorch-image-models",
         prepare=lambda place, code: local_data.write_pictures(code / "pictures", ("train", "val")),
         loss=r"Loss: +([0-9.e-]+)",
@@ -335,10 +374,11 @@ PICTURES = (
     ),
     program(
         "open_clip-synthetic",
-        (
-            "-m open_clip_train.main --dataset-type synthetic --train-data none --train-num-samples 8 --batch-size 4 --model ViT-S-32-alt --epochs 1 "
+        words_of(
+            "-m open_clip_train.main --dataset-type synthetic --train-data none --train-num-samples 8 "
+            "--batch-size 4 --model ViT-S-32-alt --epochs 1 "
             "--workers 1 --precision fp32 --log-every-n-steps 1 --warmup 1"
-        ).split(),
+        ),
         code_base="open_clip",
         parts=["src"],
         inside="src",
@@ -348,7 +388,10 @@ PICTURES = (
     ),
     program(
         "DiT",
-        "train.py --data-path pictures/train --model DiT-S/8 --image-size 256 --epochs 1 --global-batch-size 4 --num-classes 2 --num-workers 1 --log-every 1".split(),
+        words_of(
+            "train.py --data-path pictures/train --model DiT-S/8 --image-size 256 --epochs 1 "
+            "--global-batch-size 4 --num-classes 2 --num-workers 1 --log-every 1"
+        ),
         code_base="DiT",
         prepare=vae,
         loss=r"Train Loss: ([0-9.]+)",
@@ -360,7 +403,7 @@ LIGHTNING_EXAMPLES = (
     *(
         program(
             f"lightning-fabric-image_classifier-{which}",
-            [f"train_{which}.py", *"--epochs 1 --batch-size 16".split()],
+            [f"train_{which}.py", *words_of("--epochs 1 --batch-size 16")],
             parts=["examples/fabric/image_classifier"],
             inside="examples/fabric/image_classifier",
             prepare=lambda place, code: local_data.write_mnist(code / "Datasets"),
@@ -372,7 +415,10 @@ LIGHTNING_EXAMPLES = (
     ),
     program(
         "lightning-autoencoder",
-        "autoencoder.py fit --trainer.max_epochs=1 --trainer.limit_train_batches=3 --trainer.limit_val_batches=1 --trainer.limit_test_batches=1 --data.batch_size=8".split(),
+        words_of(
+            "autoencoder.py fit --trainer.max_epochs=1 --trainer.limit_train_batches=3 "
+            "--trainer.limit_val_batches=1 --trainer.limit_test_batches=1 --data.batch_size=8"
+        ),
         parts=["examples/pytorch/basics"],
         inside="examples/pytorch/basics",
         prepare=lambda place, code: local_data.write_mnist(code / "examples" / "Datasets", 70),
@@ -398,8 +444,11 @@ DEEPSPEED_EXAMPLES = (
             f"DeepSpeed-{name}",
             [
                 *words,
-                *"--checkpoint_dir out --tokenizer {shared}/gpt2 --num_layers 2 --num_heads 2 --ff_dim 64 --h_dim 32 --max_seq_length 64".split(),
-                *"--batch_size 4 --num_iterations 4 --checkpoint_every 100 --log_every 1 --dropout 0.0".split(),
+                *words_of(
+                    "--checkpoint_dir out --tokenizer {shared}/gpt2 --num_layers 2 --num_heads 2 --ff_dim "
+                    "64 --h_dim 32 --max_seq_length 64"
+                ),
+                *words_of("--batch_size 4 --num_iterations 4 --checkpoint_every 100 --log_every 1 --dropout 0.0"),
             ],
             parts=[HELLO],
             inside=HELLO,
@@ -416,7 +465,9 @@ DEEPSPEED_EXAMPLES = (
     ),
     program(
         "DeepSpeed-cifar",
-        "deepspeed --num_gpus 2 cifar10_deepspeed.py --deepspeed --epochs 1 --log-interval 1 --dtype fp32 --stage 1".split(),
+        words_of(
+            "deepspeed --num_gpus 2 cifar10_deepspeed.py --deepspeed --epochs 1 --log-interval 1 --dtype fp32 --stage 1"
+        ),
         parts=["training/cifar"],
         inside="training/cifar",
         prepare=lambda place, code: local_data.write_cifar(code / "training/cifar/data", each=16),
@@ -427,7 +478,7 @@ DEEPSPEED_EXAMPLES = (
     ),
     program(
         "DeepSpeed-pipeline_parallelism",
-        "deepspeed --num_gpus 2 train.py --deepspeed_config=ds_config.json -p 2 --steps=2".split(),
+        words_of("deepspeed --num_gpus 2 train.py --deepspeed_config=ds_config.json -p 2 --steps=2"),
         parts=["training/pipeline_parallelism"],
         inside="training/pipeline_parallelism",
         prepare=lambda place, code: pipeline(place, code),
@@ -443,7 +494,16 @@ def pipeline(place: Place, code: Path) -> None:
     """Write pictures where the script looks for them, and a configuration with a small batch."""
     local_data.write_cifar(Path("/tmp/cifar10-data"), each=16)
     path = code / "training/pipeline_parallelism/ds_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2, "steps_per_print": 1}))
+    path.write_text(
+        json.dumps(
+            {
+                **json.loads(path.read_text()),
+                "train_batch_size": 4,
+                "train_micro_batch_size_per_gpu": 2,
+                "steps_per_print": 1,
+            }
+        )
+    )
 
 
 SENTENCES = (
