@@ -264,6 +264,7 @@ def _lines(
     finally:
         timer.cancel()
         running.kill()
+        running.communicate()
     if stop is not None and found >= stop[1]:
         return 0, lines
     if late.is_set():

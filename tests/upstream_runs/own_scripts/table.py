@@ -25,9 +25,8 @@ HEADER = (
 
 def row(job: UpstreamJob, seen: dict[str, Record]) -> str:
     """Return a job's line."""
-    source = (
-        f"{job.name} `{code_base(job.code_base).commit}`" if job.code_base else f"{job.name} ({job.needs[0]}, PyPI)"
-    )
+    commit = code_base(job.code_base).commit if job.code_base else ""
+    source = f"{job.name} `{commit}`" if commit else f"{job.name} ({' '.join(job.release or job.needs)}, PyPI)"
     cpu, npu = seen.get("cpu"), seen.get("npu-emulated")
     adapted = sorted({name for one in (cpu, npu) if one for name in one.applied if not name.startswith("deepspeed.")})
     by_plugin: dict[str, int] = {}
