@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         "--report", nargs="+", type=Path, metavar="FILE", help="judge hosts that --collect wrote, and compare them"
     )
     doctor.add_argument("-H", "--hostfile", metavar="FILE", help="check these hosts instead")
-    doctor.add_argument("--launcher", choices=("auto", "ssh", "pdsh"), default="auto", help="transport to these hosts")
+    doctor.add_argument("--launcher", default="auto", metavar="auto|ssh|pdsh", help="transport to these hosts")
     doctor.add_argument("--ssh-port", type=int, metavar="PORT", help="port of the ssh servers there")
     explain = commands.add_parser("explain", help="known problems and error codes in the logs of a failed job")
     explain.add_argument(
