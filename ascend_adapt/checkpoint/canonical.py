@@ -1,7 +1,7 @@
 """The canonical state: every parameter of a model under one name and in one layout, in model order.
 
-Names, shapes and row orders are those of the native trainer (``ascend_adapt.native.model``) on one rank; a test holds
-them against its modules. Linear weights are [out, in].
+Names, shapes and row orders are those of the native trainer (``ascend_adapt.native.model``) on one rank; a test
+compares them with its modules. Linear weights are [out, in].
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROW_PARALLEL = ("attention.dense", "mlp.dense_4h_to_h")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter: ``cut`` is the axis that tensor-parallel ranks divide, None if each rank has all of it."""
+    """One parameter: ``cut`` is the axis that is split over tensor-parallel ranks, None if it is replicated."""
 
     name: str
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ def layer_name(number: int, local: str) -> str:
 
 
 def local_name(name: str) -> tuple[int | None, str]:
-    """Return the number of a block and the name inside it; None and the name outside of blocks."""
+    """Return a block's number and the parameter's name inside it; outside of blocks None and the name."""
     if not name.startswith("layers."):
         return None, name
     _, number, local = name.split(".", 2)

@@ -16,7 +16,7 @@ from ascend_adapt.recipes.neox_files import read_files
 from ascend_adapt.recipes.options import Options, Version, version
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
-# Megatron's options that change the arithmetic and that the native model lacks.
+# Megatron's options that change the model and that the native model does not support.
 _UNSUPPORTED = (
     *("apply_layernorm_1p", "rotary_interleaved", "squared_relu", "quick_geglu", "use_rope_scaling", "num_experts"),
     *("apply_residual_connection_post_layernorm", "multi_latent_attention", "rotary_seq_len_interpolation_factor"),
@@ -31,12 +31,12 @@ def of_neox(files: Sequence[Path], rows: int, upstream: str | None, where: Path)
     """Return the model of GPT-NeoX's configuration files; ``upstream`` is None, or the version of upstream.
 
     Raises:
-        CheckpointError: there are none, or they cannot be read.
+        CheckpointError: there are no files, or they cannot be read.
     """
     if not files:
         raise CheckpointError(
-            f"{where}: has no configs folder, expected the configuration that it was trained with — give its YAML "
-            "files by --config"
+            f"{where}: has no configs folder, expected the configuration that it was trained with — pass its YAML "
+            "files with --config"
         )
     try:
         values = read_files([str(one) for one in files], None)
@@ -53,13 +53,17 @@ def of_megatron(arguments: Mapping[str, Any], rows: int, where: Path, *, is_core
     """Return the model of the arguments that Megatron saved; ``is_core``: its parameters have Megatron-core's names.
 
     Raises:
-        CheckpointError: there are none, or they ask for arithmetic that the native model lacks.
+        CheckpointError: there are no arguments, or they require an architecture that the native model does not support.
     """
     if "num_layers" not in arguments:
-        raise CheckpointError(f"{where}: has no arguments of the run, expected them — give another checkpoint")
+        raise CheckpointError(
+            f"{where}: has no training arguments, expected those that Megatron saves — choose another checkpoint"
+        )
     wrong = [f"{name} {arguments[name]!r}" for name in _UNSUPPORTED if arguments.get(name)]
     if wrong:
-        raise CheckpointError(f"{where}: {', '.join(wrong)}, which the native model lacks — use upstream's own tools")
+        raise CheckpointError(
+            f"{where}: {', '.join(wrong)}, which the native model does not support — use upstream's own tools"
+        )
     # Upstream fills in encoder_seq_length from seq_length, and refuses both on its command line.
     given = {name: value for name, value in arguments.items() if value is not None and name != "encoder_seq_length"}
     positions = given.get("position_embedding_type")
@@ -76,7 +80,7 @@ def of_megatron(arguments: Mapping[str, Any], rows: int, where: Path, *, is_core
 
 
 def _version_of(given: Mapping[str, Any], *, is_core: bool) -> Version:
-    """Return the recorded version whose options are most alike: those it shares, less those it lacks."""
+    """Return the recorded version whose options match best: the number of shared options less that of missing ones."""
     names = ("core_v0.9.0", "newest") if is_core else megatron.VERSIONS
 
     def alike(name: str) -> int:
@@ -87,7 +91,7 @@ def _version_of(given: Mapping[str, Any], *, is_core: bool) -> Version:
 
 
 def _vocabulary(kind: str, path: str | None, rows: int) -> Vocabulary:
-    """Return the vocabulary of the tokenizer's file if it is still there; else every row counts as an id."""
+    """Return the vocabulary of the tokenizer file if that still exists; else every row counts as an id."""
     try:
         found = read_vocabulary(kind, path, None)
     except ConfigError:

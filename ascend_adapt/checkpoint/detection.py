@@ -1,4 +1,4 @@
-"""Which dialect a checkpoint is of, from its files, and the checkpoint opened."""
+"""Detection of a checkpoint's dialect from its files, and opening it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ascend_adapt.checkpoint.source import Source
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native.config.model_config import Model
 
-# In order: the first that recognises its files. Opened dialects that are written by one name are read by it, too.
+# In order: the first that recognises its files.
 _OPENERS: dict[str, tuple[Callable[[Path], bool], Callable[[Path], Source]]] = {
     "native": (native.is_here, native.open_source),
     "hf": (hugging_face.is_here, hugging_face.open_source),
@@ -23,7 +23,7 @@ DIALECTS = (*_OPENERS, "megatron-deepspeed")
 
 
 def dialect_of(path: Path) -> str | None:
-    """Return the dialect that the files of a folder are of, or None; Megatron-DeepSpeed's is that of ``neox``."""
+    """Return the dialect of the checkpoint in a folder, or None; for Megatron-DeepSpeed that is ``neox``."""
     return next((name for name, (is_here, _) in _OPENERS.items() if is_here(path)), None)
 
 
@@ -32,20 +32,21 @@ def open_checkpoint(
 ) -> Source:
     """Return the checkpoint in a folder; ``config`` replaces GPT-NeoX's configuration files.
 
-    ``expected`` is the dialect that it must be of, ``assumed`` the model that it is of if its files do not describe it.
+    ``expected`` is the dialect that it must have; ``assumed`` is its model if its files do not describe one.
 
     Raises:
-        CheckpointError: there is none, it cannot be read, or it is of another dialect.
+        CheckpointError: there is no checkpoint, it cannot be read, or its dialect is another one.
     """
     found = dialect_of(path)
     if found is None and glm.is_here(path):
         raise CheckpointError(
-            f"{path}: is of dialect glm, whose arithmetic the native model lacks — resize it with --to glm --tp N"
+            f"{path}: is a glm checkpoint, whose architecture the native model does not support — resize "
+            "it with --to glm --tp N"
         )
     if found is None:
         step = "correct the path" if path.exists() else "it does not exist"
         raise CheckpointError(
-            f"{path}: holds no checkpoint that can be read, expected one of {', '.join(DIALECTS)} — {step}"
+            f"{path}: contains no readable checkpoint, expected one of {', '.join(DIALECTS)} — {step}"
         )
     if found == "neox":
         source = deepspeed_layers.open_source(path, config, assumed)
@@ -55,7 +56,7 @@ def open_checkpoint(
         source = _OPENERS[found][1](path)
     if expected not in (None, source.dialect):
         raise CheckpointError(
-            f"{path}: is of dialect {source.dialect}, expected {expected} — give --from {source.dialect}, or "
-            "leave it out"
+            f"{path}: is a {source.dialect} checkpoint, expected {expected} — pass --from {source.dialect}, or "
+            "omit --from"
         )
     return source

@@ -1,11 +1,11 @@
-"""Files of torch.distributed.checkpoint, read and written one tensor at a time: neither metadata nor shards run code.
+"""torch.distributed.checkpoint files, read and written one tensor at a time; loading never runs code from them.
 
-torch reads ``.metadata`` by plain ``pickle.load``, and, by ``weights_only=False``, every entry that the metadata
-declares as bytes rather than as a tensor. Here the metadata may name only the classes below. Entries of bytes are
-refused, except of Megatron-core, whose metadata also has plans of saves: they become inert stand-ins, and an entry of
-bytes is read as restrictedly as any other file.
+torch reads ``.metadata`` with plain ``pickle.load``, and every entry that the metadata declares as bytes with
+``weights_only=False``. Here the metadata may name only the classes below, and entries of bytes are rejected.
+Megatron-core is the exception: its metadata also has save plans, which become inert stand-ins, and its entries of bytes
+are read with the same restrictions as any other file.
 
-torch's own writer keeps every tensor that it has written until the file is complete.
+torch's own writer keeps every tensor in memory until the file is complete.
 
 Sources: torch 2.13.0 torch/distributed/checkpoint/filesystem.py, default_planner.py load_bytes;
 Megatron-LM@core_v0.12.0 megatron/core/dist_checkpointing/strategies/torch.py.
@@ -53,7 +53,7 @@ def read_metadata(folder: Path, *, of_megatron: bool = False) -> Metadata:
     """Return the metadata of a checkpoint; without ``of_megatron`` it may describe tensors only.
 
     Raises:
-        CheckpointError: it is damaged, names a class other than torch's own structures, or has other entries.
+        CheckpointError: it is damaged, names a class that is not allowed, or has entries that are not tensors.
     """
     file = folder / METADATA
     with file.open("rb") as stream:
@@ -61,7 +61,7 @@ def read_metadata(folder: Path, *, of_megatron: bool = False) -> Metadata:
 
 
 class DistributedTensors:
-    """Tensors of a checkpoint, each read from the chunks that it was saved in."""
+    """Tensors of a distributed checkpoint, each assembled from its chunks."""
 
     def __init__(self, folder: Path, *, of_megatron: bool = False) -> None:
         """Read the metadata; raises as ``read_metadata``."""
@@ -73,7 +73,7 @@ class DistributedTensors:
         self.others = sorted(set(entries) - set(self.tensors))
 
     def __call__(self, name: str, first: int | None = None) -> torch.Tensor:
-        """Return a tensor, or its part [first, ...], of which only its own chunks are read.
+        """Return a tensor, or its slice [first, ...]; only the chunks that are needed are read.
 
         Raises:
             CheckpointError: a chunk is damaged or missing.
@@ -99,19 +99,23 @@ class DistributedTensors:
         return whole
 
     def bytes_of(self, name: str) -> Any:
-        """Return an entry of bytes, restricted to tensors and plain data."""
+        """Return an entry of bytes, which may hold tensors and plain data only."""
         return load_torch_file(self.folder, io.BytesIO(self._slice(MetadataIndex(name))))
 
     def _chunk(self, index: MetadataIndex, shape: tuple[int, ...]) -> torch.Tensor:
         content = load_torch_file(self.folder, io.BytesIO(self._slice(index)))
         if not isinstance(content, torch.Tensor) or tuple(content.shape) != shape:
-            raise CheckpointError(f"{self.folder}: {index.fqn} is not of its recorded shape, expected {list(shape)}")
+            raise CheckpointError(
+                f"{self.folder}: {index.fqn} does not have its recorded shape, expected {list(shape)}"
+            )
         return content
 
     def _slice(self, index: MetadataIndex) -> bytes:
         place = self._places.get(index)
         if place is None or getattr(place, "transform_descriptors", None):
-            raise CheckpointError(f"{self.folder}: {index.fqn} has no plain place in a file — save it uncompressed")
+            raise CheckpointError(
+                f"{self.folder}: {index.fqn} is missing or compressed, expected plain bytes — save it uncompressed"
+            )
         try:
             with (self.folder / place.relative_path).open("rb") as stream:
                 stream.seek(place.offset)
@@ -125,7 +129,7 @@ class DistributedTensors:
 
 
 def write_distributed(folder: Path, names: Iterable[str], read: Callable[[str], torch.Tensor], prefix: str) -> None:
-    """Write tensors, called ``prefix`` and their names, as one rank saves them; one is in memory at a time."""
+    """Write tensors under ``prefix`` plus their names, as a single rank would; one is in memory at a time."""
     entries, places = {}, {}
     file = "__0_0.distcp"
     with (folder / file).open("wb") as stream:

@@ -1,4 +1,4 @@
-"""Row orders of a fused query-key-value layer.
+"""Row layouts of a fused QKV layer.
 
     grouped      for each key head: its queries, the key, the value. With as many key heads as heads this is
                  [heads, 3, head_dim], of Megatron from checkpoint version 2 on, GPT-NeoX and Hugging Face gpt_neox;
@@ -23,14 +23,14 @@ ORDERS = ("grouped", "block", "interleaved")
 
 @dataclass(frozen=True)
 class Heads:
-    """Numbers of query heads and of key heads in one tensor, and the rows of each head."""
+    """Number of query heads and of key heads in a tensor, and the head dimension."""
 
     queries: int
     keys: int
     dim: int
 
     def of_rank(self, ranks: int) -> Heads:
-        """Return those of one of ``ranks`` tensor-parallel ranks."""
+        """Return the heads on each of ``ranks`` tensor-parallel ranks."""
         return Heads(self.queries // ranks, self.keys // ranks, self.dim)
 
 
@@ -53,7 +53,7 @@ def separated(rows: torch.Tensor, heads: Heads, order: str = "grouped") -> Parts
 def fused(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: Heads, order: str = "grouped"
 ) -> torch.Tensor:
-    """Return the fused rows of three parts, each [heads * dim, ...]."""
+    """Return the fused rows of query, key and value, each [heads * dim, ...]."""
     rest = query.shape[1:]
     if order == "block":
         return torch.cat([query, key, value])
@@ -64,7 +64,7 @@ def fused(
 
 
 def reordered(rows: torch.Tensor, heads: Heads, before: str, after: str) -> torch.Tensor:
-    """Return the rows of one order in another."""
+    """Convert rows from one layout to another."""
     return rows if before == after else fused(*separated(rows, heads, before), heads, after)
 
 
@@ -75,7 +75,7 @@ def split_qkv(tensor: torch.Tensor, tp: int, *, layout: str = "block", num_heads
     [num_heads, 3, head_dim] (Megatron, GPT-NeoX).
 
     Raises:
-        ValueError: an unknown layout, or sizes that do not divide.
+        ValueError: an unknown layout, or sizes that are not divisible.
     """
     order, heads = _checked(layout, num_heads, tp, tensor.shape[0])
     pieces = reordered(tensor, heads, order, "grouped").chunk(tp)
@@ -85,10 +85,10 @@ def split_qkv(tensor: torch.Tensor, tp: int, *, layout: str = "block", num_heads
 def merge_qkv(
     tensor: torch.Tensor | Sequence[torch.Tensor], tp: int, *, layout: str = "block", num_heads: int
 ) -> torch.Tensor:
-    """Merge what ``split_qkv`` returned: a sequence of ``tp`` shards, or these shards concatenated along axis 0.
+    """Merge the shards of ``split_qkv``: a sequence of ``tp`` shards, or the shards concatenated along axis 0.
 
     Raises:
-        ValueError: an unknown layout, another number of shards, or sizes that do not divide.
+        ValueError: an unknown layout, the wrong number of shards, or sizes that are not divisible.
     """
     shards = list(tensor.chunk(tp)) if isinstance(tensor, torch.Tensor) else list(tensor)
     if len(shards) != tp:

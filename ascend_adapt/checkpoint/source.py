@@ -1,4 +1,4 @@
-"""A checkpoint of any dialect, read as the canonical state, and the rules between the two."""
+"""A checkpoint of any dialect read as the canonical state, and the rules that map one to the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BUFFERS = ("inv_freq", "attention.bias", "attn.bias", "masked_bias", "_extra_st
 
 
 def is_buffer(key: str) -> bool:
-    """Return whether a key names what old releases saved although it is computed: masks, rotary frequencies."""
+    """Return whether a key is a computed buffer that old releases saved: masks, rotary frequencies."""
     return f".{key}".endswith(tuple(f".{name}" for name in _BUFFERS))
 
 
@@ -28,7 +28,7 @@ def unchanged(tensors: Tensors) -> Tensors:
 
 @dataclass(frozen=True)
 class Rule:
-    """Tensors of the canonical state, and those of a dialect that hold the same numbers."""
+    """Mapping between tensors of the canonical state and those of a dialect that hold the same values."""
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
@@ -38,7 +38,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint as the canonical state; a tensor is read when it is asked for.
+    """A checkpoint as the canonical state; tensors are read lazily.
 
     ``read`` returns a parameter of ``model``, complete, in the dtype of the file. ``layout`` is what ``inspect`` shows
     beside the model: parallel sizes and files.
@@ -57,7 +57,7 @@ class Source:
     arguments: Mapping[str, object] = field(default_factory=dict)
     """Arguments of the training run, as the code base saved them."""
     differing: Sequence[str] = ()
-    """Parameters, of those read so far, that ranks had in different numbers: the mean was taken."""
+    """Parameters read so far whose values differed between ranks; their mean was taken."""
 
     def parameters(self) -> list[Parameter]:
         """Return the parameters in model order."""
@@ -65,9 +65,9 @@ class Source:
 
 
 class RuleReader:
-    """Reader of canonical parameters through rules; the tensors of the latest rule are kept for its other names.
+    """Reads canonical parameters through rules; the tensors of the latest rule are cached for its other names.
 
-    ``fetch`` returns the dialect's tensors of a rule.
+    ``fetch`` returns a rule's tensors in the dialect.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class RuleReader:
         """Return a parameter.
 
         Raises:
-            CheckpointError: it is missing, or has another shape.
+            CheckpointError: it is missing, or has an unexpected shape.
         """
         if name not in self._kept:
             rule = self._by_name[name]
@@ -104,26 +104,26 @@ class RuleReader:
     def _wrong(self, theirs: Sequence[str], shapes: str, ours: Sequence[str]) -> str:
         expected = ", ".join(str(list(self._shapes[name])) for name in ours)
         return (
-            f"{self._where}: {', '.join(theirs)} is {shapes}, expected {expected} by the configuration — correct the "
-            "configuration, or give the checkpoint's own"
+            f"{self._where}: {', '.join(theirs)} is {shapes}, expected {expected} from the configuration — correct the "
+            "configuration, or pass the checkpoint's own"
         )
 
 
 def refuse_leftover(names: Iterable[str], rules: Iterable[Rule], where: Path, also: Iterable[str] = ()) -> None:
-    """Check that every tensor of a dialect is used by a rule; buffers are not counted.
+    """Check that every tensor of a dialect is used by a rule; buffers are ignored.
 
     Raises:
-        CheckpointError: some are missing, or some would be dropped.
+        CheckpointError: some are missing or unexpected.
     """
     known = {key for rule in rules for key in rule.theirs}
     found = {name for name in names if not is_buffer(name)}
     missing, left = sorted(known - found), sorted(found - known - set(also))
-    problems = [f"has no {_some(missing)}"] if missing else []
-    problems += [f"has {_some(left)} besides"] if left else []
+    problems = [f"lacks {_some(missing)}"] if missing else []
+    problems += [f"has unexpected {_some(left)}"] if left else []
     if problems:
         raise CheckpointError(
             f"{where}: {' and '.join(problems)}, expected exactly the parameters of the model that its configuration "
-            "describes — correct the configuration, or give the checkpoint's own"
+            "describes — correct the configuration, or pass the checkpoint's own"
         )
 
 

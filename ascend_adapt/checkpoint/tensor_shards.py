@@ -1,7 +1,7 @@
-"""Tensor-parallel shards of the Megatron family: how ranks' pieces make one parameter, and the other way.
+"""Tensor-parallel shards of the Megatron family: merging the ranks' shards of a parameter, and splitting it.
 
-Column-parallel weights are cut by rows, row-parallel ones by columns; a gated MLP has one tensor of both halves on each
-rank. Norms, positions and the biases of row-parallel layers are on every rank.
+Column-parallel weights are split along rows, row-parallel ones along columns; a gated MLP has one tensor with both
+halves on each rank. Norms, positions and the biases of row-parallel layers are replicated.
 
 Sources: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/model/transformer.py (with gpt_j_residual each rank adds
 its own bias before the sum over ranks; Gated_Activation takes the gate from the second half), megatron/mpu/layers.py;
@@ -23,7 +23,7 @@ from ascend_adapt.native.config.model_config import Model
 
 @dataclass(frozen=True)
 class Convention:
-    """What differs between the code bases: order of query, key and value, place of the gate, sum of biases."""
+    """Conventions of a code base: order of query, key and value, which half is the gate, whether biases are summed."""
 
     qkv: str = "grouped"
     gate_first: bool = True
@@ -38,14 +38,14 @@ class Sharding:
     convention: Convention
     ranks: int
     differing: list[str] = field(default_factory=list)
-    """Parameters that all ranks have and that were not the same numbers: their mean was taken."""
+    """Replicated parameters whose values differed between ranks; their mean was taken."""
 
     def rule(self, ours: tuple[str, ...], key: str) -> Rule:
-        """Return the rule of one tensor of the code base; its tensors are the ranks' pieces, in order."""
+        """Return the rule for one tensor of the code base; its tensors are the ranks' shards, in order."""
         return Rule(ours, (key,), lambda pieces: self.join(ours, pieces), lambda tensors: self.cut(ours, tensors))
 
     def join(self, ours: tuple[str, ...], pieces: Tensors) -> Tensors:
-        """Return the canonical parameters of the ranks' pieces."""
+        """Merge the ranks' shards into canonical parameters."""
         axis = self._axis(ours[0])
         if axis is None:
             return [self._sum(pieces) if self._is_summed(ours[0]) else self._same(ours[0], pieces)]
@@ -59,7 +59,7 @@ class Sharding:
         return [torch.cat(list(pieces), axis) if len(pieces) > 1 else pieces[0]]
 
     def cut(self, ours: tuple[str, ...], tensors: Tensors) -> Tensors:
-        """Return the ranks' pieces of canonical parameters."""
+        """Split canonical parameters into the ranks' shards."""
         axis = self._axis(ours[0])
         if axis is None:
             rest = [torch.zeros_like(tensors[0]) if self._is_summed(ours[0]) else tensors[0]] * (self.ranks - 1)
@@ -99,7 +99,7 @@ class Sharding:
 
 
 def units(model: Model) -> Iterator[tuple[str, ...]]:
-    """Yield the canonical names of each tensor that the Megatron family saves: gate and up of an MLP are one."""
+    """Yield the canonical names in each tensor that the Megatron family saves: gate and up projection share one."""
     for one in parameters(model):
         if ".mlp.gate." in one.name:
             continue

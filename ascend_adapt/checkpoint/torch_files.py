@@ -49,12 +49,12 @@ _NPU_TENSOR = ("torch_npu.utils.storage._rebuild_npu_tensor", "torch_npu.utils.t
 
 
 class StandIn:
-    """An object of a class that is not loaded: only its state, and what it would be called with (an enum's value)."""
+    """Inert stand-in for an object whose class is not loaded: its state and constructor arguments (an enum's value)."""
 
     called_with: tuple[object, ...]
 
     def __new__(cls, *arguments: object, **_: object) -> StandIn:
-        """Return one without state."""
+        """Return a stand-in without state."""
         made = super().__new__(cls)
         made.called_with = arguments
         return made
@@ -66,48 +66,47 @@ class StandIn:
 
 
 def load_torch_file(path: Path, part: io.BytesIO | None = None) -> Any:
-    """Return the content of a file of torch.save; tensors are on the CPU, mapped from the file where it allows that.
+    """Return the content of a torch.save file, with tensors on the CPU, memory-mapped if the format allows it.
 
-    ``part``: read this part of it, of which the error messages say that it is in ``path``.
+    ``part``: bytes to read instead of the file; error messages name ``path``.
 
     Raises:
-        CheckpointError: it cannot be read, or names what could run code.
+        CheckpointError: it cannot be read, or names a class or function that can run code.
     """
     stand_ins: dict[str, Any] = {}
     while True:
         try:
-            # Only an archive can be mapped, which torch makes since 1.6.
+            # Only zip archives, torch's format since 1.6, can be mapped.
             is_mapped = part is None and zipfile.is_zipfile(path)
             if part is not None:
                 part.seek(0)
             with torch.serialization.safe_globals([(one, name) for name, one in stand_ins.items()]):
                 return torch.load(part or path, map_location="cpu", weights_only=True, mmap=is_mapped)
         except pickle.UnpicklingError as error:
-            # The first name that is not allowed; tensors are not read before all are known.
+            # torch reports the first name that is not allowed; no tensor is read until all names are known.
             name = _refused(error)
             if name is None or name in stand_ins:
                 raise CheckpointError(
-                    f"{path}: is not tensors and plain data ({one_line(error)[:200]}), expected a file of torch.save — "
+                    f"{path}: holds more than tensors and plain data ({one_line(error)[:200]}), expected a "
+                    "torch.save file — "
                     "do not use it"
                 ) from error
             stand_ins[name] = _stand_in(name, path)
         except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror or error}, expected a file of torch.save") from error
+            raise CheckpointError(f"{path}: {error.strerror or error}, expected a torch.save file") from error
         # What a damaged archive raises is not documented to be one error.
         except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
             raise CheckpointError(
-                f"{path}: cannot be read ({type(error).__name__}: {one_line(error)[:200]}), expected a file of "
-                "torch.save — restore it, or choose another checkpoint"
+                f"{path}: cannot be read ({type(error).__name__}: {one_line(error)[:200]}), expected a "
+                "torch.save file — restore it, or choose another checkpoint"
             ) from error
 
 
 def load_torch_dict(path: Path) -> dict[str, Any]:
-    """Return the content of a file that holds values by name; raises as ``load_torch_file``, also for any other."""
+    """Return the dict in a torch.save file; raises as ``load_torch_file``, and also if it holds no dict."""
     content = load_torch_file(path)
     if not isinstance(content, dict):
-        raise CheckpointError(
-            f"{path}: is a {type(content).__name__}, expected values by name — choose another checkpoint"
-        )
+        raise CheckpointError(f"{path}: holds a {type(content).__name__}, expected a dict — choose another checkpoint")
     return content
 
 
@@ -136,7 +135,7 @@ def _stand_in(name: str, path: Path) -> Any:
 def _rebuild_npu_tensor(
     storage: Any, offset: int, size: Any, stride: Any, requires_grad: bool, hooks: Any, _npu_format: Any
 ) -> torch.Tensor:
-    """Rebuild a tensor from its storage, which torch_npu saved in its plain format."""
+    """Rebuild a tensor from its storage, which torch_npu saves in the plain (ND) format."""
     rebuilt: torch.Tensor = torch._utils._rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks)
     return rebuilt
 

@@ -1,4 +1,4 @@
-"""Tensors of the Megatron family in files of torch.save, found by their canonical names."""
+"""Tensors of the Megatron family in torch.save files, indexed by canonical name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def canonical_inside(key: str) -> str:
 
 
 def canonical_name(key: str, first_block: int = 0) -> str:
-    """Return the canonical name of a key of a model, whose blocks are counted from ``first_block``."""
+    """Return the canonical name of a model's key; its blocks are numbered from ``first_block``."""
     if block := _BLOCK.match(key):
         return f"layers.{first_block + int(block[1])}.{canonical_inside(key[block.end() :])}"
     return _replaced(key, _OUTSIDE)
@@ -72,7 +72,7 @@ def flattened(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterato
 
 
 class TorchShards:
-    """Places of tensors: for each canonical name, those of the tensor-parallel ranks in order."""
+    """Index of tensors: for each canonical name, the shards' places in order of tensor-parallel rank."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
@@ -80,16 +80,16 @@ class TorchShards:
         self._load = lru_cache(maxsize=2 * ranks)(load_torch_dict)
 
     def load(self, path: Path) -> Any:
-        """Return the content of a file; tensors in it are mapped, and the latest files are kept."""
+        """Return the content of a file; its tensors are memory-mapped, and the latest files are cached."""
         return self._load(path)
 
     def add(self, name: str, path: Path, keys: tuple[str, ...]) -> None:
-        """Add the next rank's place of a tensor; buffers are left out."""
+        """Add the place of the next rank's shard; buffers are skipped."""
         if not is_buffer(name):
             self.places.setdefault(name, []).append((path, keys))
 
     def pieces(self, name: str) -> list[torch.Tensor]:
-        """Return the ranks' pieces of a tensor."""
+        """Return the ranks' shards of a tensor."""
         found = []
         for path, keys in self.places[name]:
             content = self.load(path)
@@ -99,7 +99,7 @@ class TorchShards:
         return found
 
     def incomplete(self) -> list[str]:
-        """Return the tensors that not every rank has."""
+        """Return the tensors that some ranks lack."""
         return [name for name, places in self.places.items() if len(places) != self.ranks]
 
 
@@ -112,10 +112,10 @@ def open_shards(
 ) -> Source:
     """Return the checkpoint whose tensors are in ``shards``.
 
-    ``describe`` returns the model for the rows of its vocabulary table; ``facts`` are further fields of the source.
+    ``describe`` returns the model, given the rows of its embedding table; ``facts`` are further fields of the source.
 
     Raises:
-        CheckpointError: tensors are missing, or some would be dropped.
+        CheckpointError: tensors are missing or unexpected.
     """
     if WORDS not in shards.places:
         raise CheckpointError(f"{path}: has no word embeddings, expected a complete checkpoint — copy all of its files")

@@ -1,4 +1,4 @@
-"""Rows of the vocabulary tables, which each tensor-parallel size pads differently."""
+"""Vocabulary padding, which depends on the tensor-parallel size."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ascend_adapt.checkpoint.canonical import HEAD, WORDS
 
 
 def is_vocabulary(name: str) -> bool:
-    """Return whether a parameter's rows are ids."""
+    """Return whether each row of a parameter belongs to a token id."""
     return name in (WORDS, HEAD)
 
 
 def with_rows(table: torch.Tensor, rows: int, ids: int) -> torch.Tensor:
-    """Return a table of ``rows`` rows for ``ids`` ids: without the last ones, or with rows added.
+    """Truncate or pad a table for ``ids`` token ids to ``rows`` rows.
 
-    Rows that are added are the mean of those of all ids: an id that never was trained is as probable as the average.
+    Added rows are the mean over all ids, so that an untrained id is as probable as the average one.
     """
     more = rows - table.shape[0]
     if more <= 0:

@@ -1,4 +1,4 @@
-"""What all writers of torch.save files need: a source of tensors, shards that own their memory, files on the disk."""
+"""Shared by the writers of torch.save files: the source of tensors, shards with their own storage, and saving."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ascend_adapt.native.config.partition import balanced_stages
 from ascend_adapt.native.config.yaml_file import model_from_dict
 
 DESCRIPTION = "ascend_adapt_model"
-"""Key of the model's description in files that we write, beside upstream's own keys."""
+"""Key of the model description in the files that we write, next to upstream's own keys."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """What is written: ``read`` returns canonical parameters of ``model``, ``done`` gets the bytes that were written.
+    """The checkpoint to write: ``read`` returns canonical parameters of ``model``, ``done`` gets the bytes written.
 
-    ``tensor`` and ``pipeline`` are the parallel sizes of the files; ``version`` is that of upstream, or None.
+    ``tensor`` and ``pipeline`` are the parallel sizes of the files; ``version`` is the upstream version, or None.
     """
 
     model: Model
@@ -41,39 +41,41 @@ class Output:
         return found
 
     def check_sizes(self) -> None:
-        """Check that the model divides over the tensor-parallel ranks.
+        """Check that the model can be split over the tensor-parallel and pipeline ranks.
 
         Raises:
-            CheckpointError: lists all that does not.
+            CheckpointError: lists every size that is not divisible.
         """
         model, ranks = self.model, self.tensor
         sizes = {
             "heads": model.num_heads,
             "key heads": model.num_query_groups,
-            "rows of the vocabulary": model.padded_vocab_size,
-            "width of the MLP": model.ffn_hidden_size,
+            "vocabulary rows": model.padded_vocab_size,
+            "MLP width": model.ffn_hidden_size,
         }
         wrong = [f"{size} {name}" for name, size in sizes.items() if size % ranks]
         if wrong:
             raise CheckpointError(f"--tp {ranks}: does not divide {', '.join(wrong)} — choose another size")
         if self.pipeline > model.num_layers:
-            raise CheckpointError(f"--pp {self.pipeline}: expected at most {model.num_layers}, the layers — lower it")
+            raise CheckpointError(
+                f"--pp {self.pipeline}: expected at most {model.num_layers}, the number of layers — lower it"
+            )
 
 
 def described(state: Any, rows: int) -> Model | None:
-    """Return the model that a file of ours describes, or None."""
+    """Return the model described in a file that we wrote, or None."""
     if not isinstance(state, dict) or DESCRIPTION not in state:
         return None
     return model_from_dict({**state[DESCRIPTION], "padded_vocab_size": rows})
 
 
 def with_table(model: Model, rows: int) -> Model:
-    """Return a model whose vocabulary table has ``rows`` rows."""
+    """Return the model with an embedding table of ``rows`` rows."""
     return replace(model, vocab_size=min(model.vocab_size, rows), padded_vocab_size=rows)
 
 
 def description(model: Model) -> dict[str, Any]:
-    """Return what ``described`` reads."""
+    """Return the model description that ``described`` reads."""
     return {DESCRIPTION: asdict(model)}
 
 
@@ -84,5 +86,5 @@ def save(content: Any, path: Path) -> None:
 
 
 def owned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with memory of its own: torch.save writes all of the memory that a slice is of."""
+    """Return a contiguous copy: torch.save writes the entire storage behind a slice."""
     return tensor.clone(memory_format=torch.contiguous_format)

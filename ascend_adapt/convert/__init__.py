@@ -1,1 +1,1 @@
-"""Conversion of checkpoints between dialects and parallel sizes, verified by their logits."""
+"""Checkpoint conversion between dialects and parallel sizes, verified by comparing logits."""

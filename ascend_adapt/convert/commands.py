@@ -16,7 +16,7 @@ from ascend_adapt.errors import CheckpointError, SettingsError
 if TYPE_CHECKING:
     from ascend_adapt.convert.conversion import Converted
 
-# Written out, so that the command line does not import torch.
+# Repeated here, so that the command line does not import torch.
 FROM = ("auto", "native", "hf", "megatron-core", "megatron", "neox", "megatron-deepspeed", "glm")
 TO = ("hf", "native", "neox", "megatron", "megatron-core", "glm")
 _SECONDS_BETWEEN_LINES = 30.0
@@ -25,15 +25,27 @@ _SECONDS_BETWEEN_LINES = 30.0
 def add_convert(commands: Any) -> argparse.ArgumentParser:
     """Add the command to ``commands``, a subparsers action, and return its parser."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "convert", help="checkpoints between dialects and parallel sizes"
+        "convert", help="convert checkpoints between dialects and parallel sizes"
     )
-    parser.add_argument("--input", required=True, metavar="FOLDER", help="the checkpoint, or the folder of its tracker")
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="a new folder")
-    parser.add_argument("--from", dest="expected", choices=FROM, default="auto", help="default: by its files")
-    parser.add_argument("--to", required=True, choices=TO, help="dialect of the output")
-    parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks of neox and megatron")
     parser.add_argument(
-        "--pp", type=int, default=1, metavar="N", help="pipeline ranks of neox and megatron; 0: GPT-NeoX without one"
+        "--input", required=True, metavar="FOLDER", help="the checkpoint, or the folder with its tracker file"
+    )
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="a new folder")
+    parser.add_argument(
+        "--from",
+        dest="expected",
+        choices=FROM,
+        default="auto",
+        help="dialect of the input (default: detected from its files)",
+    )
+    parser.add_argument("--to", required=True, choices=TO, help="dialect of the output")
+    parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel size, for neox and megatron")
+    parser.add_argument(
+        "--pp",
+        type=int,
+        default=1,
+        metavar="N",
+        help="pipeline-parallel size, for neox and megatron; 0: GPT-NeoX without a pipeline",
     )
     parser.add_argument(
         "--upstream-version",
@@ -41,15 +53,26 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
         choices=("v2.0", "newest"),
         help="version of GPT-NeoX (default: newest)",
     )
-    parser.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), help="of the output (default: as it is)")
     parser.add_argument(
-        "--vocab-size", type=int, metavar="N", help="ids of the tokenizer: padding beyond it is removed"
+        "--dtype", choices=("fp32", "fp16", "bf16"), help="dtype of the output (default: that of the input)"
+    )
+    parser.add_argument(
+        "--vocab-size",
+        type=int,
+        metavar="N",
+        help="number of the tokenizer's ids; rows beyond them are padding and are removed",
     )
     parser.add_argument("--make-vocab-size-divisible-by", type=int, default=128, metavar="N", help="default: 128")
-    parser.add_argument("--config", nargs="+", default=[], metavar="FILE", help="GPT-NeoX's YAML, where none is stored")
-    parser.add_argument("--tokenizer", metavar="FOLDER", help="copy its tokenizer files into a Hugging Face output")
-    parser.add_argument("--tolerance", type=float, default=1e-5, metavar="X", help="of the logits (default: 1e-5)")
-    parser.add_argument("--no-verify", action="store_true", help="do not compare the logits of source and result")
+    parser.add_argument(
+        "--config", nargs="+", default=[], metavar="FILE", help="GPT-NeoX's YAML, if the checkpoint has none"
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="FOLDER", help="folder whose tokenizer files are copied into a Hugging Face output"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-5, metavar="X", help="relative tolerance of the logits (default: 1e-5)"
+    )
+    parser.add_argument("--no-verify", action="store_true", help="do not compare the logits of source and output")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_convert)
     return parser
@@ -64,7 +87,9 @@ def _convert(known: argparse.Namespace) -> int:
             f"{', '.join(wrong)}: expected at least 1 (--pp 0: GPT-NeoX without a pipeline) — correct it"
         )
     if known.to in ("hf", "native") and (known.tp, known.pp) != (1, 1):
-        raise SettingsError(f"--tp, --pp: given for {known.to}, whose files do not depend on ranks — leave them out")
+        raise SettingsError(
+            f"--tp, --pp: given for {known.to}, whose files do not depend on parallel sizes — omit them"
+        )
     if known.to == "glm":
         return _resize_glm(known)
     with _torch_is_needed():
@@ -91,7 +116,8 @@ def _convert(known: argparse.Namespace) -> int:
     _print(converted, known)
     if converted.verification is not None and not converted.verification.passed:
         print(
-            f"ascend-adapt convert: {converted.output}: its logits are not the source's, expected them to be — do not "
+            f"ascend-adapt convert: {converted.output}: its logits differ from the source's, expected them "
+            "to agree — do not "
             "use it; report the command and both configurations",
             file=sys.stderr,
         )
@@ -105,7 +131,7 @@ def _resize_glm(known: argparse.Namespace) -> int:
 
         with _progress(sys.stderr) as report:
             output, before, count = resize_glm(Path(known.input), Path(known.output).absolute(), known.tp, report)
-    note = f"{count} parameters are equal, bit for bit"
+    note = f"{count} parameters are identical, bit for bit"
     if known.json:
         print(json.dumps({"to": "glm", "output": str(output), "tensor_parallel": [before, known.tp], "notes": [note]}))
         return 0
@@ -131,7 +157,7 @@ def _print(converted: Converted, known: argparse.Namespace) -> None:
 
 
 def inspect(path: Path, *, as_json: bool) -> int:
-    """Print what a checkpoint is."""
+    """Print a description of a checkpoint."""
     with _torch_is_needed():
         from ascend_adapt.checkpoint.detection import open_checkpoint
         from ascend_adapt.checkpoint.dialects import glm
@@ -153,7 +179,7 @@ def inspect(path: Path, *, as_json: bool) -> int:
 
 
 def facts(source: Any) -> dict[str, Any]:
-    """Return what there is to know of a checkpoint, as plain data."""
+    """Return the description of a checkpoint as plain data."""
     from ascend_adapt.convert.verification import parameter_count
 
     model = source.model
@@ -209,7 +235,7 @@ def _torch_is_needed() -> Iterator[None]:
 
 @contextmanager
 def _progress(stream: TextIO) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that displays bytes done and in all: as a bar on a terminal, else as lines at intervals."""
+    """Yield a function that displays the bytes done and in total: a bar on a terminal, else a line at intervals."""
     if stream.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn

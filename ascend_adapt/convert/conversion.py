@@ -1,4 +1,4 @@
-"""Conversion of a checkpoint: read as the canonical state, written in another dialect, verified, published."""
+"""Checkpoint conversion: read as the canonical state, write in another dialect, verify, publish."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Request:
-    """A conversion. ``dtype`` None keeps that of the source; ``vocab_size``: ids of the tokenizer, None if unknown."""
+    """Conversion request. ``dtype`` None keeps the source's; ``vocab_size``: the tokenizer's ids, None if unknown."""
 
     source: Path
     output: Path
@@ -47,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Converted:
-    """What a conversion made; ``verification`` is None without one."""
+    """Result of a conversion; ``verification`` is None if it was skipped."""
 
     source: Source
     model: Model
@@ -57,12 +57,12 @@ class Converted:
 
 
 def convert(request: Request, progress: Callable[[int, int], None] = lambda done, total: None) -> Converted:
-    """Convert a checkpoint; ``progress`` gets the bytes that were written and those in all.
+    """Convert a checkpoint; ``progress`` gets the bytes written so far and the total.
 
-    A result whose logits differ by more than the tolerance keeps a name that ends in ".unverified".
+    The output keeps a name that ends in ".unverified" if its logits differ by more than the tolerance.
 
     Raises:
-        CheckpointError: the source cannot be read, the target cannot express it, or the output cannot be written.
+        CheckpointError: the source cannot be read, the target cannot express the model, or writing fails.
     """
     source = open_checkpoint(request.source, request.config, request.expected)
     check_sums(source.path)
@@ -73,8 +73,8 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
         rows = (source.model.padded_vocab_size, model.padded_vocab_size)
         notes.append(f"vocabulary: {rows[0]} -> {rows[1]} rows, for {model.vocab_size} ids")
     elif request.target not in ("hf", "native") and model.vocab_size == model.padded_vocab_size:
-        kept = f"{model.padded_vocab_size} rows are kept, the number of ids is unknown"
-        notes.append(f"vocabulary: {kept}: give --vocab-size if upstream pads to fewer rows")
+        kept = f"keeping {model.padded_vocab_size} rows, because the number of ids is unknown"
+        notes.append(f"vocabulary: {kept}; pass --vocab-size if upstream pads to fewer rows")
     total = sum(torch.Size(one.shape).numel() for one in parameters(model)) * dtype.itemsize
     written = 0
 
@@ -94,7 +94,7 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
         sums_in = _write(request.target, output, source, folder, dtype)
         if source.differing:
             some = ", ".join(source.differing[:3])
-            notes.append(f"{len(source.differing)} parameters differed between ranks, the mean was taken: {some}")
+            notes.append(f"{len(source.differing)} parameters differed between ranks and were averaged: {some}")
         tokenizer = request.tokenizer or source.tokenizer
         if tokenizer is not None and request.target == "hf":
             names = hugging_face.copy_tokenizer(tokenizer, folder)
@@ -103,7 +103,7 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
             )
         verification = None
         if request.verified:
-            # Read again: what was written is compared with the files, not with what the first reading kept.
+            # Open the source again, so that the output is compared with its files and not with cached tensors.
             before = open_checkpoint(request.source, request.config)
             verification = verify(before, open_checkpoint(folder), _tolerance(request, source.dtype, dtype))
         is_good = verification is None or verification.passed
@@ -113,7 +113,7 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
 
 
 def resized(model: Model, request: Request) -> Model:
-    """Return the model with the rows of vocabulary that the target's tensor-parallel ranks need.
+    """Return the model with its vocabulary padded for the target's tensor-parallel size.
 
     Raises:
         CheckpointError: there are more ids than rows.
@@ -130,7 +130,7 @@ def resized(model: Model, request: Request) -> Model:
 
 
 def _write(target: str, output: Output, source: Source, folder: Path, dtype: torch.dtype) -> Path:
-    """Write the target's files, and return the folder that gets the checksums."""
+    """Write the target's files, and return the folder for the checksums."""
     if target == "hf":
         hugging_face.write(output, folder, dtype)
     elif target == "native":
@@ -143,6 +143,6 @@ def _write(target: str, output: Output, source: Source, folder: Path, dtype: tor
 
 
 def _tolerance(request: Request, before: torch.dtype, after: torch.dtype) -> float:
-    """Return the tolerance; a dtype of fewer digits than the source's rounds each weight by half of its epsilon."""
+    """Return the tolerance; a less precise dtype than the source's rounds each weight by up to half its epsilon."""
     narrower = torch.finfo(after).eps > torch.finfo(before).eps
     return max(request.tolerance, 10 * torch.finfo(after).eps) if narrower else request.tolerance

@@ -1,4 +1,4 @@
-"""A GLM checkpoint for another number of model-parallel ranks, compared bit for bit with its source."""
+"""Resizing of a GLM checkpoint to another model-parallel size, verified bit for bit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ascend_adapt.errors import CheckpointError
 
 
 def resize_glm(path: Path, output: Path, ranks: int, progress: Callable[[int, int], None]) -> tuple[Path, int, int]:
-    """Write the checkpoint for ``ranks`` ranks; return its folder, the ranks before, and the parameters compared.
+    """Write the checkpoint for ``ranks`` ranks; return its folder, the previous ranks, and the number of parameters.
 
     Raises:
-        CheckpointError: it cannot be read or written, or what was written is not the same.
+        CheckpointError: it cannot be read or written, or the output differs from the source.
     """
     source = glm.open_glm(path)
     check_sums(source.folder)
@@ -33,6 +33,8 @@ def resize_glm(path: Path, output: Path, ranks: int, progress: Callable[[int, in
         result = glm.open_glm(folder)
         wrong = [name for name in source.names if not torch.equal(source.read(name), result.read(name))]
         if wrong:
-            raise CheckpointError(f"{output}: {wrong[0]} is not what was read — report this with the command")
+            raise CheckpointError(
+                f"{output}: {wrong[0]} differs from the source, expected equal bits — report this with the command"
+            )
         publish(folder, output, folder)
     return output, len(source.files), len(source.names)

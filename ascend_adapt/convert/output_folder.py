@@ -1,7 +1,7 @@
-"""Output folder of a conversion: complete under its name, or absent.
+"""Atomic output folder of a conversion: complete under its name, or absent.
 
-It is written beside its name as ``.converting-NAME-PID``, synced to the disk with its checksums, and renamed. What a
-killed conversion left is removed by the next one to the same name.
+It is written next to its final path as ``.converting-NAME-PID``, synced to disk with its checksums, and renamed. The
+next conversion to the same path removes what a killed one left behind.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _CONVERTING = ".converting-"
 
 @contextmanager
 def unfinished(output: Path) -> Iterator[Path]:
-    """Yield a new folder to write into; it is removed if the block raises.
+    """Yield a temporary folder to write into; it is removed if the block raises.
 
     Raises:
-        CheckpointError: there is something under the output's name, or no room.
+        CheckpointError: the output path exists, or the disk is full.
     """
     for taken in (output, output.with_name(output.name + UNVERIFIED)):
         if taken.exists() and (not taken.is_dir() or any(taken.iterdir())):
-            raise CheckpointError(f"{taken}: exists, expected a new or empty folder — remove it, or name another")
+            raise CheckpointError(f"{taken}: exists, expected a new or empty folder — remove it, or choose another")
     folder = output.with_name(f"{_CONVERTING}{output.name}-{os.getpid()}")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -38,13 +38,15 @@ def unfinished(output: Path) -> Iterator[Path]:
         folder.mkdir()
         yield folder
     except OSError as error:
-        raise CheckpointError(f"{output}: not written ({system_error(error)}) — make room, or name another") from error
+        raise CheckpointError(
+            f"{output}: cannot be written ({system_error(error)}) — free some space, or choose another folder"
+        ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def publish(folder: Path, output: Path, sums_in: Path) -> None:
-    """Sync a written folder to the disk and give it its name; checksums of its files are put into ``sums_in``."""
+    """Sync a written folder to disk and rename it to its final path; the checksums of its files go into ``sums_in``."""
     lines = []
     for path in sorted(one for one in folder.rglob("*") if one.is_file()):
         _sync(path)
@@ -61,7 +63,7 @@ def publish(folder: Path, output: Path, sums_in: Path) -> None:
 
 
 def check_sums(folder: Path) -> None:
-    """Check the files of a checkpoint against the checksums beside them or in the folder above, if there are any.
+    """Verify a checkpoint's files against the checksums in its folder or the parent folder, if there are any.
 
     Raises:
         CheckpointError: a file is missing or damaged.

@@ -1,6 +1,6 @@
-"""Verification of a conversion: the logits of source and result on one random batch.
+"""Verification of a conversion: compares the logits of source and output on one random batch.
 
-Where one side is a Hugging Face checkpoint, transformers computes that side and the native model the other, in fp32.
+If one side is a Hugging Face checkpoint, transformers computes that side and the native model the other, in fp32.
 Otherwise the native model computes both, from files that are read independently.
 """
 
@@ -22,7 +22,7 @@ from ascend_adapt.errors import CheckpointError, one_line
 from ascend_adapt.native.config.model_config import Model
 
 TOLERANCE = 1e-5
-"""Largest difference of two logits, relative to the largest logit: fp32's rounding through the layers of a model."""
+"""Tolerated difference of logits, relative to the largest logit: fp32 rounding accumulated over a model's layers."""
 _BATCH, _LENGTH = 2, 32
 _ROOM = 2.0
 """Host memory that must be available, as a multiple of the fp32 model."""
@@ -30,7 +30,7 @@ _ROOM = 2.0
 
 @dataclass(frozen=True)
 class Verification:
-    """What was compared: the largest difference, relative to the largest logit, and by which implementations."""
+    """Result of the comparison: the largest difference, relative to the largest logit, and the implementations used."""
 
     difference: float
     implementations: tuple[str, str]
@@ -39,15 +39,15 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether the difference is within the tolerance; NaN is not."""
+        """Whether the difference is within the tolerance; False for NaN."""
         return self.difference <= self.tolerance
 
     def __str__(self) -> str:
         """Describe it in one line."""
         verdict = "verified" if self.passed else "NOT VERIFIED"
         return (
-            f"{verdict}: logits differ by at most {self.difference:.1e} of the largest (tolerance "
-            f"{self.tolerance:.0e}), source by {self.implementations[0]}, result by {self.implementations[1]}"
+            f"{verdict}: largest relative difference of logits {self.difference:.1e} (tolerance "
+            f"{self.tolerance:.0e}); source computed by {self.implementations[0]}, output by {self.implementations[1]}"
             f"{self.note}"
         )
 
@@ -56,7 +56,7 @@ def verify(source: Source, result: Source, tolerance: float = TOLERANCE) -> Veri
     """Compare the logits of two checkpoints on the ids that both have.
 
     Raises:
-        CheckpointError: transformers does not load a Hugging Face side without missing or unexpected keys.
+        CheckpointError: transformers cannot load a Hugging Face side, or reports missing or unexpected keys.
     """
     dice = torch.Generator().manual_seed(1)
     ids = min(source.model.vocab_size, result.model.vocab_size)
@@ -81,11 +81,12 @@ def _why_not_transformers(source: Source, result: Source) -> str:
     if "hf" not in (source.dialect, result.dialect):
         return ""
     if find_spec("transformers") is None:
-        return "transformers is not installed, so only the native model was asked"
+        return "transformers is not installed, so the native model computed both"
     needed, available = 4 * parameter_count(result.model), _available_bytes()
     if needed * _ROOM > available:
         return (
-            f"transformers needs {needed / 1e9:.0f} GB, {available / 1e9:.0f} GB are available: only the native model"
+            f"transformers needs {needed / 1e9:.0f} GB and {available / 1e9:.0f} GB are available, so the native model "
+            "computed both"
         )
     return ""
 
@@ -112,9 +113,9 @@ def _transformers_logits(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
     try:
         load: Callable[..., Any] = AutoModelForCausalLM.from_pretrained
         model, info = load(folder, output_loading_info=True, local_files_only=True, attn_implementation="eager")
-    # What a release of transformers makes of a configuration is not documented to be one error.
+    # No documentation lists the errors that transformers raises on a configuration.
     except Exception as error:
-        raise CheckpointError(f"{folder}: transformers does not load it ({one_line(error)[:300]})") from error
+        raise CheckpointError(f"{folder}: transformers cannot load it ({one_line(error)[:300]})") from error
     finally:
         their_logging.set_verbosity(level)
         their_logging.enable_progress_bar()

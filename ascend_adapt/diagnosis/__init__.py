@@ -1,1 +1,1 @@
-"""What can be said of a system and of a job without changing it: doctor, status, evidence."""
+"""Diagnosis of a system or a job without changing it: doctor, status, explain, evidence."""

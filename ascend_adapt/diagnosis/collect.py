@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Collects what is on a host for `ascend-adapt doctor --report`; runs alone, with Python 3.8 and its library only.
+"""Collects a host's facts for `ascend-adapt doctor --report`; standalone, for Python 3.8 and its standard library.
 
     python3 collect.py FILE
 
-Values of variables whose names look like secrets, and passwords inside addresses, are left out.
+Values of variables whose names look like secrets, and passwords in URLs, are left out.
 """
 
-# Kept to what Python 3.8 runs: this file is copied to hosts that have nothing else.
+# Must run on Python 3.8: this file is copied to hosts that have nothing else.
 from __future__ import annotations
 
 import argparse
@@ -43,7 +43,7 @@ IN_CANN = (
     "opp/built-in/op_impl/ai_core/tbe/kernel/*",
 )
 CANN_HOMES = ("cann", "ascend-toolkit/latest", "nnae/latest", "nnrt/latest")
-# Only that they exist matters.
+# Only their existence matters.
 PRESENT = ("libascend_hal.so", "libascendcl.so", "libhccl.so")
 NODES = ("davinci[0-9]*", "davinci_manager", "devmm_svm", "hisi_hdc", "nvidia[0-9]*")
 TOOLS = (("npu-smi", "info"), ("nvidia-smi",))
@@ -64,13 +64,13 @@ LIMITS = {"n": ("RLIMIT_NOFILE", 1), "u": ("RLIMIT_NPROC", 1), "l": ("RLIMIT_MEM
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without passwords of addresses and without what looks like a token."""
+    """Return a text without passwords in URLs and without anything that looks like a token."""
     text = IN_ADDRESS.sub(r"\1" + HIDDEN + "@", text)
     return TOKEN_IN_TEXT.sub(lambda match: (match.group(2) or "") + HIDDEN, text)
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables, without the values of secrets."""
+    """Return the environment variables, with the values of secrets removed."""
     return {
         name: HIDDEN if SECRET.search(name) and name != "PWD" and name != "OLDPWD" else without_secrets(value)
         for name, value in environ.items()
@@ -113,7 +113,7 @@ def files(environ: Mapping[str, str], root: str = "") -> tuple[dict[str, str | N
 
 
 def nodes(root: str = "") -> dict[str, dict[str, Any]]:
-    """Return device nodes: whether this user may open each, and mode, owner and group in words."""
+    """Return device nodes: whether this user may open each, and mode, owner and group as `ls -l` shows them."""
     found = {}
     for pattern in NODES:
         for path in glob.glob(root + "/dev/" + pattern):
@@ -142,7 +142,7 @@ def _group(number: int) -> str:
 
 
 def tools(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return exit code and output of the drivers' tools, None for one that is not on PATH."""
+    """Return exit code and output of each driver tool, None for one that is not on PATH."""
     found: dict[str, Any] = {}
     for command in TOOLS:
         if shutil.which(command[0], path=environ.get("PATH", os.defpath)) is None:
@@ -158,7 +158,7 @@ def tools(environ: Mapping[str, str]) -> dict[str, Any]:
             )
             found[command[0]] = [ran.returncode, ran.stdout.decode(errors="replace")[:LARGEST]]
         except subprocess.TimeoutExpired:
-            found[command[0]] = [124, f"no answer in {TIMEOUT_S} s"]
+            found[command[0]] = [124, f"no response in {TIMEOUT_S} s"]
         except OSError as error:
             found[command[0]] = [126, str(error)]
     return found
@@ -208,7 +208,7 @@ def shared_memory() -> int:
 
 
 def collect(environ: Mapping[str, str], root: str = "") -> dict[str, Any]:
-    """Return the facts of this host as JSON data; ``root`` is the folder of its system files, "" for /."""
+    """Return the facts about this host as JSON data; ``root`` is the root of its file system, "" for /."""
     texts, homes = files(environ, root)
     return {
         "format": FORMAT,
@@ -236,7 +236,7 @@ def collect(environ: Mapping[str, str], root: str = "") -> dict[str, Any]:
 
 
 def write(file: str, environ: Mapping[str, str]) -> None:
-    """Write the facts to a file, which only this user may read.
+    """Write the facts to a file that only this user may read.
 
     Raises:
         OSError: it cannot be written.
@@ -249,15 +249,15 @@ def write(file: str, environ: Mapping[str, str]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run as a program and return its exit code."""
-    parser = argparse.ArgumentParser(description="Collect what is on this host for `ascend-adapt doctor --report`.")
+    parser = argparse.ArgumentParser(description="Collect facts about this host for `ascend-adapt doctor --report`.")
     parser.add_argument("file", help="the JSON file to write")
     file = parser.parse_args(arguments).file
     try:
         write(file, os.environ)
     except OSError as error:
-        print(f"collect: {file}: {error.strerror}, expected a file to write — name another", file=sys.stderr)
+        print(f"collect: {file}: {error.strerror}, expected a writable file — choose another", file=sys.stderr)
         return 1
-    print(f"{file}: read it before you pass it on; `ascend-adapt doctor --report {file}` judges it anywhere")
+    print(f"{file}: review it before you share it; `ascend-adapt doctor --report {file}` evaluates it on any host")
     return 0
 
 

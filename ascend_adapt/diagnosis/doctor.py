@@ -1,4 +1,4 @@
-"""Doctor: versions and devices of this host, and known problems of jobs on one kind of device."""
+"""Doctor: versions and devices of this host, and known problems of jobs on a kind of device."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def examine(
 
     Args:
         environ: the environment of the job.
-        asked: the device, as in `ascend-run --device`; None: ASCEND_ADAPT_DEVICE, else the detected one.
+        asked: requested device, as in `ascend-run --device`; None: ASCEND_ADAPT_DEVICE, else the detected one.
         root: root folder of the system files.
-        files: scripts and configurations of the job, which are read and not run; for an NPU where none is asked for
-            and none is found.
+        files: scripts and configurations of the job, which are read and not run; they are checked for an NPU if no
+            device is requested and none is found.
 
     Raises:
         SettingsError: unknown device, an invalid ASCEND_ADAPT_* variable, or a file that cannot be read.
@@ -77,7 +77,7 @@ def examine(
     if device not in findings.OF_A_DEVICE:
         raise SettingsError(f"device {device!r}: expected auto, {', '.join(findings.OF_A_DEVICE)} — correct it")
     if files and asked is None and device == "cpu":
-        reason += "; the files are read for a job on an NPU"
+        reason += "; the files are checked for a job on an NPU"
     patches_device = "npu" if device == "npu-emulated" else device
     report = status_report.of_installation(environ={**environ, "ASCEND_ADAPT_DEVICE": patches_device})
     known = {name: version for name in DISTRIBUTIONS if (version := probe.distribution_version(name)) is not None}
@@ -120,7 +120,7 @@ def examine(
 def _predicted(
     environ: Mapping[str, str], device: str, asked: str | None, readings: Sequence[Reading]
 ) -> tuple[list[Finding], list[str]]:
-    """Return the known problems that a job will meet, and what is wrong with their files."""
+    """Return the known problems that a job would hit, and errors in the files that declare them."""
     problems, faults = known.problems(environ)
     names = {name for problem in problems if problem.when for name in problem.when.distributions}
     for_npu = asked is None and device == "cpu" and (readings or probe.distribution_version("torch_npu"))
@@ -130,7 +130,7 @@ def _predicted(
 
 
 def _kernel_problems(environ: Mapping[str, str]) -> list[str]:
-    """Return why kernel backends of plugins cannot be used; kernels are imported only if a plugin has any."""
+    """Return errors of the plugins' kernel backends; kernels are imported only if a plugin has any."""
     manager = PluginManager.of(settings.resolve({**environ, "ASCEND_ADAPT_DEVICE": ""}))
     if not manager.extends_kernels:
         return []
@@ -159,7 +159,7 @@ def _limit(which: int, unit: int) -> int | None:
 
 
 def _output(command: tuple[str, ...], environ: Mapping[str, str]) -> Ran | None:
-    """Return the output of a driver tool, or None if it is not on PATH; it hangs if the driver does."""
+    """Return the result of a driver tool, or None if it is not on PATH; a dead driver ends in a timeout."""
     path = shutil.which(command[0], path=environ.get("PATH", os.defpath))
     if path is None:
         return None
@@ -174,14 +174,14 @@ def _output(command: tuple[str, ...], environ: Mapping[str, str]) -> Ran | None:
             timeout=_TOOL_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        return Ran(124, f"no answer in {_TOOL_TIMEOUT_S} s")
+        return Ran(124, f"no response in {_TOOL_TIMEOUT_S} s")
     except OSError as error:
         return Ran(126, error.strerror or str(error))
     return Ran(result.returncode, result.stdout + result.stderr)
 
 
 def show(diagnosis: Diagnosis) -> None:
-    """Print the diagnosis; problems that must be fixed come last, where they are visible."""
+    """Print the diagnosis; problems that must be fixed come last, where they are easy to see."""
     print(f"device: {diagnosis.device} ({diagnosis.device_reason})")
     for kind, count in diagnosis.device_nodes.items():
         print(f"{kind} device nodes: {count}")
@@ -189,7 +189,7 @@ def show(diagnosis: Diagnosis) -> None:
         print(f"{name}: {version}")
     limits = ", ".join(f"-{letter} {_text(limit)}" for letter, limit in diagnosis.limits.items())
     print(f"limits (ulimit): {limits}")
-    print(f"patches for what is installed: {diagnosis.patched} (see `ascend-adapt status`)")
+    print(f"patches for the installed packages: {diagnosis.patched} (see `ascend-adapt status`)")
     for finding in sorted(diagnosis.findings, key=lambda one: (one.must_fix, not one.fixed_by)):
         if finding.fixed_by:
             print(f"fixed by {finding.fixed_by}: {finding.what} — {finding.why}")

@@ -1,4 +1,4 @@
-"""Evidence records: what the conformance suite has proved of a patch, and on which versions.
+"""Evidence records: what the conformance suite has verified about a patch, and on which versions.
 
 Records of this project are in ``evidence_records.json``, those of a user under ``$XDG_STATE_HOME/ascend_adapt``.
 """
@@ -15,13 +15,13 @@ from ascend_adapt.errors import AdaptError
 
 TIERS = ("schema", "emulated", "cpu", "cuda", "hardware")
 PROVES = ("wiring", "numerics", "convergence", "speed")
-# Recorded, but not compared: a static judgement does not know them.
+# Recorded, but not compared: static checks do not know them.
 _NOT_COMPARED = ("cann", "soc", "python")
 SHIPPED = Path(__file__).parent / "evidence_records.json"
 
 
 class EvidenceError(AdaptError):
-    """Invalid file of evidence records, or a record that claims more than its tier can prove."""
+    """Invalid file of evidence records, or a record that claims more than its tier can verify."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,6 @@ def write(records: Sequence[EvidenceRecord], path: Path) -> Path:
 
 
 def matching(records: Iterable[EvidenceRecord], patch: str, found: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the distinct records of ``patch`` (plugin.patch) that match ``found``, as strings."""
+    """Return the distinct records of a patch (plugin.patch) that match the versions ``found``, as strings."""
     matches = [record for record in records if record.patch == patch and record.matches(found)]
     return tuple(dict.fromkeys(str(one) for one in sorted(matches, key=lambda one: -TIERS.index(one.tier))))

@@ -1,4 +1,4 @@
-"""`ascend-adapt explain`: known problems and error codes in the logs of a failed job, whoever started it."""
+"""`ascend-adapt explain`: known problems and error codes in the logs of a failed job, with any launcher."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascend_adapt.problems.log_text import LogText
 
 @dataclass(frozen=True)
 class LogReport:
-    """What one log shows; ``last_exception``: its line and frames, where no problem is known."""
+    """Report of one log; ``last_exception``: its line and frames, if no known problem matches."""
 
     file: str
     found: tuple[Found, ...]
@@ -34,7 +34,7 @@ class LogReport:
 
 
 def explain(paths: Sequence[Path], environ: Mapping[str, str]) -> tuple[list[LogReport], list[str]]:
-    """Return a report of each log, and what is wrong with plugins; of a folder its rank logs, else its ``*.log`` files.
+    """Return a report of each log, and plugin errors; of a folder, its rank logs or else its ``*.log`` files are read.
 
     Raises:
         SettingsError: a log cannot be read, or a folder has none.
@@ -62,7 +62,7 @@ def _logs(path: Path) -> list[Path]:
         return [path]
     logs = sorted(path.glob("rank-*.log")) or sorted(one for one in path.rglob("*.log") if one.is_file())
     if not logs:
-        raise SettingsError(f"{path}: has no *.log, expected the log of a job or a folder of logs — name a file")
+        raise SettingsError(f"{path}: has no *.log, expected the log of a job or a folder of logs — pass a file")
     return logs
 
 
@@ -90,7 +90,7 @@ def show(reports: Sequence[LogReport]) -> None:
     if codes:
         print(("\n" if by_problem else "") + "error codes:")
         for file, code in codes.values():
-            print(f"  {code.code}: {code.meaning or 'unknown here'} ({file}:{code.line})")
+            print(f"  {code.code}: {code.meaning or 'unknown code'} ({file}:{code.line})")
         print(f"  {error_codes.DEVICE_LOG}")
     if not by_problem and not codes:
         print(f"no known problem in {len(reports)} log{'s' if len(reports) > 1 else ''}")

@@ -1,4 +1,4 @@
-"""`ascend-adapt doctor --report`: judges files that `--collect` wrote on other hosts, and compares the hosts."""
+"""`ascend-adapt doctor --report`: evaluates files that `--collect` wrote on other hosts, and compares the hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ascend_adapt.problems.facts import Facts
 from ascend_adapt.problems.log_text import LogText
 from ascend_adapt.problems.problem import Problem
 
-# Variables that hosts of one job should agree on.
+# Variables that should be equal on all hosts of a job.
 _AGREED = re.compile(
     r"(?:HCCL|ASCEND|TORCH|PYTORCH|TASK_QUEUE|INF_NAN|COMBINED|MULTI_STREAM|ACL|ATB|CUDA|NCCL|GLOO)_\w+"
 )
@@ -31,7 +31,7 @@ _OWN = re.compile(r"HCCL_IF_IP|ASCEND_DEVICE_ID|ASCEND_RT_VISIBLE_DEVICES|ASCEND
 
 @dataclass(frozen=True)
 class HostReport:
-    """One collected host: software between NPUs and torch_npu, findings, and error codes of its device logs."""
+    """Report of one collected host: the software below torch_npu, findings, and error codes in its device logs."""
 
     file: str
     host: str
@@ -47,7 +47,7 @@ class HostReport:
 
 
 def judge(files: Sequence[Path], asked: str | None = None) -> tuple[list[HostReport], list[str], list[str]]:
-    """Return a report of each collected host, their differences, and what is wrong with plugins.
+    """Return a report of each collected host, the differences between hosts, and plugin errors.
 
     Raises:
         SettingsError: a file is not one that `doctor --collect` wrote.
@@ -70,8 +70,8 @@ def _read(file: Path) -> dict[str, Any]:
             raise SettingsError(f"{file}: has no {', '.join(missing)}, expected a collected host — collect again")
         return data
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is not what `doctor --collect` writes"
-        raise SettingsError(f"{file}: {why}, expected a collected host — name another file") from error
+        why = error.strerror if isinstance(error, OSError) else "was not written by `doctor --collect`"
+        raise SettingsError(f"{file}: {why}, expected a collected host — pass another file") from error
 
 
 def _judge(file: Path, data: Mapping[str, Any], problems: Sequence[Problem], asked: str | None) -> HostReport:
@@ -124,7 +124,7 @@ def _is_node(kind: str, path: str) -> bool:
 
 
 def _lay_out(root: Path, data: Mapping[str, Any]) -> None:
-    """Make the collected files under ``root``, so that the checks of a host can read them."""
+    """Recreate the collected files under ``root``, so that the checks of a host can read them."""
     for home in data.get("cann_homes", ()):
         _inside(root, home).mkdir(parents=True, exist_ok=True)
     for path, text in data["files"].items():
@@ -142,14 +142,16 @@ def _lay_out(root: Path, data: Mapping[str, Any]) -> None:
 
 
 def _inside(root: Path, path: str) -> Path:
-    """Return a path of that host under ``root``; a file from elsewhere may not name one outside."""
+    """Return a path of that host under ``root``; an untrusted file must not name a path outside it."""
     if not path.startswith("/") or ".." in Path(path).parts:
-        raise SettingsError(f"{path}: is not an absolute path, expected those of a collected host — collect again")
+        raise SettingsError(
+            f"{path}: is not an absolute path, expected the path of a file on a collected host — collect again"
+        )
     return root / path.lstrip("/")
 
 
 def _differences(reports: Sequence[HostReport], collected: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what differs between hosts that run one job."""
+    """Return the differences between the hosts of a job."""
     facts: dict[str, list[str]] = {}
     names = {name for report in reports for name in (*report.stack, *DISTRIBUTIONS) if name != "kernel"}
     for name in sorted(names):
@@ -185,4 +187,4 @@ def show(reports: Sequence[HostReport], differences: Sequence[str]) -> None:
     for difference in differences:
         print(f"hosts differ: {difference}")
     if not differences and not any(one.must_fix for report in reports for one in report.findings):
-        print("nothing must be fixed" + (", and the hosts are alike" if len(reports) > 1 else ""))
+        print("nothing must be fixed" + (", and the hosts do not differ" if len(reports) > 1 else ""))

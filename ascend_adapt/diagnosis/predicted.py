@@ -1,4 +1,4 @@
-"""Findings from known problems whose condition holds, and the distributions that a diagnosis lists."""
+"""Findings from predicted known problems, and the distributions that a diagnosis lists."""
 
 from __future__ import annotations
 

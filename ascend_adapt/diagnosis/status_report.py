@@ -29,15 +29,15 @@ _IN_WORDS = {
 
 
 class NoStatus(AdaptError):
-    """A run directory without a valid status file."""
+    """Missing or invalid status file in a run directory."""
 
 
 @dataclass(frozen=True)
 class Report:
     """Report: outcomes and their subject; ``problems`` make the command fail.
 
-    ``predicted``: the outcomes are expected, not observed. ``cause``: cause of the job's failure and the next step,
-    if its log shows a known problem.
+    ``predicted``: the outcomes are expected, not observed. ``cause``: why the job failed and the next step, if its log
+    shows a known problem.
     """
 
     subject: str
@@ -87,7 +87,9 @@ def of_installation(upstream: Path | None = None, environ: Mapping[str, str] = o
         SettingsError: ``upstream`` is not a folder.
     """
     if upstream is not None and not upstream.is_dir():
-        raise SettingsError(f"--upstream {upstream}: is not a folder — give an unpacked source tree")
+        raise SettingsError(
+            f"--upstream {upstream}: is not a folder, expected an unpacked source tree — correct the path"
+        )
     wanted = settings.resolve(environ)
     device, reason = probe.device_to_use(wanted.device, environ)
     manager = PluginManager.of(wanted)
@@ -96,7 +98,8 @@ def of_installation(upstream: Path | None = None, environ: Mapping[str, str] = o
     tree = SourceTree(upstream) if upstream is not None else None
     if tree is not None and not any(tree.folder(one.patch.target.root) for one in usable):
         raise SettingsError(
-            f"--upstream {upstream}: contains no package that a patch is for — give the folder that contains it"
+            f"--upstream {upstream}: contains no package that a patch targets — pass the folder that "
+            "contains the package"
         )
     manager.check_names(wanted.disable, wanted.allowed_plugins, wanted.allow_drift)
     outcomes = static.judge(usable, device=device, hosts=known, tree=tree)
@@ -109,8 +112,8 @@ def of_installation(upstream: Path | None = None, environ: Mapping[str, str] = o
     versions = {name: version for name in ("torch", "torch_npu") if (version := probe.distribution_version(name))}
     outcomes, damaged = _with_evidence(outcomes, versions)
     problems = [*manager.problems, *static.conflicts(usable, outcomes), *damaged]
-    where = f"the source tree {upstream}" if upstream is not None else "what is installed"
-    subject = f"judged on {where}, nothing imported; device {device} ({reason})"
+    where = f"the source tree {upstream}" if upstream is not None else "the installed packages"
+    subject = f"predicted from {where}, nothing imported; device {device} ({reason})"
     return Report(subject, outcomes, tuple(problems), predicted=True)
 
 
@@ -123,9 +126,9 @@ def of_run(run_dir: Path) -> Report:
     files = [path for path in run_dir.glob("adapt-status.*.json") if path.suffixes[0][1:].isdecimal()]
     files.sort(key=lambda path: int(path.suffixes[0][1:]))
     if not files and (unreached := _unreached(run_dir)):
-        return Report(f"nothing: no rank of {run_dir} was reached", (), tuple(unreached))
+        return Report(f"no status: no rank of {run_dir} was reached", (), tuple(unreached))
     if not files:
-        raise NoStatus(f"{run_dir}: has no adapt-status.<rank>.json — give the run directory that ascend-run printed")
+        raise NoStatus(f"{run_dir}: has no adapt-status.<rank>.json — pass the run directory that ascend-run printed")
     ranks: dict[int, dict[str, Any]] = {}
     for file in files:
         try:
@@ -144,7 +147,7 @@ def of_run(run_dir: Path) -> Report:
     number = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
     # With ASCEND_ADAPT=0 there is no device.
     where = f"device {first['device']} ({first['device_reason']})" if first["device"] else "not adapted"
-    subject = f"what {number} of {run_dir} did; {where}"
+    subject = f"status of {number} in {run_dir}; {where}"
     if first.get("beside"):
         subject += f"; beside {', '.join(first['beside'])}"
     subject += "".join(f"; {program}" for program in first.get("programs", ()))
@@ -169,7 +172,7 @@ def _with_reason(difference: agreement.Difference, outcomes: tuple[Outcome, ...]
 
 
 def _unreached(run_dir: Path) -> list[str]:
-    """Return the launcher's messages on ranks that it could not reach."""
+    """Return the launcher's messages about ranks that it could not reach."""
     return [str(text) for text in _job(run_dir).get("unreached", ())]
 
 
@@ -189,8 +192,8 @@ def _outcome(data: dict[str, Any]) -> Outcome:
 def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
     """Print the counts, then each patch that is applied or needs attention, with its reason.
 
-    ``short``: only patches that need attention. ``all_``: every patch, with requirements, versions and evidence. Each
-    line stays one line in a pipe.
+    ``short``: only patches that need attention. ``all_``: every patch, with requirements, versions and evidence. Lines
+    are not wrapped in a pipe.
     """
     from rich.console import Console
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Error codes of CANN, HCCL and torch_npu in a log, and where the device log lies."""
+"""Error codes of CANN, HCCL and torch_npu in a log, and the path of the device log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CODE = re.compile(f"{_NUMBER}|{_LETTERS}")
 
 @dataclass(frozen=True)
 class ErrorCode:
-    """One code of a log: its meaning, "" if it is unknown, the first line that has it, and how many do."""
+    """An error code in a log: its meaning ("" if unknown), its first line, and the number of lines with it."""
 
     code: str
     meaning: str
@@ -38,7 +38,7 @@ def meanings() -> Mapping[str, str]:
 
 
 def codes_in(log: LogText) -> list[ErrorCode]:
-    """Return the error codes of a log, in the order in which they appear; letters that are unknown are left out."""
+    """Return the error codes of a log, in order of appearance; codes with unknown letters are skipped."""
     found: dict[str, list[int]] = {}
     for match in _CODE.finditer(log.text):
         code = match["number"] or match["letters"]

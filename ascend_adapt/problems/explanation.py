@@ -1,4 +1,4 @@
-"""Which known problems a log shows, and which ones an installation and a user's files will meet."""
+"""Diagnosis of known problems: those that a log shows, and those predicted from installation and files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Found:
         line: number of the line in the log, 0 if there is none.
         count: how many lines show it.
         frames: the last frame of the traceback, and the last one outside of installed packages.
-        must_fix: whether a job fails or computes something else than asked for.
+        must_fix: whether the job fails or computes something other than what was requested.
     """
 
     problem: Problem
@@ -41,7 +41,7 @@ class Found:
     must_fix: bool = True
 
     def last_lines(self) -> list[str]:
-        """Return what the last lines of a failed job say."""
+        """Return the lines that are printed at the end of a failed job."""
         called = f" (called from {self.frames[-1]})" if self.frames else ""
         return [f"cause: {self.cause}{called}", f"next step: {self.do}"]
 
@@ -61,7 +61,7 @@ class Found:
 
 
 def explain(log: LogText, problems: Iterable[Problem], facts: Facts) -> list[Found]:
-    """Return the problems that a log shows, in the order in which it does; general ones only where no other fits."""
+    """Return the problems that a log shows, in log order; general ones only where no specific one matches."""
     found = [one for problem in problems if (one := _in_log(log, problem, facts)) is not None]
     specific = {index for one in found if not one.problem.general for index in range(one.line - 30, one.line + 31)}
     kept = [one for one in found if not one.problem.general or one.line not in specific]
@@ -69,7 +69,7 @@ def explain(log: LogText, problems: Iterable[Problem], facts: Facts) -> list[Fou
 
 
 def predict(problems: Iterable[Problem], facts: Facts) -> list[Found]:
-    """Return the problems without a symptom whose condition holds; with a symptom, a log has to show it."""
+    """Return the problems whose condition holds; those with a symptom need a log and are left out."""
     return [
         Found(
             problem,
@@ -115,13 +115,13 @@ def _in_log(log: LogText, problem: Problem, facts: Facts) -> Found | None:
 
 
 def last_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Return the last frame, and the last one of the user's own code if that is another."""
+    """Return the last frame, and the last one in the user's own code if it differs."""
     own = [one for one in frames if not one.is_package]
     return tuple(dict.fromkeys([*frames[-1:], *own[-1:]]))
 
 
 def _packages(frames: Sequence[Frame], groups: dict[str, str], facts: Facts) -> dict[str, str]:
-    """Return words for the package that failed and for the one that a named module belongs to, with versions."""
+    """Return placeholder values: the package that failed, and that of a named module, with versions."""
     words = {}
     last = next((one.package for one in reversed(frames) if one.package not in ("", "torch", "torch_npu")), "")
     if last:

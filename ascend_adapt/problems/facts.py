@@ -1,4 +1,4 @@
-"""What is known about an installation or a job, which the conditions of problems are compared with."""
+"""Facts about an installation or a job, against which conditions of problems are checked."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of one host, or those that a log prints.
+    """Facts about one host, or those found in a log.
 
     Attributes:
         versions: distributions by canonical name.
         environ: the environment of the job, or None if it is not known.
         device: device kind of the job, "" if it is not known.
-        reading: what the user's files ask for, or None if none were given.
+        reading: what the user's files request, or None if none were given.
         is_complete: whether a distribution that is not in ``versions`` is known to be missing.
     """
 
@@ -47,15 +47,15 @@ class Facts:
         return self.versions.get(canonicalize_name(distribution))
 
     def known_false(self, condition: Condition) -> bool:
-        """Return whether a fact is known that contradicts the condition."""
+        """Return whether a known fact contradicts the condition."""
         return any(state is False for state in self._states(condition))
 
     def known_true(self, condition: Condition) -> bool:
-        """Return whether all of the condition is known to hold."""
+        """Return whether the entire condition is known to hold."""
         return all(state is True for state in self._states(condition))
 
     def _states(self, condition: Condition) -> Iterable[bool | None]:
-        """Yield, for each part, whether it holds; None: not known."""
+        """Yield for each part of the condition whether it holds; None if unknown."""
         if condition.device:
             yield self.device in condition.device if self.device else None
         for requirement in condition.versions:
@@ -79,7 +79,7 @@ class Facts:
             return None
 
     def evidence_of(self, condition: Condition) -> list[str]:
-        """Return what of these facts the condition is about, in words: versions, variables, lines of files."""
+        """Describe the facts that the condition depends on: versions, variables, lines of files."""
         found = [str(place) for place in self._places(condition)]
         versions = [f"{one.name} {self.version(one.name)}" for one in condition.versions]
         found += [" with ".join(versions)] if versions else []
@@ -90,7 +90,7 @@ class Facts:
         return found
 
     def is_certain(self, condition: Condition) -> bool:
-        """Return whether the files ask for it in any case, not only in a branch that an option may switch off."""
+        """Return whether the files request it unconditionally, not only in a branch that an option may switch off."""
         places = self._places(condition)
         return not places or not all(place.is_conditional for place in places)
 
@@ -99,7 +99,7 @@ class Facts:
 
 
 def of_names(names: Iterable[str], environ: Mapping[str, str], device: str, reading: Reading | None = None) -> Facts:
-    """Return the facts of this process, with the versions of the named distributions; scripts may export variables."""
+    """Return facts about this process, with the versions of the named distributions and scripts' exported variables."""
     exported = {name: value for name, value, _ in reading.environ} if reading is not None else {}
     known = {str(canonicalize_name(name)): probe.distribution_version(name) for name in names}
     versions = {name: version for name, version in known.items() if version is not None}

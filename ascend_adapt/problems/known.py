@@ -1,4 +1,4 @@
-"""All known problems of the installed plugins, read once a process."""
+"""Known problems of all installed plugins, read once per process."""
 
 from __future__ import annotations
 
@@ -28,5 +28,7 @@ def problems(environ: Mapping[str, str]) -> tuple[list[Problem], list[str]]:
             continue
         for one in entries:
             if found.setdefault(one.name, one) is not one:
-                faults.append(f"{file}: {one.name}: another problem has this name — rename it")
+                faults.append(
+                    f"{file}: {one.name}: another problem has the same name, expected a unique one — rename it"
+                )
     return list(found.values()), [*manager.problems, *faults]

@@ -1,4 +1,4 @@
-"""Text that a match of a pattern must contain: searching for it first makes patterns fast on logs of many megabytes."""
+"""Required literals of a pattern: searching for them first keeps patterns fast on logs of many megabytes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _BEFORE, _AFTER = 60, 60
 
 @functools.cache
 def required(pattern: re.Pattern[str]) -> tuple[str, ...]:
-    """Return texts of which every match has one, () if none is known."""
+    """Return literals, at least one of which is in every match; () if none is known."""
     if pattern.flags & re.IGNORECASE:
         return ()
     return tuple(_of(sre.parse(pattern.pattern, pattern.flags)))
 
 
 def _of(sequence: Iterable[Any]) -> list[str]:
-    """Return the best alternatives of a sequence: those whose shortest text is longest."""
+    """Return the most selective alternatives of a sequence: those whose shortest literal is longest."""
     candidates: list[list[str]] = []
     run = ""
     for operator, argument in sequence:
@@ -48,7 +48,7 @@ def _of(sequence: Iterable[Any]) -> list[str]:
 
 
 def matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches of a pattern, searched 60 lines around the text that they must contain."""
+    """Yield the matches of a pattern, searching only 60 lines around its literals."""
     literals = required(pattern)
     if not literals:
         yield from pattern.finditer(text)

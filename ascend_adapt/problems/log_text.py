@@ -1,4 +1,4 @@
-"""The text of a log: lines without the prefixes of launchers, and the frames of tracebacks."""
+"""Log parsing: lines without launchers' prefixes, and the frames of tracebacks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Frame:
 
 
 class LogText:
-    """A log without prefixes; its lines keep their numbers."""
+    """A log without line prefixes; line numbers are unchanged."""
 
     def __init__(self, text: str, first_line: int = 1) -> None:
         self.text = _PREFIX.sub("", _ANSI.sub("", text))
@@ -75,7 +75,7 @@ class LogText:
         return "\n".join(self.lines[max(0, index - before) : index + after + 1])
 
     def last_exception(self) -> int | None:
-        """Return the index of the line that names the last exception of a traceback, or None."""
+        """Return the index of the line with the last exception of a traceback, or None."""
         for index in range(len(self.lines) - 1, -1, -1):
             if _EXCEPTION.match(self.lines[index]) and self.frames(index):
                 return index
@@ -101,10 +101,10 @@ class LogText:
 
 
 def read(file: Path, largest: int = LARGEST) -> LogText:
-    """Return a log, of a large one the last ``largest`` bytes, 32 MiB.
+    """Return a log; of a large one only the last ``largest`` bytes, by default 32 MiB.
 
     Raises:
-        SettingsError: it cannot be read.
+        SettingsError: the log cannot be read.
     """
     try:
         with file.open("rb") as opened:

@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from ascend_adapt.errors import PluginError
 
 EVIDENCE = ("report", "maintainer", "source", "cpu", "emulated", "cuda", "hardware")
-"""What a cause rests on: a user's report, a maintainer's answer there, upstream's source, or a run of it."""
+"""Evidence for a cause: a user's report, a maintainer's answer, upstream's source, or a reproduction."""
 
 _REQUIRED = ("name", "cause", "do", "until", "source", "evidence")
 _OPTIONAL = ("symptom", "near", "when", "general", "must_fix", "example", "healthy")
@@ -52,12 +52,12 @@ class Condition:
 
     @property
     def distributions(self) -> tuple[str, ...]:
-        """Distributions whose versions decide."""
+        """Distributions whose versions the condition depends on."""
         return (*(one.name for one in self.versions), *self.missing)
 
     @property
     def reads_files(self) -> bool:
-        """Whether it is about the user's own files."""
+        """Whether the condition depends on the user's own files."""
         return bool(self.imports or self.calls or self.settings)
 
 
@@ -74,8 +74,8 @@ class Problem:
         until: the release that fixes it.
         source: addresses of reports or documentation.
         evidence: what the cause rests on.
-        general: given only if no specific problem explains the same lines.
-        must_fix: whether a job fails or computes something else than asked for.
+        general: reported only if no specific problem explains the same lines.
+        must_fix: whether the job fails or computes something other than what was requested.
         example: a text or facts that show it; ``healthy``: similar ones that do not.
     """
 
@@ -98,7 +98,7 @@ def read(file: Path) -> list[Problem]:
     """Return the problems that a YAML file declares.
 
     Raises:
-        PluginError: the file cannot be read, or declares something invalid; all faults at once.
+        PluginError: the file cannot be read, or a declaration is invalid; lists all faults.
     """
     try:
         data = yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -115,7 +115,7 @@ def _problem(entry: Any, faults: list[str]) -> Problem | None:
     if not isinstance(entry, Mapping):
         faults.append(f"{entry!r}: expected a mapping")
         return None
-    name = str(entry.get("name", "a problem without a name"))
+    name = str(entry.get("name", "an unnamed problem"))
     wrong = [f"{key} is missing" for key in _REQUIRED if not entry.get(key)]
     wrong += [f"{key} is unknown" for key in entry if key not in (*_REQUIRED, *_OPTIONAL)]
     if entry.get("evidence") not in EVIDENCE:

@@ -1,4 +1,4 @@
-"""Static reading of a user's files: imports, calls and settings of scripts and configurations; nothing is run."""
+"""Static analysis of a user's files: imports, calls and settings of scripts and configurations; nothing is run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ascend_adapt.problems.problem import Condition
 
 _LARGEST = 4 << 20
-# A command line in a shell script: --name value, --name=value, or name.of.option=value as of hydra.
+# A command line in a shell script: --name value, --name=value, or name.of.option=value as in hydra.
 _FLAG = re.compile(r"--([\w.-]+)(?:[=\s]+(?!-)([^\s\\'\"]+|'[^']*'|\"[^\"]*\"))?")
 _HYDRA = re.compile(r"(?<![\w-])\+{0,2}((?:\w+\.)+\w+)=([^\s\\]+)")
 _EXPORT = re.compile(r"(?m)(?:^|[\s;])(?:export\s+)?([A-Z][A-Z0-9_]{3,})=([^\s;\\]*)")
@@ -24,7 +24,7 @@ _EXPORT = re.compile(r"(?m)(?:^|[\s;])(?:export\s+)?([A-Z][A-Z0-9_]{3,})=([^\s;\
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file asks for something, and what; ``is_conditional``: in a branch that an option may switch off."""
+    """What a file requests, and where; ``is_conditional``: in a branch that an option may switch off."""
 
     file: str
     line: int
@@ -37,7 +37,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function; ``arguments`` have the values that can be read, positional ones by their number."""
+    """A function call; ``arguments`` are those with literal values, positional ones by index."""
 
     name: str
     arguments: Mapping[str, str]
@@ -46,7 +46,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Reading:
-    """What files ask for: imported modules, calls, settings, and variables that a script exports."""
+    """What files request: imported modules, calls, settings, and variables that a script exports."""
 
     imports: tuple[tuple[str, Place], ...] = ()
     calls: tuple[Call, ...] = ()
@@ -54,7 +54,7 @@ class Reading:
     environ: tuple[tuple[str, str, Place], ...] = ()
 
     def places(self, condition: Condition) -> list[Place]:
-        """Return the places that meet the conditions on files, or none if one condition is not met."""
+        """Return the places that meet the conditions on files; none if any condition is not met."""
         found: list[list[Place]] = []
         if condition.imports:
             found.append(
@@ -100,14 +100,14 @@ def _is_such(call: Call, condition: Condition) -> bool:
 
 
 def read(file: Path) -> Reading:
-    """Return what a file asks for: Python, JSON, YAML, or anything else as a shell script.
+    """Parse a file as Python, JSON or YAML by its suffix, and any other as a shell script.
 
     Raises:
         SettingsError: it cannot be read, is larger than 4 MiB, or is not valid in its format.
     """
     try:
         if file.stat().st_size > _LARGEST:
-            raise SettingsError(f"{file}: is larger than 4 MiB, expected a script or configuration — name another file")
+            raise SettingsError(f"{file}: is larger than 4 MiB, expected a script or configuration — pass another file")
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "is not UTF-8"

@@ -1,6 +1,6 @@
-"""Packages built for CUDA only, for CUDA code on other devices: what they compute, on the kernels of ascend_adapt.
+"""CUDA-only packages (flash_attn, xformers, apex) for CUDA code on other devices, on ascend_adapt's kernels.
 
-A real package wins. Libraries that ask whether such a package is installed see none.
+An installed package takes precedence. Libraries that check whether such a package is installed find none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""apex's optimizers and norms, as the code bases that need apex get them."""
+"""apex's optimizers and norms, the same as for the code bases that need apex."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ascend_adapt.kernels import attention, cross_entropy, layer_norm, rms_norm
 def _masks(
     window_size: tuple[int, int], causal: bool, alibi_slopes: Any, queries: int, keys: int, device: Any
 ) -> dict[str, Any]:
-    """Return the arguments of attention for flash_attn's ones; a window that sees ahead becomes a mask."""
+    """Convert flash_attn's arguments to those of attention; a window with look-ahead becomes a mask."""
     left, right = window_size if not causal else (window_size[0], 0)
     wanted: dict[str, Any] = {}
     if alibi_slopes is not None or (right > 0) or (left >= 0 and right < 0):
@@ -50,7 +50,7 @@ def flash_attn_func(
     """Attention of q [B, S, N, D] and k, v [B, T, Nk, D].
 
     Raises:
-        KernelArgumentError: softcap or return_attn_probs, which the kernels do not have.
+        KernelArgumentError: softcap or return_attn_probs, which the kernels do not support.
     """
     _refuse(softcap, return_attn_probs)
     masks = _masks(window_size, causal, alibi_slopes, q.shape[1], k.shape[1], q.device)
@@ -89,7 +89,7 @@ def flash_attn_varlen_func(
     """Attention inside each document of q [T, N, D] and k, v [U, Nk, D].
 
     Raises:
-        KernelArgumentError: softcap, return_attn_probs or block_table, which the kernels do not have.
+        KernelArgumentError: softcap, return_attn_probs or block_table, which the kernels do not support.
     """
     _refuse(softcap, return_attn_probs)
     if block_table is not None:
@@ -137,7 +137,7 @@ def _pieces(packed: Any, starts: Any) -> list[Any]:
 
 
 def _of_each(alibi_slopes: Any) -> Any:
-    """Return the slopes of each document; [N] are those of all."""
+    """Return ALiBi slopes for each document; [N] applies to all of them."""
     return itertools.repeat(alibi_slopes) if alibi_slopes is None or alibi_slopes.dim() == 1 else alibi_slopes
 
 
@@ -145,7 +145,7 @@ def _refuse(softcap: float, return_attn_probs: bool) -> None:
     if softcap or return_attn_probs:
         raise KernelArgumentError(
             f"flash_attn: softcap={softcap}, return_attn_probs={return_attn_probs}: expected neither — the kernels "
-            "compute no capped scores and keep no probabilities; choose another attention of the program"
+            "have no softcap and keep no probabilities; choose another attention in the program"
         )
 
 
@@ -182,7 +182,7 @@ def rearrange(tensor: Any, pattern: str, **axes: int) -> Any:
 
 
 def all_gather(input_: Any, process_group: Any) -> Any:
-    """Return the rows of all ranks of [T, ...], with a gradient."""
+    """All-gather the rows of [T, ...] from all ranks, differentiably."""
     from torch.distributed.nn.functional import all_gather as gathered
 
     return torch.cat(gathered(input_.contiguous(), group=process_group))
@@ -206,7 +206,7 @@ apply_rotary_emb_func = apply_rotary_emb
 
 
 def apply_rotary(x1: Any, x2: Any, cos: Any, sin: Any, out1: Any, out2: Any, conj: bool) -> None:
-    """Rotate the halves x1, x2 into out1, out2, which may be the same tensors; ``conj`` turns back."""
+    """Rotate the halves x1, x2 into out1, out2, which may be the same tensors; ``conj`` inverts the rotation."""
     sin = -sin if conj else sin
     first, second = x1 * cos - x2 * sin, x1 * sin + x2 * cos
     out1.copy_(first), out2.copy_(second)
@@ -256,8 +256,9 @@ def layer_norm_fn(
     """
     if return_dropout_mask or any(value is not None and value is not False for value in others.values()):
         raise KernelArgumentError(
-            f"layer_norm_fn: {', '.join(others) or 'return_dropout_mask'}: expected none of these — the kernels norm "
-            "one sum; choose another norm of the program"
+            f"layer_norm_fn: {', '.join(others) or 'return_dropout_mask'}: expected none of these — the "
+            "kernels normalize "
+            "a single sum; choose another norm in the program"
         )
     total = torch.nn.functional.dropout(x, dropout_p) if dropout_p else x
     if residual is not None:

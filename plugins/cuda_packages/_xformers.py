@@ -47,7 +47,7 @@ def memory_efficient_attention(
     elif attn_bias is not None:
         raise KernelArgumentError(
             f"xformers: attn_bias is a {type(attn_bias).__name__}, expected a tensor or LowerTriangularMask — choose "
-            "another attention of the program"
+            "another attention in the program"
         )
     seen = attention(q, k, v, scale=scale, dropout_p=p, **masks)
     seen = seen.transpose(1, 2) if has_heads else seen[:, 0]

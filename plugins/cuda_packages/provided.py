@@ -1,4 +1,4 @@
-"""Terms of every package that is provided here."""
+"""Patches that provide a package: what all of them share."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def provided(name: str, *names: str, source: str = "") -> Patch:
     return declare(fill)
 
 
-# The versions whose functions are provided: programs compare them.
+# The versions whose functions are provided; programs check them.
 VERSIONS = {"flash_attn": "2.8.3", "xformers": "0.0.32", "apex": "0.1"}

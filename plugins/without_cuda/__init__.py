@@ -1,7 +1,7 @@
-"""Code that says CUDA on a CPU or an NPU: scripts and packages that nobody adapted, and code bases that a plugin names.
+"""CUDA code on a CPU or an NPU: unmodified scripts and packages, and code bases that a plugin names.
 
 On an NPU, real or emulated, torch_npu's own ``transfer_to_npu`` is imported. On a CPU a tensor sent to "cuda" stays in
-host memory. What ``torch.cuda`` answers depends on the module that asks: torch, DeepSpeed and other packages that know
+host memory. What ``torch.cuda`` returns depends on the calling module: torch, DeepSpeed and other packages that support
 the device still see that there is no CUDA.
 """
 
@@ -29,7 +29,7 @@ def register_patches() -> list[Patch]:
 
 @hookimpl
 def adapt_programs(device: str, cuda_code: str) -> programs.Programs | None:
-    """Let "cuda" mean the device of this host for code that says CUDA."""
+    """Map "cuda" to the device of this host for CUDA code."""
     return None if cuda_code == "off" else programs.begin(device, cuda_code)
 
 
@@ -38,8 +38,8 @@ def without_cuda(
 ) -> list[Patch]:
     """Return the patches that make ``torch.cuda`` work for a code base on a CPU and on an NPU.
 
-    ``target`` is the function of the code base that is called before any other uses a device. Names that the code base
-    imported from torch before (``from torch.cuda import current_device``) are rebound. ``roots`` are its top-level
+    ``target`` is a function of the code base that runs before anything else uses a device. Names that the code base
+    has already imported from torch (``from torch.cuda import current_device``) are rebound. ``roots`` are its top-level
     modules: by default that of ``target``; None means every one in its folder. ``__main__`` belongs to it if the script
     is in the same folder, or anywhere with ``any_script``.
     """
@@ -57,7 +57,7 @@ def without_cuda(
         symptom=SYMPTOM,
     )
     def cuda_on_cpu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make "cuda" mean the CPU for the code base, before it uses a device."""
+        """Map "cuda" to the CPU for the code base, before it uses a device."""
         programs.adopt("cpu", CudaCodeBase.around(module, own, any_script))
         return wrapped(*args, **kwargs)
 
@@ -72,7 +72,7 @@ def without_cuda(
         symptom=SYMPTOM,
     )
     def cuda_on_npu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Let torch_npu turn "cuda" into "npu", before the code base uses a device."""
+        """Let torch_npu map "cuda" to "npu", before the code base uses a device."""
         programs.adopt("npu", CudaCodeBase.around(module, own, any_script))
         return wrapped(*args, **kwargs)
 

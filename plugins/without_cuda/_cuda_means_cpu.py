@@ -1,4 +1,4 @@
-"""Tensors sent to or created on "cuda" stay in host memory: a torch function mode for the whole process."""
+"""Process-wide torch function mode that keeps tensors sent to or created on "cuda" in host memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
     _left = False
 
     def leave(self) -> None:
-        """Change nothing from here on; modes that others have entered later stay on top of this one."""
+        """Disable this mode; modes that others entered later stay on the stack."""
         self._left = True
 
     def __torch_function__(
@@ -68,7 +68,7 @@ class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
         if self._left:
             return func(*args, **kwargs)
         if func in _BACKWARD:
-            # Recomputed checkpoints and hooks run code that names cuda: the mode must be active there.
+            # Activation recomputation and hooks run CUDA code in the backward pass, so the mode must be active there.
             with self:
                 return _BACKWARD[func](*args, **kwargs)
         if func in _NOTHING:

@@ -1,4 +1,4 @@
-"""Functions and classes of torch that take a device name and bypass function modes."""
+"""Replacements for torch functions and classes that take a device name and bypass function modes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Autocast(torch.autocast):  # type: ignore[misc]
 
 
 class AutocastOfCuda(Autocast):
-    """torch.cuda.amp.autocast, the older form without a device."""
+    """torch.cuda.amp.autocast, the older form without a device argument."""
 
     def __init__(self, enabled: bool = True, dtype: Any = torch.float16, cache_enabled: bool = True) -> None:
         super().__init__("cuda", dtype, enabled, cache_enabled)
@@ -37,7 +37,7 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
 
 
 class GradScalerOfCuda(GradScaler):
-    """torch.cuda.amp.GradScaler, the older form without a device."""
+    """torch.cuda.amp.GradScaler, the older form without a device argument."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__("cuda", *args, **kwargs)
@@ -46,7 +46,7 @@ class GradScalerOfCuda(GradScaler):
 def _load() -> Callable[..., Any]:
     @functools.wraps(torch.load)
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        # Without map_location tensors saved on a GPU would return to the GPU.
+        # Without map_location torch restores tensors to the GPU that they were saved on.
         where = "cpu" if map_location is None else map_location
         if isinstance(where, dict):
             where = {old: str(on_host(new)) for old, new in where.items()}
@@ -92,7 +92,7 @@ class _IsAnyGenerator(type(torch.Generator)):  # type: ignore[misc]
 
 
 class Generator(torch.Generator, metaclass=_IsAnyGenerator):  # type: ignore[misc]
-    """Generator of "cuda": the CPU's."""
+    """torch.Generator, with a CPU generator for "cuda"."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         return torch.Generator(on_host(device))
@@ -104,10 +104,10 @@ class _IsAnyDevice(type):
 
 
 class Device(metaclass=_IsAnyDevice):
-    """torch.device, in which a number alone is a CUDA device: torch refuses it where there is no accelerator."""
+    """torch.device that accepts a bare index as a CUDA device: torch rejects it without an accelerator."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Return a device of torch."""
+        """Return a torch.device."""
         if len(args) == 1 and isinstance(args[0], int):
             args = ("cuda", *args)
         return torch.device(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What CUDA code sees of torch on a CPU: ``torch.cuda`` whose only device is this host."""
+"""CUDA code's view of torch on a CPU: a ``torch.cuda`` whose only device is this host."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _PROPERTIES = SimpleNamespace(
 
 
 def _cuda() -> dict[str, Any]:
-    """Return the names of torch.cuda that a CPU can serve; others fail as they do without CUDA."""
+    """Return the attributes of torch.cuda that a CPU can emulate; others fail as they do without CUDA."""
     index = [int(os.environ.get("LOCAL_RANK", "0"))]
 
     def set_device(device: Any) -> None:
@@ -99,7 +99,7 @@ def _cuda() -> dict[str, Any]:
 
 
 def _accelerator(cuda: dict[str, Any]) -> dict[str, Any]:
-    """Return the names of torch.accelerator, which has no device on a CPU: a script for any accelerator gets "cuda"."""
+    """Return the attributes of torch.accelerator, which has no device on a CPU; device-agnostic scripts get "cuda"."""
     same = (
         "is_available device_count synchronize set_stream current_stream empty_cache memory_stats memory_allocated "
         "max_memory_allocated memory_reserved max_memory_reserved reset_peak_memory_stats get_device_capability"
@@ -115,7 +115,7 @@ def _accelerator(cuda: dict[str, Any]) -> dict[str, Any]:
 
 
 def _random() -> dict[str, Any]:
-    """Return the RNG functions: one generator draws for the host and for its only device."""
+    """Return the RNG functions: the host and its only device share one generator."""
     return {
         "manual_seed": torch.manual_seed,
         "manual_seed_all": torch.manual_seed,
@@ -130,7 +130,7 @@ def _random() -> dict[str, Any]:
 
 
 def _memory() -> dict[str, Any]:
-    """Return the memory functions: host memory has no allocator of torch's that counts."""
+    """Return the memory functions: torch keeps no allocator statistics for host memory."""
     no_bytes = (
         "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached max_memory_cached"
     )
@@ -153,14 +153,14 @@ def _memory() -> dict[str, Any]:
 
 
 class _Zeros(dict):  # type: ignore[type-arg]
-    """Allocator statistics: each is 0."""
+    """Allocator statistics, all 0."""
 
     def __missing__(self, key: str) -> int:
         return 0
 
 
 class _Generators:
-    """The RNGs of all devices: tensors are in host memory, so all are the CPU's generator."""
+    """Generators of all devices: each is the CPU's, because tensors are in host memory."""
 
     def __getitem__(self, index: Any) -> torch.Generator:
         return torch.default_generator
@@ -175,7 +175,7 @@ def _ranks_here() -> int:
 
 
 def _with_any_backend(sdpa_kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return torch's sdpa_kernel, which always allows the unfused backend too: a CPU lacks some of the fused ones."""
+    """Return a sdpa_kernel that also allows the math backend, because a CPU lacks some of the fused ones."""
 
     @functools.wraps(sdpa_kernel)
     @contextlib.contextmanager

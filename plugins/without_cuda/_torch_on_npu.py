@@ -1,4 +1,4 @@
-"""What CUDA code sees of torch on an NPU, where torch_npu's transfer_to_npu has no answer for it."""
+"""CUDA code's view of torch on an NPU, for what torch_npu's transfer_to_npu does not cover."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def _default_backend(device: Any) -> str:
 
 
 class _GradScalerOfCuda(torch.npu.amp.GradScaler):  # type: ignore[misc]
-    """torch.cuda.amp.GradScaler, the older form without a device."""
+    """torch.cuda.amp.GradScaler, the older form without a device argument."""
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Step as with an unfused optimizer: torch_npu passes itself to a fused one, which does not expect that."""
+        """Step as with an unfused optimizer: torch_npu passes the scaler to a fused one, which does not accept it."""
         optimizer._step_supports_amp_scaling = False
         return super().step(optimizer, *args, **kwargs)
 
@@ -66,7 +66,7 @@ class _GradScaler(_GradScalerOfCuda):
 
 
 class _Properties:
-    """Properties of an NPU, with the fields that only CUDA has."""
+    """Device properties of an NPU, with the fields that only CUDA has."""
 
     major, minor = _MAJOR, _MINOR
     warp_size = 1
@@ -79,7 +79,7 @@ class _Properties:
 
     @property
     def multi_processor_count(self) -> int:
-        """The number of its AI cores that multiply matrices."""
+        """Number of cube cores, the AI cores that multiply matrices."""
         return int(getattr(self._real, "cube_core_num", 0))
 
 

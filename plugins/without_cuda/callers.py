@@ -1,4 +1,4 @@
-"""Which code is CUDA code: decided by module, from the globals of the frame that asks torch for "cuda"."""
+"""Classification of calling code: CUDA code or not, by the module of the frame that asks torch for "cuda"."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _IMPORTED = re.compile(r"(?m)^\s*(?:import|from)\s+(\w+)")
 
 
 class Callers:
-    """Sorts modules: CUDA code, code that is aware of this device, and torch itself.
+    """Classifies modules as CUDA code, code that supports this device, or torch itself.
 
-    ``policy`` is the setting ``cuda_code``. ``code_bases`` are CUDA code whatever the policy: a plugin names them.
+    ``policy`` is the setting ``cuda_code``. ``code_bases``, which plugins name, are always CUDA code.
     """
 
     def __init__(self, device: str, policy: str) -> None:
@@ -55,10 +55,10 @@ class Callers:
         return TORCH if frame is None else self.kind(frame.f_globals)
 
     def says_cuda(self, name: str, file: str, run_as: str | None = None) -> bool:
-        """Return whether a module is CUDA code and names CUDA in its source.
+        """Return whether a module is CUDA code and mentions CUDA in its source.
 
-        Of the installed packages only those count that the user's own modules import: libraries that a library needs,
-        such as huggingface_hub, name CUDA for other reasons.
+        Only installed packages that the user's own modules import count: indirect dependencies such as
+        huggingface_hub mention CUDA for other reasons.
         """
         if self._judge(name, file, run_as) != CUDA:
             return False
@@ -87,14 +87,14 @@ class Callers:
         knows = self.device in KNOWS.get(root, ()) and not _is_beside_the_script(file)
         if knows or (self.policy == "script" and not is_own(name, file)):
             return AWARE
-        # A script that asks for an NPU chooses its device itself, in all of its modules. Another module that knows an
-        # NPU may still have CUDA as its default.
+        # A script that mentions NPUs chooses its device itself, in all of its modules. Any other module that does may
+        # still default to CUDA.
         script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
         return AWARE if is_own(name, file) and _NAMES_NPU.search(_source(script)) else CUDA
 
 
 def is_own(name: str, file: str) -> bool:
-    """Return whether a module is the user's own: the script, or no part of an installed package."""
+    """Return whether a module is the user's own: the script, or outside every installed package."""
     return name in _SCRIPT or not any(part in _LIBRARIES for part in Path(file).parts)
 
 

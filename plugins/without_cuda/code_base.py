@@ -44,7 +44,7 @@ class CudaCodeBase:
 
 
 class Names:
-    """Replacements of torch objects in a code base: pairs of an object and its replacement."""
+    """Replacements of torch objects in a code base, as (object, replacement) pairs."""
 
     def __init__(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         self._pairs: Mapping[int, tuple[Any, Any]] = {id(old): (old, new) for old, new in pairs}

@@ -1,4 +1,4 @@
-"""torch.compile of CUDA code: eager where the program did not name a backend of its own."""
+"""torch.compile for CUDA code: eager unless the program names a backend of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _reported = False
 
 
 def run_eagerly(compile_: Callable[..., Any]) -> Callable[..., Any]:
-    """Return torch.compile that returns the model itself unless ``backend`` names another than inductor."""
+    """Return a torch.compile that returns the model itself unless ``backend`` is something other than inductor."""
 
     @functools.wraps(compile_)
     def compile(model: Any = None, *args: Any, **options: Any) -> Any:
@@ -25,8 +25,8 @@ def run_eagerly(compile_: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def report_once() -> None:
-    """Print, once and on rank 0, that nothing is compiled."""
+    """Print once, on rank 0, that the model is not compiled."""
     global _reported
     if not _reported and os.environ.get("RANK", "0") == "0":
-        print("ascend_adapt: torch.compile: the model runs eagerly on this device", file=sys.stderr)
+        print("ascend_adapt: torch.compile is ignored: the model runs eagerly on this device", file=sys.stderr)
     _reported = True

@@ -1,6 +1,6 @@
-"""Functions of torch that take a device or a backend and bypass function modes: on a CPU, CUDA means the CPU there.
+"""Patches of torch functions that take a device or a backend and bypass function modes: on a CPU, "cuda" is the CPU.
 
-Without CUDA each of these calls would fail, so code that knows the device makes none of them.
+Without CUDA each of these calls would fail, so device-aware code never makes one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def _terms(name: str) -> Terms:
     return {
         "name": name,
         "devices": "cpu",
-        "why": "code that says CUDA names a CUDA device or NCCL, and this host has neither",
-        "until": "torch runs code that says CUDA on a CPU",
+        "why": "CUDA code names a CUDA device or NCCL, and this host has neither",
+        "until": "torch runs CUDA code on a CPU",
         "without": "crash",
         "symptom": Symptom(reason="the fault is in the callers"),
     }
@@ -57,12 +57,12 @@ def _gloo(backend: Any) -> Any:
 
 
 def _none(value: Any) -> None:
-    """Leave the argument out."""
+    """Omit the argument."""
 
 
 @wrap("torch.nn.modules.module:Module.to", **_terms("modules"))
 def modules(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Map the device, given first or by keyword; torch refuses a number where there is no accelerator."""
+    """Map the device, given first or by keyword; torch rejects a bare index without an accelerator."""
     from ._cuda_means_cpu import on_host
 
     if "device" in kwargs:
@@ -113,7 +113,7 @@ def _averaging(name: str, output: str) -> Patch:
 
 
 class _Done:
-    """Handle of a collective that has ended."""
+    """Work handle of a completed collective."""
 
     def wait(self, timeout: Any = None) -> bool:
         """Return True."""

@@ -1,11 +1,11 @@
-"""CUDA graphs where there are none: graphed callables run eagerly, and a capture is refused by name."""
+"""CUDA graphs on devices without them: graphed callables run eagerly, and capture raises an error."""
 
 from __future__ import annotations
 
 from typing import Any
 
 _REFUSAL = (
-    "torch.cuda.graph: this device cannot capture a CUDA graph, expected code without one — leave out the program's "
+    "torch.cuda.graph: this device cannot capture a CUDA graph, expected code without one — turn off the program's "
     "option for CUDA graphs"
 )
 

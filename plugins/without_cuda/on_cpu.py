@@ -1,4 +1,4 @@
-"""CUDA code on a CPU: it sees a torch whose "cuda" is the CPU, and its tensors stay in host memory."""
+"""CUDA code on a CPU: "cuda" is the CPU in its view of torch, and its tensors stay in host memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .views import View
 
 
 class OnCpu:
-    """What has been changed in this process."""
+    """Changes made in this process."""
 
     reversible = True
 
@@ -32,7 +32,7 @@ class OnCpu:
         self._mode.__enter__()
 
     def rebind(self, modules: Iterable[ModuleType]) -> None:
-        """Rebind what CUDA code that is loaded already imported from torch."""
+        """Rebind names that loaded CUDA code has already imported from torch."""
         for module in modules:
             self._names.rebind(module)
 

@@ -1,7 +1,7 @@
-"""CUDA code on an NPU: torch_npu's own ``transfer_to_npu``, corrected for CUDA code and hidden from code that asks.
+"""CUDA code on an NPU: torch_npu's own ``transfer_to_npu``, corrected for CUDA code and hidden from other code.
 
-``transfer_to_npu`` changes torch for the whole process. Code that knows an NPU, such as accelerate, still sees that
-there is no CUDA.
+``transfer_to_npu`` changes torch for the whole process. Code that supports NPUs, such as accelerate, still sees
+that there is no CUDA.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRANSFER = "torch_npu.contrib.transfer_to_npu"
 
 
 class OnNpu:
-    """What has been changed in this process; it cannot be undone."""
+    """Changes made in this process, which cannot be undone."""
 
     reversible = False
 
@@ -55,31 +55,31 @@ class OnNpu:
             if callable(old) or issubclass(type(old), ModuleType)
             if (new := vars(attrgetter(place)(torch) if place else torch).get(name)) is not None and new is not old
         ]
-        # Whoever imports transfer_to_npu wants torch.cuda to be the NPU for everyone.
+        # A program that imports transfer_to_npu itself wants torch.cuda to be the NPU for all code.
         honest = {} if is_asked_for else before
         for module, corrected in torch_on_npu():
             place = module.__name__.removeprefix("torch").removeprefix(".")
             View(module, callers, corrected, _differences(module, honest.get(place, {})))
 
     def rebind(self, modules: Iterable[ModuleType]) -> None:
-        """Rebind what CUDA code that is loaded already imported from torch."""
+        """Rebind names that loaded CUDA code has already imported from torch."""
         modules = list(modules)
         names = Names([*_unscripted(modules), *self._changed])
         for module in modules:
             names.rebind(module)
 
     def undo(self, modules: Iterable[ModuleType]) -> None:
-        """Do nothing: torch_npu has no way back."""
+        """Do nothing: torch_npu cannot undo the transfer."""
 
 
 class _Hidden(importlib.abc.MetaPathFinder):
     """Finder that keeps transfer_to_npu from importing libraries that the program has not imported.
 
-    It would wrap a dozen of their functions, so that they do not see a CUDA; they see none anyway.
+    It would wrap a dozen of their functions to hide CUDA from them; they see none anyway.
     """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
-        """Raise for the libraries that it wraps."""
+        """Raise ModuleNotFoundError for the libraries that it wraps."""
         if fullname.partition(".")[0] in ("accelerate", "peft", "transformers", "trl"):
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
@@ -90,7 +90,7 @@ def _differences(module: ModuleType, before: dict[str, Any]) -> dict[str, Any]:
 
 
 def _disable_profiler_marks(torch: ModuleType) -> None:
-    """Make the marks for NVIDIA's profilers no-ops; transfer_to_npu leaves them raising."""
+    """Make the annotations for NVIDIA's profilers (NVTX) no-ops; after transfer_to_npu they still raise."""
     for path, mark in MARKS.items():
         place, _, name = path.rpartition(".")
         setattr(attrgetter(place)(torch.cuda) if place else torch.cuda, name, mark)
@@ -98,7 +98,7 @@ def _disable_profiler_marks(torch: ModuleType) -> None:
 
 
 def _unscripted(modules: Iterable[ModuleType]) -> Iterator[tuple[Any, Any]]:
-    """Yield each scripted function and its original: torch's fuser does not support NPUs, and raises.
+    """Yield each scripted function with its original: torch's fuser raises on NPUs.
 
     For that reason ``transfer_to_npu`` makes torch.jit.script a no-op from here on.
     """

@@ -1,4 +1,4 @@
-"""No-op marks for NVIDIA's profilers, and allocator history without CUDA."""
+"""No-op annotations for NVIDIA's profilers (NVTX), and allocator history without CUDA."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ NO_HISTORY: dict[str, Any] = {
 
 
 def marks_of(module: str) -> dict[str, Any]:
-    """Return the marks of one module of torch.cuda, by name."""
+    """Return the no-op annotations for one module of torch.cuda, by name."""
     return {path.partition(".")[2]: mark for path, mark in MARKS.items() if path.startswith(f"{module}.")}
 
 
 def with_bool_signature(record: Callable[..., None]) -> Callable[..., None]:
     """Return torch_npu's ``_record_memory_history`` that also accepts torch's older signature, as torch does.
 
-    The older one starts with True or False; the conversion follows torch's documentation of both.
+    The first argument of the older one is a bool; the conversion follows torch's documentation of both.
     """
 
     def _record_memory_history(enabled: Any = "all", *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Programs that say CUDA where the device is another: found before their first line that could use it."""
+"""Detection of CUDA programs on other devices, before the first line that could use CUDA."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _current: Programs | None = None
 
 
 class Programs:
-    """CUDA code of this process: once there is some, its "cuda" means the device of this host."""
+    """CUDA code in this process: from its first module on, "cuda" means the device of this host for it."""
 
     def __init__(self, device: str, policy: str) -> None:
         self.callers = Callers(device, policy)
@@ -29,31 +29,31 @@ class Programs:
     _change: Any
 
     def watch(self) -> None:
-        """Look at the program as soon as torch is imported, and at each module before it runs."""
+        """Inspect the program as soon as torch is imported, and each module before it runs."""
         from wrapt import register_post_import_hook
 
-        # A hook runs before importlib marks torch as complete, and at once if it is.
+        # The hook runs before importlib marks torch as initialized, or immediately if it already is.
         register_post_import_hook(lambda _: self._look(), "torch")
 
     def adopt(self, code_base: CudaCodeBase) -> None:
-        """Treat a code base that a plugin names as CUDA code, whatever the setting."""
+        """Treat a code base that a plugin names as CUDA code, regardless of the setting."""
         if code_base not in self.callers.code_bases:
             self.callers.add(code_base)
             self._begin("", "")
             self._change.rebind(self._cuda_modules())
 
     def consider(self, spec: ModuleSpec) -> None:
-        """Begin if a module that is about to run says CUDA."""
+        """Adapt torch if a module that is about to run is CUDA code."""
         if self.callers.says_cuda(spec.name, spec.origin or ""):
             self._begin(spec.name, spec.origin or "")
 
     def describe(self) -> str:
-        """Return what was done in one sentence, or ""."""
+        """Describe in one sentence what was done; "" if nothing was."""
         if not self._because or self._undone:
             return ""
         return (
-            f'{self._because} says CUDA: "cuda" is {_MEANS[self.callers.device]} for it and for other code that does '
-            "not know this device (--cuda-code off or ASCEND_ADAPT_CUDA_CODE=off turns this off)"
+            f'{self._because} uses CUDA: "cuda" is {_MEANS[self.callers.device]} for it and for other code that does '
+            "not support this device (disable with --cuda-code off or ASCEND_ADAPT_CUDA_CODE=off)"
         )
 
     def undo(self) -> None:
@@ -96,14 +96,14 @@ class Programs:
                 yield module
 
     def _print_once(self) -> None:
-        """Print what was done, on rank 0 and not in the processes that it starts."""
+        """Print what was done, on rank 0 only and not in its child processes."""
         if self._because and os.environ.get("RANK", "0") == "0" and _PRINTED not in os.environ:
             print(f"ascend_adapt: {self.describe()}", file=sys.stderr)
         os.environ.setdefault(_PRINTED, "1")
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finder that shows each module's spec to the programs before the module runs."""
+    """Import finder that passes each module's spec to the programs before the module runs."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
@@ -112,7 +112,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that the other finders have for a module."""
+        """Return the spec that the other finders return for a module."""
         request = get_ident(), fullname
         if request in self._in_progress or self not in sys.meta_path:
             return None
@@ -155,7 +155,7 @@ def begin(device: str, policy: str) -> Programs | None:
 
 
 def adopt(device: str, code_base: CudaCodeBase) -> None:
-    """Treat a code base as CUDA code, also where the plugin that adapts scripts is disabled."""
+    """Treat a code base as CUDA code, even if the plugin that adapts scripts is disabled."""
     programs = begin(device, "off")
     assert programs is not None  # the patches that call this are for other devices
     programs.adopt(code_base)

@@ -1,4 +1,4 @@
-"""Attributes of a module of torch that depend on who reads them: CUDA code, code that knows the device, or torch."""
+"""Attributes of a torch module that depend on the caller: CUDA code, code that supports the device, or torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ABSENT: Any = object()
 
 
 class View:
-    """Answers of one module by the kind of the reader; undo() gives the module its own class back.
+    """A module's attributes by kind of caller; undo() restores the module's own class.
 
     A name that is set on the module, as a test's mock does, is seen by everyone until the original is set again.
     """
@@ -35,12 +35,12 @@ class View:
         module.__class__ = type(self._class.__name__, (self._class,), answers)
 
     def undo(self) -> None:
-        """Let every reader see the module as it is."""
+        """Show every caller the unmodified module."""
         self._module.__class__ = self._class
 
 
 class _Answer:
-    """Descriptor of one name."""
+    """Descriptor of one attribute."""
 
     def __init__(self, name: str, callers: Callers, original: Any, by_kind: Mapping[str, Any]) -> None:
         self._name, self._callers, self._original, self._by_kind = name, callers, original, by_kind

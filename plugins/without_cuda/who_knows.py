@@ -1,7 +1,7 @@
-"""Libraries that choose their device themselves, with the devices that they know: they are not answered for CUDA.
+"""Libraries that choose their device themselves, with the devices that they support: for them "cuda" is not mapped.
 
-Every other package says "cuda" and means "the accelerator". Lightning, for one, knows the CPU and no NPU: on a CPU it
-is answered honestly, and on an NPU "cuda" is the NPU for it, as it is for a script.
+Every other package means "the accelerator" when it says "cuda". Lightning, for example, supports the CPU but no NPU: on
+a CPU it sees that there is no CUDA, and on an NPU "cuda" is the NPU for it, as for a script.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 CPU, BOTH = ("cpu",), ("cpu", "npu")
 
 KNOWS: dict[str, tuple[str, ...]] = {
-    # They ask torch_npu, or DeepSpeed's accelerator.
+    # They use torch_npu, or DeepSpeed's accelerator.
     **dict.fromkeys(("accelerate", "deepspeed", "diffusers", "peft", "transformers", "trl"), BOTH),
     **dict.fromkeys(("axolotl", "llamafactory", "mindspeed", "mindspeed_llm", "openmind", "swift", "verl"), BOTH),
     # They run compiled kernels, for CUDA alone or for what torch really has.
@@ -21,7 +21,7 @@ KNOWS: dict[str, tuple[str, ...]] = {
         ("datasets", "huggingface_hub", "numpy", "pandas", "safetensors", "scipy", "sklearn", "tensorboard", "wandb"),
         BOTH,
     ),
-    # They know CUDA and the CPU.
+    # They support CUDA and the CPU.
     **dict.fromkeys(("lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning", "torchmetrics"), CPU),
     **dict.fromkeys(("evaluate", "lm_eval", "sentence_transformers"), CPU),
 }

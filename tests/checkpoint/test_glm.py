@@ -41,7 +41,7 @@ def test_ranks_get_their_own_heads_of_each_block_and_give_them_back(tmp_path, ca
     torch.save({"module": whole, "iteration": 126000, "optimizer": {}}, folder / "mp_rank_00_model_states.pt")
     (tmp_path / "one/latest_checkpointed_iteration.txt").write_text("126000\n")
     assert convert(tmp_path / "one", tmp_path / "four", "--tp", "4") == 0
-    assert "12 parameters are equal, bit for bit" in capsys.readouterr().out
+    assert "12 parameters are identical, bit for bit" in capsys.readouterr().out
     rank = torch.load(tmp_path / "four/126000/mp_rank_01_model_states.pt")["module"]
     query, key, value = whole["transformer.layers.0.attention.query_key_value.weight"].view(3, HEADS, H // HEADS, H)
     assert torch.equal(
@@ -61,4 +61,4 @@ def test_ranks_get_their_own_heads_of_each_block_and_give_them_back(tmp_path, ca
     assert convert(tmp_path / "one", tmp_path / "three", "--tp", "3") == 1
     assert "--tp 3: does not divide the 64 rows of word_embeddings.weight" in capsys.readouterr().err
     assert main(["convert", "--input", str(tmp_path / "one"), "--output", str(tmp_path / "hf"), "--to", "hf"]) == 1
-    assert "is of dialect glm, whose arithmetic the native model lacks" in capsys.readouterr().err
+    assert "is a glm checkpoint, whose architecture the native model does not support" in capsys.readouterr().err

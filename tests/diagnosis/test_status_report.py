@@ -52,7 +52,7 @@ def test_ranks_that_differ_are_named(run_dir):
 
 def test_many_ranks_are_reported_in_order(run_dir):
     report = status_report.of_run(run_dir(*["2.13.0"] * 12))
-    assert (report.problems, report.subject[:13]) == ((), "what 12 ranks")
+    assert (report.problems, report.subject[:18]) == ((), "status of 12 ranks")
 
 
 def test_ranks_that_were_not_reached_are_named(run_dir):
@@ -95,7 +95,7 @@ def test_a_job_is_summed_up_before_what_was_applied_and_what_needs_attention(eve
     assert lines[0] == (
         "4 patches: 1 applied, 1 NEED ATTENTION, 1 waiting for an import, 1 for another device, version or code base"
     )
-    assert lines[1].startswith("what 1 rank of ")
+    assert lines[1].startswith("status of 1 rank in ")
     assert lines[2].split() == ["toy.moved", "drifted", "toytarget:answer"]
     assert lines[3:5] == ["    [moved]", "    crash without it: it is wrong"]
     assert lines[5].split() == ["toy.one", "applied", "toytarget:answer"]

@@ -23,7 +23,7 @@ def test_what_cuda_packages_compute(job):
 def test_libraries_that_know_an_npu_still_see_no_cuda(job):
     ended = job("asks_libraries.py").check()
     assert ended.recorded[0] == [[False, False, "npu", "npu", "npu"]]
-    assert "asks_libraries.py says CUDA: " in ended.stderr
+    assert "asks_libraries.py uses CUDA: " in ended.stderr
 
 
 def test_a_job_that_leaves_its_npu_unused_fails(job):

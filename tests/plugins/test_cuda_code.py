@@ -31,12 +31,12 @@ def launch(tmp_path):
 def test_a_script_for_a_gpu_trains_and_says_what_was_done(launch):
     done = launch(JOBS / "own_script.py")
     assert len(re.findall(r"step \d loss \d+\.\d+", done.stdout)) == 3
-    assert "own_script.py says CUDA: " in done.stderr
+    assert "own_script.py uses CUDA: " in done.stderr
     assert "--cuda-code off" in done.stderr
     assert launch(JOBS / "own_script.py", "--nproc", "2").stdout.count("step") == 3
     without = launch(JOBS / "own_script.py", "--cuda-code", "off", check=False)
     assert without.returncode == 1
-    assert "says CUDA" not in without.stderr
+    assert "uses CUDA" not in without.stderr
 
 
 WITHIN = """
@@ -62,7 +62,7 @@ assert torch.compile(model, mode="max-autotune") is model and torch.cuda.make_gr
 try:
     torch.cuda.CUDAGraph()
 except RuntimeError as error:
-    assert "leave out the program's option" in str(error)
+    assert "turn off the program's option" in str(error)
 else:
     raise SystemExit("a graph that would replay nothing")
 (said,) = ascend_adapt.status().programs
@@ -107,7 +107,7 @@ else:
 def test_a_script_that_asks_for_its_device_gets_the_truth(launch):
     done = launch(AWARE)
     assert done.stdout.split() == ["cpu"]
-    assert "says CUDA" not in done.stderr
+    assert "uses CUDA" not in done.stderr
     assert launch(AWARE, "--cuda-code", "all").stdout.split() == ["cuda"]
 
 

@@ -1,1 +1,1 @@
-"""One module for each dialect of checkpoint files: what is there, how it is read, how it is written."""
+"""Checkpoint dialects, one module each: detection, reading and writing."""

@@ -1,4 +1,4 @@
-"""Checkpoints of DeepSpeed's pipeline: GPT-NeoX's, in both of its forms, and Megatron-DeepSpeed's.
+"""DeepSpeed pipeline checkpoints: those of GPT-NeoX, in both forms, and of Megatron-DeepSpeed.
 
     global_step100/layer_02-model_00-model_states.pt    one file for each layer and tensor-parallel rank
     global_step100/mp_rank_00_model_states.pt           without a pipeline: "module" has sequential.2.*
@@ -40,7 +40,7 @@ _ZERO = "*zero_pp_rank_*"
 
 
 def step_folder(path: Path) -> Path | None:
-    """Return the folder of a checkpoint: ``path``, or the one that the tracker in it names; None if there is none."""
+    """Return the folder of a checkpoint: ``path``, or the one that its tracker names; None if there is none."""
     if _files(path, _RANK):
         return path
     tracker = path / LATEST
@@ -49,8 +49,9 @@ def step_folder(path: Path) -> Path | None:
         if named.parent == path and _files(named, _RANK):
             return named
         raise CheckpointError(
-            f"{tracker}: names {named.name!r}, which holds no checkpoint, expected a folder beside it — correct it, or "
-            "give the folder of the checkpoint"
+            f"{tracker}: names {named.name!r}, which contains no checkpoint, expected a folder next to it "
+            "— correct it, or "
+            "pass the checkpoint's folder"
         )
     folders = sorted((one for one in path.glob("global_step*") if _files(one, _RANK)), key=_step)
     return folders[-1] if folders else None
@@ -78,7 +79,7 @@ def open_source(path: Path, config: Sequence[Path] = (), assumed: Model | None =
     """
     folder = step_folder(path)
     if folder is None:
-        raise CheckpointError(f"{path}: has no mp_rank_*_model_states.pt, expected a checkpoint of DeepSpeed")
+        raise CheckpointError(f"{path}: has no mp_rank_*_model_states.pt, expected a DeepSpeed checkpoint")
     layers, ranks = _files(folder, _LAYER), _files(folder, _RANK)
     shards = TorchShards(len({_LAYER.fullmatch(one)[2] for one in layers}) if layers else len(ranks))  # type: ignore[index]
     state = load_torch_dict(folder / ranks[0])
@@ -114,7 +115,7 @@ def open_source(path: Path, config: Sequence[Path] = (), assumed: Model | None =
 
 
 _Layers = Mapping[int, tuple[list[Path], list[str]]]
-"""For each layer its file on each rank, and its keys."""
+"""The files of each layer, by rank, and its keys."""
 
 
 def _by_layer(folder: Path, names: Iterable[str]) -> _Layers:
@@ -131,7 +132,7 @@ def _by_sequence(folder: Path, names: Sequence[str], shards: TorchShards) -> _La
     for key in _keys(shards.load(paths[0])["module"]):
         words = key.split(".", 2)
         if words[0] != "sequential" or not words[1].isdecimal():
-            raise CheckpointError(f"{paths[0]}: has {key}, expected sequential.N.* — it is not GPT-NeoX's")
+            raise CheckpointError(f"{paths[0]}: has {key}, expected sequential.N.* — it is not a GPT-NeoX checkpoint")
         found.setdefault(int(words[1]), (paths, []))[1].append(words[2])
     return dict(sorted(found.items()))
 
@@ -141,7 +142,7 @@ def _keys(content: Any) -> list[str]:
 
 
 def _add(shards: TorchShards, layers: _Layers) -> bool:
-    """Add the places of all tensors; return whether they are GPT-NeoX's."""
+    """Add the places of all tensors; return whether this is a GPT-NeoX checkpoint."""
     block, first = 0, min(layers, default=0)
     for number, (paths, keys) in layers.items():
         is_block = any(key.startswith("input_layernorm.") for key in keys)
@@ -149,7 +150,7 @@ def _add(shards: TorchShards, layers: _Layers) -> bool:
             if is_block:
                 name = f"layers.{block}.{canonical_inside(key)}"
             else:
-                # Megatron-DeepSpeed's last norm is a layer by itself.
+                # Megatron-DeepSpeed's final norm is a layer of its own.
                 name = canonical_name(f"norm.{key}" if key in ("weight", "bias") else key)
             for path in paths:
                 shards.add(name, path, _place(number, key, path))
@@ -184,7 +185,7 @@ _NEWEST_KEYS = {"mlp.dense_h_to_4h": "mlp.linear1", "mlp.dense_4h_to_h": "mlp.li
 
 
 def write(output: Output, folder: Path) -> None:
-    """Write weights for GPT-NeoX's `finetune` into the empty ``folder``, with the keys of the configuration to use.
+    """Write weights for GPT-NeoX's `finetune` into the empty ``folder``, with the configuration keys to use.
 
     Without a pipeline (``pipeline`` 0, and 1 for v2.0) the files are sequential, which is how upstream loads them.
 
@@ -249,7 +250,7 @@ def _neox_convention(model: Model) -> Convention:
 
 
 def _neox_place(model: Model, name: str, *, newest: bool) -> tuple[int, str]:
-    """Return the number of the layer that a parameter is in, and its key there."""
+    """Return a parameter's layer number, and its key in that layer."""
     outside = {
         WORDS: (0, "word_embeddings.weight"),
         POSITIONS: (0, "position_embeddings.weight"),
@@ -268,7 +269,7 @@ def _neox_place(model: Model, name: str, *, newest: bool) -> tuple[int, str]:
 
 
 def _unused(output: Output, *, newest: bool) -> list[tuple[int, str, torch.Tensor]]:
-    """Return tensors that upstream wants and does not use, or computes: a second norm, v2.0's rotary frequencies."""
+    """Return tensors that upstream requires but ignores or recomputes: a second norm, v2.0's rotary frequencies."""
     model, found = output.model, []
     for number in range(2, model.num_layers + 2):
         if model.shared_norm:
@@ -309,25 +310,25 @@ def neox_settings(output: Output) -> dict[str, Any]:
     """Return the keys of GPT-NeoX's configuration that describe a model and its parallel sizes.
 
     Raises:
-        CheckpointError: GPT-NeoX, in this version, has no such model.
+        CheckpointError: this version of GPT-NeoX cannot express the model.
     """
     model, newest = output.model, output.version != "v2.0"
     problems = []
     if model.head_dim * model.num_heads != model.hidden_size:
-        problems.append(f"heads of {model.head_dim}")
+        problems.append(f"head dimension {model.head_dim}")
     if model.output_bias != model.attention_bias:
-        problems.append("biases in a part of the attention")
+        problems.append("biases in only part of the attention")
     if not newest and (model.gated or model.num_query_groups != model.num_heads or not model.mlp_bias):
-        problems.append("a gated MLP, shared key heads or layers without bias, which v2.0 lacks")
+        problems.append("a gated MLP, grouped-query attention or layers without bias")
     if model.norm == "rmsnorm" and model.rms_eps_on_root == newest:
-        problems.append(f"an RMSNorm whose epsilon is {'not ' if not newest else ''}added to the root")
+        problems.append(f"RMSNorm with epsilon {'inside' if not newest else 'outside'} the square root")
     if model.activation == "geglu" or (model.activation not in ("gelu", "gelu_tanh", "relu", "swiglu") and not newest):
         problems.append(f"activation {model.activation}")
     wide = model.ffn_hidden_size != 4 * model.hidden_size
     if wide and not newest:
-        problems.append(f"an MLP of width {model.ffn_hidden_size}")
+        problems.append(f"MLP width {model.ffn_hidden_size}")
     if problems:
-        raise CheckpointError(f"GPT-NeoX {output.version or 'newest'}: has no model with {'; '.join(problems)}")
+        raise CheckpointError(f"GPT-NeoX {output.version or 'newest'}: cannot express {'; '.join(problems)}")
     own: dict[str, Any] = {}
     if newest:
         own = {"use_bias_in_attn_linear": model.attention_bias, "use_bias_in_mlp": model.mlp_bias}

@@ -1,10 +1,10 @@
-"""GLM's checkpoints: one file for each model-parallel rank, a flat dict of parameters in each.
+"""GLM checkpoints: one file for each model-parallel rank, with a flat dict of parameters.
 
     latest_checkpointed_iteration.txt, latest           the tag, a number
     126000/mp_rank_00_model_states.pt                   "module": the parameters
 
-The native model lacks GLM's block positions, so its parameters stay under its own names: a checkpoint is written for
-another number of ranks. Query, key and value are blocks on each rank. Rows of the vocabulary do not depend on ranks.
+The native model does not support GLM's block positions, so parameters keep GLM's names, and a checkpoint can only be
+resized to another number of ranks. Query, key and value are blocks on each rank. Vocabulary padding stays the same.
 
 Source: THUDM/GLM@4f61ed72 utils.py, change_mp.py, model/modeling_glm.py.
 """
@@ -39,7 +39,7 @@ _KEPT = (
 
 @dataclass(frozen=True)
 class GlmCheckpoint:
-    """The files of a checkpoint, in the order of their ranks, each as its content."""
+    """Contents of a checkpoint's files, in rank order."""
 
     folder: Path
     files: list[dict[str, Any]]
@@ -50,10 +50,10 @@ class GlmCheckpoint:
         return list(self.files[0]["module"])
 
     def read(self, name: str) -> torch.Tensor:
-        """Return a parameter of all ranks.
+        """Return a parameter, merged from all ranks.
 
         Raises:
-            CheckpointError: ranks have different numbers of what all of them hold.
+            CheckpointError: a replicated parameter differs between ranks.
         """
         pieces = [file["module"][name] for file in self.files]
         if name.endswith(_BLOCKS):
@@ -64,7 +64,7 @@ class GlmCheckpoint:
             return torch.cat(pieces, axis)
         if not all(torch.equal(piece, pieces[0]) for piece in pieces):
             raise CheckpointError(
-                f"{self.folder}: {name} differs between ranks, expected the same — use another checkpoint"
+                f"{self.folder}: {name} differs between ranks, expected identical values — choose another checkpoint"
             )
         tensor: torch.Tensor = pieces[0]
         return tensor
@@ -90,18 +90,20 @@ def is_here(path: Path) -> bool:
 
 
 def open_glm(path: Path) -> GlmCheckpoint:
-    """Return the checkpoint; its tensors stay in the files until they are used.
+    """Return the checkpoint; its tensors are read lazily.
 
     Raises:
         CheckpointError: it cannot be read, or ranks have different parameters.
     """
     folder = tag_folder(path)
     if folder is None:
-        raise CheckpointError(f"{path}: has no mp_rank_*_model_states.pt, expected a checkpoint of GLM")
+        raise CheckpointError(f"{path}: has no mp_rank_*_model_states.pt, expected a GLM checkpoint")
     names = sorted(folder.glob("mp_rank_*_model_states.pt"), key=lambda one: int(one.name.split("_")[2]))
     files = [load_torch_dict(name) for name in names]
     if any(list(file["module"]) != list(files[0]["module"]) for file in files):
-        raise CheckpointError(f"{folder}: ranks have different parameters, expected the same — copy all of its files")
+        raise CheckpointError(
+            f"{folder}: ranks have different parameters, expected the same on all — copy all of its files"
+        )
     return GlmCheckpoint(folder, files)
 
 
@@ -109,7 +111,7 @@ def write(source: GlmCheckpoint, folder: Path, ranks: int, done: Callable[[int],
     """Write the checkpoint for ``ranks`` model-parallel ranks into the empty ``folder``.
 
     Raises:
-        CheckpointError: a parameter does not divide.
+        CheckpointError: a parameter is not divisible.
     """
     first = source.files[0]
     state = {name: first[name] for name in _KEPT if name in first}

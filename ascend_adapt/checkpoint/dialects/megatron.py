@@ -1,11 +1,11 @@
-"""Megatron's checkpoints of torch.save: Megatron-LM from v1 on, bigscience without DeepSpeed, and --ckpt-format torch.
+"""Megatron's torch.save checkpoints: Megatron-LM from v1 on, bigscience without DeepSpeed, and --ckpt-format torch.
 
     latest_checkpointed_iteration.txt                        the iteration, or "release"
     iter_0000100/mp_rank_00/model_optim_rng.pt               one file for each tensor-parallel rank
     iter_0000100/mp_rank_00_001/model_optim_rng.pt           and pipeline rank
 
-Blocks are numbered within a stage; with virtual stages a file has model0, model1, ... Where embedding and head are
-tied the last stage has a copy, which is not read.
+Blocks are numbered within a stage; with virtual stages a file has model0, model1, ... With tied
+embeddings the last stage has a copy, which is not read.
 
 Sources: NVIDIA/Megatron-LM@v2.5 megatron/checkpointing.py, @core_v0.12.0 megatron/training/checkpointing.py; bigscience
 Megatron-DeepSpeed@8387ae17 megatron/checkpointing.py.
@@ -36,7 +36,7 @@ _ORDERS = {0: "block", 1.0: "interleaved"}
 
 
 def iteration_folder(path: Path) -> Path | None:
-    """Return the folder of a checkpoint: ``path``, or the one that the tracker in it names; None if there is none."""
+    """Return the folder of a checkpoint: ``path``, or the one that its tracker names; None if there is none."""
     if _ranks(path):
         return path
     tracker = path / LATEST
@@ -56,18 +56,19 @@ def open_source(path: Path, assumed: Model | None = None) -> Source:
     """Return the checkpoint; ``assumed`` is its model if its files do not describe it.
 
     Raises:
-        CheckpointError: it cannot be read, is incomplete, or does arithmetic that the native model lacks.
+        CheckpointError: it cannot be read, is incomplete, or its architecture is not supported by the native model.
     """
     folder = iteration_folder(path)
     if folder is None:
-        raise CheckpointError(f"{path}: has no mp_rank_*/{FILE}, expected a checkpoint of Megatron")
+        raise CheckpointError(f"{path}: has no mp_rank_*/{FILE}, expected a Megatron checkpoint")
     files = _ranks(folder)
     tensor, pipeline = (1 + max(rank[axis] for rank in files) for axis in (0, 1))
     missing = [one for one in ((t, p) for t in range(tensor) for p in range(pipeline)) if one not in files]
     if missing:
         raise CheckpointError(
-            f"{folder}: has no file of tensor-parallel rank {missing[0][0]}, pipeline rank {missing[0][1]}, expected "
-            f"all of {tensor} x {pipeline} — copy all of its files"
+            f"{folder}: lacks the file of tensor-parallel rank {missing[0][0]}, pipeline rank "
+            f"{missing[0][1]}, expected "
+            f"all {tensor} x {pipeline} — copy all of its files"
         )
     shards = TorchShards(tensor)
     state = load_torch_dict(files[0, 0])
@@ -104,7 +105,7 @@ def open_source(path: Path, assumed: Model | None = None) -> Source:
 
 
 def _add(shards: TorchShards, files: Mapping[tuple[int, int], Path], tensor: int, pipeline: int) -> None:
-    """Add the places of all tensors, stage after stage in model order."""
+    """Add the places of all tensors, stage by stage in model order."""
     chunks = len(_models(load_torch_dict(files[0, 0])))
     before = 0
     for chunk in range(chunks):
@@ -119,7 +120,7 @@ def _add(shards: TorchShards, files: Mapping[tuple[int, int], Path], tensor: int
                     if "word_embeddings_for_head" in key:
                         continue
                     name = canonical_name(key, before)
-                    # What the last stage has again where it is tied.
+                    # The last stage's copy of tied embeddings.
                     is_first = chunk == stage == 0
                     if name.startswith("embedding.") and not is_first:
                         continue
@@ -130,7 +131,7 @@ def _add(shards: TorchShards, files: Mapping[tuple[int, int], Path], tensor: int
 
 
 def _models(state: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the models of a file with their keys: one, or one for each virtual stage."""
+    """Return the model chunks of a file with their keys: one, or one for each virtual stage."""
     if not isinstance(state, Mapping):
         return []
     names = (
@@ -170,7 +171,7 @@ _CORE_KEYS = {
 
 
 def write(output: Output, folder: Path, *, core: bool = False) -> None:
-    """Write a release of weights into the empty ``folder``: upstream loads it at iteration 0, without an optimizer.
+    """Write the weights as a "release" into the empty ``folder``; upstream loads it at iteration 0, without optimizer.
 
     ``core``: by the names of Megatron-core's local layers, for --ckpt-format torch.
 
@@ -207,13 +208,13 @@ def write(output: Output, folder: Path, *, core: bool = False) -> None:
 def _check(model: Model, *, core: bool) -> None:
     problems = []
     if model.parallel_residual:
-        problems.append("a parallel residual")
+        problems.append("parallel residual connections")
     if model.rms_eps_on_root:
-        problems.append("an RMSNorm whose epsilon is added to the root")
+        problems.append("RMSNorm with epsilon outside the square root")
     if model.mlp_bias != model.output_bias or (not core and model.attention_bias != model.output_bias):
-        problems.append("biases in a part of the layers")
+        problems.append("biases in only some of the layers")
     if problems:
-        raise CheckpointError(f"Megatron: has no model with {'; '.join(problems)} — convert to another dialect")
+        raise CheckpointError(f"Megatron: cannot express {'; '.join(problems)} — convert to another dialect")
 
 
 def _key(name: str, first_block: int, *, core: bool) -> str:
@@ -234,7 +235,7 @@ def _key(name: str, first_block: int, *, core: bool) -> str:
 
 
 def _nested(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Return Megatron's nested dicts: each module of the model by itself, blocks flat inside the encoder."""
+    """Return Megatron's nested dicts: one dict for each module, with the blocks flat inside the encoder."""
     nested: dict[str, Any] = {}
     for name, tensor in tensors.items():
         words = name.split(".")

@@ -1,4 +1,4 @@
-"""Megatron-core's distributed checkpoints (--ckpt-format torch_dist): one checkpoint, whatever the ranks were.
+"""Megatron-core's distributed checkpoints (--ckpt-format torch_dist), independent of the parallel sizes.
 
     latest_checkpointed_iteration.txt
     iter_0000100/.metadata, *.distcp, metadata.json      torch.distributed.checkpoint
@@ -31,7 +31,7 @@ _BLOCK = re.compile(r"decoder\.layers\.(?:(\d+)\.)?(.*)")
 
 
 def iteration_folder(path: Path) -> Path | None:
-    """Return the folder of a checkpoint: ``path``, or the one that the tracker in it names; None if there is none."""
+    """Return the folder of a checkpoint: ``path``, or the one that its tracker names; None if there is none."""
     if _is_one(path):
         return path
     tracker = path / LATEST
@@ -51,17 +51,17 @@ def open_source(path: Path) -> Source:
     """Return the checkpoint.
 
     Raises:
-        CheckpointError: it cannot be read, is incomplete, or does arithmetic that the native model lacks.
+        CheckpointError: it cannot be read, is incomplete, or its architecture is not supported by the native model.
     """
     folder = iteration_folder(path)
     if folder is None:
-        raise CheckpointError(f"{path}: has no {METADATA} and {KIND}, expected a checkpoint of Megatron-core")
+        raise CheckpointError(f"{path}: has no {METADATA} and {KIND}, expected a Megatron-core checkpoint")
     stored = DistributedTensors(folder, of_megatron=True)
     common = _common(folder, stored)
     arguments = attributes(common.get("args"))
     places = _places(stored)
     if WORDS not in places:
-        raise CheckpointError(f"{folder}: has no word embeddings, expected a complete checkpoint of a GPT model")
+        raise CheckpointError(f"{folder}: has no word embeddings, expected the complete checkpoint of a GPT model")
     words = stored.tensors[places[WORDS][0]]
     model = descriptions.of_megatron(arguments, words.size[0], folder, is_core=True)
     sharding = Sharding(model, Convention(), 1)
@@ -100,7 +100,7 @@ def _common(folder: Path, stored: DistributedTensors) -> dict[str, Any]:
 
 
 def _places(stored: DistributedTensors) -> dict[str, tuple[str, int | None]]:
-    """Return for each canonical name the tensor that it is in, and the number of its part."""
+    """Return, for each canonical name, the tensor that contains it and its index in that tensor."""
     places: dict[str, tuple[str, int | None]] = {}
     for name, entry in stored.tensors.items():
         if name.startswith(("optimizer.", "chained_")):

@@ -1,4 +1,4 @@
-"""Checkpoints of the native trainer: torch.distributed.checkpoint under canonical names, with ``model.`` before them.
+"""Checkpoints of the native trainer: torch.distributed.checkpoint, with canonical names prefixed by ``model.``.
 
 latest_checkpointed_iteration.txt
 iter_0000100/progress.json, SHA256SUMS, .metadata, *.distcp
@@ -24,7 +24,7 @@ PROGRESS, PREFIX = "progress.json", "model."
 
 
 def iteration_folder(path: Path) -> Path | None:
-    """Return the folder of a checkpoint: ``path``, the one its tracker names, else its latest; None without any."""
+    """Return the folder of a checkpoint: ``path``, the one that its tracker names, or the latest in it; else None."""
     if (path / PROGRESS).is_file():
         return path
     tracker = path / LATEST
@@ -48,14 +48,14 @@ def open_source(path: Path) -> Source:
     """
     folder = iteration_folder(path)
     if folder is None:
-        raise CheckpointError(f"{path}: has no {PROGRESS}, expected a checkpoint of the native trainer")
+        raise CheckpointError(f"{path}: has no {PROGRESS}, expected a native trainer checkpoint")
     try:
         then = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
         model = model_from_dict(then["config"]["model"])
         parallel = then["config"].get("parallel", {})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
         raise CheckpointError(
-            f"{folder / PROGRESS}: cannot be read ({one_line(error)}), expected the progress of a native run — use "
+            f"{folder / PROGRESS}: cannot be read ({one_line(error)}), expected the progress of a native run — choose "
             "another checkpoint"
         ) from error
     if not (folder / METADATA).is_file():
@@ -82,7 +82,7 @@ def open_source(path: Path) -> Source:
 
 
 def write(output: Output, folder: Path) -> Path:
-    """Write weights into the empty ``folder``, and return the folder of the iteration, which is 0."""
+    """Write weights as iteration 0 into the empty ``folder``, and return the folder of that iteration."""
     target = folder / "iter_0000000"
     target.mkdir()
 

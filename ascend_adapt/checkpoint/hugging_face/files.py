@@ -44,7 +44,7 @@ TOKENIZER = [
     "generation_config.json",
 ]
 SHARD_BYTES = 2_000_000_000
-"""Largest shard, which is in memory while it is written."""
+"""Maximum shard size; a shard is in memory while it is written."""
 
 
 def is_here(folder: Path) -> bool:
@@ -56,21 +56,21 @@ def open_source(folder: Path, _model: Model | None = None) -> Source:
     """Return the checkpoint in ``folder``.
 
     Raises:
-        CheckpointError: it cannot be read, or does arithmetic that the native model lacks.
+        CheckpointError: it cannot be read, or its architecture is not supported by the native model.
     """
     config = read_config(folder)
     kind = str(config.get("model_type"))
     if kind not in ARCHITECTURES:
         raise CheckpointError(
             f"{folder / CONFIG}: model_type {kind!r}, expected one of {', '.join(ARCHITECTURES)} — the native model "
-            "has no other arithmetic"
+            "supports no others"
         )
     try:
         model: Model = ARCHITECTURES[kind].to_model(config)
     except KeyError as error:
-        raise CheckpointError(f"{folder / CONFIG}: has no {error}, expected it of {kind} — restore the file") from error
+        raise CheckpointError(f"{folder / CONFIG}: has no {error}, which {kind} requires — restore the file") from error
     except Unsupported as error:
-        raise CheckpointError(f"{folder / CONFIG}: {error} — the native model has no other arithmetic") from error
+        raise CheckpointError(f"{folder / CONFIG}: {error} — the native model supports nothing else") from error
     stored = StoredTensors(folder)
     rules = [_named(rule, stored) for rule in ARCHITECTURES[kind].rules(model)]
     refuse_leftover(
@@ -79,7 +79,7 @@ def open_source(folder: Path, _model: Model | None = None) -> Source:
     notes: tuple[str, ...] = ()
     window = llama.sliding_window(config) if kind in llama.ARCHITECTURES else None
     if window and window < config["max_position_embeddings"]:
-        notes = (f"positions end at {window}, where its sliding window would begin to act",)
+        notes = (f"positions end at {window}, where its sliding window would take effect",)
     return Source(
         "hf",
         folder,
@@ -103,7 +103,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{folder / CONFIG}: cannot be read ({one_line(error)}), expected JSON") from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"{folder / CONFIG}: is no JSON object, expected settings by name")
+        raise CheckpointError(f"{folder / CONFIG}: is not a JSON object, expected settings by name")
     return config
 
 
@@ -131,10 +131,10 @@ class StoredTensors:
 
 
 def architecture_of(model: Model) -> tuple[str, dict[str, Any]]:
-    """Return the architecture that expresses a model, and config.json without the dtype.
+    """Return the architecture that can express a model, and config.json without the dtype.
 
     Raises:
-        CheckpointError: none does; each one's reasons are given.
+        CheckpointError: none can; lists the reasons of each.
     """
     refusals = []
     for module in (gpt2, gpt_neox, llama):
@@ -146,7 +146,7 @@ def architecture_of(model: Model) -> tuple[str, dict[str, Any]]:
         kind = config["model_type"]
         return kind, {"architectures": [_CLASSES[kind]], **config}
     raise CheckpointError(
-        f"the model: has no Hugging Face architecture ({' | '.join(refusals)}) — convert to another dialect"
+        f"the model: no Hugging Face architecture can express it ({' | '.join(refusals)}) — convert to another dialect"
     )
 
 
@@ -154,7 +154,7 @@ def write(output: Output, folder: Path, dtype: torch.dtype) -> None:
     """Write a checkpoint into the empty ``folder``.
 
     Raises:
-        CheckpointError: no architecture expresses the model.
+        CheckpointError: no architecture can express the model.
     """
     from safetensors.torch import save_file
 
@@ -175,7 +175,7 @@ def write(output: Output, folder: Path, dtype: torch.dtype) -> None:
     for rule in rules:
         tensors = rule.outward([output.read(name) for name in rule.ours])
         for key, tensor in zip(rule.theirs, tensors, strict=True):
-            # Slices and transposes share memory, which safetensors refuses.
+            # safetensors rejects slices and transposes, which share memory.
             shard[key] = tensor.clone(memory_format=torch.contiguous_format)
         amount = sum(tensor.nbytes for tensor in tensors)
         size, total = size + amount, total + amount
@@ -211,7 +211,7 @@ def _name_shards(folder: Path, index: Mapping[str, str], total: int, count: int)
 
 
 def _named(rule: Rule, stored: StoredTensors) -> Rule:
-    """Return the rule with the names of the files: old gpt2 files leave `transformer.` out; heads have two names."""
+    """Return the rule with the names in the files: old gpt2 files omit `transformer.`, and heads have two names."""
 
     def found(key: str) -> str:
         others = (key.removeprefix("transformer."), {"embed_out.weight": "lm_head.weight"}.get(key, key))
@@ -221,7 +221,7 @@ def _named(rule: Rule, stored: StoredTensors) -> Rule:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the files of weights; an index decides which, and a file that it names must be there."""
+    """Return the weight files; an index decides which, and every file that it names must exist."""
     for index, single in (
         ("model.safetensors.index.json", "model.safetensors"),
         ("pytorch_model.bin.index.json", "pytorch_model.bin"),
@@ -247,7 +247,7 @@ def _open_safetensors(path: Path) -> tuple[Any, list[str]]:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError as error:
         raise CheckpointError(
-            "safetensors: not installed, expected for such files — install ascend_adapt[hf]"
+            "safetensors: not installed, expected for *.safetensors files — install ascend_adapt[hf]"
         ) from error
     try:
         content: Any = safe_open(path, framework="pt")

@@ -31,7 +31,7 @@ def to_model(config: Mapping[str, Any]) -> Model:
     """Return the model that config.json describes.
 
     Raises:
-        Unsupported: it does what the native model does not.
+        Unsupported: the native model does not support one of its settings.
     """
     require(
         {

@@ -1,4 +1,4 @@
-"""Hugging Face gpt_neox: GPT-NeoX-20B, Pythia. Rows of query, key and value are those of GPT-NeoX.
+"""Hugging Face gpt_neox: GPT-NeoX-20B, Pythia. The QKV row layout is that of GPT-NeoX.
 
 Source: transformers 5.24.0 models/gpt_neox/modeling_gpt_neox.py.
 """
@@ -28,7 +28,7 @@ def to_model(config: Mapping[str, Any]) -> Model:
     """Return the model that config.json describes.
 
     Raises:
-        Unsupported: it does what the native model does not.
+        Unsupported: the native model does not support one of its settings.
     """
     hidden, count, bias = config["hidden_size"], config["num_attention_heads"], config.get("attention_bias", True)
     base, fraction = rotary({"rotary_pct": 0.25, **config})
@@ -93,7 +93,7 @@ def to_config(model: Model) -> dict[str, Any]:
 
 
 def rules(model: Model) -> Iterator[Rule]:
-    """Yield the rules in model order. A norm that attention and MLP share is written as two."""
+    """Yield the rules in model order. A norm shared by attention and MLP is written twice."""
     yield Rule((WORDS,), ("gpt_neox.embed_in.weight",))
     without = ("attention.query_key_value", "attention.dense") if not model.attention_bias else ()
     for number in range(model.num_layers):

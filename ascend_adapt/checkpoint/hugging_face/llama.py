@@ -1,4 +1,4 @@
-"""Hugging Face llama, mistral and qwen2: RMSNorm, a gated MLP, rotary embedding, shared key heads.
+"""Hugging Face llama, mistral and qwen2: RMSNorm, gated MLP, rotary embedding, grouped-query attention.
 
 Sources: transformers 5.24.0 models/{llama,mistral,qwen2}/modeling_*.py.
 """
@@ -27,10 +27,10 @@ _BLOCK = {
 
 
 def to_model(config: Mapping[str, Any]) -> Model:
-    """Return the model that config.json describes; its positions end where a sliding window would begin to act.
+    """Return the model that config.json describes; its positions end where a sliding window would take effect.
 
     Raises:
-        Unsupported: it does what the native model does not.
+        Unsupported: the native model does not support one of its settings.
     """
     kind, hidden, count = config["model_type"], config["hidden_size"], config["num_attention_heads"]
     require({"hidden_act": (config.get("hidden_act", "silu"), "silu")})
@@ -64,14 +64,14 @@ def to_model(config: Mapping[str, Any]) -> Model:
 
 
 def sliding_window(config: Mapping[str, Any]) -> int | None:
-    """Return the number of keys that a query sees, or None for all."""
+    """Return the sliding window in tokens, or None for full attention."""
     is_used = config.get("use_sliding_window", config["model_type"] == "mistral")
     window = config.get("sliding_window") if is_used else None
     return int(window) if window else None
 
 
 def to_config(model: Model) -> dict[str, Any]:
-    """Return config.json of a model: of llama, or of qwen2, which has a bias in query, key and value only.
+    """Return config.json of a model: that of llama, or that of qwen2, which has biases in query, key and value only.
 
     Raises:
         Unsupported: neither can express it.

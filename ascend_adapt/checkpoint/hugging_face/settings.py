@@ -1,4 +1,4 @@
-"""What the architectures' config.json have in common."""
+"""Settings of config.json that all architectures share."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "r
 
 
 class Unsupported(CheckpointError):
-    """An architecture does arithmetic that the native model lacks, or cannot express a model's."""
+    """The native model does not support an architecture's settings, or the architecture cannot express a model."""
 
 
 def activation(name: str) -> str:
     """Return the canonical name of an activation.
 
     Raises:
-        Unsupported: the native model has none like it.
+        Unsupported: the native model does not have it.
     """
     if name not in _ACTIVATIONS:
         raise Unsupported(f"activation {name!r}, expected one of {', '.join(_ACTIVATIONS)}")
@@ -35,7 +35,7 @@ def activation(name: str) -> str:
 
 
 def rotary(config: Mapping[str, Any]) -> tuple[float, float]:
-    """Return base and fraction of rotary embedding, as releases before and after transformers 5 write them.
+    """Return the rotary embedding's base and fraction, from the keys of transformers before or after 5.
 
     Raises:
         Unsupported: frequencies are scaled.

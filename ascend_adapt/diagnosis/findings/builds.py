@@ -18,8 +18,8 @@ def locks(machine: Machine) -> Iterator[Finding]:
             continue  # the build has just ended
         if is_left_behind:
             yield Finding(
-                f"{lock} is {age_s / 60:.0f} minutes old, and the build that made it is gone",
-                "every later build of this extension waits forever",
+                f"{lock} is {age_s / 60:.0f} minutes old, and the build that created it no longer runs",
+                "every later build of this extension hangs",
                 f"rm {lock}, or start jobs with ascend-run, which removes it",
                 True,
             )

@@ -1,4 +1,4 @@
-"""CANN release of each torch_npu release.
+"""CANN release that each torch_npu release requires.
 
 Source: COMPATIBILITY.md of Ascend/pytorch at 9e73e708a (2026-08-21), releases from 2.1.0 on.
 """

@@ -31,8 +31,8 @@ def driver(machine: Machine) -> Iterator[Finding]:
         yield Finding("nvidia-smi is not on PATH", "GPUs cannot be inspected", "add its folder to PATH", False)
     elif tool.exit_code:
         yield Finding(
-            f"nvidia-smi ends with exit code {tool.exit_code}: {_last_line(tool.output)}",
-            "the driver does not respond; after an update, library and kernel module often have different versions",
+            f"nvidia-smi failed with exit code {tool.exit_code}: {_last_line(tool.output)}",
+            "the driver does not respond; after an update the library and the kernel module often differ in version",
             "reboot the host, or reload the module nvidia",
             True,
         )
@@ -55,7 +55,7 @@ def nodes(machine: Machine) -> Iterator[Finding]:
 
 
 def torch_is_built_for_cuda(machine: Machine) -> Iterator[Finding]:
-    """The build of torch: for CPUs, or for a CUDA version that the driver supports."""
+    """The torch build: without CUDA, or for a CUDA version that the driver must support."""
     if "torch" not in machine.versions:
         return
     if not machine.torch_cuda:
@@ -70,7 +70,8 @@ def torch_is_built_for_cuda(machine: Machine) -> Iterator[Finding]:
     newest = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", tool.output) if tool is not None else None
     if newest is not None and int(newest[1]) < int(machine.torch_cuda.partition(".")[0]):
         yield Finding(
-            f"torch is built with CUDA {machine.torch_cuda}, the driver supports CUDA {newest[1]}.{newest[2]} at most",
+            f"torch is built with CUDA {machine.torch_cuda}, but the driver supports at most CUDA "
+            f"{newest[1]}.{newest[2]}",
             "the driver is too old: CUDA driver version is insufficient for CUDA runtime version",
             f"update the NVIDIA driver, or install a torch built with CUDA {newest[1]}",
             True,
@@ -78,7 +79,7 @@ def torch_is_built_for_cuda(machine: Machine) -> Iterator[Finding]:
 
 
 def locked_memory(machine: Machine) -> Iterator[Finding]:
-    """InfiniBand libraries lock their send buffers."""
+    """Locked memory (ulimit -l), which InfiniBand needs for its buffers."""
     limit = machine.limits.get("l")
     if limit is not None and limit < _LITTLE_LOCKED_KIB:
         yield Finding(

@@ -33,7 +33,8 @@ def torch_npu_wheel(machine: Machine) -> Iterator[Finding]:
     yield Finding(
         f"no torch_npu for torch {torch} is in {cache.path(machine.environ)} yet",
         "the first job downloads it (about 45 MB), with pip",
-        f"nothing, or offline: set ASCEND_ADAPT_TORCH_NPU_WHEEL to a wheel of torch_npu {wheel.release(torch)} for "
+        "nothing; on an offline host set ASCEND_ADAPT_TORCH_NPU_WHEEL to a wheel of torch_npu "
+        f"{wheel.release(torch)} for "
         f"Python {sys.version_info.major}.{sys.version_info.minor}",
         False,
     )

@@ -1,4 +1,4 @@
-"""Checks of installed packages against each other's files: imports that must fail, packages that are there twice."""
+"""Static checks across installed packages: imports that cannot succeed, packages that are installed twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_FILES = 4000
 
 
 def missing_modules(machine: Machine) -> Iterator[Finding]:
-    """Modules that a trainer imports from another installed package, and which that package does not have."""
+    """Imports in a trainer of modules that the installed version of another package does not have."""
     if not machine.reads_packages:
         return
     for trainer in _TRAINERS:
@@ -33,7 +33,7 @@ def missing_modules(machine: Machine) -> Iterator[Finding]:
             yield Finding(
                 f"{_with_version(trainer)} imports {module}, which {_with_version(package)} does not have",
                 f"ModuleNotFoundError in {', '.join(places[:2])}{' and others' if len(places) > 2 else ''}",
-                f"install the {package} that this {trainer} was made for, or another {trainer}",
+                f"install the {package} version that this {trainer} supports, or another {trainer}",
                 False,
             )
 
@@ -76,7 +76,7 @@ def _is_needed(text: str, module: str) -> bool:
 
 
 def two_megatrons(machine: Machine) -> Iterator[Finding]:
-    """Megatron-core twice on the path: MindSpeed patches the one that is imported."""
+    """Two copies of Megatron-core on sys.path: MindSpeed patches the one that is imported."""
     if not machine.reads_packages:
         return
     paths = [*machine.environ.get("PYTHONPATH", "").split(os.pathsep), machine.environ.get("MEGATRON_LM_PATH", "")]
@@ -86,8 +86,8 @@ def two_megatrons(machine: Machine) -> Iterator[Finding]:
     if len(set(found.values())) > 1:
         yield Finding(
             "; ".join(f"Megatron-core {version} in {home}" for home, version in found.items()),
-            "the first on the path is imported, and patches for the other one (MindSpeed) do not fit it",
-            "keep one: PYTHONPATH and MEGATRON_LM_PATH on the same checkout, and uninstall megatron-core",
+            "the first one on sys.path is imported, and MindSpeed's patches for the other do not fit it",
+            "keep one: point PYTHONPATH and MEGATRON_LM_PATH to the same checkout, and uninstall megatron-core",
             False,
         )
 

@@ -1,4 +1,4 @@
-"""Facts about one host, which checks read, and the findings that they report."""
+"""Facts about a host, and findings of the checks that read them."""
 
 from __future__ import annotations
 

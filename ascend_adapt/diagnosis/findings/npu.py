@@ -53,7 +53,7 @@ def driver(machine: Machine) -> Iterator[Finding]:
     if not any(path.startswith("/") and (machine.at(path) / _HAL).exists() for path in searched):
         libraries = f"{_inside(machine, folder)}/lib64"
         yield Finding(
-            f"{_HAL} of the driver is not on the library path",
+            f"the driver's {_HAL} is not on the library path",
             f"torch_npu cannot load CANN: {_HAL}: cannot open shared object file",
             f"export LD_LIBRARY_PATH={libraries}/driver:{libraries}/common:$LD_LIBRARY_PATH",
             True,
@@ -68,7 +68,8 @@ def firmware(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             f"NPU firmware of unknown version: {_inside(machine, folder)}/version.info does not exist",
             "it must match the driver",
-            "nothing in a container, which does not need the file; on a host install the firmware (Ascend-hdk-*.run)",
+            "in a container nothing, since it does not need the file; on a host install the firmware "
+            "(Ascend-hdk-*.run)",
             False,
         )
     ranges = settings_of(_component(machine, "driver") / "version.info").get("compatible_version_fw", "")
@@ -77,20 +78,20 @@ def firmware(machine: Machine) -> Iterator[Finding]:
     # 7.5.0.1.129 is within 7.0.0 and 7.5.99.
     if version and accepted and not any(low <= version[:3] <= high for low, high in accepted):
         yield Finding(
-            f"firmware {info['Version']} with a driver for {ranges}",
-            "driver and firmware of different releases: NPUs do not start, or fail under load",
-            "install the firmware and driver of one release (Ascend-hdk-*.run), then reboot",
+            f"firmware is {info['Version']}, the driver supports {ranges}",
+            "driver and firmware are from different releases: NPUs do not start, or fail under load",
+            "install firmware and driver from the same release (Ascend-hdk-*.run), then reboot",
             True,
         )
 
 
 def npu_smi(machine: Machine) -> Iterator[Finding]:
-    """npu-smi: whether the driver responds, and the health of each NPU."""
+    """Driver response and health of each NPU, from npu-smi."""
     tool = machine.tools.get("npu-smi")
     if tool is None:
         yield Finding(
             "npu-smi is not on PATH",
-            "health and use of the NPUs cannot be inspected",
+            "health and utilization of the NPUs cannot be inspected",
             f"add its folder (/usr/local/bin or /usr/local/sbin) to PATH; {_IN_A_CONTAINER} "
             "-v /usr/local/bin/npu-smi:/usr/local/bin/npu-smi -v /usr/local/dcmi:/usr/local/dcmi",
             False,
@@ -99,7 +100,7 @@ def npu_smi(machine: Machine) -> Iterator[Finding]:
     if tool.exit_code or "Health" not in tool.output:
         last = (tool.output.strip().splitlines() or ["no output"])[-1]
         yield Finding(
-            f"npu-smi info ends with exit code {tool.exit_code}: {last}",
+            f"npu-smi info failed with exit code {tool.exit_code}: {last}",
             "the driver does not respond; -8005 also means that another container uses the NPU, or that this user "
             "may not open its device node",
             "fix the other findings first; else check `dmesg`, reload the driver, or reboot",
@@ -116,7 +117,7 @@ def npu_smi(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             f"npu-smi: {', '.join(sick)}",
             "jobs on it fail or hang",
-            "npu-smi info -t health -i <NPU> names the fault; exclude the NPU with ASCEND_RT_VISIBLE_DEVICES",
+            "`npu-smi info -t health -i <NPU>` shows the fault; exclude the NPU with ASCEND_RT_VISIBLE_DEVICES",
             True,
         )
 
@@ -141,7 +142,7 @@ def nodes(machine: Machine) -> Iterator[Finding]:
         group = machine.owner(closed[0]).split()[-1]
         yield Finding(
             f"{names}: {machine.owner(closed[0])}, this user may not open {'it' if len(closed) == 1 else 'them'}",
-            "every rank fails at its first tensor",
+            "every rank fails when it creates its first tensor",
             f"usermod -aG {group} <user> and log in again; {_IN_A_CONTAINER} --group-add {closed[0].stat().st_gid}",
             True,
         )
@@ -155,13 +156,14 @@ def cann(machine: Machine) -> Iterator[Finding]:
         if value and not machine.at(value).is_dir():
             yield Finding(
                 f"{name}={value} is not a folder",
-                "CANN's libraries are searched there",
+                "CANN's libraries are looked up there",
                 f"{_source(installed)}, or unset it",
                 True,
             )
     if not home and not installed:
         yield Finding(
-            f"no CANN: ASCEND_HOME_PATH is not set, nothing is in {_ASCEND}/{{{','.join(_CANN_FOLDERS)}}}",
+            "CANN not found: ASCEND_HOME_PATH is not set, and there is none in "
+            f"{_ASCEND}/{{{','.join(_CANN_FOLDERS)}}}",
             "torch_npu loads CANN's libraries when it is imported",
             "install the CANN toolkit and the kernels of your NPU (Ascend-cann-toolkit, Ascend-cann-kernels), then "
             "source its set_env.sh",
@@ -169,23 +171,24 @@ def cann(machine: Machine) -> Iterator[Finding]:
         )
     elif not home:
         yield Finding(
-            f"CANN is in {installed}, but its set_env.sh is not sourced: ASCEND_HOME_PATH is not set",
-            "without CANN's libraries `import torch_npu` raises, and `import torch` loads torch_npu",
+            f"CANN is in {installed}, but its set_env.sh was not sourced: ASCEND_HOME_PATH is not set",
+            "without CANN's libraries `import torch_npu` raises an error, and so does `import torch`, "
+            "which loads torch_npu",
             _source(installed),
             True,
         )
     elif not opp:
         yield Finding(
             "ASCEND_HOME_PATH is set, but ASCEND_OPP_PATH is not",
-            "torch_npu raises at import",
-            f"{_source(home)} instead of setting single variables",
+            "`import torch_npu` raises an error",
+            f"{_source(home)} instead of setting variables one by one",
             True,
         )
     elif machine.at(home).is_dir():
         paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
         if not any(path.startswith("/") and (machine.at(path) / "libascendcl.so").exists() for path in paths):
             yield Finding(
-                "libascendcl.so of CANN is not on LD_LIBRARY_PATH",
+                "CANN's libascendcl.so is not on LD_LIBRARY_PATH",
                 "torch_npu cannot load CANN: libascendcl.so: cannot open shared object file",
                 f"{_source(home)} in the shell that starts the job",
                 True,
@@ -193,15 +196,15 @@ def cann(machine: Machine) -> Iterator[Finding]:
         kernels = machine.at(opp) / "built-in" / "op_impl" / "ai_core" / "tbe" / "kernel"
         if machine.at(opp).is_dir() and not any(kernels.glob("ascend*")):
             yield Finding(
-                f"no compiled operators in {_inside(machine, kernels)}",
-                "operators are compiled while the job runs, or are missing",
+                f"no precompiled operators in {_inside(machine, kernels)}",
+                "operators are compiled at run time, or are missing",
                 "install the kernels of your NPU (such as Ascend-cann-kernels-910b) for this CANN",
                 False,
             )
 
 
 def torch_npu(machine: Machine) -> Iterator[Finding]:
-    """torch_npu is built for one torch and released for one CANN."""
+    """Match of torch_npu with torch and CANN: each release supports one version of both."""
     torch, its = machine.versions.get("torch", ""), machine.versions.get("torch_npu", "")
     found = _cann_version(machine, _cann_folder(machine))
     if torch and not its:
@@ -237,7 +240,7 @@ def python_of_cann(machine: Machine) -> Iterator[Finding]:
         names = ", ".join(missing)
         yield Finding(
             f"{names}: not installed in this Python",
-            f"CANN's operator compiler needs {'it' if len(missing) == 1 else 'them'}: initialisation fails with "
+            f"CANN's operator compiler needs {'it' if len(missing) == 1 else 'them'}: initialization fails with "
             "EH9999 or error code 500001 at the first operator that it compiles",
             f"pip install {' '.join(missing)}",
             True,
@@ -262,7 +265,7 @@ def _cann_folder(machine: Machine) -> str:
 
 
 def _installed_cann(machine: Machine) -> str:
-    """Return the path of a CANN that is installed for all users or for this user, or ""."""
+    """Return the path of CANN installed for all users or for this user, or ""."""
     homes = [_ASCEND, *(f"{home}/Ascend" for home in (machine.environ.get("HOME", ""),) if home)]
     paths = [f"{home}/{name}" for home in homes for name in _CANN_FOLDERS]
     return next((path for path in paths if machine.at(path).is_dir()), "")

@@ -15,7 +15,7 @@ _FEW_PROCESSES = 4096
 
 
 def visible_devices(machine: Machine) -> Iterator[Finding]:
-    """Devices in the visible-device variables must exist."""
+    """Device numbers in the visible-device variables that do not exist."""
     for kind, name in (("npu", "ASCEND_RT_VISIBLE_DEVICES"), ("cuda", "CUDA_VISIBLE_DEVICES")):
         count = len(machine.nodes.get(kind, ()))
         wanted = [int(word) for word in machine.environ.get(name, "").split(",") if word.strip().isdigit()]
@@ -33,24 +33,26 @@ def allocator_settings(machine: Machine) -> Iterator[Finding]:
     """Two variables for one setting."""
     both = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
     if all(machine.environ.get(name) for name in both):
-        yield Finding(f"{' and '.join(both)} are both set", "newer torch_npu aborts on both", "unset one of them", True)
+        yield Finding(
+            f"{' and '.join(both)} are both set", "newer torch_npu aborts if both are set", "unset one of them", True
+        )
 
 
 def variables_that_change_jobs(machine: Machine) -> Iterator[Finding]:
-    """Variables that are easily forgotten in a shell."""
+    """Variables that are easily left set in a shell."""
     for name, values, why in (
         ("ASCEND_ADAPT", ("0", "false", "no", "off"), "no patch is applied in any job started from here"),
         ("ASCEND_LAUNCH_BLOCKING", ("1",), "every operator waits for the device: good for debugging, but slow"),
-        ("TORCH_DEVICE_BACKEND_AUTOLOAD", ("0",), "`import torch` does not load torch_npu, scripts must do so"),
+        ("TORCH_DEVICE_BACKEND_AUTOLOAD", ("0",), "`import torch` does not load torch_npu, so scripts must import it"),
         (
             "TORCH_TRANSFER_TO_NPU",
             ("1",),
-            "torch_npu redirects CUDA calls itself, in addition to the patches that do so",
+            "torch_npu redirects CUDA calls itself, on top of the patches that do so",
         ),
-        ("INF_NAN_MODE_ENABLE", ("0",), "overflow saturates, and loss scalers that look for Inf never see it"),
+        ("INF_NAN_MODE_ENABLE", ("0",), "overflow saturates, so loss scalers that check for Inf never detect it"),
     ):
         if machine.environ.get(name) in values:
-            yield Finding(f"{name}={machine.environ[name]}", why, "unset it unless that is what you want", False)
+            yield Finding(f"{name}={machine.environ[name]}", why, "unset it unless you want that", False)
 
 
 def rank_table(machine: Machine) -> Iterator[Finding]:
@@ -58,28 +60,31 @@ def rank_table(machine: Machine) -> Iterator[Finding]:
     name = machine.environ.get("RANK_TABLE_FILE", "")
     if name and not Path(name).is_file():
         yield Finding(
-            f"RANK_TABLE_FILE={name} is not a file", "HCCL fails at the first group", "correct or unset it", True
+            f"RANK_TABLE_FILE={name} is not a file",
+            "HCCL fails when the first process group is created",
+            "correct or unset it",
+            True,
         )
 
 
 def python_path(machine: Machine) -> Iterator[Finding]:
-    """An empty element of PYTHONPATH means the current directory of each process."""
+    """Empty elements of PYTHONPATH, which add the current directory of each process."""
     path = machine.environ.get("PYTHONPATH", "")
     if path and "" in path.split(os.pathsep):
         yield Finding(
             f"PYTHONPATH={path!r} has an empty element",
-            "every Python of this shell imports modules from its current directory",
+            "every Python process of this shell imports modules from its current directory",
             "remove the stray colon; ascend-run drops the empty element",
             False,
         )
 
 
 def shell_scripts(machine: Machine) -> Iterator[Finding]:
-    """Scripts edited on Windows."""
+    """Scripts with Windows line endings."""
     for script in sorted(machine.folder.glob("*.sh")):
         if script.is_file() and os.access(script, os.R_OK) and b"\r\n" in script.read_bytes():
             yield Finding(
-                f"{script.name} has Windows line ends",
+                f"{script.name} has Windows line endings",
                 "bash treats the carriage return as part of the word: $'\\r': command not found",
                 f"sed -i 's/\\r$//' {script.name}",
                 True,
@@ -87,18 +92,18 @@ def shell_scripts(machine: Machine) -> Iterator[Finding]:
 
 
 def shared_memory(machine: Machine) -> Iterator[Finding]:
-    """DataLoader workers pass batches through /dev/shm."""
+    """Size of /dev/shm, through which DataLoader workers pass batches."""
     if machine.shm_bytes < _SMALL_SHM:
         yield Finding(
             f"/dev/shm has {machine.shm_bytes / (1 << 20):.0f} MiB",
-            "DataLoader workers and collectives of ranks on one host end in a bus error when it is full",
+            "DataLoader workers and collectives of ranks on one host crash with a bus error when it is full",
             "start the container with --shm-size=16g or --ipc=host",
             False,
         )
 
 
 def limits(machine: Machine) -> Iterator[Finding]:
-    """Soft limits, which the processes of a job inherit from the shell."""
+    """Soft limits that the processes of a job inherit from the shell."""
     for letter, few, why in (
         ("n", _FEW_FILES, "token files, shards, sockets and workers of a rank need more: Too many open files"),
         ("u", _FEW_PROCESSES, "every rank starts tens of threads: can't start new thread"),

@@ -1,4 +1,4 @@
-"""Checks of installed versions: missing packages, incompatible combinations, and those that a patch fixes.
+"""Checks of installed versions: missing packages, and incompatible combinations with or without a patch.
 
 Version ranges of patches are declared there only, and read from their expected outcomes.
 """
@@ -19,7 +19,7 @@ from ascend_adapt.patches.declare.outcome import Outcome
 
 @dataclass(frozen=True)
 class Combination:
-    """Incompatible versions that no patch fixes; with ``devices``, on these devices only."""
+    """Incompatible versions that no patch fixes; ``devices`` limits them to these kinds."""
 
     requires: tuple[str, ...]
     why: str
@@ -38,7 +38,7 @@ COMBINATIONS = (
     Combination(
         ("deepspeed<0.8.1",),
         devices=("npu", "cpu", "npu-emulated"),
-        why="it has no accelerators: its engine calls torch.cuda itself",
+        why="it has no accelerator abstraction: its engine calls torch.cuda directly",
         do="install deepspeed>=0.8.1, unless the code base redirects torch.cuda",
         must_fix=False,
     ),
@@ -49,7 +49,10 @@ def torch_is_there(machine: Machine) -> Iterator[Finding]:
     """torch must be installed."""
     if "torch" not in machine.versions:
         yield Finding(
-            "torch is not installed", "every training script imports it", "install your cluster's torch", True
+            "torch is not installed",
+            "every training script imports it",
+            "install the torch build for your cluster",
+            True,
         )
 
 
@@ -89,23 +92,24 @@ def torch_npu_fits_torch(machine: Machine) -> Iterator[Finding]:
         ]
         yield Finding(
             f"torch_npu {its} with torch {ours}" + (f" (in {', '.join(dict.fromkeys(where))})" if where else ""),
-            "each torch_npu is built for the torch of the same number and fails to load on another: undefined symbol",
-            f"install torch_npu for torch {ours.partition('+')[0]}, or the other way round",
+            "each torch_npu is built for the torch with the same version number and fails to load with "
+            "any other: undefined symbol",
+            f"install the torch_npu for torch {ours.partition('+')[0]}, or the torch for this torch_npu",
             True,
         )
 
 
 def torch_is_what_pip_lists(machine: Machine) -> Iterator[Finding]:
-    """The torch that Python finds must be the installed one; another folder on the path may hide it."""
+    """A torch on sys.path that shadows the installed one."""
     listed = machine.versions.get("torch", "")
     folder = probe.root_folder("torch") if machine.reads_packages and listed else None
     file = folder / "torch" / "version.py" if folder is not None else None
     match = re.search(r"__version__ = '([^']+)'", file.read_text()) if file is not None and file.is_file() else None
     if match and release(match[1]) != release(listed):
         yield Finding(
-            f"import torch gives {match[1]} in {folder}, pip lists {listed}",
-            "extensions such as torch_npu are installed for the one that pip lists: undefined symbol",
-            "remove that folder from PYTHONPATH, or start Python in another folder",
+            f"`import torch` finds {match[1]} in {folder}, but pip lists {listed}",
+            "extensions such as torch_npu are built for the version that pip lists: undefined symbol",
+            "remove that folder from PYTHONPATH, or start Python in a different directory",
             True,
         )
 
@@ -118,7 +122,7 @@ def torch_npu_elsewhere(machine: Machine) -> Iterator[Finding]:
     if is_there and not machine.environ.get("ASCEND_HOME_PATH"):
         yield Finding(
             "torch_npu is installed, but ASCEND_HOME_PATH is not set",
-            "without CANN's libraries `import torch` raises, because it loads torch_npu",
+            "without CANN's libraries `import torch` raises an error, because it loads torch_npu",
             "start jobs with ascend-run, which does not load torch_npu on a CPU or GPU, set "
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0, or uninstall torch_npu",
             False,
@@ -138,7 +142,7 @@ def _drifted(one: Outcome) -> Finding:
     return Finding(
         f"patch {name} does not fit {one.found or one.target}: {one.reason}",
         f"{one.why} (without the patch: {one.without})",
-        f"install a version within {one.requires}, or accept it with ASCEND_ADAPT_ALLOW_DRIFT={name}"
+        f"install a version that satisfies {one.requires}, or accept it with ASCEND_ADAPT_ALLOW_DRIFT={name}"
         if stops
         else "install another version if the job needs this",
         stops,

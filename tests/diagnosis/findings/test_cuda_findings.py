@@ -40,12 +40,12 @@ def test_nothing_is_wrong(text, version, host):
     ("changed", "what", "must_fix"),
     [
         ({"torch_cuda": ""}, "torch 2.7.1+cpu is built without CUDA", True),
-        ({"torch_cuda": "13.0"}, "torch is built with CUDA 13.0, the driver supports CUDA 12.4 at most", True),
+        ({"torch_cuda": "13.0"}, "torch is built with CUDA 13.0, but the driver supports at most CUDA 12.4", True),
         ({"nodes": {"npu": (), "cuda": ()}}, "/dev/nvidia0: not found", True),
         ({"tools": {"nvidia-smi": None}}, "nvidia-smi is not on PATH", False),
         (
             {"tools": {"nvidia-smi": Ran(18, "Failed to initialize NVML: Driver/library version mismatch\n")}},
-            "nvidia-smi ends with exit code 18: Failed to initialize NVML: Driver/library version mismatch",
+            "nvidia-smi failed with exit code 18: Failed to initialize NVML: Driver/library version mismatch",
             True,
         ),
         ({"limits": {"l": 64}}, "ulimit -l is 64 KiB", False),

@@ -67,7 +67,7 @@ def test_a_driver_that_was_installed_elsewhere(host):
 
 def test_the_driver_library_is_found_by_ldconfig_too(host):
     here = replace(host, environ={**host.environ, "LD_LIBRARY_PATH": f"{ascend_host.TOOLKIT}/lib64"})
-    assert the_one(here).what == "libascend_hal.so of the driver is not on the library path"
+    assert the_one(here).what == "the driver's libascend_hal.so is not on the library path"
     host.at("/etc/ld.so.conf.d").mkdir()
     host.at("/etc/ld.so.conf.d/ascend_driver_so.conf").write_text(f"{ascend_host.DRIVER_LIBRARIES}\n")
     assert findings.examine(here) == ()
@@ -93,10 +93,10 @@ def test_a_container_has_no_firmware_folder(host):
         (None, "npu-smi is not on PATH", False),
         (
             Ran(255, "dcmi module initialize failed. ret is -8005\n"),
-            "npu-smi info ends with exit code 255: dcmi module initialize failed. ret is -8005",
+            "npu-smi info failed with exit code 255: dcmi module initialize failed. ret is -8005",
             True,
         ),
-        (Ran(124, "no answer in 20 s"), "npu-smi info ends with exit code 124: no answer in 20 s", True),
+        (Ran(124, "no response in 20 s"), "npu-smi info failed with exit code 124: no response in 20 s", True),
         (
             Ran(
                 0,
@@ -137,13 +137,15 @@ def test_nodes_of_a_group_that_the_user_is_not_in(host):
 def test_no_cann(host):
     without(host, "/usr/local/Ascend/ascend-toolkit")
     found = the_one(replace(host, environ={"LD_LIBRARY_PATH": ascend_host.DRIVER_LIBRARIES}))
-    assert found.what.startswith("no CANN: ASCEND_HOME_PATH is not set, nothing is in /usr/local/Ascend/{cann,")
+    assert found.what.startswith(
+        "CANN not found: ASCEND_HOME_PATH is not set, and there is none in /usr/local/Ascend/{cann,"
+    )
     assert found.must_fix
 
 
 def test_an_environment_script_that_is_not_sourced(host):
     found = the_one(replace(host, environ={"LD_LIBRARY_PATH": ascend_host.DRIVER_LIBRARIES}))
-    assert found.what.startswith(f"CANN is in {ascend_host.TOOLKIT}, but its set_env.sh is not sourced")
+    assert found.what.startswith(f"CANN is in {ascend_host.TOOLKIT}, but its set_env.sh was not sourced")
     assert found.do == "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
     assert found.must_fix
 
@@ -156,7 +158,7 @@ def test_an_environment_script_that_is_not_sourced(host):
         ({"ASCEND_HOME_PATH": "/nowhere"}, "ASCEND_HOME_PATH=/nowhere is not a folder", True),
         (
             {"LD_LIBRARY_PATH": ascend_host.DRIVER_LIBRARIES},
-            "libascendcl.so of CANN is not on LD_LIBRARY_PATH",
+            "CANN's libascendcl.so is not on LD_LIBRARY_PATH",
             True,
         ),
     ],
@@ -169,7 +171,7 @@ def test_an_environment_that_is_set_by_hand(changed, what, must_fix, host):
 def test_no_compiled_operators(host):
     without(host, f"{ascend_host.TOOLKIT}/opp/built-in/op_impl/ai_core/tbe/kernel/ascend910b")
     found = the_one(host)
-    assert found.what.startswith("no compiled operators in /usr/local/Ascend/ascend-toolkit/latest/opp/built-in/")
+    assert found.what.startswith("no precompiled operators in /usr/local/Ascend/ascend-toolkit/latest/opp/built-in/")
     assert not found.must_fix
 
 
@@ -213,7 +215,7 @@ def test_doctor_runs_the_tools_and_reads_the_files_of_the_host(machine, monkeypa
     assert [one.what for one in diagnosis.findings if one.must_fix] == []
     machine.at("/usr/local/bin/npu-smi").write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
     diagnosis = doctor.examine(environ, "npu", machine.root)
-    assert [one.what for one in diagnosis.findings if one.must_fix] == ["npu-smi info ends with exit code 3: broken"]
+    assert [one.what for one in diagnosis.findings if one.must_fix] == ["npu-smi info failed with exit code 3: broken"]
 
 
 def test_doctor_of_a_host_without_npus_says_what_is_missing(capsys, monkeypatch):
@@ -221,5 +223,5 @@ def test_doctor_of_a_host_without_npus_says_what_is_missing(capsys, monkeypatch)
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("device: npu (as asked)")
-    for what in ("no NPU driver: ", "/dev/davinci<N>, ", "no CANN: ", "torch_npu is not installed"):
+    for what in ("no NPU driver: ", "/dev/davinci<N>, ", "CANN not found: ", "torch_npu is not installed"):
         assert f"must be fixed: {what}" in out

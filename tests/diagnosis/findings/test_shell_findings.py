@@ -51,7 +51,7 @@ def test_a_shell_script_with_windows_line_ends(machine):
     (machine.folder / "good.sh").write_bytes(b"echo x\n")
     (machine.folder / "run.sh").write_bytes(b"echo x\r\n")
     (found,) = findings.examine(machine)
-    assert (found.what, found.must_fix) == ("run.sh has Windows line ends", True)
+    assert (found.what, found.must_fix) == ("run.sh has Windows line endings", True)
     # The cure is one.
     subprocess.run(["sh", "-c", found.do], cwd=machine.folder, check=True)
     assert findings.examine(machine) == ()
@@ -88,4 +88,4 @@ def test_the_command_finds_the_script_and_exits_1(tmp_path):
     doctor = [sys.executable, "-m", "ascend_adapt.cli", "doctor", "--device", "cpu"]
     run = subprocess.run(doctor, cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 1
-    assert "must be fixed: run.sh has Windows line ends — " in run.stdout
+    assert "must be fixed: run.sh has Windows line endings — " in run.stdout

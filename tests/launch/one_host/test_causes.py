@@ -12,7 +12,7 @@ from ascend_adapt.launch.one_host.failures import Failure
 from ascend_adapt.launch.one_host.run_directory import RunDirectory
 
 SCRIPT = "def main():\n    from flash_attn import flash_attn_func\n\nmain()\n"
-CAUSE = "ascend-run: cause: the code asks for the package flash_attn"
+CAUSE = "ascend-run: cause: the code requires the package flash_attn"
 
 
 @pytest.fixture
