@@ -21,7 +21,9 @@ def failed(tmp_path):
     (tmp_path / "fail.py").write_text(SCRIPT)
 
     def last_lines(*command):
-        argv = [sys.executable, "-m", "ascend_adapt.launch.cli", "--log-dir", "run", "--device", "cpu", *command]
+        # For CUDA code flash_attn would be provided.
+        options = ["--log-dir", "run", "--device", "cpu", "--cuda-code", "off"]
+        argv = [sys.executable, "-m", "ascend_adapt.launch.cli", *options, *command]
         ran = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert ran.returncode == 1
         return ran.stderr.splitlines()[-4:]
