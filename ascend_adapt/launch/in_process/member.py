@@ -10,12 +10,10 @@ import socket
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from ascend_adapt.errors import LaunchError, one_line
 from ascend_adapt.launch.in_process import device_use
-from ascend_adapt.launch.one_host import failures
 from ascend_adapt.launch.one_host.processes import Identity
 from ascend_adapt.launch.one_host.run_directory import RunDirectory, write_whole
 from ascend_adapt.runtime import agreement, enabling
@@ -67,22 +65,9 @@ def _take_part(run_dir: RunDirectory, rank: int) -> None:
                 # A full disk must not fail the job.
                 print(f"ascend_adapt: {error}; `ascend-adapt status` shows this rank as it began", file=sys.stderr)
 
-    _record_failure(pid)
     report_and_compare(agreement.START)
     enabling.at_first_apply(lambda: report_and_compare(agreement.FIRST_APPLY))
     atexit.register(report_at_exit)
-
-
-def _record_failure(pid: int) -> None:
-    """Record an error that ends this rank: a command around it may hide the exit code."""
-    show = sys.excepthook
-
-    def record_and_show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        if os.getpid() == pid and issubclass(kind, Exception):
-            failures.record(os.environ, 1, failures.in_one_line(error))
-        show(kind, error, traceback)
-
-    sys.excepthook = record_and_show
 
 
 def _own_rank() -> int | None:

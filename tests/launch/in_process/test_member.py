@@ -14,7 +14,7 @@ DIFFERENT = {
     "a patch that is off": "os.environ['ASCEND_ADAPT_DISABLE'] = 'toy_answer'",
     "another version": (
         "import importlib.metadata as m; real = m.version; "
-        "m.version = lambda name: '0.0.1' if name == 'torch' else real(name)"
+        "m.version = lambda name: real(name) + ('.1' if name == 'torch' else '')"
     ),
 }
 REPORT = {
