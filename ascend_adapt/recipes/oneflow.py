@@ -58,6 +58,7 @@ def read(argv: Sequence[str]) -> Recipe:
     def build(world_size: int) -> tuple[TrainConfig, list[str]]:
         options = Options(version, given, IGNORED, problems)
         options.attempt(_several_hosts, options)
+        options("num_gpus_per_node")  # the launcher has started as many ranks
         config = _config(options, own, world_size)
         notes = []
         if not options("use_external_dataset"):

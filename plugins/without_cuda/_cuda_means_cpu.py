@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 _TO_CUDA = torch.Tensor.cuda
 _TO = torch.Tensor.to
@@ -55,11 +55,19 @@ class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
     fail, so device-aware code never makes one.
     """
 
-    _left = False
+    _left = True
+
+    def enter(self) -> None:
+        """Enter this mode; one that is still on the stack becomes active again."""
+        self._left = False
+        if self not in _get_current_function_mode_stack():
+            self.__enter__()
 
     def leave(self) -> None:
-        """Disable this mode; modes that others entered later stay on the stack."""
+        """Leave this mode; below modes that others entered later it stays on the stack, and does nothing."""
         self._left = True
+        if _get_current_function_mode_stack()[-1:] == [self]:
+            self.__exit__(None, None, None)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -86,6 +94,9 @@ class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
         elif func is _TO and len(args) > 1:
             args = (args[0], on_host(args[1]), *args[2:])
         return func(*args, **kwargs)
+
+
+CUDA_MEANS_CPU = CudaMeansCpu()
 
 
 def on_host(device: Any) -> Any:

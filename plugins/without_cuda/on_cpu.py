@@ -16,7 +16,7 @@ class OnCpu:
     reversible = True
 
     def __init__(self, callers: Callers) -> None:
-        from ._cuda_means_cpu import CudaMeansCpu
+        from ._cuda_means_cpu import CUDA_MEANS_CPU
         from ._torch_on_cpu import torch_on_cpu
 
         seen = torch_on_cpu()
@@ -28,8 +28,8 @@ class OnCpu:
         ]
         self._views = [View(module, callers, names, {}) for module, names in seen]
         self._names, self._originals = Names(pairs), Names([(new, old) for old, new in pairs])
-        self._mode = CudaMeansCpu()
-        self._mode.__enter__()
+        self._mode = CUDA_MEANS_CPU
+        self._mode.enter()
 
     def rebind(self, modules: Iterable[ModuleType]) -> None:
         """Rebind names that loaded CUDA code has already imported from torch."""

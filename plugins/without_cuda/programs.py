@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.abc
+import importlib.util
 import os
 import sys
 from _thread import get_ident
@@ -61,6 +62,7 @@ class Programs:
         global _current
         self._undone = True
         self._finder.remove()
+        os.environ.pop(_PRINTED, None)
         if self._change is not None:
             self._change.undo(self._cuda_modules())
         if self._change is None or self._change.reversible:
@@ -143,9 +145,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def begin(device: str, policy: str) -> Programs | None:
-    """Return the programs of this process; None where CUDA is the device."""
+    """Return the programs of this process; None where CUDA is the device, or torch_npu is missing for an NPU."""
     global _current
-    if device == "cuda":
+    if device == "cuda" or (device == "npu" and importlib.util.find_spec("torch_npu") is None):
         return None
     if _current is None:
         _current = Programs(device, policy)

@@ -12,6 +12,8 @@ KNOWS: dict[str, tuple[str, ...]] = {
     # They use torch_npu, or DeepSpeed's accelerator.
     **dict.fromkeys(("accelerate", "deepspeed", "diffusers", "peft", "transformers", "trl"), BOTH),
     **dict.fromkeys(("axolotl", "llamafactory", "mindspeed", "mindspeed_llm", "openmind", "swift", "verl"), BOTH),
+    # DeepSpeed's source archive has these beside the package.
+    **dict.fromkeys(("accelerator", "op_builder"), BOTH),
     # They run compiled kernels, for CUDA alone or for what torch really has.
     **dict.fromkeys(("apex", "bitsandbytes", "cupy", "flash_attn", "liger_kernel", "numba", "tensordict"), BOTH),
     **dict.fromkeys(("transformer_engine", "triton", "vllm", "xformers"), BOTH),

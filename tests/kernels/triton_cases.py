@@ -136,7 +136,7 @@ def test_softmax_says_what_it_does_not_take():
     assert "four axes" in softmax.supports(MaskedSoftmaxCall(torch.zeros(1, 1, 1, 1, 1)))
     assert "no scores" in softmax.supports(MaskedSoftmaxCall(torch.zeros(0, 2)))
     scale = torch.tensor(2.0, requires_grad=True)
-    assert "gradient" in softmax.supports(MaskedSoftmaxCall(torch.zeros(2, 2), scale=scale))
+    assert "requires grad" in softmax.supports(MaskedSoftmaxCall(torch.zeros(2, 2), scale=scale))
 
 
 def check_cross_entropy(losses, gradient, logits, labels, smoothing, grad):

@@ -65,8 +65,12 @@ def test_problems_of_a_plugin_are_found(tmp_path, monkeypatch):
     text = "- {name: mine, symptom: [MyError], cause: c, do: d, until: u, source: s, evidence: report}\n"
     (tmp_path / "mine.yaml").write_text(text)
     plugin = ModuleType("my_plugin")
-    plugin.register_problems = hookimpl(lambda: [tmp_path / "mine.yaml"])
-    plugin.register_problems.__name__ = "register_problems"
+
+    @hookimpl
+    def register_problems():
+        return [tmp_path / "mine.yaml"]
+
+    plugin.register_problems = register_problems
     assert tmp_path / "mine.yaml" in PluginManager([plugin]).problem_files()
 
 
