@@ -257,7 +257,8 @@ class Scene:
             def fill(module: ModuleType) -> None:
                 calls.append(self.registered.name)
 
-            return replace(patch, function=fill, importers=(_IMPORTER,) if patch.importers else ())
+            # Whoever asks sees it: the suite is not the code that ``seen_by`` is about.
+            return replace(patch, function=fill, importers=(_IMPORTER,) if patch.importers else (), seen_by=None)
         return patch
 
 
