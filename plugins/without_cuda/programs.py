@@ -144,10 +144,15 @@ class _Finder(importlib.abc.MetaPathFinder):
         return None
 
 
+def _has_torch_npu() -> bool:
+    # find_spec raises for a loaded module without a spec.
+    return "torch_npu" in sys.modules or importlib.util.find_spec("torch_npu") is not None
+
+
 def begin(device: str, policy: str) -> Programs | None:
     """Return the programs of this process; None where CUDA is the device, or torch_npu is missing for an NPU."""
     global _current
-    if device == "cuda" or (device == "npu" and importlib.util.find_spec("torch_npu") is None):
+    if device == "cuda" or (device == "npu" and not _has_torch_npu()):
         return None
     if _current is None:
         _current = Programs(device, policy)

@@ -68,7 +68,7 @@ def test_status_of_a_job_without_patches_is_short(ascend_run, tmp_path, capsys):
     status_report.show(status_report.of_run(tmp_path / "run"), short=True)
     first, second, _ = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"\d\d+ patches: 0 applied, \d\d+ disabled", first)
-    assert second.endswith("run did; not adapted")
+    assert second.endswith("run; not adapted")
 
 
 def test_a_script_that_enables_itself_joins_the_launcher(ascend_run, tmp_path):
