@@ -97,7 +97,7 @@ SET_UPS = {
     },
     "mindspeed": {
         "versions": {**_FITTING, "mindspeed": "0.12.1", "megatron-core": "0.12.1", "ms-swift": "4.6.0"},
-        "environ": {"MEGATRON_LM_PATH": "/work/Megatron-LM"},
+        "environ": {"MEGATRON_LM_PATH": "/job/Megatron-LM"},
         "device": "npu",
     },
     "liger": {

@@ -174,7 +174,7 @@ REPORTS = (
         NAMED,
         ("pin_memory_without_device", "stateful_loader_pins_without_device"),
         log="Traceback (most recent call last):\n"
-        '  File "/work/train.py", line 40, in build_dataloader\n    for batch in loader:\n'
+        '  File "/job/train.py", line 40, in build_dataloader\n    for batch in loader:\n'
         '  File "/env/lib/python3.11/site-packages/torchdata/stateful_dataloader/stateful_dataloader.py", line 1002, in __init__\n'
         "    current_device = torch.cuda.current_device()\n"
         '  File "/env/lib/python3.11/site-packages/torch/cuda/__init__.py", line 403, in _lazy_init\n'
@@ -221,7 +221,7 @@ REPORTS = (
         NAMED,
         ("fsdp2_of_accelerate_says_cuda", "fsdp2_of_accelerate_says_cuda_here"),
         log="Traceback (most recent call last):\n"
-        '  File "/work/train.py", line 40, in <module>\n    model = accelerator.prepare(model)\n'
+        '  File "/job/train.py", line 40, in <module>\n    model = accelerator.prepare(model)\n'
         '  File "/env/lib/python3.11/site-packages/accelerate/accelerator.py", line 1400, in prepare\n'
         '  File "/env/lib/python3.11/site-packages/torch/distributed/device_mesh.py", line 300, in __init__\n'
         '  File "/env/lib/python3.11/site-packages/torch/cuda/__init__.py", line 403, in _lazy_init\n'

@@ -14,7 +14,7 @@ Megatron-DeepSpeed@8387ae17 megatron/checkpointing.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,19 @@ _ORDERS = {0: "block", 1.0: "interleaved"}
 
 def iteration_folder(path: Path) -> Path | None:
     """Return the folder of a checkpoint: ``path``, or the one that its tracker names; None if there is none."""
-    if _ranks(path):
+    return tracked_folder(path, lambda folder: bool(_ranks(folder)))
+
+
+def tracked_folder(path: Path, is_one: Callable[[Path], bool]) -> Path | None:
+    """Return ``path`` if it is a checkpoint, or the folder that its tracker names; None if neither is."""
+    if is_one(path):
         return path
     tracker = path / LATEST
     if not tracker.is_file():
         return None
     named = tracker.read_text(encoding="utf-8", errors="replace").strip()
     folder = path / (f"iter_{int(named):07d}" if named.isdecimal() else "release")
-    return folder if _ranks(folder) else None
+    return folder if is_one(folder) else None
 
 
 def is_here(path: Path) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ascend_adapt.checkpoint import descriptions
 from ascend_adapt.checkpoint.canonical import HEAD, WORDS, parameters
-from ascend_adapt.checkpoint.dialects.megatron import LATEST
+from ascend_adapt.checkpoint.dialects.megatron import tracked_folder
 from ascend_adapt.checkpoint.distributed import METADATA, DistributedTensors
 from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, Tensors, refuse_leftover
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
@@ -32,14 +32,7 @@ _BLOCK = re.compile(r"decoder\.layers\.(?:(\d+)\.)?(.*)")
 
 def iteration_folder(path: Path) -> Path | None:
     """Return the folder of a checkpoint: ``path``, or the one that its tracker names; None if there is none."""
-    if _is_one(path):
-        return path
-    tracker = path / LATEST
-    if not tracker.is_file():
-        return None
-    named = tracker.read_text(encoding="utf-8", errors="replace").strip()
-    folder = path / (f"iter_{int(named):07d}" if named.isdecimal() else "release")
-    return folder if _is_one(folder) else None
+    return tracked_folder(path, _is_one)
 
 
 def is_here(path: Path) -> bool:

@@ -85,7 +85,7 @@ def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
     """Return the earliest failure: another rank may have failed before ``seen``, whose process ended first."""
     if seen.rank is None:
         return seen
-    recorded = [failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None]
+    recorded = list(_recorded(run_dir).values())
     own = [failure for failure in recorded if failure.rank == seen.rank and failure.time_ns >= since_ns]
     if own:
         # The exit code is the kernel's; the message and the time are the rank's.
@@ -95,7 +95,7 @@ def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
 
 def first_recorded(run_dir: RunDirectory, since_ns: int, ranks: Collection[int] | None) -> Failure | None:
     """Return the first failure that one of ``ranks`` has recorded, or any rank for None; None if there is none."""
-    recorded = [failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None]
+    recorded = list(_recorded(run_dir).values())
     own = [one for one in recorded if one.time_ns >= since_ns and (ranks is None or one.rank in ranks)]
     return min(own, key=lambda one: one.time_ns, default=None)
 
@@ -105,8 +105,8 @@ def hidden_by_a_command(run_dir: RunDirectory, since_ns: int) -> Failure | None:
 
     A failure does not count if another process of that rank has followed: a launcher or a loop has started it again.
     """
-    last = {path: failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None}
-    counted = [one for path, one in last.items() if one.time_ns >= since_ns and _is_last_of_its_rank(path, run_dir)]
+    recorded = _recorded(run_dir)
+    counted = [one for path, one in recorded.items() if one.time_ns >= since_ns and _is_last_of_its_rank(path, run_dir)]
     return min(counted, key=lambda one: one.time_ns, default=None)
 
 
@@ -116,6 +116,11 @@ def _is_last_of_its_rank(path: Path, run_dir: RunDirectory) -> bool:
         return str(json.loads(run_dir.rank_status(int(rank)).read_text())["pid"]) == pid
     except (OSError, ValueError, KeyError, RecursionError):
         return False
+
+
+def _recorded(run_dir: RunDirectory) -> dict[Path, Failure]:
+    """Return the failures that ranks have recorded, by file."""
+    return {path: failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None}
 
 
 def _read(path: Path) -> Failure | None:
