@@ -129,10 +129,15 @@ def test_ctrl_z_stops_the_launcher_only(background, stub, tmp_path):
     assert job.code() == 0
 
 
-def test_a_console_that_nobody_reads_holds_up_no_signal(background, stub, tmp_path):
-    (tmp_path / "loud.py").write_text("import time\nprint('x' * 1_000_000, flush=True)\ntime.sleep(60)\n")
+@pytest.mark.parametrize("before, after", [(1_000_000, 0), (1, 1_000_000)])
+def test_a_console_that_nobody_reads_holds_up_no_signal(background, stub, tmp_path, before, after):
+    (tmp_path / "loud.py").write_text(
+        "import signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('x' * {after})))\n"
+        f"print('x' * {before}, flush=True)\ntime.sleep(60)\n"
+    )
     job = background(*JOB, "loud.py", env=stub)
-    while select.select([job.process.stdout], [], [], 30)[0] and fill(job.process.stdout) < 1 << 16:
+    while select.select([job.process.stdout], [], [], 30)[0] and fill(job.process.stdout) < min(before, 1 << 16):
         time.sleep(0.05)
     job.process.terminate()
     assert job.code() == 128 + signal.SIGTERM

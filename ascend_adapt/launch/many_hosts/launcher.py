@@ -194,7 +194,7 @@ class HostsLauncher:
         for key, _ in self._selector.select(_LOOK_S):
             if key.data is None:
                 for number in os.read(key.fd, 64):
-                    self._asked(number)
+                    self._asked(number, console)
                 continue
             link: Connection = key.data
             for status in link.read(console):
@@ -305,7 +305,7 @@ class HostsLauncher:
         self._selector.register(reader, selectors.EVENT_READ, None)
         return reader
 
-    def _asked(self, number: int) -> None:
+    def _asked(self, number: int, console: Console) -> None:
         if number == signal.SIGTSTP:
             self._pause()
         elif number in signals.PASSED and self._requests.is_new(number):
@@ -313,6 +313,7 @@ class HostsLauncher:
                 if link.has_begun and not link.is_over:
                     link.signal(number)
         elif number in signals.END:
+            console.wait_at_most(_REST_S)  # all hosts are read by the thread that writes
             self._end(number)
             if self._stop is None:
                 self._stop = number

@@ -80,10 +80,10 @@ class Console:
                 drawn = self._bar.drawn(os.get_terminal_size(STDERR).columns)
                 self._write(STDERR, drawn + b"\n" if drawn and is_last else drawn)
 
-    def give_up(self) -> None:
-        """Wait no longer for a console that accepts nothing; may be called from another thread."""
+    def wait_at_most(self, patience_s: float) -> None:
+        """Wait this long for a console that accepts nothing; may be called from another thread."""
         for stream in self._streams.values():
-            stream.patience_s = 0.0
+            stream.patience_s = patience_s
 
     def close(self) -> None:
         """Print how many bytes each stream misses."""

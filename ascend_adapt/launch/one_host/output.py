@@ -67,7 +67,7 @@ class Output:
         while self._thread.is_alive():
             now = time.monotonic()
             if now - began > _SLOW_CONSOLE_S or now - max(began, self._copied_at, self._console.accepted_at) >= timeout:
-                self._console.give_up()
+                self._console.wait_at_most(0.0)
                 break
             self._thread.join(min(_LOOK_S, timeout))
         self._thread.join(timeout)
