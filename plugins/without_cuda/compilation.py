@@ -12,16 +12,28 @@ _reported = False
 
 
 def run_eagerly(compile_: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a torch.compile that returns the model itself unless ``backend`` is something other than inductor."""
+    """Return a torch.compile that compiles nothing unless ``backend`` is something other than inductor.
+
+    A module comes back inside torch's own OptimizedModule, so that ``_orig_mod`` is there and the names in its
+    state_dict are those of a compiled model.
+    """
 
     @functools.wraps(compile_)
     def compile(model: Any = None, *args: Any, **options: Any) -> Any:
         if options.get("backend", "inductor") != "inductor":
             return compile_(model, *args, **options)
         report_once()
-        return model if model is not None else lambda function: function
+        return uncompiled if model is None else uncompiled(model)
 
     return compile
+
+
+def uncompiled(model: Any) -> Any:
+    """Return a module as an OptimizedModule that runs eagerly, and a function as it is."""
+    import torch
+    import torch._dynamo
+
+    return torch._dynamo.OptimizedModule(model, torch._dynamo.disable) if isinstance(model, torch.nn.Module) else model
 
 
 def report_once() -> None:

@@ -58,7 +58,9 @@ assert torch.accelerator.current_accelerator().type == "cuda" and torch.cuda.mem
 assert torch.cuda.get_device_properties(0).multi_processor_count and torch.cuda.memory_stats()["x"] == 0
 assert torch.Generator(device="cuda").device.type == "cpu" and isinstance(torch.default_generator, torch.Generator)
 model = torch.nn.Linear(2, 2)
-assert torch.compile(model, mode="max-autotune") is model and torch.cuda.make_graphed_callables(model, ()) is model
+compiled = torch.compile(model, mode="max-autotune")
+assert compiled._orig_mod is model and set(compiled.state_dict()) == {"_orig_mod." + name for name in model.state_dict()}
+assert torch.cuda.make_graphed_callables(model, ()) is model
 try:
     torch.cuda.CUDAGraph()
 except RuntimeError as error:
