@@ -129,7 +129,7 @@ def test_ctrl_z_stops_the_launcher_only(background, stub, tmp_path):
     assert job.code() == 0
 
 
-@pytest.mark.parametrize("before, after", [(1_000_000, 0), (1, 1_000_000)])
+@pytest.mark.parametrize(("before", "after"), [(1_000_000, 0), (1, 1_000_000)])
 def test_a_console_that_nobody_reads_holds_up_no_signal(background, stub, tmp_path, before, after):
     (tmp_path / "loud.py").write_text(
         "import signal, sys, time\n"
