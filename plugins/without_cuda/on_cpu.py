@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
+from typing import Any
 
-from .callers import Callers
+from .callers import AWARE, CUDA, TORCH, Callers
 from .code_base import Names
 from .views import View
 
@@ -26,7 +27,7 @@ class OnCpu:
             for name, value in names.items()
             if callable(vars(module).get(name))
         ]
-        self._views = [View(module, callers, names, {}) for module, names in seen]
+        self._views = [View(module, callers, _by_kind(names)) for module, names in seen]
         self._names, self._originals = Names(pairs), Names([(new, old) for old, new in pairs])
         self._mode = CUDA_MEANS_CPU
         self._mode.enter()
@@ -43,3 +44,9 @@ class OnCpu:
         for module in modules:
             self._originals.rebind(module)
         self._mode.leave()
+
+
+def _by_kind(names: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the names for CUDA code; the compiler's for all code, as it cannot guard names that depend on callers."""
+    for_all = {name: value for name, value in names.items() if name == "compile"}
+    return {CUDA: names, AWARE: for_all, TORCH: for_all}

@@ -15,7 +15,7 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
-from .callers import Callers
+from .callers import AWARE, CUDA, Callers
 from .code_base import Names
 from .profiling import MARKS, with_bool_signature
 from .views import View
@@ -59,7 +59,7 @@ class OnNpu:
         honest = {} if is_asked_for else before
         for module, corrected in torch_on_npu():
             place = module.__name__.removeprefix("torch").removeprefix(".")
-            View(module, callers, corrected, _differences(module, honest.get(place, {})))
+            View(module, callers, {CUDA: corrected, AWARE: _differences(module, honest.get(place, {}))})
 
     def rebind(self, modules: Iterable[ModuleType]) -> None:
         """Rebind names that loaded CUDA code has already imported from torch."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from .callers import AWARE, CUDA, Callers
+from .callers import Callers
 
 _ABSENT: Any = object()
 
@@ -15,22 +15,20 @@ _ABSENT: Any = object()
 class View:
     """A module's attributes by kind of caller; undo() restores the module's own class.
 
-    A name that is set on the module, as a test's mock does, is seen by everyone until the original is set again.
+    ``by_kind`` maps CUDA, AWARE or TORCH to the attributes that such callers see. A name that is set on the module, as
+    a test's mock does, is seen by everyone until the original is set again.
     """
 
-    def __init__(
-        self, module: ModuleType, callers: Callers, for_cuda: Mapping[str, Any], for_aware: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, module: ModuleType, callers: Callers, by_kind: Mapping[str, Mapping[str, Any]]) -> None:
         self._module, self._class = module, module.__class__
-        names = {*for_cuda, *for_aware}
         answers = {
             name: _Answer(
                 name,
                 callers,
                 vars(module).get(name, _ABSENT),
-                {CUDA: for_cuda.get(name, _ABSENT), AWARE: for_aware.get(name, _ABSENT)},
+                {kind: names[name] for kind, names in by_kind.items() if name in names},
             )
-            for name in names
+            for name in set().union(*by_kind.values())
         }
         module.__class__ = type(self._class.__name__, (self._class,), answers)
 
