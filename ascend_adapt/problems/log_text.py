@@ -17,7 +17,9 @@ _PREFIX = re.compile(
     re.MULTILINE,
 )
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)|^[│|]\s+(/\S+\.py):(\d+) in (\w+)')
-_PACKAGES = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen|/torch/|/_ray_pkg_\w+/")
+_PACKAGES = re.compile(
+    r"(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen|/(?:torch|ascend_adapt/\w+|_ray_pkg_\w+)/"
+)
 _INSTALLED = re.compile(r"(?:site|dist)-packages/([\w.-]+?)(?:/|\.py)")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failed|Warning)\b")
 _LONGEST_TRACEBACK = 400

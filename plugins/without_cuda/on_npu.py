@@ -7,6 +7,7 @@ that there is no CUDA.
 from __future__ import annotations
 
 import importlib.abc
+import importlib.util
 import os
 import sys
 import warnings
@@ -15,7 +16,7 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
-from .callers import AWARE, CUDA, Callers
+from .callers import AWARE, CUDA, TORCH, Callers
 from .code_base import Names
 from .profiling import MARKS, with_bool_signature
 from .views import View
@@ -59,7 +60,8 @@ class OnNpu:
         honest = {} if is_asked_for else before
         for module, corrected in torch_on_npu():
             place = module.__name__.removeprefix("torch").removeprefix(".")
-            View(module, callers, {CUDA: corrected, AWARE: _differences(module, honest.get(place, {}))})
+            differences, eager = _differences(module, honest.get(place, {})), _eager(corrected)
+            View(module, callers, {CUDA: corrected, AWARE: {**differences, **eager}, TORCH: eager})
 
     def rebind(self, modules: Iterable[ModuleType]) -> None:
         """Rebind names that loaded CUDA code has already imported from torch."""
@@ -82,6 +84,12 @@ class _Hidden(importlib.abc.MetaPathFinder):
         """Raise ModuleNotFoundError for the libraries that it wraps."""
         if fullname.partition(".")[0] in ("accelerate", "peft", "transformers", "trl"):
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+def _eager(corrected: dict[str, Any]) -> dict[str, Any]:
+    """Return the eager torch.compile for code that supports NPUs too, where torch_npu's compiler lacks Triton."""
+    has_compiler = importlib.util.find_spec("triton") is not None
+    return {name: value for name, value in corrected.items() if name == "compile" and not has_compiler}
 
 
 def _differences(module: ModuleType, before: dict[str, Any]) -> dict[str, Any]:

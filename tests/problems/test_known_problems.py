@@ -110,12 +110,14 @@ def test_explain_prints_lines_codes_and_the_next_step(tmp_path, capsys):
 
 
 def test_an_unknown_failure_is_shown_with_its_frames(tmp_path, capsys):
-    text = 'Traceback (most recent call last):\n  File "t.py", line 3, in f\n    g()\nmy.OwnError: no\n'
+    text = 'Traceback (most recent call last):\n  File "t.py", line 3, in f\n    g()\n'
+    text += '  File "/src/ascend_adapt/emulation/aten.py", line 9, in g\n    raise OwnError\nmy.OwnError: no\n'
     (tmp_path / "job.log").write_text(text)
     assert main(["explain", str(tmp_path / "job.log")]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
-        f"  last exception: {tmp_path}/job.log:4: my.OwnError: no",
-        "  raised: t.py:3: g()",
+        f"  last exception: {tmp_path}/job.log:6: my.OwnError: no",
+        "  raised: /src/ascend_adapt/emulation/aten.py:9: raise OwnError",
+        "  called from: t.py:3: g()",
     ]
 
 
