@@ -64,7 +64,7 @@ check: install
 # Every release, every alteration, every patch: nothing is read from a record. `--evidence` renews the shipped records.
 conformance: install
 	$(BIN)/python -m pytest tests/upstream/every_release.py tests/upstream/mutations.py tests/upstream/test_record.py
-	$(BIN)/python -m pytest $(SUITE) --evidence ascend_adapt/diagnosis/evidence_records.json
+	$(BIN)/python -m pytest $(SUITE) --all-orders --evidence ascend_adapt/diagnosis/evidence_records.json
 
 record-upstreams: install
 	PYTHONPATH=tests/upstream_runs $(BIN)/python tests/upstream/record.py

@@ -26,7 +26,9 @@ from ascend_adapt.runtime import code_bases
 from ascend_adapt.runtime.plugin_manager import PluginManager
 from ascend_adapt.testing import hardware, real_target, scenarios, stage
 
+# These topics of all patches run in one process, which has torch; of the rest, one process runs so many patches.
 _TOGETHER = ("compile",)
+_PATCHES_OF_A_PROCESS = 8
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="only this plugin; the module of one that is not installed is loaded",
     )
     group.addoption("--upstream", metavar="DIR", help="check the patches on this source tree as well")
+    group.addoption(
+        "--all-orders", action="store_true", help="every order of importing, enabling and disabling, not a covering set"
+    )
     group.addoption("--hardware", action="store_true", help="run on a real NPU; an error if there is none")
     group.addoption(
         "--evidence", metavar="FILE", help="file for the evidence records (default: in the user's state folder)"
@@ -87,7 +92,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     selection = metafunc.config.stash[_SELECTION]
     if "topic" in metafunc.fixturenames:
-        pairs = [(one, topic) for one in selection.patches for topic in scenarios.of(one.patch)]
+        pairs = [(one, topic) for one in selection.patches for topic in selection.topics(one)]
         ids = [f"{full_name(one)}-{topic}" for one, topic in pairs]
         metafunc.parametrize(("one", "topic"), pairs, ids=ids)
     elif "one" in metafunc.fixturenames:
@@ -171,6 +176,7 @@ class Selection:
     upstream: SourceTree | None
     known_hosts: dict[str, CodeBase]
     tier: str
+    all_orders: bool = False
     pythonpath: tuple[str, ...] = ()
     """``pythonpath`` of the current project's pytest configuration."""
 
@@ -180,7 +186,7 @@ class Selection:
         self.why_not_real: dict[str, str] = {}
         self.not_shown: list[str] = []
         self.records: list[evidence.EvidenceRecord] = []
-        self._stages: dict[tuple[str, ...], Future[dict[str, dict[str, list[str]]]]] = {}
+        self._stages: dict[tuple[bool, int], Future[dict[str, dict[str, list[str]]]]] = {}
         self._real: dict[tuple[str, str], Future[dict[str, list[str]]]] = {}
         self._processes = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
 
@@ -225,7 +231,12 @@ class Selection:
             )
         tier = "hardware" if config.getoption("--hardware") else "cpu"
         pythonpath = tuple(map(str, config.getini("pythonpath")))
-        return cls(tuple(usable), tuple(modules), tree, known, tier, pythonpath)
+        all_orders = config.getoption("--all-orders")
+        return cls(tuple(usable), tuple(modules), tree, known, tier, all_orders, pythonpath)
+
+    def topics(self, one: Registered) -> list[str]:
+        """Return the topics of scenarios that were asked for."""
+        return [topic for topic in scenarios.of(one.patch) if topic != scenarios.ALL_ORDERS or self.all_orders]
 
     def device_of(self, one: Registered) -> str:
         """Return the device kind to test a patch on: its first one, or with ``--hardware`` an NPU if possible."""
@@ -244,10 +255,13 @@ class Selection:
 
     def _stage(self, one: Registered, topic: str) -> Future[dict[str, dict[str, list[str]]]]:
         together = topic in _TOGETHER
-        key = (*_TOGETHER,) if together else (full_name(one),)
+        at = 0 if together else self.patches.index(one) // _PATCHES_OF_A_PROCESS * _PATCHES_OF_A_PROCESS
+        patches = self.patches if together else self.patches[at : at + _PATCHES_OF_A_PROCESS]
+        key = (together, at)
         if key not in self._stages:
-            trees = {full_name(each): self._tree_of(each) for each in (self.patches if together else (one,))}
-            topics = [each for each in scenarios.of(one.patch) if (each in _TOGETHER) == together]
+            trees = {full_name(each): self._tree_of(each) for each in patches}
+            every = dict.fromkeys(each for one in patches for each in self.topics(one))
+            topics = [each for each in every if (each in _TOGETHER) == together]
             plan = {"patches": trees, "plugins": self.modules, "topics": topics}
             self._stages[key] = self._processes.submit(stage.run, plan, self._environ())
         return self._stages[key]

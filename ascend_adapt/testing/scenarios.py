@@ -25,14 +25,39 @@ Scenario = Callable[[Scene], None]
 
 # i: import the target, e: enable(), d: disable(); every distinct order of these steps.
 ORDERS = sorted({"".join(order) for steps in ("ieede", "iedd") for order in itertools.permutations(steps)})
+ALL_ORDERS = "all orders"
+
+
+def _covering(orders: list[str]) -> list[str]:
+    """Return few of ``orders`` that have every three consecutive steps of all, and every first and last two."""
+
+    def triples(order: str) -> set[str]:
+        marked = f"^{order}$"
+        return {marked[at : at + 3] for at in range(len(marked) - 2)}
+
+    chosen: list[str] = []
+    missing = set().union(*map(triples, orders))
+    while missing:
+        chosen.append(max(orders, key=lambda order: len(missing & triples(order))))
+        missing -= triples(chosen[-1])
+    return chosen
+
+
+COVERING_ORDERS = _covering(ORDERS)
 
 
 def of(patch: Patch) -> dict[str, dict[str, Scenario]]:
-    """Return the scenarios for a patch by topic and name, from its declaration alone."""
+    """Return the scenarios for a patch by topic and name, from its declaration alone.
+
+    The orders that repeat what "orders" covers are a topic of their own, ``ALL_ORDERS``.
+    """
     if patch.host_script is not None:
         return {"script": {"rewritten before it runs": rewritten_script}}
     topics: dict[str, dict[str, Scenario]] = {
-        "orders": {order: functools.partial(in_order, order=order) for order in ORDERS},
+        "orders": {order: functools.partial(in_order, order=order) for order in COVERING_ORDERS},
+        ALL_ORDERS: {
+            order: functools.partial(in_order, order=order) for order in ORDERS if order not in COVERING_ORDERS
+        },
         "gate": _of_the_gate(patch),
         "drift": _of_drift(patch),
         "conflict": {"two plugins change it": two_plugins},

@@ -110,12 +110,12 @@ SABOTAGE = {
     "a revert that does nothing": (
         "from ascend_adapt.patches.apply import applied_patch as application; application.Layer.undo = lambda self: {}",
         "wrap",
-        "orders: ied",
+        "orders: ided",
     ),
     "a rewrite that stays": (
         "from ascend_adapt.patches.apply import applied_patch; applied_patch.Rewritten.undo = lambda self: {}",
         "rewrite",
-        "orders: ied",
+        "orders: ided",
     ),
     "a gate that admits everything": (
         "from ascend_adapt.patches.judge import gate; gate.judge = lambda *_: gate.Verdict(True, '')",
