@@ -7,6 +7,9 @@ export OMP_NUM_THREADS ?= 1
 # Folder in which the tests download and build the emulated NPU.
 export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 
+# pip does not compile what it installs: most of it is never imported.
+export PIP_COMPILE := 0
+
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
 .PHONY: demo test test-fast check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean signals
@@ -45,7 +48,8 @@ IN_PARALLEL := --numprocesses $(WORKERS) --dist loadfile
 
 SUITE := --pyargs ascend_adapt.testing
 
-test: check .nox/deepspeed-0.9.2.installed .nox/deepspeed-0.14.5.installed .triton/.installed
+test: install
+	$(MAKE) --jobs 2 check .nox/deepspeed-0.9.2.installed .triton/.installed
 	$(BIN)/python -m pytest $(IN_PARALLEL)
 	$(BIN)/python -m pytest $(SUITE) --evidence runs/evidence.json
 

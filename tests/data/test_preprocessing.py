@@ -122,10 +122,12 @@ def test_a_compressed_file_gives_the_same_bytes(write_lines, request_of, tmp_pat
         inputs.append(plain.with_name(plain.name + suffix))
         inputs[-1].write_bytes(pack(plain.read_bytes()))
     seen = set()
-    for path in inputs:
-        for engine, workers in (("hf", 1), ("gigatoken", 1), ("gigatoken", 2), ("tiktoken", 1)):
-            preprocess(request_of(path, engine=engine, workers=workers))
-            seen.add(tuple(files(tmp_path / "out").items()))
+    engines = [("hf", 1), ("gigatoken", 1), ("gigatoken", 2), ("tiktoken", 1)]
+    # The plain file with every engine, each compressed one with one of them.
+    paths = [plain] * len(engines) + inputs[1:]
+    for path, (engine, workers) in zip(paths, engines + engines[1:], strict=True):
+        preprocess(request_of(path, engine=engine, workers=workers))
+        seen.add(tuple(files(tmp_path / "out").items()))
     preprocess(request_of(inputs[-1], workers=2))
     seen.add(tuple(files(tmp_path / "out").items()))
     assert len(seen) == 1

@@ -106,7 +106,7 @@ def test_the_earliest_error_and_its_code(ascend_run, stub, tmp_path):
         "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(9)\ntime.sleep(30)\n"
     )
     began = time.monotonic()
-    job = ascend_run(*JOB, "fails.py", **stub)
+    job = ascend_run(*JOB, "--grace", "2", "fails.py", **stub)
     assert job.returncode == 9
     assert "rank 1 on 10.255.0.2 failed first: sys.exit(9) (exit code 9)" in job.stderr
     assert time.monotonic() - began < 20
@@ -136,7 +136,7 @@ def test_a_console_that_nobody_reads_holds_up_no_signal(background, stub, tmp_pa
         f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('x' * {after})))\n"
         f"print('x' * {before}, flush=True)\ntime.sleep(60)\n"
     )
-    job = background(*JOB, "loud.py", env=stub)
+    job = background(*JOB, "--grace", "2", "loud.py", env=stub)
     while select.select([job.process.stdout], [], [], 30)[0] and fill(job.process.stdout) < min(before, 1 << 16):
         time.sleep(0.05)
     job.process.terminate()

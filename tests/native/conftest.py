@@ -36,7 +36,7 @@ def one_process(model: str, steps: int = 20, micro: int = 1, loss_mean: str = "m
 
 def assert_equal_to_one_process(results: Results, case: Case) -> None:
     """Assert that only rounding differs; with -s pytest shows how far apart losses and gradient norms were."""
-    alone = one_process(case.model, micro=case.sizes.get("micro", 1), loss_mean=case.loss_mean)
+    alone = one_process(case.model, case.steps, case.sizes.get("micro", 1), case.loss_mean)
     assert alone.losses[-1] < 0.9 * alone.losses[0], "this model learns nothing, so nothing would be compared"
     far = (largest_difference(results.losses, alone.losses), largest_difference(results.norms, alone.norms))
     print(f"{case.name}, {case.model}: losses {far[0]:.1e}, norms {far[1]:.1e}")

@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import forked
 import pytest
 import torch
 
@@ -19,14 +20,8 @@ from ascend_adapt_plugins.deepspeed_runtime.jit_builds import TorchFusedAdam
 
 
 def run(code, tmp_path, **env):
-    """Run Python code in a fresh process whose extension builds would go to ``tmp_path``."""
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "DS_ACCELERATOR": "cpu", **env},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    """Run Python code in a process of its own whose extension builds would go to ``tmp_path``."""
+    return forked.run(code, tmp_path, TORCH_EXTENSIONS_DIR=str(tmp_path), DS_ACCELERATOR="cpu", **env)
 
 
 def test_nothing_is_compiled_and_everything_is_restored(tmp_path):
@@ -52,7 +47,8 @@ ascend_adapt.disable()
 assert "load" not in vars(FusedAdamBuilder)
 assert not hasattr(comm.build_shm_op, "__wrapped__")
 """
-    job = run(code, tmp_path)
+    environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "DS_ACCELERATOR": "cpu"}
+    job = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=280)
     assert job.returncode == 0, job.stderr
     assert not any(tmp_path.rglob("*.ninja")), list(tmp_path.rglob("*"))
 
@@ -162,18 +158,9 @@ print("batch", engine.train_batch_size())
     ],
 )
 def test_one_configuration_given_twice(in_args, given, fits, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text("import ascend_adapt; ascend_adapt.enable(strict=True)\n" + INITIALIZE)
-    env = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "0",
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_RANK": "0",
-    }
-    command = [sys.executable, script, tmp_path, in_args, given]
-    job = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+    code = "import ascend_adapt; ascend_adapt.enable(strict=True)\n" + INITIALIZE
+    rank = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    job = forked.run(code, tmp_path, str(tmp_path), in_args, given, **rank)
     if fits:
         assert job.stdout.endswith("batch 1\n"), job.stderr
     else:
@@ -215,10 +202,7 @@ print("all read")
 
 
 def test_sections_that_say_their_own_name(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(READ_SECTIONS)
-    command = [sys.executable, script, json.dumps(OWN_NAMES)]
-    job = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    job = forked.run(READ_SECTIONS, tmp_path, json.dumps(OWN_NAMES))
     assert job.stdout.endswith("all read\n"), job.stderr
 
 
@@ -675,11 +659,8 @@ for without in (
 
 
 def test_a_mixture_of_experts_of_megatron_is_saved_and_what_is_switched_off_is_accepted(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(MIXTURE_OF_EXPERTS)
-    command = [sys.executable, script, str(tmp_path / "checkpoint")]
-    environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "DS_ACCELERATOR": "cpu"}
-    job = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environ)
+    environ = {"TORCH_EXTENSIONS_DIR": str(tmp_path), "DS_ACCELERATOR": "cpu"}
+    job = forked.run(MIXTURE_OF_EXPERTS, tmp_path, str(tmp_path / "checkpoint"), **environ)
     assert job.returncode == 0, job.stderr
     assert "'method' object is not iterable" in job.stdout
     assert "has been removed" in job.stdout

@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import code_base_records
+import forked
 import numpy
 import pytest
 import torch
@@ -410,13 +409,7 @@ def test_the_engine_trains_in_bfloat16_where_the_type_of_fp16_says_so(neox: Site
     """On the installed DeepSpeed: parameters in bfloat16, norms' too, masters in fp32."""
     rank = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     ours = {"ASCEND_ADAPT_PLUGINS": "gpt_neox,deepspeed", "PYTHONPATH": str(neox.folder), "DS_ACCELERATOR": "cpu"}
-    job = subprocess.run(
-        [sys.executable, "-c", ENGINE_IN_BFLOAT16, json.dumps([stage, disabled])],
-        env={**os.environ, **rank, **ours},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    job = forked.run(ENGINE_IN_BFLOAT16, neox.folder, json.dumps([stage, disabled]), **rank, **ours)
     if reported:
         assert reported in job.stderr
         assert "trained" not in job.stdout

@@ -1,10 +1,11 @@
-"""What CI sees of the mutation run: a copy of the releases that are installed here, altered in its source."""
+"""What CI sees of the mutation run: one patch for each kind of alteration, in a copy of what is installed here."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
+import altered_source
 import mutations
 import pytest
 from packaging.version import Version
@@ -17,14 +18,18 @@ from ascend_adapt.testing import release_matrix
 
 
 def admitted() -> list[object]:
-    """The patches whose target is installed, in a release that they are for."""
-    kept = []
+    """Of the patches whose target is installed, in a release that they are for, one for each kind and alteration."""
+    kept, seen = [], set()
     for parameters in mutations.patches():
         upstream, one = parameters.values
         version = probe.distribution_version(upstream.distribution)
         required = release_matrix.requirements_on(one.patch, upstream.distribution)
-        if version and all(each.specifier.contains(Version(version), prereleases=True) for each in required):
+        alterations = {(one.patch.kind, kind) for kind in altered_source.kinds(one.patch)}
+        if not version or alterations <= seen:
+            continue
+        if all(each.specifier.contains(Version(version), prereleases=True) for each in required):
             kept.append(parameters)
+            seen |= alterations
     return kept
 
 

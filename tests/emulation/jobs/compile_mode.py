@@ -1,4 +1,4 @@
-"""Record torch_npu's compile mode before the first tensor and after it, here and in a child process."""
+"""Record torch_npu's compile mode before the first tensor, after it, in a child process, and set to binary."""
 
 import subprocess
 import sys
@@ -6,6 +6,8 @@ import sys
 import torch
 import torch_npu
 from record import record
+
+from ascend_adapt.launch.in_process import compile_mode
 
 ASK = "import torch_npu; print('mode', torch_npu._C._npu_getOption('jitCompile').decode())"
 
@@ -16,5 +18,7 @@ def mode():
 
 before = mode()
 torch.ones(1, device="npu")
+after = mode()
 child = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True).stdout
-record([before, mode(), *child.split()[1:]])
+compile_mode.watch("binary")  # at once, for torch_npu is imported
+record([before, after, *child.split()[1:], mode()])

@@ -75,7 +75,7 @@ def test_run_1_a_rank_that_ignores_sigterm_and_its_child_in_another_session(asce
         "while not os.path.exists('ready'): pass\n"
         "sys.exit(7)\n"
     )
-    job = ascend_run("--nproc", "2", "--log-dir", "run", "train.py")
+    job = ascend_run("--nproc", "2", "--grace", "2", "--log-dir", "run", "train.py")
     assert job.returncode == 7, job.stderr
     assert not any(os.path.exists(f"/proc/{pid}") for pid in job.stdout.split())
     assert f"failed first: sys.exit(7) (exit code 7); its log: {tmp_path}/run/rank-1.log" in job.stderr

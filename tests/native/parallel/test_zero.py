@@ -130,19 +130,19 @@ def test_no_bit_differs_from_fsdp_on_two_ranks(train_on, tmp_path):
     ]
     begun = [replace(case, steps=3, save=str(tmp_path / case.name)) for case in cases]
     begun += [replace(case, name=f"{case.name}, FSDP", save=f"{case.save} by FSDP", by_fsdp=True) for case in begun]
-    first = train_on(2, begun)
     # Each resumes from the checkpoint of the other.
-    then = train_on(
-        2,
-        [
-            replace(
-                case, load=f"{case.save} by FSDP" if not case.by_fsdp else case.save.removesuffix(" by FSDP"), save=None
-            )
-            for case in begun
-        ],
-    )
+    resumed = [
+        replace(
+            case,
+            name=f"resumed: {case.name}",
+            load=f"{case.save} by FSDP" if not case.by_fsdp else case.save.removesuffix(" by FSDP"),
+            save=None,
+        )
+        for case in begun
+    ]
+    results = train_on(2, begun + resumed)
     for case in cases:
-        for results in (first, then):
-            assert results[case.name] == results[f"{case.name}, FSDP"], case.name
-        assert not any(first[case.name].skipped), case.name
-        assert then[case.name].evaluated[0] == first[case.name].evaluated[1], case.name
+        for name in (case.name, f"resumed: {case.name}"):
+            assert results[name] == results[f"{name}, FSDP"], name
+        assert not any(results[case.name].skipped), case.name
+        assert results[f"resumed: {case.name}"].evaluated[0] == results[case.name].evaluated[1], case.name
