@@ -53,9 +53,10 @@ test: install
 	$(BIN)/python -m pytest $(IN_PARALLEL)
 	$(BIN)/python -m pytest $(SUITE) --evidence runs/evidence.json
 
-# For the loop while coding: what starts few processes. FAST=tests/plugins runs something else.
-FAST ?= $(wildcard tests/test_*.py) tests/patches tests/runtime tests/recipes tests/kernels tests/launch/placement \
-    tests/launch/test_request.py tests/native/config tests/native/model tests/native/samples tests/native/metrics
+# For the loop while coding: what starts few processes and needs .venv alone. FAST=tests/plugins runs something else.
+FAST ?= $(wildcard tests/test_*.py) tests/patches tests/runtime tests/recipes tests/launch/placement \
+    tests/launch/test_request.py tests/native/config tests/native/model tests/native/samples tests/native/metrics \
+    tests/kernels --ignore tests/kernels/test_triton.py
 test-fast: install
 	$(BIN)/python -m pytest -q $(IN_PARALLEL) $(FAST)
 
@@ -65,7 +66,7 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_packaging.py
 
-# Every release, every alteration, every patch: nothing is read from a record. `--evidence` renews the shipped records.
+# Every release, every alteration, every patch, every order: nothing is read from a record. `--evidence` renews the shipped records.
 conformance: install
 	$(BIN)/python -m pytest tests/upstream/every_release.py tests/upstream/mutations.py tests/upstream/test_record.py
 	$(BIN)/python -m pytest $(SUITE) --all-orders --evidence ascend_adapt/diagnosis/evidence_records.json
