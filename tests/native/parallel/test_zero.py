@@ -130,7 +130,7 @@ def test_no_bit_differs_from_fsdp_on_two_ranks(train_on, tmp_path):
     ]
     begun = [replace(case, steps=3, save=str(tmp_path / case.name)) for case in cases]
     begun += [replace(case, name=f"{case.name}, FSDP", save=f"{case.save} by FSDP", by_fsdp=True) for case in begun]
-    # Each resumes from the checkpoint of the other.
+    # Each resumes from the checkpoint of the other; what is saved does not depend on how gradients are summed.
     resumed = [
         replace(
             case,
@@ -139,10 +139,13 @@ def test_no_bit_differs_from_fsdp_on_two_ranks(train_on, tmp_path):
             save=None,
         )
         for case in begun
+        if case.reduce == "fp32"
     ]
     results = train_on(2, begun + resumed)
+    for case in [*begun, *resumed]:
+        assert case.by_fsdp or results[case.name] == results[f"{case.name}, FSDP"], case.name
     for case in cases:
-        for name in (case.name, f"resumed: {case.name}"):
-            assert results[name] == results[f"{name}, FSDP"], name
         assert not any(results[case.name].skipped), case.name
-        assert results[f"resumed: {case.name}"].evaluated[0] == results[case.name].evaluated[1], case.name
+    for case in begun:
+        if case.reduce == "fp32":
+            assert results[f"resumed: {case.name}"].evaluated[0] == results[case.name].evaluated[1], case.name
