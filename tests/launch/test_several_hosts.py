@@ -106,7 +106,7 @@ def test_the_earliest_error_and_its_code(ascend_run, stub, tmp_path):
         "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(9)\ntime.sleep(30)\n"
     )
     began = time.monotonic()
-    job = ascend_run(*JOB, "--grace", "2", "fails.py", **stub)
+    job = ascend_run(*JOB, "fails.py", **stub)
     assert job.returncode == 9
     assert "rank 1 on 10.255.0.2 failed first: sys.exit(9) (exit code 9)" in job.stderr
     assert time.monotonic() - began < 20
