@@ -101,7 +101,7 @@ def test_slow_rank_of_a_job_is_found(settings, tmp_path):
     """Rank 1 sleeps where it gets samples, and in its MLPs; tensor-parallel ranks wait for each other all the time."""
     made = config(GPT2, tensor=2)
     settings = replace(settings, parallel=made.parallel, batch=made.batch, eval_interval=0)
-    settings = replace(settings, logging=replace(settings.logging, interval=4), iterations=4)
+    settings = replace(settings, logging=replace(settings.logging, interval=8))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(settings)))
     command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", "2", "--device", "cpu", "--log-dir", "run"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -112,4 +112,4 @@ def test_slow_rank_of_a_job_is_found(settings, tmp_path):
     for part, what in (("samples", "getting its samples"), ("mlp", "the first MLP of a step")):
         assert row["ranks"][part]["slowest"] == 1
         assert row["ranks"][part]["most"] > 0.02 > row["ranks"][part]["least"]
-        assert f"warning: iteration 4: rank 1 is slow in {what}: " in done.stdout
+        assert f"warning: iteration 8: rank 1 is slow in {what}: " in done.stdout
