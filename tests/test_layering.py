@@ -18,12 +18,14 @@ MAY_IMPORT = {
     "ascend_adapt.bounded_yaml": set(),
     "ascend_adapt.build_locks": {"ascend_adapt.probe"},
     "ascend_adapt.patches": {"ascend_adapt.probe"},
+    "ascend_adapt.alignment": set(),
     "ascend_adapt.npu_limits": set(),
     "ascend_adapt.kernels": {"ascend_adapt.npu_limits", "ascend_adapt.probe"},
     "ascend_adapt.data": {"ascend_adapt.probe"},
     "ascend_adapt.emulation": {"ascend_adapt.npu_limits"},
     "ascend_adapt.runtime": {"ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe"},
     "ascend_adapt.native": {
+        "ascend_adapt.alignment.watch",
         "ascend_adapt.bounded_yaml",
         "ascend_adapt.checkpoint",
         "ascend_adapt.data",
@@ -49,6 +51,9 @@ MAY_IMPORT = {
     },
     "ascend_adapt.launch": {
         "ascend_adapt",
+        "ascend_adapt.alignment.recording",
+        "ascend_adapt.alignment.selection",
+        "ascend_adapt.alignment.watch",
         "ascend_adapt.emulation.environment",
         "ascend_adapt.emulation.rank",
         "ascend_adapt.emulation.rehearsal",
@@ -71,6 +76,7 @@ MAY_IMPORT = {
     },
     "ascend_adapt.cli": {
         "ascend_adapt",
+        "ascend_adapt.alignment.commands",
         "ascend_adapt.convert",
         "ascend_adapt.data",
         "ascend_adapt.diagnosis",
@@ -79,7 +85,9 @@ MAY_IMPORT = {
         "ascend_adapt.probe",
         "ascend_adapt.runtime",
     },
-    "ascend_adapt.launch.request": {"ascend_adapt", "ascend_adapt.emulation", "ascend_adapt.launch.cores"},
+    "ascend_adapt.launch.request": {
+        *("ascend_adapt", "ascend_adapt.alignment.selection", "ascend_adapt.emulation", "ascend_adapt.launch.cores"),
+    },
     # Pure text to data, and DeepSpeed's format.
     "ascend_adapt.launch.placement.hostfile": set(),
     "ascend_adapt_plugins": {
@@ -105,6 +113,11 @@ WITHOUT_TORCH = [
     )
 ]
 MAY_IMPORT.update({name: {"ascend_adapt.data", *WITHOUT_TORCH} for name in WITHOUT_TORCH})
+# What records inside a rank; the rest of alignment, which compares, needs no torch.
+RECORDING_WITH_TORCH = {
+    f"ascend_adapt.alignment.{name}"
+    for name in ("digest", "kept_inputs", "module_names", "random_state", "recorder", "run_facts", "shards")
+}
 # The rooms of a package from the ground up: each may import from those before it, and from itself.
 FLOORS = {
     "ascend_adapt.patches": ("declare", "judge", "apply", "session"),
@@ -122,6 +135,7 @@ FLOORS = {
             "errors",
             "bounded_yaml",
             "probe",
+            "alignment",
             "patches",
             "npu_limits",
             "kernels",
@@ -235,6 +249,8 @@ def may_import_at_once(module: str) -> set[str]:
     """
     if layer_of(module) in ("ascend_adapt.emulation",):
         return {"torch", "torch_npu"}
+    if module in RECORDING_WITH_TORCH:
+        return {"torch"}
     if layer_of(module) in ("ascend_adapt.native", "ascend_adapt.checkpoint", "ascend_adapt.convert"):
         return {"torch"}
     is_late = module.startswith(("ascend_adapt.kernels.", "ascend_adapt_plugins."))

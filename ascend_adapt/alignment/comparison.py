@@ -103,7 +103,9 @@ def compare(a: dict[int, Recording], b: dict[int, Recording]) -> Report:
     return report
 
 
-def _matched(a: dict[int, Recording], b: dict[int, Recording]) -> Iterator[tuple[int, list[Recording], list[Recording]]]:
+def _matched(
+    a: dict[int, Recording], b: dict[int, Recording]
+) -> Iterator[tuple[int, list[Recording], list[Recording]]]:
     """Yield (rank, recordings of A, recordings of B) for each pair of ranks or tensor-parallel groups."""
     sizes = [next(iter(each.values())).tensor_ranks[1] for each in (a, b)]
     small, large = sorted(sizes)
@@ -125,7 +127,8 @@ def _matched(a: dict[int, Recording], b: dict[int, Recording]) -> Iterator[tuple
     common = sorted(ours.keys() & theirs.keys())
     if not common:
         raise AlignmentError(
-            f"ranks {sorted(a)} and {sorted(b)} were recorded, expected common ones — record the same with --record-ranks"
+            f"ranks {sorted(a)} and {sorted(b)} were recorded, expected common ones — record the same, with "
+            "--record-ranks"
         )
     for rank in common:
         yield rank, ours[rank], theirs[rank]
@@ -148,6 +151,7 @@ class _Ranks:
                 StepView([one.steps[step] for one in self.theirs]),
                 self.compute,
                 len(self.ours) == len(self.theirs),
+                self.ours[0].facts.get("form") == self.theirs[0].facts.get("form"),
             )
             if not any(pair.has(key) for key in pair.a.calls):
                 raise AlignmentError(
@@ -228,16 +232,16 @@ class _Step:
         """Return how the modules of both runs differ in class, settings and arguments."""
         ours, theirs = (side[0].modules.get(key[:2], {}) for side in (self.ranks.ours, self.ranks.theirs))
         found = [
-            f"{what}: {ours.get(what)} and {theirs.get(what)}"
+            f"{what}: {ours[what]} and {theirs[what]}"
             for what in ("class", "settings")
-            if ours and theirs and ours.get(what) != theirs.get(what)
+            if what in ours and what in theirs and ours[what] != theirs[what]
         ]
         return [*found, *(f"argument {each}" for each in self.pair.scalars(key))]
 
     def _note_structure(self) -> None:
         for side, other, name in ((self.pair.a, self.pair.b, "A"), (self.pair.b, self.pair.a, "B")):
             for what, mine, theirs in (
-                ("modules", {key[1] for key in side.calls}, {key[1] for key in other.calls}),
+                ("modules", {key[1] for key in side.calls if key[1]}, {key[1] for key in other.calls}),
                 ("weights", {key[1] for key in side.weights}, {key[1] for key in other.weights}),
             ):
                 if only := sorted(mine - theirs):
@@ -270,8 +274,8 @@ class _Step:
 
     def _weights(self) -> Finding | None:
         for name, error in self.pair.weight_errors.items():
-            one, other = self._weight(name)
-            exact = bounds.allowed(0, 1, bounds.unit_roundoff({one.dtype, other.dtype}), bounds.unit_roundoff(()))
+            dtypes = {side.weights[name][0]["dtype"] for side in (self.pair.a, self.pair.b)}
+            exact = bounds.allowed(0, 1, bounds.unit_roundoff(dtypes), bounds.unit_roundoff(()))
             if self.ranks.after is None:
                 if self.number == 1 and error > exact:
                     return self._of_weight("weights", name, "differs before the first step", error, exact)
@@ -282,14 +286,13 @@ class _Step:
                 return self._of_weight("weights", name, what, error, limit)
         if self.ranks.after is None and self.number > 1:
             apart = self.pair.weights_together
-            self.ranks.note(f"the weights differ by {apart:.2g} before step {self.number}; earlier steps are not compared")
+            self.ranks.note(
+                f"the weights differ by {apart:.2g} before step {self.number}; earlier steps are not compared"
+            )
         return None
 
-    def _weight(self, name: WeightKey) -> tuple[Value, Value]:
-        one = self.pair.a.value(self.pair.a.weights[name])
-        other = self.pair.b.value(self.pair.b.weights[name])
-        assert one is not None and other is not None
-        return one, other
+    def _weight(self, name: WeightKey) -> tuple[Value | None, Value | None]:
+        return self.pair.a.value(self.pair.a.weights[name]), self.pair.b.value(self.pair.b.weights[name])
 
     def _of_weight(self, phase: str, name: WeightKey, what: str, error: float, allowed: float) -> Finding:
         one, other = self._weight(name)
@@ -345,9 +348,7 @@ class _Step:
         shown = path.removeprefix("args.").removeprefix("kwargs.")
         what = f"what it computes before it calls {self._name(key)} differs: that module's input {shown}"
         moment, both = self._row(key, "inputs", path), self._both(key, "inputs", path)
-        return self.finding(
-            phase, around, what, error, allowed, *both, replay=around is not None, moment=moment
-        )
+        return self.finding(phase, around, what, error, allowed, *both, replay=around is not None, moment=moment)
 
     def _recomputation(self) -> Finding | None:
         for key in self.pair.inside(None):
@@ -430,9 +431,7 @@ class _Step:
             finding = self._gradient_of_output(key, each, known) or self._visit_backward(each, known)
             if finding is not None:
                 return finding
-            known = max(
-                known, pair.worst(each, "inputs", "gradient"), pair.worst(each, "outputs", "gradient")
-            )
+            known = max(known, pair.worst(each, "inputs", "gradient"), pair.worst(each, "outputs", "gradient"))
         for root, name in pair.own_weights(key):
             finding = self._gradient_of_parameter((root, name, key[2]), key, known, self._size_of_terms(key))
             if finding is not None:
@@ -518,7 +517,9 @@ class _Step:
             after[name] = max(after[name], self.forward_error)
         together = pair.gradients_together
         passed = {name: self._backward_error(name) for name in {key[1:] for key in pair.a.updates}}
-        pairs = [(key, mine[0], pair.b.updates[key][0]) for key, mine in pair.a.updates.items() if key in pair.b.updates]
+        pairs = [
+            (key, mine[0], pair.b.updates[key][0]) for key, mine in pair.a.updates.items() if key in pair.b.updates
+        ]
         for key, mine, theirs in pairs:
             finding = self._reduced(key, mine, theirs, max(together, passed[key[1:]]))
             if finding is not None:
@@ -598,7 +599,10 @@ class _Step:
         if a0 is None or b0 is None or a1 is None or b1 is None or pair.compared(a1, b1, name[1]) is None:
             return None
         after[name] = max(after.get(name, 0.0), values.error(a1, b1))
-        sketches = [one.numbers[values.FIRST_BUCKET :] - zero.numbers[values.FIRST_BUCKET :] for one, zero in ((a1, a0), (b1, b0))]
+        sketches = [
+            one.numbers[values.FIRST_BUCKET :] - zero.numbers[values.FIRST_BUCKET :]
+            for one, zero in ((a1, a0), (b1, b0))
+        ]
         norms = [math.sqrt(float((each**2).sum())) for each in sketches]
         size = max(norms)
         if not size > 0:
@@ -613,7 +617,9 @@ class _Step:
             return self._of_update("optimizer", name, what, apart, limit, f"A: {a1}", f"B: {b1}")
         return None
 
-    def _of_update(self, phase: str, name: WeightKey, what: str, error: float, allowed: float, *details: str) -> Finding:
+    def _of_update(
+        self, phase: str, name: WeightKey, what: str, error: float, allowed: float, *details: str
+    ) -> Finding:
         owner = (name[0], name[1].rpartition(".")[0], 0, False)
         return self.finding(phase, owner, what, error, allowed, *details)
 

@@ -27,7 +27,6 @@ _FLAT, _ROW = 1 << 16, 1024
 _signs: dict[tuple[int, torch.device], torch.Tensor] = {}
 
 
-@torch.no_grad()
 def digest(tensor: torch.Tensor, axis: int = 0, offset: int = 0) -> torch.Tensor:
     """Return the digest of a tensor, float32 [WIDTH], on its device.
 
@@ -36,7 +35,7 @@ def digest(tensor: torch.Tensor, axis: int = 0, offset: int = 0) -> torch.Tensor
         axis: the first or last axis, where ``tensor`` is a shard.
         offset: index of the shard's first element along ``axis`` in the full tensor.
     """
-    values = tensor.detach()
+    values = tensor.detach()  # so that nothing here is part of a graph
     if values.is_complex():
         values = torch.view_as_real(values)
     if values.numel() == 0:

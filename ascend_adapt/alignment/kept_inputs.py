@@ -11,9 +11,7 @@ from torch import nn
 from ascend_adapt.errors import AlignmentError, one_line
 
 
-def save(
-    folder: Path, step: int, name: str, call: int, module: nn.Module, args: Any, kwargs: Any, output: Any
-) -> None:
+def save(folder: Path, step: int, name: str, call: int, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
     """Save one call of a module; what is neither a tensor nor plain data is left out."""
     path = path_of(folder, step, name, call)
     path.parent.mkdir(parents=True, exist_ok=True)

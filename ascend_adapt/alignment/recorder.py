@@ -28,8 +28,9 @@ from ascend_adapt.alignment import kept_inputs, random_state, run_facts, shards
 from ascend_adapt.alignment.digest import WIDTH, digest, is_digestible
 from ascend_adapt.alignment.module_names import ModuleNames, Name
 from ascend_adapt.alignment.recording import Writer
-from ascend_adapt.alignment.selection import Selection
+from ascend_adapt.alignment.selection import EVERYTHING, Selection
 from ascend_adapt.alignment.shards import Shard
+from ascend_adapt.errors import AlignmentError, one_line
 
 _SCALARS = (bool, int, float, str, type(None))
 _DEEPEST = 4
@@ -101,16 +102,25 @@ class _Step:
 
 
 class Recorder:
-    """Records the selected steps of this process into ``folder``, until ``close``.
+    """Records the selected steps of this process until ``close``.
 
     Args:
-        folder: this rank's folder of the recording.
+        folder: the recording; this rank's files are in the folder rank-N there.
         steps: numbers of optimizer steps, from 1.
+        ranks: the ranks that are recorded.
         keep_inputs: names of modules whose inputs and state are kept for a replay.
+        report: prints why this process cannot be recorded; training goes on without.
     """
 
-    def __init__(self, folder: Path, steps: Selection, keep_inputs: tuple[str, ...] = (), rank: int = 0) -> None:
-        self._folder, self._steps, self._keep, self._rank = folder, steps, keep_inputs, rank
+    def __init__(
+        self,
+        folder: Path,
+        steps: Selection,
+        ranks: Selection = EVERYTHING,
+        keep_inputs: tuple[str, ...] = (),
+        report: Callable[[str], None] = print,
+    ) -> None:
+        self._folder, self._steps, self._ranks, self._keep, self._report = folder, steps, ranks, keep_inputs, report
         self._pid = os.getpid()
         self._writer: Writer | None = None
         self._names = ModuleNames()
@@ -148,6 +158,7 @@ class Recorder:
         """Install the hooks on modules if this step or the one that begins next is recorded, else remove them."""
         is_near = self._number in self._steps or (bool(self._stepped) and self._number + 1 in self._steps)
         if is_near and not self._on_modules:
+            self._thread = threading.local()
             self._on_modules = [
                 hooks.register_module_forward_pre_hook(self._before_call),
                 hooks.register_module_forward_hook(self._after_call, with_kwargs=True, always_call=True),
@@ -168,6 +179,8 @@ class Recorder:
         stack = self._stack
         if not stack and self._stepped and torch.is_grad_enabled() and not _in_backward():
             self._next_step()
+        if not self._on_modules:  # the step that begins is not recorded, and the hooks were removed
+            return
         if not stack and self._step is None and self._number in self._steps and torch.is_grad_enabled():
             self._begin_step(module)
         step = self._step
@@ -224,8 +237,8 @@ class Recorder:
             "outputs": outputs,
         }
         step.lines.append(line)
-        if call.name.path in self._keep and not call.recomputed:
-            kept_inputs.save(self._folder, step.number, call.name.path, call.index, module, args, kwargs, output)
+        if call.name.path in self._keep and not call.recomputed and self._writer is not None:
+            kept_inputs.save(self._writer.folder, step.number, call.name.path, call.index, module, args, kwargs, output)
 
     def _describe(self, step: _Step, call: _Call) -> None:
         """Record once what a module is."""
@@ -307,8 +320,17 @@ class Recorder:
         self._names.of(module, None)
         device = next((each.device for each in module.parameters()), torch.device("cpu"))
         if self._writer is None:
-            facts = run_facts.facts(self._rank, device, list(module.modules()))
-            self._writer = Writer(self._folder, facts)
+            rank = run_facts.rank(os.environ)
+            if rank not in self._ranks:
+                self._step = None
+                self.close()
+                return
+            facts = run_facts.facts(rank, device, list(module.modules()))
+            try:
+                self._writer = Writer(self._folder / f"rank-{rank}", facts)
+            except (OSError, AlignmentError) as error:
+                self._give_up(error)
+                return
         state = random_state.digests(device)
         step.lines.append({"kind": "step", "step": step.number, "random_state": state})
         for root in range(len(self._names.roots)):
@@ -338,7 +360,16 @@ class Recorder:
             for entry in (*line.get("inputs", ()), *line.get("outputs", ())):
                 _with_gradient(entry)
         step.lines.append({"kind": "step", "step": step.number, "complete": is_complete})
-        self._writer.write(step.number, step.lines, _gathered(step.digests))
+        try:
+            self._writer.write(step.number, step.lines, _gathered(step.digests))
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Report why nothing more is recorded; the training itself is worth more than its recording."""
+        self._step = None
+        self._report(f"--record {self._folder}: {one_line(error)}, this process is not recorded any further")
+        self.close()
 
     # Optimizers
 
@@ -409,7 +440,8 @@ class _Entry:
     shard: Shard | None
 
     def as_line(self) -> dict[str, Any]:
-        known, line = self.tensor, {"path": self.path} if self.path else {}
+        known = self.tensor
+        line: dict[str, Any] = {"path": self.path} if self.path else {}
         line |= {"row": known.row, "dtype": known.dtype, "shape": known.shape}
         if known.has_gradient:
             line["gradient"] = known

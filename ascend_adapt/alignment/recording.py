@@ -34,10 +34,15 @@ def rank_folders(folder: Path) -> dict[int, Path]:
 
 
 class Writer:
-    """Writes the recording of one rank; each step is on disk when ``write`` returns."""
+    """Writes the recording of one rank; each step is on disk when ``write`` returns.
+
+    Raises:
+        AlignmentError: a running process records this rank there.
+    """
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder = folder
+        _refuse_running(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for old in (*folder.glob("step-*.npy"), folder / STEPS):  # a restarted rank begins again
             old.unlink(missing_ok=True)
@@ -147,6 +152,15 @@ _KINDS: dict[str, Any] = {
 }
 
 
+def _refuse_running(folder: Path) -> None:
+    try:
+        pid = json.loads((folder / RUN).read_text()).get("pid")
+    except (OSError, ValueError):
+        return
+    if pid not in (None, os.getpid()) and os.path.exists(f"/proc/{pid}"):
+        raise AlignmentError(f"{folder}: process {pid} records there, expected one process a rank — record one of them")
+
+
 def refuse_existing(folder: Path) -> None:
     """Check that a folder has no recording yet.
 
@@ -156,8 +170,3 @@ def refuse_existing(folder: Path) -> None:
     if rank_folders(folder) or (folder.exists() and not folder.is_dir()):
         kind = "a recording is already there" if folder.is_dir() else "is a file"
         raise AlignmentError(f"{folder}: {kind}, expected a new folder — name another, or remove it")
-
-
-def absolute(folder: str) -> str:
-    """Return the folder as ranks find it, which may start elsewhere."""
-    return os.path.abspath(folder)

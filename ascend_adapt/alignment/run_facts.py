@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,15 @@ from ascend_adapt.alignment import shards
 _LONGEST = 200
 
 
+def rank(environ: Mapping[str, str]) -> int:
+    """Return this process's rank: of its process group, else of its environment, else 0."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        own: int = torch.distributed.get_rank()
+        return own
+    text = environ.get("RANK", "")
+    return int(text) if text.isdigit() else 0
+
+
 def facts(rank: int, device: torch.device, modules: list[nn.Module]) -> dict[str, Any]:
     """Return what is recorded once for a rank."""
     native = [each.tp for each in modules if hasattr(getattr(each, "tp", None), "size")]
@@ -21,6 +31,7 @@ def facts(rank: int, device: torch.device, modules: list[nn.Module]) -> dict[str
     compiled = [type(each).__name__ for each in modules if _is_compiled(each)]
     return {
         "rank": rank,
+        "pid": os.getpid(),
         "device": device.type,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -42,7 +53,7 @@ def settings_of(module: nn.Module) -> str:
 
 def plain(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the hyperparameters of a group of parameters."""
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in group.items():
         if isinstance(value, torch.Tensor) and value.numel() == 1:
             value = float(value)

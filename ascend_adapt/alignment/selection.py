@@ -40,3 +40,6 @@ class Selection:
     def is_past(self, number: int) -> bool:
         """Return whether every selected number is less than ``number``."""
         return bool(self.ranges) and all(last < number for _, last in self.ranges)
+
+
+EVERYTHING = Selection()

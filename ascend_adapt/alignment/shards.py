@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-_PARALLEL_STATES = ("megatron.core.parallel_state", "megatron.core.mpu", "megatron.mpu.initialize", "megatron.mpu", "mpu")
+_PARALLEL_STATES = (
+    "megatron.core.parallel_state",
+    "megatron.core.mpu",
+    "megatron.mpu.initialize",
+    "megatron.mpu",
+    "mpu",
+)
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,8 @@ class Limits:
 class Pair:
     """The same step of two runs. Differences are relative to the larger norm."""
 
-    def __init__(self, a: StepView, b: StepView, compute: float, same_layout: bool) -> None:
-        self.a, self.b, self.compute, self._same_layout = a, b, compute, same_layout
+    def __init__(self, a: StepView, b: StepView, compute: float, same_layout: bool, same_form: bool) -> None:
+        self.a, self.b, self.compute, self._same_layout, self._same_form = a, b, compute, same_layout, same_form
         self.uncompared: set[str] = set()
         self._limits: dict[Key, Limits] = {}
         self._errors: dict[tuple[Key, str, str], dict[str, float]] = {}
@@ -95,12 +95,25 @@ class Pair:
         return key in self.a.calls and key in self.b.calls
 
     def inside(self, key: Key | None) -> list[Key]:
-        """Return the calls that both runs made inside this one, in the order of their start."""
-        number = None if key is None else self.a.calls[key][0]["id"]
-        return [each for each in self.a.inside[number] if self.has(each)]
+        """Return the calls that both runs made inside this one, in the order of their start.
+
+        A module that only one run has, such as a wrapper, is replaced by those inside it.
+        """
+        found: list[Key] = []
+        for each in self.a.inside.get(None if key is None else self.a.calls[key][0]["id"], ()):
+            found += [each] if self.has(each) else self.inside(each)
+        return found
 
     def errors(self, key: Key, part: str, of: str = "row") -> dict[str, float]:
-        """Return the difference of each tensor of a call's "inputs" or "outputs" by path; ``of``: "row" or "gradient"."""
+        """Return the difference of each tensor of a call's inputs or outputs by path.
+
+        Args:
+            key: the call.
+            part: "inputs" or "outputs".
+            of: "row" for the tensors, "gradient" for their gradients.
+        """
+        if part == "inputs" and of == "gradient" and not self._same_form:
+            return {}  # of msprobe it is this call's share, of ours that of all uses of the tensor
         if (key, part, of) not in self._errors:
             mine, theirs = self.a.tensors(key, part), self.b.tensors(key, part)
             found = {path: self._error(key, path, mine[path], theirs[path], of) for path in mine if path in theirs}
@@ -126,7 +139,7 @@ class Pair:
             return None
         one, other = self.a.value(mine, of), self.b.value(theirs, of)
         if of == "gradient" and (one is None) != (other is None):
-            return math.inf if self._same_layout else None
+            return math.inf if self._same_layout and self._same_form else None
         return self.compared(one, other, f"{key[1]} {path}")
 
     def compared(self, one: Value | None, other: Value | None, what: str) -> float | None:

@@ -23,8 +23,9 @@ class Value:
 
     @property
     def norm(self) -> float:
-        """Its Euclidean norm."""
-        return float(self.numbers[NORM])
+        """Its Euclidean norm, or at least what its smallest and largest elements add to it."""
+        norm = float(self.numbers[NORM])
+        return norm if not math.isnan(norm) else math.hypot(self.numbers[MIN], self.numbers[MAX])
 
     @property
     def is_float(self) -> bool:

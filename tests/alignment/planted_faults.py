@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,16 +10,12 @@ import torch
 from small_training import (
     IGNORED,
     LENGTH,
-    MICRO_BATCHES,
-    VOCABULARY,
     Decoder,
     Rotary,
     Run,
     adamw,
     batches,
     groups,
-    half_rotated,
-    loss_of,
 )
 from torch import nn
 from torch.nn import functional
@@ -183,9 +178,7 @@ def clear_nothing(optimizer: torch.optim.Optimizer) -> None:
 
 
 def smoothed(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, label_smoothing=0.1
-    )
+    return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, label_smoothing=0.1)
 
 
 class SkipsBiasCorrection(torch.optim.AdamW):
@@ -275,22 +268,44 @@ RECOMPUTED = Run(recompute=True)
 
 FAULTS = [
     in_module("norm eps 1e-5 for 1e-6", "blocks.1.norm2", set_to("eps", 1e-6)),
-    in_module("RMS norm for layer norm", "blocks.0.norm1", lambda one: forward_of(one, lambda x: x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * one.weight + one.bias)),
-    in_module("norm without its weight", "norm", lambda one: forward_of(one, lambda x: functional.layer_norm(x, x.shape[-1:]) + one.bias)),
+    in_module(
+        "RMS norm for layer norm",
+        "blocks.0.norm1",
+        lambda one: forward_of(
+            one, lambda x: x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * one.weight + one.bias
+        ),
+    ),
+    in_module(
+        "norm without its weight",
+        "norm",
+        lambda one: forward_of(one, lambda x: functional.layer_norm(x, x.shape[-1:]) + one.bias),
+    ),
     in_module("causal mask dropped", "blocks.1.attention", nothing_masked),
     in_module("causal mask off by one", "blocks.0.attention", next_token_visible),
     in_module("attention without 1/sqrt(d)", "blocks.0.attention", set_to("scale", 1.0)),
-    in_module("softmax in bfloat16", "blocks.1.attention", set_to("softmax", lambda x: x.bfloat16().softmax(-1).float())),
+    in_module(
+        "softmax in bfloat16", "blocks.1.attention", set_to("softmax", lambda x: x.bfloat16().softmax(-1).float())
+    ),
     in_module("heads split along the wrong axis", "blocks.0.attention", wrong_heads),
     in_module("wrong rotary base", "blocks.0.attention.rotary", lambda one: one.__init__(8, base=1e6)),
     in_module("rotary pairs interleaved", "blocks.1.attention.rotary", rotate_pairs),
     in_module("weight transposed", "blocks.1.attention.o_proj", transpose),
     in_module("weight with its heads permuted", "blocks.0.attention.q_proj", swap_heads),
-    in_module("bias missing", "blocks.0.attention.v_proj", lambda one: forward_of(one, lambda x: functional.linear(x, one.weight))),
+    in_module(
+        "bias missing",
+        "blocks.0.attention.v_proj",
+        lambda one: forward_of(one, lambda x: functional.linear(x, one.weight)),
+    ),
     in_module("product accumulated in bfloat16", "blocks.1.mlp.down", bf16_product),
-    in_module("tanh GELU for exact GELU", "blocks.0.mlp", set_to("activation", lambda x: functional.gelu(x, approximate="tanh"))),
+    in_module(
+        "tanh GELU for exact GELU",
+        "blocks.0.mlp",
+        set_to("activation", lambda x: functional.gelu(x, approximate="tanh")),
+    ),
     in_module("residual dropped", "blocks.1", set_to("residual", torch.zeros_like)),
-    in_module("NaN from overflow in fp16", "blocks.1.mlp", set_to("activation", lambda x: (x * 1e5).half().float() * 1e-5)),
+    in_module(
+        "NaN from overflow in fp16", "blocks.1.mlp", set_to("activation", lambda x: (x * 1e5).half().float() * 1e-5)
+    ),
     in_module("random numbers shifted", "blocks.1.dropout", draw_before),
     in_module("dropout 0.2 for 0.1", "blocks.0.dropout", set_to("p", 0.2)),
     in_module("dropout in eval mode", "blocks.0.dropout", lambda one: one.eval()),
@@ -325,6 +340,8 @@ FAULTS = [
     Fault("no bias correction", "words", optimizer(SkipsBiasCorrection)),
     Fault("decay added to the gradient", "words", optimizer(DecaysGradient)),
     Fault("weights rounded to bfloat16", "words", optimizer(RoundsWeights)),
-    Fault("learning rate schedule off by one", "words", Run(learning_rate=lambda step: 1e-3 / max(1, step - 1)), step=2),
+    Fault(
+        "learning rate schedule off by one", "words", Run(learning_rate=lambda step: 1e-3 / max(1, step - 1)), step=2
+    ),
     Fault("a weight restored after step 1", "blocks.0.mlp.up", Run(after_step=restore_weight), step=2),
 ]

@@ -169,14 +169,14 @@ class Run:
     dtype: torch.dtype = torch.float32
     model: type[Decoder] = field(default=Decoder)
 
-    def record(self, folder: Path, rank: int = 0) -> Path:
+    def record(self, folder: Path) -> Path:
         """Train and record every step; return the folder."""
         torch.manual_seed(self.seed)
         model = self.model(self.recompute).to(self.dtype)
         self.plant(model)
         optimizer = self.optimizer(model)
         torch.manual_seed(7)
-        with Recorder(folder / f"rank-{rank}", Selection(), rank=rank):
+        with Recorder(folder, Selection()):
             for step in range(1, self.steps + 1):
                 for index, (ids, labels) in enumerate(self.batches(step)):
                     (self.loss(model(ids).float(), labels) / self.accumulation).backward()
