@@ -249,7 +249,7 @@ class _Step:
                     self.ranks.note(f"{what} only in {name}: {', '.join(only[:4])}{more}")
         states = [side.facts.get("random_state", {}) for side in (self.pair.a, self.pair.b)]
         differing = [name for name in states[0] if states[1].get(name, states[0][name]) != states[0][name]]
-        if differing:
+        if differing and not any("random states" in note for note in self.ranks.report.notes):
             self.ranks.note(f"the random states differ before step {self.number}: {', '.join(differing)}")
 
     # Batch and weights
@@ -385,7 +385,7 @@ class _Step:
         """Return, for the last call in the order of the backward pass that shares an input, the names of all that do.
 
         The gradient of an input is the sum over its consumers, so it is judged when all of them are known. A call
-        whose input goes on into calls inside it is none of them.
+        whose input is passed to calls inside it is none of them.
         """
         by_row: dict[int, list[Key]] = defaultdict(list)
         rows = {key: self._input_rows(key) for key in self.pair.a.calls if self.pair.has(key)}
@@ -593,7 +593,12 @@ class _Step:
         return self._stepped(key, of, state_error, after)
 
     def _stepped(self, key: Any, of: str, passed: float, after: dict[WeightKey, float]) -> Finding | None:
-        """Judge the change of a weight. Adam divides by the gradient's size: elements near 0 may change their sign."""
+        """Judge the change of a weight.
+
+        Adam divides by the size of the gradient: elements that are near 0 by comparison with their error may change
+        sign. Their share is about the relative error, hence its root; but the gradient of a bias of keys is 0 but for
+        rounding, so the update of a vector is judged only if its gradients are equal.
+        """
         pair, name = self.pair, key[1:]
         (a0, b0), (a1, b1) = self._sides(key, "before"), self._sides(key, "after")
         if a0 is None or b0 is None or a1 is None or b1 is None or pair.compared(a1, b1, name[1]) is None:
@@ -612,7 +617,8 @@ class _Step:
         rounding = self._elementwise({a1.dtype, b1.dtype}) * (1.0 + weights / size)
         limit = rounding + bounds.GAIN * math.sqrt(max(passed, values.error(a0, b0)))
         self.seen("optimizer", values.error(a1, b1), name[1])
-        if apart > limit:
+        is_noise = passed > 0 and len(a1.shape) < 2
+        if apart > limit and not is_noise:
             what = f"{of}'s update of {name[1]} differs, its gradient and state agree"
             return self._of_update("optimizer", name, what, apart, limit, f"A: {a1}", f"B: {b1}")
         return None

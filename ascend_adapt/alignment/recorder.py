@@ -15,7 +15,9 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from ascend_adapt.alignment.module_names import ModuleNames, Name
 from ascend_adapt.alignment.recording import Writer
 from ascend_adapt.alignment.selection import EVERYTHING, Selection
 from ascend_adapt.alignment.shards import Shard
+from ascend_adapt.alignment.updates import Update
 from ascend_adapt.errors import AlignmentError, one_line
 
 _SCALARS = (bool, int, float, str, type(None))
@@ -47,6 +50,15 @@ class _Tensor:
     gradient: int | None = None
     has_gradient: bool = False
     gradient_shard: Shard | None = None
+
+
+@dataclass
+class _Pending:
+    """A step of an optimizer that has begun; ``line`` is None inside another step of the same optimizer."""
+
+    optimizer: object
+    line: dict[str, Any] | None = None
+    updates: list[tuple[Update, dict[str, Any], Shard | None]] = field(default_factory=list)
 
 
 @dataclass
@@ -76,10 +88,13 @@ class _Step:
     hooked: list[Any] = field(default_factory=list)
     watched: set[int] = field(default_factory=set)
 
-    def entry(self, tensor: torch.Tensor, shard: Shard | None) -> dict[str, Any]:
-        """Return the entry of a tensor without its gradient; this version of it is digested once."""
+    def entry(self, tensor: torch.Tensor, shard: Shard | None, known: bool = False) -> dict[str, Any]:
+        """Return the entry of a tensor without its gradient.
+
+        ``known``: it is digested once a version. Optimizers and DeepSpeed change tensors without a new version.
+        """
         version = -1 if tensor.is_inference() else tensor._version
-        seen = self.known.get(id(tensor))
+        seen = self.known.get(id(tensor)) if known else None
         if seen is None or seen[0]() is not tensor or seen[1] != version:
             known = _Tensor(self.add(tensor, shard), str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
             seen = self.known[id(tensor)] = (weakref.ref(tensor), version, known)
@@ -109,7 +124,7 @@ class Recorder:
         steps: numbers of optimizer steps, from 1.
         ranks: the ranks that are recorded.
         keep_inputs: names of modules whose inputs and state are kept for a replay.
-        report: prints why this process cannot be recorded; training goes on without.
+        report: prints why this process cannot be recorded; the training continues.
     """
 
     def __init__(
@@ -127,7 +142,7 @@ class Recorder:
         self._described: set[Name] = set()
         self._number = 1
         self._stepped: set[int] = set()
-        self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._optimizers: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
         self._step: _Step | None = None
         self._thread = threading.local()
         self._on_modules: list[Any] = []
@@ -135,7 +150,7 @@ class Recorder:
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
         ]
-        self._pending: list[dict[str, Any]] = []
+        self._pending: list[_Pending] = []
         self._watch_modules()
 
     def close(self) -> None:
@@ -342,7 +357,7 @@ class Recorder:
     ) -> None:
         shard = shards.of_parameter(owner, own, tensor) if is_parameter else None
         line = {"kind": "weight", "step": step.number, "root": root, "name": full, "parameter": is_parameter}
-        step.lines.append({**line, **step.entry(tensor, shard)})
+        step.lines.append({**line, **step.entry(tensor, shard, known=True)})
 
     def _next_step(self) -> None:
         self._end_step(is_complete=True)
@@ -373,46 +388,79 @@ class Recorder:
 
     # Optimizers
 
+    @contextmanager
+    def optimizer_step(
+        self, optimizer: object, kind: str, groups: list[dict[str, Any]], updates: Callable[[], list[Update]]
+    ) -> Iterator[None]:
+        """Record the step of an optimizer that is none of torch's.
+
+        Args:
+            optimizer: what is the same object in each step.
+            kind: its name.
+            groups: hyperparameters of each group of parameters.
+            updates: returns its parameters, with their names in the model.
+        """
+        self._begin_update(optimizer, kind, groups, updates)
+        yield
+        self._end_update(optimizer)
+
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        def updates() -> list[Update]:
+            found = []
+            for number, group in enumerate(optimizer.param_groups):
+                for place, one in enumerate(group["params"]):
+                    name = names.get(id(one), f"group {number}, parameter {place}")
+                    found.append(Update(name, number, one, one.grad, partial(optimizer.state.get, one, {})))
+            return found
+
+        names = {id(tensor): full for full, (_, tensor, _) in self._parameters().items()} if self._step else {}
+        groups = [run_facts.plain(each) for each in optimizer.param_groups]
+        self._begin_update(optimizer, type(optimizer).__name__, groups, updates)
+
+    def _after_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._end_update(optimizer)
+
+    def _begin_update(
+        self, optimizer: object, kind: str, groups: list[dict[str, Any]], updates: Callable[[], list[Update]]
+    ) -> None:
         step = self._step
         if step is None or os.getpid() != self._pid:
             return
-        if any(one["of"] is optimizer for one in self._pending):  # a step that calls the step of its base class
-            self._pending.append({"of": optimizer})
+        if any(one.optimizer is optimizer for one in self._pending):  # its step calls that of its base class
+            self._pending.append(_Pending(optimizer))
             return
-        names = self._parameter_names()
         number = self._optimizers.setdefault(optimizer, len(self._optimizers))
-        updates = []
-        for group, settings in enumerate(optimizer.param_groups):
-            for place, parameter in enumerate(settings["params"]):
-                root, name, shard = names.get(id(parameter), (-1, f"group {group}, parameter {place}", None))
-                update = {"root": root, "name": name, "group": group}
-                if parameter.grad is not None:
-                    update["gradient"] = step.entry(parameter.grad, shard)
-                    update["before"] = step.entry(parameter, shard)
-                updates.append((update, parameter, shard))
-        line = {"kind": "optimizer", "step": step.number, "optimizer": number, "class": type(optimizer).__name__}
-        groups = [run_facts.plain(each) for each in optimizer.param_groups]
-        self._pending.append({"of": optimizer, "line": {**line, "groups": groups}, "updates": updates})
+        parameters = self._parameters()
+        pending = _Pending(optimizer)
+        for update in updates():
+            root, _, shard = parameters.get(update.name, (-1, None, None))
+            line: dict[str, Any] = {"root": root, "name": update.name, "group": update.group}
+            if update.gradient is not None:
+                line["gradient"] = step.entry(update.gradient, shard)
+                line["before"] = step.entry(update.weight, shard, known=True)
+            pending.updates.append((update, line, shard))
+        lines = [line for _, line, _ in pending.updates]
+        head = {"kind": "optimizer", "step": step.number, "optimizer": number, "class": kind}
+        pending.line = {**head, "groups": groups, "parameters": lines}
+        self._pending.append(pending)
 
-    def _after_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _end_update(self, optimizer: object) -> None:
         if os.getpid() != self._pid:
             return
         step = self._step
-        pending = self._pending.pop() if self._pending and self._pending[-1]["of"] is optimizer else {}
-        if pending and "line" not in pending:
+        pending = self._pending.pop() if self._pending and self._pending[-1].optimizer is optimizer else None
+        if pending is not None and pending.line is None:
             return
-        if step is not None and pending:
-            for update, parameter, shard in pending["updates"]:
-                if "before" in update:
-                    update["after"] = step.entry(parameter, shard)
-                    state = optimizer.state.get(parameter, {})
-                    update["state"] = {
+        if step is not None and pending is not None and pending.line is not None:
+            for update, line, shard in pending.updates:
+                if update.gradient is not None:
+                    line["after"] = step.entry(update.weight, shard)
+                    line["state"] = {
                         key: step.entry(value, shard)
-                        for key, value in state.items()
+                        for key, value in update.state().items()
                         if isinstance(value, torch.Tensor) and value.numel() > 1
                     }
-            step.lines.append({**pending["line"], "parameters": [update for update, _, _ in pending["updates"]]})
+            step.lines.append(pending.line)
         self._stepped_with(id(optimizer))
 
     def _stepped_with(self, optimizer: int) -> None:
@@ -422,12 +470,13 @@ class Recorder:
         self._stepped.add(optimizer)
         self._watch_modules()
 
-    def _parameter_names(self) -> dict[int, tuple[int, str, Shard | None]]:
-        found = {}
+    def _parameters(self) -> dict[str, tuple[int, torch.Tensor, Shard | None]]:
+        """Return (root, tensor, shard) of the parameters of all roots, by name."""
+        found: dict[str, tuple[int, torch.Tensor, Shard | None]] = {}
         for root in range(len(self._names.roots)):
             for owner, own, full, tensor, is_parameter in self._names.tensors(root):
                 if is_parameter:
-                    found[id(tensor)] = (root, full, shards.of_parameter(owner, own, tensor))
+                    found.setdefault(full, (root, tensor, shards.of_parameter(owner, own, tensor)))
         return found
 
 

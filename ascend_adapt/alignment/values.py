@@ -23,9 +23,12 @@ class Value:
 
     @property
     def norm(self) -> float:
-        """Its Euclidean norm, or at least what its smallest and largest elements add to it."""
-        norm = float(self.numbers[NORM])
-        return norm if not math.isnan(norm) else math.hypot(self.numbers[MIN], self.numbers[MAX])
+        """Its Euclidean norm; where it was not recorded, that of its sketch, or of its smallest and largest element."""
+        sketch = self.numbers[FIRST_BUCKET:]
+        for norm in (float(self.numbers[NORM]), math.sqrt(float((sketch**2).sum()))):
+            if not math.isnan(norm):
+                return norm
+        return math.hypot(self.numbers[MIN], self.numbers[MAX])
 
     @property
     def is_float(self) -> bool:
@@ -57,7 +60,7 @@ def distance(one: Value, other: Value) -> float:
     if math.isnan(sketched):  # msprobe keeps statistics only; each is a lower bound of the distance
         shift = abs(float(a[SUM] - b[SUM])) / math.sqrt(max(1, one.count))
         return float(np.nanmax([least, shift, abs(float(a[MIN] - b[MIN])), abs(float(a[MAX] - b[MAX]))]))
-    return max(sketched, least)
+    return sketched if math.isnan(least) else max(sketched, least)
 
 
 def error(one: Value | None, other: Value | None) -> float:
@@ -90,8 +93,8 @@ def value_of(entries: list[dict[str, Any]], digests: list[np.ndarray], key: str 
         numbers = np.sum(each, axis=0)
         numbers[MIN], numbers[MAX] = min(one[MIN] for one in each), max(one[MAX] for one in each)
         numbers[NORM] = math.sqrt(sum(float(one[NORM]) ** 2 for one in each))
-        if shard[0] is None:  # terms of a sum: their norms say nothing of its norm
-            numbers[NORM] = float(np.linalg.norm(numbers[FIRST_BUCKET:]))
+        if shard[0] is None:  # terms of a sum: their norms and extremes say nothing of its own
+            numbers[[NORM, MIN, MAX]] = math.nan
         else:
             shape[shard[0]] *= len(entries)
     return Value(numbers, entries[0]["dtype"], tuple(shape))

@@ -58,6 +58,7 @@ class Head(Declared):
 
     def __init__(self, model: Model, tp: TensorParallel) -> None:
         super().__init__()
+        self.tp = tp
         shape = (model.padded_vocab_size // tp.size, model.hidden_size)
         tied = model.tied_embeddings
         init: Init = model.embedding_init if tied else model.head_init
