@@ -520,10 +520,11 @@ class _Step:
         pairs = [
             (key, mine[0], pair.b.updates[key][0]) for key, mine in pair.a.updates.items() if key in pair.b.updates
         ]
-        for key, mine, theirs in pairs:
-            finding = self._reduced(key, mine, theirs, max(together, passed[key[1:]]))
-            if finding is not None:
-                return finding
+        pairs = [each for each in pairs if not self._is_other_partition(each[0], *each[1:])]
+        reduced = [self._reduced(key, mine, theirs, max(together, passed[key[1:]])) for key, mine, theirs in pairs]
+        if found := [each for each in reduced if each is not None]:
+            # Clipping scales all gradients by their norm, so one that differs by more than a factor explains the others.
+            return min(found, key=lambda each: each[0])[1]
         for key, mine, theirs in pairs:
             finding = self._updated(key, mine, theirs, after)
             if finding is not None:
@@ -539,12 +540,29 @@ class _Step:
                 errors.append(values.error(self.pair.a.value(mine), self.pair.b.value(self.pair.b.gradients[key])))
         return max(errors)
 
-    def _reduced(self, key: Any, mine: Any, theirs: Any, passed: float) -> Finding | None:
-        """Judge a gradient as the optimizer gets it: reduced over ranks, accumulated, unscaled and clipped."""
+    def _is_other_partition(self, key: Any, mine: Any, theirs: Any) -> bool:
+        """Return whether a flat buffer of weights, which has no name, holds other weights in both runs."""
+        if key[1] >= 0 or "before" not in mine or "before" not in theirs:
+            return False
+        one, other = self._sides(key, "before")
+        apart = self.pair.compared(one, other, key[2])
+        if apart is None or one is None or other is None:
+            return True
+        known = max(self.pair.weights_together, self.ranks.states.get((key, "after"), 0.0))
+        if apart <= self._elementwise({one.dtype, other.dtype}) + bounds.GAIN * known:
+            return False
+        self.pair.uncompared.add(f"optimizer's {key[2]}")
+        return True
+
+    def _reduced(self, key: Any, mine: Any, theirs: Any, passed: float) -> tuple[bool, Finding] | None:
+        """Judge a gradient as the optimizer gets it: reduced over ranks, accumulated, unscaled and clipped.
+
+        Return whether it differs by a factor alone, and the finding.
+        """
         name = key[1:]
         if ("gradient" in mine) != ("gradient" in theirs):
             what = f"{name[1]} gets no gradient in {'A' if 'gradient' in theirs else 'B'}"
-            return self._of_update("gradients", name, what, math.inf, 0.0)
+            return False, self._of_update("gradients", name, what, math.inf, 0.0)
         if "gradient" not in mine:
             return None
         one, other = self._sides(key, "gradient")
@@ -553,13 +571,16 @@ class _Step:
             return None
         limit = self._elementwise({one.dtype, other.dtype}) + bounds.GAIN * passed
         self.seen("gradients", apart, name[1])
-        if apart > limit:
-            what = (
-                f"the gradient of {name[1]} differs in the optimizer, and agrees in the backward pass: how it is "
-                "reduced over ranks, accumulated, unscaled or clipped"
-            )
-            return self._of_update("gradients", name, what, apart, limit, f"A: {one}", f"B: {other}")
-        return None
+        if apart <= limit:
+            return None
+        factor, rest = values.factor(one, other)
+        what = f"the gradient of {name[1]} differs in the optimizer, and agrees in the backward pass: "
+        if is_scaled := rest <= limit:
+            what += f"B's is {factor:.4g} times A's: how it is averaged, unscaled or clipped"
+        else:
+            what += "how it is reduced over ranks, accumulated or cleared"
+        both = (f"A: {one}", f"B: {other}")
+        return is_scaled, self._of_update("gradients", name, what, apart, limit, *both)
 
     def _updated(self, key: Any, mine: Any, theirs: Any, after: dict[WeightKey, float]) -> Finding | None:
         pair, name, of = self.pair, key[1:], f"{mine['class']}"
@@ -604,6 +625,7 @@ class _Step:
         if a0 is None or b0 is None or a1 is None or b1 is None or pair.compared(a1, b1, name[1]) is None:
             return None
         after[name] = max(after.get(name, 0.0), values.error(a1, b1))
+        self.ranks.states[key, "after"] = after[name]
         sketches = [
             one.numbers[values.FIRST_BUCKET :] - zero.numbers[values.FIRST_BUCKET :]
             for one, zero in ((a1, a0), (b1, b0))
@@ -626,7 +648,7 @@ class _Step:
     def _of_update(
         self, phase: str, name: WeightKey, what: str, error: float, allowed: float, *details: str
     ) -> Finding:
-        owner = (name[0], name[1].rpartition(".")[0], 0, False)
+        owner = (name[0], name[1] if name[0] < 0 else name[1].rpartition(".")[0], 0, False)
         return self.finding(phase, owner, what, error, allowed, *details)
 
     def _sides(self, key: Any, part: str, state: str | None = None) -> tuple[Value | None, Value | None]:

@@ -83,9 +83,9 @@ def _of_block(block: torch.Tensor, row: int, column: int, dtype: torch.dtype) ->
     wide = block.float()
     nans = larges = wide.new_zeros(())
     norm = torch.linalg.vector_norm(wide)
+    limit = min(_LARGE, torch.finfo(dtype).max) if dtype.is_floating_point else _LARGE
     # Reading the norm would synchronise a device; there, the slower way costs little.
-    if wide.device.type != "cpu" or not torch.isfinite(norm):
-        limit = min(_LARGE, torch.finfo(dtype).max) if dtype.is_floating_point else _LARGE
+    if wide.device.type != "cpu" or not norm < limit:
         nans = wide.isnan().sum().float()
         small = wide.abs() < limit
         larges = wide.numel() - small.sum().float() - nans

@@ -36,6 +36,8 @@ from ascend_adapt.alignment.updates import Update
 from ascend_adapt.errors import AlignmentError, one_line
 
 _SCALARS = (bool, int, float, str, type(None))
+_COPIES_OF_INPUTS = ("BackwardHookFunctionBackward", "PostBackwardFunctionModuleBackward")
+"""Torch's full backward hooks and ZeRO-3 give a module a copy of its input, whose gradient is this module's share."""
 _DEEPEST = 4
 """Nesting of tuples and dicts of tensors that is followed in inputs and outputs."""
 
@@ -276,7 +278,10 @@ class Recorder:
             known = self._known(step, leaf, shard if is_first else None)
             if is_first and not is_output:
                 known.gradient_shard = known.gradient_shard or shards.of_input_gradient(call.module)
-            found.append(_Entry(path, known, shard if is_first else None).as_line())
+            line = _Entry(path, known, shard if is_first else None).as_line()
+            if not is_output and type(leaf.grad_fn).__name__ in _COPIES_OF_INPUTS:
+                line["share"] = True
+            found.append(line)
             is_first = False
         return found
 

@@ -126,6 +126,8 @@ class Pair:
 
     def scalars(self, key: Key) -> list[str]:
         """Return the arguments that are not tensors and differ."""
+        if not self.has(key):
+            return []
         mine, theirs = self.a.tensors(key, "inputs"), self.b.tensors(key, "inputs")
         return [
             f"{path.removeprefix('args.').removeprefix('kwargs.')}: {one[0]['value']} and {theirs[path][0]['value']}"
@@ -137,6 +139,8 @@ class Pair:
     def _error(self, key: Key, path: str, mine: list[Any], theirs: list[Any], of: str) -> float | None:
         if "row" not in mine[0] or "row" not in theirs[0]:
             return None
+        if of == "gradient" and mine[0].get("share") != theirs[0].get("share"):
+            return None
         one, other = self.a.value(mine, of), self.b.value(theirs, of)
         if of == "gradient" and (one is None) != (other is None):
             return math.inf if self._same_layout and self._same_form else None
@@ -147,7 +151,8 @@ class Pair:
         if one is None or other is None:
             return None
         if one.shape != other.shape:
-            if self._same_layout:
+            # Of a parameter that ZeRO-3 has partitioned, a module keeps no element.
+            if self._same_layout and one.count and other.count:
                 return math.inf
             self.uncompared.add(what)
             return None

@@ -55,12 +55,14 @@ def distance(one: Value, other: Value) -> float:
     a, b = one.numbers, other.numbers
     if a[NANS] != b[NANS] or a[LARGES] != b[LARGES]:
         return math.inf
-    sketched = float(np.linalg.norm(a[FIRST_BUCKET:] - b[FIRST_BUCKET:]))
-    least = abs(float(a[NORM] - b[NORM]))
-    if math.isnan(sketched):  # msprobe keeps statistics only; each is a lower bound of the distance
-        shift = abs(float(a[SUM] - b[SUM])) / math.sqrt(max(1, one.count))
-        return float(np.nanmax([least, shift, abs(float(a[MIN] - b[MIN])), abs(float(a[MAX] - b[MAX]))]))
-    return sketched if math.isnan(least) else max(sketched, least)
+    estimates = [
+        float(np.linalg.norm(a[FIRST_BUCKET:] - b[FIRST_BUCKET:])),  # NaN of msprobe, which keeps statistics only
+        abs(float(a[NORM] - b[NORM])),  # this one and those below are never more than the distance
+        abs(float(a[SUM] - b[SUM])) / math.sqrt(max(1, one.count)),
+        abs(float(a[MIN] - b[MIN])),
+        abs(float(a[MAX] - b[MAX])),
+    ]
+    return max((each for each in estimates if not math.isnan(each)), default=0.0)
 
 
 def error(one: Value | None, other: Value | None) -> float:
@@ -70,6 +72,14 @@ def error(one: Value | None, other: Value | None) -> float:
     size = max(one.norm, other.norm)
     apart = distance(one, other)
     return apart / size if size > 0 else (0.0 if apart == 0 else math.inf)
+
+
+def factor(one: Value, other: Value) -> tuple[float, float]:
+    """Return the factor that brings the first tensor closest to the second, and the relative distance that is left."""
+    a, b = one.numbers[FIRST_BUCKET:], other.numbers[FIRST_BUCKET:]
+    times = float(a @ b) / float(a @ a) if a.any() else 0.0
+    size = math.sqrt(float(b @ b))
+    return times, math.sqrt(float(((b - times * a) ** 2).sum())) / size if size else 0.0
 
 
 def value_of(entries: list[dict[str, Any]], digests: list[np.ndarray], key: str = "row") -> Value | None:

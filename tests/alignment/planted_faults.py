@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from small_training import (
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from alignment.small_training import (
     IGNORED,
     LENGTH,
     Decoder,
@@ -30,6 +33,8 @@ class Fault:
     run: Run
     step: int = 1
     clean: Run = field(default_factory=Run)
+    instead: str = ""
+    """The module that is named instead, where the recording cannot show which of two it is."""
 
 
 def forward_of(module: nn.Module, forward: Callable[..., Any]) -> None:
@@ -137,12 +142,6 @@ def wrong_heads(module: Any) -> None:
 
 def shift_positions(model: Decoder) -> None:
     model.position_ids = lambda: torch.arange(1, LENGTH + 1)
-
-
-def skip_norm(model: Decoder) -> None:
-    inner = model.head.forward
-    forward_of(model.norm, lambda x: x)
-    forward_of(model.head, inner)
 
 
 def stale_rotary(model: Decoder, step: int) -> None:
@@ -260,10 +259,6 @@ def freeze(module: nn.LayerNorm) -> None:
     module.weight.requires_grad_(False)
 
 
-def without_frozen(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(groups(model), lr=1e-3, betas=(0.9, 0.95))
-
-
 RECOMPUTED = Run(recompute=True)
 
 FAULTS = [
@@ -322,7 +317,7 @@ FAULTS = [
     in_module("backward of the activation halved", "blocks.0.mlp", halve_activation_gradient),
     in_module("input gradient halved", "blocks.1.mlp.down", halve_input_gradient),
     in_module("bias gradient forgotten", "blocks.0.mlp.up", forget_bias_gradient),
-    in_module("residual detached", "blocks.0", no_residual_gradient),
+    replace(in_module("residual detached", "blocks.0", no_residual_gradient), instead="blocks.0.norm2"),
     in_module("weight frozen by mistake", "blocks.0.norm2", freeze),
     Fault(
         "recomputation draws other random numbers",
@@ -345,3 +340,59 @@ FAULTS = [
     ),
     Fault("a weight restored after step 1", "blocks.0.mlp.up", Run(after_step=restore_weight), step=2),
 ]
+
+
+def skip_reduce(model: nn.Module, step: int) -> None:
+    """Rank 1 does not take part in the reduction of one gradient."""
+    for name, one in model.named_parameters():
+        total = one.grad.clone()
+        dist.all_reduce(total)
+        if not (name == "blocks.0.mlp.up.weight" and dist.get_rank() == 1):
+            one.grad.copy_(total / 2)
+
+
+def reduce_mean(model: nn.Module, step: int) -> None:
+    for one in model.parameters():
+        dist.all_reduce(one.grad)
+        one.grad /= 2
+
+
+def reduce_sum(model: nn.Module, step: int) -> None:
+    for one in model.parameters():
+        dist.all_reduce(one.grad)
+
+
+def of_this_rank(step: int) -> list[Any]:
+    return batches(step + 100 * dist.get_rank())
+
+
+def the_same_on_each_rank(step: int) -> list[Any]:
+    return batches(step)
+
+
+TWO_RANKS = Run(batches=of_this_rank, reduce=reduce_mean, steps=1)
+ON_TWO_RANKS = [
+    Fault("a rank skips a reduction", "blocks.0.mlp.up", replace(TWO_RANKS, reduce=skip_reduce), clean=TWO_RANKS),
+    Fault(
+        "gradients are summed over ranks", "words", replace(TWO_RANKS, reduce=reduce_sum, clip=None), clean=TWO_RANKS
+    ),
+    Fault(
+        "every rank has the same batch",
+        "Decoder",
+        replace(TWO_RANKS, batches=the_same_on_each_rank),
+        clean=TWO_RANKS,
+    ),
+]
+
+
+def record_on_two_ranks(folder: Path) -> None:
+    """Record the run without a fault into folder/clean, and each other into a folder of its name."""
+    multiprocessing.start_processes(_on_rank, (folder,), nprocs=2, start_method="fork")
+
+
+def _on_rank(rank: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    for name, run in (("clean", TWO_RANKS), *((fault.name, fault.run) for fault in ON_TWO_RANKS)):
+        run.record(folder / name)
+    dist.destroy_process_group()
