@@ -280,7 +280,7 @@ class _Step:
                 if self.number == 1 and error > exact:
                     return self._of_weight("weights", name, "differs before the first step", error, exact)
                 continue
-            limit = exact + bounds.GAIN * self.ranks.after.get(name, 0.0)
+            limit = exact + bounds.GAIN * self.ranks.after.get(name, math.inf)
             if error > limit:
                 what = "was changed after the optimizer's step, or during the forward pass"
                 return self._of_weight("weights", name, what, error, limit)
@@ -511,10 +511,12 @@ class _Step:
 
     def _optimizer(self) -> Finding | None:
         pair = self.pair
-        after: dict[WeightKey, float] = dict(pair.weight_errors)
+        # An optimizer of flat buffers does not show which weights it changes.
+        hidden = any(key[1] < 0 for key in pair.a.updates)
+        after = {name: error for name, error in pair.weight_errors.items() if not hidden}
         buffers = {name for name in pair.weight_errors if not pair.a.weights[name][0].get("parameter", True)}
         for name in buffers:  # such as running means, which the forward pass has updated
-            after[name] = max(after[name], self.forward_error)
+            after[name] = max(pair.weight_errors[name], self.forward_error)
         together = pair.gradients_together
         passed = {name: self._backward_error(name) for name in {key[1:] for key in pair.a.updates}}
         pairs = [
@@ -523,7 +525,7 @@ class _Step:
         pairs = [each for each in pairs if not self._is_other_partition(each[0], *each[1:])]
         reduced = [self._reduced(key, mine, theirs, max(together, passed[key[1:]])) for key, mine, theirs in pairs]
         if found := [each for each in reduced if each is not None]:
-            # Clipping scales all gradients by their norm, so one that differs by more than a factor explains the others.
+            # Clipping scales all gradients by their norm: one that differs by more than a factor explains the others.
             return min(found, key=lambda each: each[0])[1]
         for key, mine, theirs in pairs:
             finding = self._updated(key, mine, theirs, after)

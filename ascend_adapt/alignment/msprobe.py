@@ -213,7 +213,7 @@ def _dump(ranks: Recording, record: StepRecord) -> tuple[dict[str, Any], dict[st
                 if one["path"].startswith("kwargs")
             },
             "output": [_statistics(record, one) for one in line["outputs"]],
-            **({"parameters": parameters} if parameters else {}),
+            "parameters": parameters,
         }
         if any(one.get("gradient") is not None for one in line["outputs"]):
             # Ours is the gradient of the input tensor, summed over all its uses; msprobe's is this module's share.

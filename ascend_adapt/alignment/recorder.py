@@ -90,13 +90,13 @@ class _Step:
     hooked: list[Any] = field(default_factory=list)
     watched: set[int] = field(default_factory=set)
 
-    def entry(self, tensor: torch.Tensor, shard: Shard | None, known: bool = False) -> dict[str, Any]:
+    def entry(self, tensor: torch.Tensor, shard: Shard | None, once: bool = False) -> dict[str, Any]:
         """Return the entry of a tensor without its gradient.
 
-        ``known``: it is digested once a version. Optimizers and DeepSpeed change tensors without a new version.
+        ``once``: it is digested once a version. Optimizers and DeepSpeed change tensors without a new version.
         """
         version = -1 if tensor.is_inference() else tensor._version
-        seen = self.known.get(id(tensor)) if known else None
+        seen = self.known.get(id(tensor)) if once else None
         if seen is None or seen[0]() is not tensor or seen[1] != version:
             known = _Tensor(self.add(tensor, shard), str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
             seen = self.known[id(tensor)] = (weakref.ref(tensor), version, known)
@@ -362,7 +362,7 @@ class Recorder:
     ) -> None:
         shard = shards.of_parameter(owner, own, tensor) if is_parameter else None
         line = {"kind": "weight", "step": step.number, "root": root, "name": full, "parameter": is_parameter}
-        step.lines.append({**line, **step.entry(tensor, shard, known=True)})
+        step.lines.append({**line, **step.entry(tensor, shard, once=True)})
 
     def _next_step(self) -> None:
         self._end_step(is_complete=True)
@@ -442,7 +442,7 @@ class Recorder:
             line: dict[str, Any] = {"root": root, "name": update.name, "group": update.group}
             if update.gradient is not None:
                 line["gradient"] = step.entry(update.gradient, shard)
-                line["before"] = step.entry(update.weight, shard, known=True)
+                line["before"] = step.entry(update.weight, shard, once=True)
             pending.updates.append((update, line, shard))
         lines = [line for _, line, _ in pending.updates]
         head = {"kind": "optimizer", "step": step.number, "optimizer": number, "class": kind}
