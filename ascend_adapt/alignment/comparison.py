@@ -203,7 +203,7 @@ class _Step:
     ) -> Finding:
         """Return a finding at a call; None: outside all modules."""
         name = SCRIPT if key is None else self._name(key)
-        more = [*details, *(self._settings(key) if key is not None else [])]
+        more = [*details, *(self._settings(key) if key is not None else []), *self._random_states()]
         return Finding(
             self.number,
             phase,
@@ -247,10 +247,12 @@ class _Step:
                 if only := sorted(mine - theirs):
                     more = f" and {len(only) - 4} more" if len(only) > 4 else ""
                     self.ranks.note(f"{what} only in {name}: {', '.join(only[:4])}{more}")
-        states = [side.facts.get("random_state", {}) for side in (self.pair.a, self.pair.b)]
-        differing = [name for name in states[0] if states[1].get(name, states[0][name]) != states[0][name]]
-        if differing and not any("random states" in note for note in self.ranks.report.notes):
-            self.ranks.note(f"the random states differ before step {self.number}: {', '.join(differing)}")
+
+    def _random_states(self) -> list[str]:
+        """Return the random number generators whose states differ before the step."""
+        ours, theirs = (side.facts.get("random_state", {}) for side in (self.pair.a, self.pair.b))
+        found = [name for name in ours if theirs.get(name, ours[name]) != ours[name]]
+        return [f"random states that differ before the step: {', '.join(found)}"] if found else []
 
     # Batch and weights
 
