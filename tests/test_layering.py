@@ -26,7 +26,6 @@ MAY_IMPORT = {
     "ascend_adapt.runtime": {"ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe"},
     "ascend_adapt.native": {
         "ascend_adapt.alignment.updates",
-        "ascend_adapt.alignment.watch",
         "ascend_adapt.bounded_yaml",
         "ascend_adapt.checkpoint",
         "ascend_adapt.data",

@@ -312,25 +312,25 @@ class _Step:
             limit = self.pair.allowed(key) + bounds.GAIN * known
             if given > limit:
                 return self._of_input(None, key, given, limit)
-            finding = self._visit(key, "forward", 0.0)
+            finding = self._visit(key, "forward")
             if finding is not None:
                 return finding
             known = max(known, given, self.pair.worst(key, "outputs"))
         self.forward_error = max(known, self.pair.weights_together)
         return None
 
-    def _visit(self, key: Key, phase: str, outside: float) -> Finding | None:
+    def _visit(self, key: Key, phase: str) -> Finding | None:
         """Return the first difference that arises in a call, from the innermost calls outwards."""
         pair = self.pair
         inner = pair.inside(key)
         own = pair.allowed(key)
-        known = max(outside, pair.worst(key, "inputs"), pair.weights_together if inner else pair.of_weights(key))
+        known = max(pair.worst(key, "inputs"), pair.weights_together if inner else pair.of_weights(key))
         for each in inner:
             given = pair.worst(each, "inputs")
             limit = own + bounds.GAIN * known
             if given > limit:
                 return self._of_input(key, each, given, limit, phase)
-            finding = self._visit(each, phase, 0.0)
+            finding = self._visit(each, phase)
             if finding is not None:
                 return finding
             known = max(known, given, pair.worst(each, "outputs"))
@@ -355,7 +355,7 @@ class _Step:
     def _recomputation(self) -> Finding | None:
         for key in self.pair.inside(None):
             if key[3]:
-                finding = self._visit(key, "recomputation", self.forward_error)
+                finding = self._visit(key, "recomputation")
                 if finding is not None:
                     return finding
         return None

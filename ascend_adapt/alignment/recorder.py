@@ -32,7 +32,7 @@ from ascend_adapt.alignment.module_names import ModuleNames, Name
 from ascend_adapt.alignment.recording import Writer
 from ascend_adapt.alignment.selection import EVERYTHING, Selection
 from ascend_adapt.alignment.shards import Shard
-from ascend_adapt.alignment.updates import Update
+from ascend_adapt.alignment.updates import Update, set_current
 from ascend_adapt.errors import AlignmentError, one_line
 
 _SCALARS = (bool, int, float, str, type(None))
@@ -153,6 +153,7 @@ class Recorder:
             register_optimizer_step_post_hook(self._after_optimizer),
         ]
         self._pending: list[_Pending] = []
+        set_current(self)
         self._watch_modules()
 
     def close(self) -> None:
@@ -162,6 +163,7 @@ class Recorder:
         for handle in (*self._on_modules, *self._on_optimizers):
             handle.remove()
         self._on_modules, self._on_optimizers = [], []
+        set_current(None)
 
     def __enter__(self) -> Recorder:
         return self

@@ -262,7 +262,7 @@ def freeze(module: nn.LayerNorm) -> None:
 RECOMPUTED = Run(recompute=True)
 
 FAULTS = [
-    in_module("norm eps 1e-5 for 1e-6", "blocks.1.norm2", set_to("eps", 1e-6)),
+    in_module("norm eps 1e-6 for 1e-5", "blocks.1.norm2", set_to("eps", 1e-6)),
     in_module(
         "RMS norm for layer norm",
         "blocks.0.norm1",

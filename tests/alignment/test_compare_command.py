@@ -32,7 +32,7 @@ for step in (1, 2):
 
 
 def test_agreement_and_difference(clean, tmp_path, capsys):
-    fault = next(one for one in FAULTS if one.name == "norm eps 1e-5 for 1e-6")
+    fault = next(one for one in FAULTS if one.name == "norm eps 1e-6 for 1e-5")
     faulty = str(fault.run.record(tmp_path))
     assert cli.main(["compare", str(clean()), str(clean())]) == 0
     assert "agree in steps 1, 2, 3" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from ascend_adapt import kernels
-from ascend_adapt.alignment import watch
+from ascend_adapt.alignment import updates as recorded
 from ascend_adapt.alignment.updates import Update
 from ascend_adapt.native import device as devices
 from ascend_adapt.native.config.train_config import OptimizerConfig as Settings
@@ -45,7 +45,7 @@ class Optimizer:
 
     def _recorded(self, lr: float, weight_decay: float) -> AbstractContextManager[None]:
         """Record the step, if ``ascend-run --record`` asks for it."""
-        recorder = watch.current()
+        recorder = recorded.current()
         if recorder is None:
             return nullcontext()
         groups = [
