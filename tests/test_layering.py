@@ -116,7 +116,9 @@ MAY_IMPORT.update({name: {"ascend_adapt.data", *WITHOUT_TORCH} for name in WITHO
 # What records inside a rank; the rest of alignment, which compares, needs no torch.
 RECORDING_WITH_TORCH = {
     f"ascend_adapt.alignment.{name}"
-    for name in ("digest", "kept_inputs", "module_names", "random_state", "recorder", "run_facts", "shards")
+    for name in (
+        *("digest", "kept_inputs", "module_names", "random_state", "recorder", "run_facts", "shards", "updates"),
+    )
 }
 # The rooms of a package from the ground up: each may import from those before it, and from itself.
 FLOORS = {

@@ -14,6 +14,7 @@ SIXTEEN_BITS = "16 bits beside fp32: their rounding, which is alike on every mac
 FLOAT64 = "float64 beside float64 with 16 digits written down"
 
 REASONS = {
+    "alignment/test_digest.py": f"{SHORT}, of longer ones six digits; and the deviation of an estimate from 8 draws",
     "emulation/jobs/cuda_packages.py": SHORT,
     "emulation/jobs/four_ranks.py": SIXTEEN_BITS,
     "emulation/on_device/test_aten.py": f"an optimizer's step: {ELEMENTWISE}",

@@ -399,14 +399,7 @@ class Recorder:
     def optimizer_step(
         self, optimizer: object, kind: str, groups: list[dict[str, Any]], updates: Callable[[], list[Update]]
     ) -> Iterator[None]:
-        """Record the step of an optimizer that is none of torch's.
-
-        Args:
-            optimizer: what is the same object in each step.
-            kind: its name.
-            groups: hyperparameters of each group of parameters.
-            updates: returns its parameters, with their names in the model.
-        """
+        """Record the step of an optimizer that is none of torch's (updates.StepRecorder)."""
         self._begin_update(optimizer, kind, groups, updates)
         yield
         self._end_update(optimizer)

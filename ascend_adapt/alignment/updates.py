@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    import torch
-
-    from ascend_adapt.alignment.recorder import Recorder
-
-_current: Recorder | None = None
+import torch
 
 
 @dataclass(frozen=True)
@@ -26,12 +22,31 @@ class Update:
     """Returns its state; read after the step, which may create it."""
 
 
-def current() -> Recorder | None:
+class StepRecorder(Protocol):
+    """Records the steps of such an optimizer."""
+
+    def optimizer_step(
+        self, optimizer: object, kind: str, groups: list[dict[str, Any]], updates: Callable[[], list[Update]]
+    ) -> AbstractContextManager[None]:
+        """Record the step that is made inside.
+
+        Args:
+            optimizer: what is the same object in each step.
+            kind: its name.
+            groups: hyperparameters of each group of parameters.
+            updates: returns its parameters, with their names in the model.
+        """
+
+
+_current: StepRecorder | None = None
+
+
+def current() -> StepRecorder | None:
     """Return the recorder of this process, if it is being recorded."""
     return _current
 
 
-def set_current(recorder: Recorder | None) -> None:
+def set_current(recorder: StepRecorder | None) -> None:
     """Name the recorder that ``current`` returns."""
     global _current
     _current = recorder
