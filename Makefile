@@ -12,7 +12,7 @@ export PIP_COMPILE := 0
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test test-fast check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean signals
+.PHONY: demo test test-fast check conformance record-upstreams behaviour own-tests bench-overhead bench-data torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean signals
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -77,9 +77,10 @@ record-upstreams: install
 behaviour: install
 	$(BIN)/nox
 
-DEEPSPEED_TESTS ?= DeepSpeed/tests
-deepspeed-tests: install
-	$(BIN)/python tests/upstream/deepspeed_own_tests.py $(DEEPSPEED_TESTS)
+# LIBRARY=deepspeed, accelerate, transformers or peft; CHECKOUT is its repository.
+DEVICE ?= cpu
+own-tests: install
+	$(BIN)/python tests/upstream/own_tests.py $(LIBRARY) $(CHECKOUT) --device $(DEVICE)
 
 bench-overhead: install
 	$(BIN)/python bench/overhead.py
