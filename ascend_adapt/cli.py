@@ -71,6 +71,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     from ascend_adapt import __version__
     from ascend_adapt.alignment.commands import add_compare
+    from ascend_adapt.audit.commands import add_audit
     from ascend_adapt.convert.commands import add_convert
     from ascend_adapt.data.commands import add_commands
 
@@ -119,12 +120,11 @@ def _parser() -> argparse.ArgumentParser:
         (kernels, _kernels),
     ):
         command.set_defaults(run=run)
-    convert = add_convert(commands)
-    compare = add_compare(commands)
+    audit, compare, convert = add_audit(commands), add_compare(commands), add_convert(commands)
     *data_commands, inspect = add_commands(commands)
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.set_defaults(run=_inspect, of_token_files=inspect.get_default("run"))
-    for each in (status, doctor, explain, stop, kernels, convert, compare, *data_commands, inspect):
+    for each in (status, doctor, explain, audit, compare, stop, kernels, convert, *data_commands, inspect):
         each.add_argument("--debug", action="store_true", help="show the traceback of an error")
     for name in NOT_BUILT:
         commands.add_parser(name, help="(not built yet)")
