@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "ascend_adapt.problems": {"ascend_adapt.bounded_yaml", "ascend_adapt.probe", "ascend_adapt.runtime"},
     "ascend_adapt.recipes": {"ascend_adapt.bounded_yaml", "ascend_adapt.native.config"},
     "ascend_adapt.checkpoint": {"ascend_adapt.native.config", "ascend_adapt.recipes"},
+    "ascend_adapt.audit": {"ascend_adapt.patches", "ascend_adapt.probe"},
     "ascend_adapt.convert": {"ascend_adapt.checkpoint", "ascend_adapt.native"},
     "ascend_adapt.diagnosis": {
         "ascend_adapt",
@@ -75,6 +76,7 @@ MAY_IMPORT = {
         "ascend_adapt.runtime",
     },
     "ascend_adapt.cli": {
+        "ascend_adapt.audit",
         "ascend_adapt",
         "ascend_adapt.alignment.commands",
         "ascend_adapt.convert",
