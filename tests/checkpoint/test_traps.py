@@ -13,7 +13,7 @@ from checkpoint.small_checkpoints import MODELS, new_folder, output_of, state_of
 
 from ascend_adapt.checkpoint import merge_qkv, split_qkv
 from ascend_adapt.checkpoint.detection import open_checkpoint
-from ascend_adapt.checkpoint.dialects import deepspeed_layers, megatron
+from ascend_adapt.checkpoint.dialects import deepspeed_writing, megatron
 from ascend_adapt.checkpoint.torch_files import load_torch_file
 from ascend_adapt.checkpoint.vocabulary_rows import with_rows
 from ascend_adapt.errors import CheckpointError
@@ -56,7 +56,7 @@ def test_rows_that_are_added_are_the_mean_of_all_ids():
 
 def write_neox(path, model, change):
     """Write two tensor-parallel ranks, and let ``change`` edit each rank's first block."""
-    deepspeed_layers.write(output_of(model, state_of(model), tensor=2), new_folder(path))
+    deepspeed_writing.write_neox(output_of(model, state_of(model), tensor=2), new_folder(path))
     for rank in range(2):
         file = path / "global_step0" / f"layer_02-model_{rank:02d}-model_states.pt"
         layer = torch.load(file)

@@ -16,7 +16,7 @@ import torch
 from checkpoint.small_checkpoints import MODELS, new_folder, output_of, state_of
 
 from ascend_adapt.checkpoint.detection import open_checkpoint
-from ascend_adapt.checkpoint.dialects import deepspeed_layers, megatron, native
+from ascend_adapt.checkpoint.dialects import deepspeed_writing, megatron, native
 from ascend_adapt.checkpoint.hugging_face import files as hugging_face
 from ascend_adapt.checkpoint.torch_files import load_torch_file
 from ascend_adapt.cli import main
@@ -31,7 +31,7 @@ def neox(tmp_path_factory):
     """A GPT-NeoX checkpoint on two tensor-parallel ranks."""
     folder = tmp_path_factory.mktemp("neox")
     model = MODELS["neox"]
-    deepspeed_layers.write(output_of(model, state_of(model), tensor=2), folder)
+    deepspeed_writing.write_neox(output_of(model, state_of(model), tensor=2), folder)
     return folder
 
 
@@ -204,7 +204,7 @@ def plant_file(name, writer):
 
 
 def plant_hugging_face(folder, marker):
-    hugging_face.write(output_of(MODELS["gpt2"], state_of(MODELS["gpt2"])), folder, torch.float32)
+    hugging_face.write(output_of(MODELS["gpt2"], state_of(MODELS["gpt2"])), folder)
     (folder / "model.safetensors").unlink()
     torch.save({"a": Payload(marker)}, folder / "pytorch_model.bin")
 
@@ -218,8 +218,8 @@ PLANTS = {
     "native metadata": plant_distributed,
     "Megatron-core metadata": plant_core,
     "Megatron-core common": plant_common,
-    "neox layer": plant_file("global_step0/layer_00-model_00-model_states.pt", deepspeed_layers.write),
-    "neox state": plant_file("global_step0/mp_rank_00_model_states.pt", deepspeed_layers.write),
+    "neox layer": plant_file("global_step0/layer_00-model_00-model_states.pt", deepspeed_writing.write_neox),
+    "neox state": plant_file("global_step0/mp_rank_00_model_states.pt", deepspeed_writing.write_neox),
     "megatron": plant_file("release/mp_rank_00/model_optim_rng.pt", megatron.write),
     "Hugging Face": plant_hugging_face,
     "Hugging Face, before torch 1.6": plant_old,

@@ -22,6 +22,7 @@ from ascend_adapt.checkpoint.torch_files import load_torch_dict
 from ascend_adapt.checkpoint.writing import owned, save
 from ascend_adapt.errors import CheckpointError
 
+UNSUPPORTED = "block positions (transformer.block_position_embeddings)"
 TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
 _CUT = {
     "word_embeddings.weight": 0,

@@ -15,7 +15,7 @@ import torch
 from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.dialects.megatron import LATEST
 from ascend_adapt.checkpoint.distributed import METADATA, DistributedTensors, write_distributed
-from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, refuse_leftover
+from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, refuse_leftover
 from ascend_adapt.checkpoint.writing import Output
 from ascend_adapt.errors import CheckpointError, ConfigError, one_line
 from ascend_adapt.native.config.yaml_file import model_from_dict
@@ -40,7 +40,7 @@ def is_here(path: Path) -> bool:
     return iteration_folder(path) is not None
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path, _given: Given) -> Source:
     """Return the checkpoint.
 
     Raises:
