@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ascend_adapt.errors import AdaptError, SettingsError
+from ascend_adapt.errors import AdaptError, CheckpointError, SettingsError
 
 NOT_BUILT = ("eval", "generate", "report")
 
@@ -245,6 +245,11 @@ def _inspect(known: argparse.Namespace) -> int:
         from ascend_adapt.convert import commands
 
         return commands.inspect(Path(known.prefix), as_json=known.json)
+    if not Path(known.prefix).exists() and not any(Path(f"{known.prefix}.{end}").exists() for end in ("bin", "idx")):
+        raise CheckpointError(
+            f"{known.prefix}: does not exist, expected a checkpoint's folder, or token files {known.prefix}.bin and "
+            ".idx — correct the path"
+        )
     return int(known.of_token_files(known))
 
 

@@ -154,7 +154,9 @@ class UniversalWeights(Mapping[str, torch.Tensor]):
 
 def _files(folder: Path, rank: str, kind: str) -> list[Path]:
     """Return the shards of a model-parallel rank in order of data-parallel rank; bf16 has its own prefix."""
-    found = [path for prefix in ("", "bf16_") for path in folder.glob(_SHARD.format(prefix=prefix, rank=rank, kind=kind))]
+    found = [
+        path for prefix in ("", "bf16_") for path in folder.glob(_SHARD.format(prefix=prefix, rank=rank, kind=kind))
+    ]
     return sorted(found, key=lambda path: int(re.sub(r".*pp_rank_(\d+)_.*", r"\1", path.name)))
 
 

@@ -39,7 +39,9 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
         help="dialect of the input (default: detected from its files)",
     )
     parser.add_argument("--to", required=True, choices=TO, help="dialect of the output")
-    parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel size, for neox, megatron and glm")
+    parser.add_argument(
+        "--tp", type=int, default=1, metavar="N", help="tensor-parallel size, for neox, megatron and glm"
+    )
     parser.add_argument(
         "--pp",
         type=int,

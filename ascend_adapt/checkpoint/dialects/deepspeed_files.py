@@ -41,9 +41,9 @@ def step_folder(path: Path) -> Path | None:
             named = path / tracker.read_text(encoding="utf-8", errors="replace").strip()
             if named.parent == path and rank_files(named):
                 return named
-            others = f"pass --input {folders[-1]}" if folders else "correct it, or pass the checkpoint's folder"
+            step = f"pass --input {folders[-1]}" if folders else "correct it, or pass the checkpoint's folder"
             raise CheckpointError(
-                f"{tracker}: names {named.name!r}, which contains no checkpoint, expected a folder next to it — {others}"
+                f"{tracker}: names {named.name!r}, which contains no checkpoint, expected a folder next to it — {step}"
             )
     return folders[-1] if folders else None
 

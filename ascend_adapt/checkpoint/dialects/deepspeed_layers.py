@@ -21,7 +21,7 @@ from ascend_adapt.checkpoint.dialects.deepspeed_files import layer_files, layout
 from ascend_adapt.checkpoint.source import Given, Source, is_buffer
 from ascend_adapt.checkpoint.tensor_shards import Convention
 from ascend_adapt.checkpoint.torch_files import attributes, load_torch_dict
-from ascend_adapt.checkpoint.torch_shards import TorchShards, canonical_inside, canonical_name, open_shards
+from ascend_adapt.checkpoint.torch_shards import Place, TorchShards, canonical_inside, canonical_name, open_shards
 from ascend_adapt.checkpoint.writing import described, with_table
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native.config.model_config import Model
@@ -30,7 +30,7 @@ from ascend_adapt.native.config.model_config import Model
 _KEY = re.compile(r"(?:sequential\.)?(\d+)\.(.+)|tied_modules\.\w+\.(.+)")
 _NEOX_FIRST_BLOCK = 2
 
-_Layers = Mapping[int, Mapping[str, list[tuple[Path, tuple[str, ...]]]]]
+_Layers = dict[int, dict[str, list[Place]]]
 """For each layer and key, the places of its shards in order of tensor-parallel rank."""
 
 
@@ -111,15 +111,15 @@ def _by_layer(layers: Mapping[int, list[Path]], shards: TorchShards) -> _Layers:
 
 def _by_rank(ranks: Sequence[Path], shards: TorchShards) -> _Layers:
     """Return the layers in the files of ranks, which are in order of pipeline stage."""
-    found: dict[int, dict[str, list[tuple[Path, tuple[str, ...]]]]] = {}
-    tied: dict[str, list[tuple[Path, tuple[str, ...]]]] = {}
+    found: _Layers = {}
+    tied: dict[str, list[Place]] = {}
     for begin in range(0, len(ranks), shards.ranks):
         paths = ranks[begin : begin + shards.ranks]
         for name in _keys(shards.load(paths[0])):
             match = _KEY.fullmatch(name)
             if match is None:
                 raise CheckpointError(f"{paths[0]}: has {name}, expected the layers of GPT-NeoX or Megatron-DeepSpeed")
-            places = [(path, (name,)) for path in paths]
+            places: list[Place] = [(path, (name,)) for path in paths]
             if match[1] is None:
                 tied.setdefault(match[3], places)
             else:

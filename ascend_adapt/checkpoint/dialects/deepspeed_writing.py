@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ def write_neox(output: Output, folder: Path) -> None:
     if output.pipeline < (1 if newest else 2):
         _write_sequential(output, step, sharding, places, unused)
     else:
-        _write_layers(output, step, sharding, places, unused)
+        _write_layers(output, step, sharding, places, unused, _neox_arguments(output))
     (step / "configs").mkdir()
     (step / "configs" / "model.yml").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
@@ -69,7 +70,7 @@ def write_megatron_deepspeed(output: Output, folder: Path) -> None:
     check_model(output.model, "Megatron-DeepSpeed", needs_tied=True)
     output.check_sizes()
     places = [(names, *_megatron_place(output.model, names[-1])) for names in units(output.model)]
-    _write_layers(output, _step_folder(folder), Sharding(output.model, Convention(), output.tensor), places, [])
+    _write_layers(output, _step_folder(folder), Sharding(output.model, Convention(), output.tensor), places)
 
 
 def _step_folder(folder: Path) -> Path:
@@ -79,7 +80,7 @@ def _step_folder(folder: Path) -> Path:
     return step
 
 
-_Unused = list[tuple[int, str, torch.Tensor]]
+_Unused = Sequence[tuple[int, str, torch.Tensor]]
 """Tensors that upstream requires but ignores or recomputes: the number of the layer, the key, and the values."""
 
 
@@ -91,7 +92,7 @@ def _write_sequential(
     for rank in range(output.tensor):
         module = {key: placeholder(sharding.shapes(names)[rank], output.dtype) for names, key in keys.items()}
         kept = {f"sequential.{number}.{key}": tensor for number, key, tensor in unused}
-        state = {**_client_state(output), "module": module | kept}
+        state = {**_client_state(output), **_neox_arguments(output), "module": module | kept}
         ranks.append(mapped_file(state, step / f"mp_rank_{rank:02d}_model_states.pt")["module"])
         for key, tensor in kept.items():
             ranks[-1][key].copy_(tensor)
@@ -102,7 +103,14 @@ def _write_sequential(
             output.done(piece.nbytes)
 
 
-def _write_layers(output: Output, step: Path, sharding: Sharding, places: Iterable[_Place], unused: _Unused) -> None:
+def _write_layers(
+    output: Output,
+    step: Path,
+    sharding: Sharding,
+    places: Iterable[_Place],
+    unused: _Unused = (),
+    arguments: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     more: dict[int, dict[str, torch.Tensor]] = {}
     for number, key, tensor in unused:
         more.setdefault(number, {})[key] = tensor
@@ -116,7 +124,7 @@ def _write_layers(output: Output, step: Path, sharding: Sharding, places: Iterab
         for rank, layer in enumerate(layers):
             save(layer, step / f"layer_{number:02d}-model_{rank:02d}-model_states.pt")
     for rank in range(output.tensor * output.pipeline):
-        save({**_client_state(output), "module": None}, step / f"mp_rank_{rank:02d}_model_states.pt")
+        save({**_client_state(output), **arguments, "module": None}, step / f"mp_rank_{rank:02d}_model_states.pt")
 
 
 def _neox_place(model: Model, name: str, *, newest: bool) -> tuple[int, str]:
@@ -153,7 +161,7 @@ def _megatron_place(model: Model, name: str) -> tuple[int, str]:
 def _unused(output: Output, *, newest: bool) -> _Unused:
     """Return tensors that upstream requires but ignores or recomputes: a second norm, v2.0's rotary frequencies."""
     model = output.model
-    found: _Unused = []
+    found = []
     for number in range(2, model.num_layers + 2):
         if model.shared_norm:
             for kind, value in (("weight", 1.0), ("bias", 0.0)) if model.norm == "layernorm" else (("scale", 1.0),):
@@ -166,12 +174,20 @@ def _unused(output: Output, *, newest: bool) -> _Unused:
 
 
 def _client_state(output: Output) -> dict[str, Any]:
-    model = output.model
     return {
         **dict.fromkeys(("optimizer", "param_shapes", "data_sampler", "random_ltd")),
         # bigscience loads it whatever it is asked for.
         "lr_scheduler": dict.fromkeys(
-            ("max_lr", "min_lr", "warmup_steps", "decay_steps", "decay_style", "num_steps", "warmup_tokens", "num_tokens"),
+            (
+                "max_lr",
+                "min_lr",
+                "warmup_steps",
+                "decay_steps",
+                "decay_style",
+                "num_steps",
+                "warmup_tokens",
+                "num_tokens",
+            ),
             0,
         ),
         **dict.fromkeys(("skipped_steps", "global_steps", "global_samples", "iteration"), 0),
@@ -181,16 +197,19 @@ def _client_state(output: Output) -> dict[str, Any]:
         "sparse_tensor_module_names": [],
         "ds_config": {},
         "ds_version": "0.0.0",
-        # Upstream compares what is here with its own arguments.
-        "args": {
-            "num_layers": model.num_layers,
-            "hidden_size": model.hidden_size,
-            "num_attention_heads": model.num_heads,
-            "max_position_embeddings": model.max_positions,
-            "padded_vocab_size": model.padded_vocab_size,
-            "model_parallel_size": output.tensor,
-        },
-        **description(model),
+        **description(output.model),
     }
 
 
+def _neox_arguments(output: Output) -> dict[str, Any]:
+    """Return what GPT-NeoX compares with its own arguments."""
+    model = output.model
+    compared = {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "num_attention_heads": model.num_heads,
+        "max_position_embeddings": model.max_positions,
+        "padded_vocab_size": model.padded_vocab_size,
+        "model_parallel_size": output.tensor,
+    }
+    return {"args": compared}

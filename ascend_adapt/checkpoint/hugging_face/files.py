@@ -61,7 +61,8 @@ def open_source(folder: Path, _given: Given) -> Source:
         CheckpointError: it cannot be read, or its architecture is not supported by the native model.
     """
     stored = StoredTensors(folder)
-    return source_of(folder / CONFIG, stored, dialect="hf", path=folder, layout={"files": len(set(stored.files.values()))})
+    files = {"files": len(set(stored.files.values()))}
+    return source_of(folder / CONFIG, stored, dialect="hf", path=folder, layout=files)
 
 
 def source_of(
