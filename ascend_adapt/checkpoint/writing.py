@@ -110,5 +110,6 @@ def mapped_file(content: Any, path: Path) -> Any:
 
 
 def owned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous copy: torch.save writes the entire storage behind a slice."""
-    return tensor.clone(memory_format=torch.contiguous_format)
+    """Return the tensor, or a copy if it is a view: torch.save writes the entire storage behind a slice."""
+    is_view = not tensor.is_contiguous() or tensor.untyped_storage().nbytes() != tensor.nbytes
+    return tensor.clone(memory_format=torch.contiguous_format) if is_view else tensor

@@ -173,8 +173,11 @@ def loading(case: Case, load: Path, place: Place) -> Sequence[str]:
         with_engine = ("--no-load-optim", "--override-lr-scheduler") if given.settings else ()
         return bigscience(place, given.ranks, given.settings, (*words, *with_engine))
     if case.code_base == "GLM":
-        more = f"--load {load} --finetune --no-load-optim --no-load-lr-scheduler --no-deepspeed-load --lr {RATE}"
-        return glm.pretrain(given.ranks, given.ranks, more=more)(place)
+        more = f"--load {load} --finetune --no-load-optim --no-load-lr-scheduler --no-deepspeed-load"
+        command = glm.pretrain(given.ranks, given.ranks, more=more)(place)
+        configuration = place.folder / "ds.json"  # which has the rate
+        configuration.write_text(re.sub(r'"lr": [^,]+', f'"lr": {RATE}', configuration.read_text()))
+        return command
     rows = {DIVISIBLE: given.settings[DIVISIBLE]}
     more = {"load": load, "ckpt-format": "torch", "lr": RATE, "min-lr": 0, **rows}
     return [*megatron(place, given.settings["layout"], more), "--finetune"]

@@ -70,7 +70,8 @@ def write_megatron_deepspeed(output: Output, folder: Path) -> None:
     check_model(output.model, "Megatron-DeepSpeed", needs_tied=True)
     output.check_sizes()
     places = [(names, *_megatron_place(output.model, names[-1])) for names in units(output.model)]
-    _write_layers(output, _step_folder(folder), Sharding(output.model, Convention(), output.tensor), places)
+    sharding = Sharding(output.model, Convention(), output.tensor)
+    _write_layers(output, _step_folder(folder), sharding, places, more={"checkpoint_version": 3.0})
 
 
 def _step_folder(folder: Path) -> Path:
@@ -109,13 +110,13 @@ def _write_layers(
     sharding: Sharding,
     places: Iterable[_Place],
     unused: _Unused = (),
-    arguments: Mapping[str, Any] = MappingProxyType({}),
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    more: dict[int, dict[str, torch.Tensor]] = {}
+    by_layer: dict[int, dict[str, torch.Tensor]] = {}
     for number, key, tensor in unused:
-        more.setdefault(number, {})[key] = tensor
+        by_layer.setdefault(number, {})[key] = tensor
     for number, group in itertools.groupby(places, key=lambda one: one[1]):
-        layers: list[dict[str, torch.Tensor]] = [dict(more.get(number, {})) for _ in range(output.tensor)]
+        layers: list[dict[str, torch.Tensor]] = [dict(by_layer.get(number, {})) for _ in range(output.tensor)]
         for names, _, key in group:
             pieces = sharding.cut(names, [output.read(name) for name in names])
             for layer, piece in zip(layers, pieces, strict=True):
@@ -124,7 +125,7 @@ def _write_layers(
         for rank, layer in enumerate(layers):
             save(layer, step / f"layer_{number:02d}-model_{rank:02d}-model_states.pt")
     for rank in range(output.tensor * output.pipeline):
-        save({**_client_state(output), **arguments, "module": None}, step / f"mp_rank_{rank:02d}_model_states.pt")
+        save({**_client_state(output), **more, "module": None}, step / f"mp_rank_{rank:02d}_model_states.pt")
 
 
 def _neox_place(model: Model, name: str, *, newest: bool) -> tuple[int, str]:

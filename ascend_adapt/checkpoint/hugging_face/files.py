@@ -19,7 +19,7 @@ from ascend_adapt.checkpoint.hugging_face import gpt2, gpt_neox, llama
 from ascend_adapt.checkpoint.hugging_face.settings import Unsupported
 from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, refuse_leftover
 from ascend_adapt.checkpoint.torch_files import load_torch_file
-from ascend_adapt.checkpoint.writing import Output
+from ascend_adapt.checkpoint.writing import Output, owned
 from ascend_adapt.errors import CheckpointError, one_line
 from ascend_adapt.native.config.model_config import Model
 
@@ -196,8 +196,10 @@ def write(output: Output, folder: Path) -> None:
     for rule in rules:
         tensors = rule.outward([output.read(name) for name in rule.ours])
         for key, tensor in zip(rule.theirs, tensors, strict=True):
-            # safetensors rejects slices and transposes, which share memory.
-            shard[key] = tensor.clone(memory_format=torch.contiguous_format)
+            # safetensors rejects views and tensors that share memory.
+            one = owned(tensor)
+            is_shared = any(one.data_ptr() == other.data_ptr() for other in shard.values())
+            shard[key] = one.clone() if is_shared else one
         amount = sum(tensor.nbytes for tensor in tensors)
         size, total = size + amount, total + amount
         output.done(amount)
