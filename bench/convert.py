@@ -24,7 +24,7 @@ import safetensors.torch
 import torch
 
 from ascend_adapt.checkpoint.canonical import parameters
-from ascend_adapt.checkpoint.dialects import deepspeed_writing, megatron
+from ascend_adapt.checkpoint.dialects import deepspeed_writing
 from ascend_adapt.checkpoint.writing import Output
 from ascend_adapt.convert.conversion import Request, convert
 from ascend_adapt.native.config.model_config import Model
@@ -74,12 +74,10 @@ def main() -> None:
     peak.stop()
     size = 2 * sum(torch.Size(one.shape).numel() for one in parameters(model))
     shutil.rmtree(known.folder)
-    sizes = f"{known.layers} layers, {size / 1e9:.1f} GB, to {known.to}, tensor {known.tp}, pipeline {known.pp}"
-    print(
-        f"{sizes}{', emptied' if known.emptied else ''}: {took:.0f} s, {size / 1e6 / took:.0f} MB/s (plain copy "
-        f"{copied:.0f} MB/s); peak {peak.own / GIB:.2f} GiB private, {peak.resident / GIB:.2f} GiB resident with mapped "
-        "files"
-    )
+    print(f"{known.layers} layers, {size / 1e9:.1f} GB, to {known.to}, tensor {known.tp}, pipeline {known.pp}", end="")
+    print(f"{', emptied' if known.emptied else ''}: {took:.0f} s, {size / 1e6 / took:.0f} MB/s", end="")
+    print(f" (plain copy {copied:.0f} MB/s); peak {peak.own / GIB:.2f} GiB private", end="")
+    print(f", {peak.resident / GIB:.2f} GiB resident with mapped files")
 
 
 def write_source(model: Model, folder: Path) -> None:

@@ -80,7 +80,7 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
     if model.padded_vocab_size != source.model.padded_vocab_size:
         rows = (source.model.padded_vocab_size, model.padded_vocab_size)
         notes.append(f"vocabulary: {rows[0]} -> {rows[1]} rows, for {model.vocab_size} ids")
-    elif request.target not in ("hf", "native") and model.vocab_size == model.padded_vocab_size:
+    elif request.target not in ("hf", "native") and model.vocab_size == model.padded_vocab_size and request.vocab_size is None:
         kept = f"keeping {model.padded_vocab_size} rows, because the number of ids is unknown"
         notes.append(f"vocabulary: {kept}; pass --vocab-size if upstream pads to fewer rows")
     total = sum(torch.Size(one.shape).numel() for one in parameters(model)) * dtype.itemsize

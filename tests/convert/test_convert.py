@@ -322,7 +322,7 @@ def _numpy_function(_):
     raise AssertionError("was called")
 
 
-KILLS = 6
+KILLS = int(os.environ.get("ASCEND_ADAPT_KILLS", "5"))
 
 KILLED = """
 import os, random, signal, sys, time
@@ -351,7 +351,7 @@ def test_a_killed_conversion_leaves_nothing_that_looks_complete(neox, tmp_path):
 def kill_at_random(source, folder, kills):
     """Kill conversions at random moments; return how many were complete under their names, with valid checksums."""
     command = [sys.executable, "-c", KILLED, str(source), str(folder), str(kills)]
-    subprocess.run(command, check=True, capture_output=True, timeout=250)
+    subprocess.run(command, check=True, capture_output=True, timeout=50 + 20 * kills)
     complete = [one for one in folder.iterdir() if not one.name.startswith(".")]
     for output in complete:
         assert os.system(f"cd {output} && sha256sum --check --quiet --strict SHA256SUMS") == 0
@@ -360,7 +360,3 @@ def kill_at_random(source, folder, kills):
     assert main(["convert", "--input", str(source), "--output", str(folder / "1"), "--to", "neox"]) in (0, 1)
     assert not list(folder.glob(".converting-1-*")), left
     return len(complete) - 1
-
-
-if __name__ == "__main__":
-    print(kill_at_random(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])), "of", sys.argv[3], "were complete")
