@@ -76,13 +76,7 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
     check_sums(source.path)
     model = resized(source.model, request)
     dtype = DTYPES[request.dtype] if request.dtype else source.dtype
-    notes = list(source.notes)
-    if model.padded_vocab_size != source.model.padded_vocab_size:
-        rows = (source.model.padded_vocab_size, model.padded_vocab_size)
-        notes.append(f"vocabulary: {rows[0]} -> {rows[1]} rows, for {model.vocab_size} ids")
-    elif request.target not in ("hf", "native") and model.vocab_size == model.padded_vocab_size and request.vocab_size is None:
-        kept = f"keeping {model.padded_vocab_size} rows, because the number of ids is unknown"
-        notes.append(f"vocabulary: {kept}; pass --vocab-size if upstream pads to fewer rows")
+    notes = [*source.notes, *_note_on_vocabulary(source.model, model, request)]
     total = sum(torch.Size(one.shape).numel() for one in parameters(model)) * dtype.itemsize
     written = 0
 
@@ -103,12 +97,8 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
         if source.differing:
             some = ", ".join(source.differing[:3])
             notes.append(f"{len(source.differing)} parameters differed between ranks and were averaged: {some}")
-        tokenizer = request.tokenizer or source.tokenizer
-        if tokenizer is not None and request.target == "hf":
-            names = hugging_face.copy_tokenizer(tokenizer, folder)
-            notes.append(
-                f"tokenizer: {', '.join(names)} of {tokenizer}" if names else f"tokenizer: none in {tokenizer}"
-            )
+        if request.target == "hf":
+            notes.append(_copy_tokenizer(request.tokenizer or source.tokenizer, folder))
         verification = None
         if request.verified:
             # Open the source again, so that the output is compared with its files and not with cached tensors.
@@ -135,6 +125,23 @@ def resized(model: Model, request: Request) -> Model:
     elif ids < rows or rows % step:
         rows = padded(ids, request.divisible_by, request.tensor)
     return replace(model, vocab_size=min(ids, rows), padded_vocab_size=rows)
+
+
+def _copy_tokenizer(tokenizer: Path | None, folder: Path) -> str:
+    if tokenizer is None:
+        return "tokenizer: none; pass --tokenizer FOLDER to copy one with the ids of its special tokens"
+    names = hugging_face.copy_tokenizer(tokenizer, folder)
+    return f"tokenizer: {', '.join(names)} of {tokenizer}" if names else f"tokenizer: none in {tokenizer}"
+
+
+def _note_on_vocabulary(before: Model, after: Model, request: Request) -> list[str]:
+    if after.padded_vocab_size != before.padded_vocab_size:
+        return [f"vocabulary: {before.padded_vocab_size} -> {after.padded_vocab_size} rows, for {after.vocab_size} ids"]
+    is_unknown = request.vocab_size is None and after.vocab_size == after.padded_vocab_size
+    if request.target in ("hf", "native") or not is_unknown:
+        return []
+    kept = f"keeping {after.padded_vocab_size} rows, because the number of ids is unknown"
+    return [f"vocabulary: {kept}; pass --vocab-size if upstream pads to fewer rows"]
 
 
 def _tolerance(request: Request, before: torch.dtype, after: torch.dtype) -> float:

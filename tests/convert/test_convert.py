@@ -72,12 +72,15 @@ def test_a_target_that_cannot_express_the_model_is_refused(neox, tmp_path, capsy
 
 def test_transformers_verifies_a_hugging_face_result(neox, tmp_path, capsys):
     (neox / "tokenizer.json").write_text("{}")
+    (neox / "config.json").write_text('{"eos_token_id": 7, "hidden_size": 1}')
     assert convert(neox, tmp_path / "hf", "--to", "hf", "--tokenizer", str(neox), "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["verification"]["implementations"] == ["the native model", "transformers"]
     assert printed["verification"]["passed"]
     assert printed["source"]["dialect"] == "neox"
     assert (tmp_path / "hf/tokenizer.json").exists()
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    assert (config["eos_token_id"], config["hidden_size"]) == (7, 32)
     assert os.system(f"cd {tmp_path / 'hf'} && sha256sum --check --quiet --strict SHA256SUMS") == 0
 
 
@@ -159,6 +162,31 @@ def test_missing_ranks_are_named(neox, tmp_path):
         (tmp_path / "part/global_step0" / name).unlink()
     with pytest.raises(CheckpointError, match="is in 1 files, expected one for each of 2 tensor-parallel ranks"):
         open_checkpoint(tmp_path / "part")
+
+
+def test_a_tracker_that_names_no_checkpoint_is_an_error_with_the_path_to_pass(neox, tmp_path, capsys):
+    gpt2(megatron.write, new_folder(tmp_path / "megatron"))
+    for iteration in ("iter_0000090", "iter_0000100"):
+        shutil.copytree(tmp_path / "megatron/release", tmp_path / "megatron" / iteration)
+    for tracker in (None, "80", "release"):
+        (tmp_path / "megatron/latest_checkpointed_iteration.txt").unlink(missing_ok=True)
+        if tracker is not None:
+            (tmp_path / "megatron/latest_checkpointed_iteration.txt").write_text(tracker)
+        expected = 0 if tracker == "release" else 1
+        assert main(["inspect", str(tmp_path / "megatron")]) == expected
+        message = (
+            "has no latest_checkpointed_iteration.txt that names one of its checkpoints, expected the iteration in "
+        )
+        message += f"it — pass --input {tmp_path / 'megatron/iter_0000100'}"
+        assert (message in capsys.readouterr().err) == bool(expected)
+    shutil.copytree(neox, tmp_path / "neox")
+    (tmp_path / "neox/latest").write_text("global_step9")
+    assert main(["inspect", str(tmp_path / "neox")]) == 1
+    assert re.search(
+        rf"names 'global_step9', .* — pass --input {tmp_path / 'neox/global_step0'}", capsys.readouterr().err
+    )
+    assert main(["inspect", str(tmp_path / "missing")]) == 1
+    assert "missing: does not exist, expected a checkpoint's folder, or token files" in capsys.readouterr().err
 
 
 def test_inspect_shows_what_a_checkpoint_is(neox, capsys):

@@ -45,6 +45,7 @@ TOKENIZER = [
     "chat_template.jinja",
     "generation_config.json",
 ]
+_SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 SHARD_BYTES = 2_000_000_000
 """Maximum shard size; a shard is in memory while it is written."""
 
@@ -213,10 +214,16 @@ def write(output: Output, folder: Path) -> None:
 
 
 def copy_tokenizer(source: Path, folder: Path) -> list[str]:
-    """Copy tokenizer files, and return their names."""
+    """Copy tokenizer files, and return their names; ids of special tokens are copied into config.json.
+
+    Without them transformers does not know where a generated text ends.
+    """
     found = [name for name in TOKENIZER if (source / name).is_file() and not (folder / name).exists()]
     for name in found:
         shutil.copyfile(source / name, folder / name)
+    theirs = read_config(source / CONFIG) if (source / CONFIG).is_file() else {}
+    config = read_config(folder / CONFIG) | {name: theirs[name] for name in _SPECIAL_TOKENS if name in theirs}
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return found
 
 
