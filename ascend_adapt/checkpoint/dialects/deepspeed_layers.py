@@ -56,20 +56,20 @@ def open_source(path: Path, given: Given) -> Source:
     layers, ranks = layer_files(folder), rank_files(folder)
     state = load_torch_dict(ranks[0])
     is_by_layer = bool(layers) and not given.master_weights
-    tensor = max(map(len, layers.values())) if layers else state.get("mp_world_size", len(ranks))
-    load = load_torch_dict if is_by_layer else partial(load_weights, master=given.master_weights)
     is_universal = layout(folder).get("form") == "universal"
-    if is_universal and tensor > 1:
+    arguments = attributes(state.get("args"))
+    tensor = max(map(len, layers.values())) if layers else len(ranks)
+    if is_universal and (tensor := arguments.get("tensor_model_parallel_size", tensor)) > 1:
         raise CheckpointError(
             f"{folder}: is a universal checkpoint of {tensor} tensor-parallel ranks, whose merged layers depend on "
             "patterns of its code base — convert the checkpoint that it was made from"
         )
+    load = load_torch_dict if is_by_layer else partial(load_weights, master=given.master_weights)
     shards = TorchShards(tensor, load)
     found = _by_layer(layers, shards) if is_by_layer else _by_rank(ranks[: 1 if is_universal else None], shards)
     first_block = _add(shards, found)
     is_neox = first_block == _NEOX_FIRST_BLOCK
     version = "newest" if any("mlp.linear1." in key for keys in found.values() for key in keys) else None
-    arguments = attributes(state.get("args"))
     files = list(given.config) or sorted(folder.glob("configs/*.yml"))
     if given.assumed is not None and not (files if is_neox else "num_layers" in arguments):
         describe: Callable[[int], Model] = partial(with_table, given.assumed)
