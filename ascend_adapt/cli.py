@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from ascend_adapt.errors import AdaptError, CheckpointError, SettingsError
 
-NOT_BUILT = ("eval", "generate", "report")
+NOT_BUILT = ("report",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +50,7 @@ def _run(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    known = _parser().parse_args(arguments)
+    known = _parser().parse_args(arguments, argparse.Namespace(words=arguments))
     try:
         return int(known.run(known))
     except AdaptError as error:
@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     from ascend_adapt.audit.commands import add_audit
     from ascend_adapt.convert.commands import add_convert
     from ascend_adapt.data.commands import add_commands
+    from ascend_adapt.evaluation.commands import add_commands as add_evaluation
 
     parser = _Parser(prog="ascend-adapt", description="Show what is adapted on this host, and what prevents the rest.")
     parser.add_argument("--version", action="version", version=f"ascend_adapt {__version__}")
@@ -122,9 +123,11 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
     audit, compare, convert = add_audit(commands), add_compare(commands), add_convert(commands)
     *data_commands, inspect = add_commands(commands)
+    evaluation = add_evaluation(commands)
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.set_defaults(run=_inspect, of_token_files=inspect.get_default("run"))
-    for each in (status, doctor, explain, audit, compare, stop, kernels, convert, *data_commands, inspect):
+    diagnosis = (status, doctor, explain, audit, compare, stop, kernels)
+    for each in (*diagnosis, convert, *data_commands, inspect, *evaluation):
         each.add_argument("--debug", action="store_true", help="show the traceback of an error")
     for name in NOT_BUILT:
         commands.add_parser(name, help="(not built yet)")

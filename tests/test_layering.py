@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "ascend_adapt.checkpoint": {"ascend_adapt.native.config", "ascend_adapt.recipes"},
     "ascend_adapt.audit": {"ascend_adapt.patches", "ascend_adapt.probe"},
     "ascend_adapt.convert": {"ascend_adapt.checkpoint", "ascend_adapt.native"},
+    "ascend_adapt.evaluation": {"ascend_adapt.checkpoint", "ascend_adapt.data", "ascend_adapt.native"},
     "ascend_adapt.diagnosis": {
         "ascend_adapt",
         "ascend_adapt.bounded_yaml",
@@ -82,6 +83,7 @@ MAY_IMPORT = {
         "ascend_adapt.convert",
         "ascend_adapt.data",
         "ascend_adapt.diagnosis",
+        "ascend_adapt.evaluation",
         "ascend_adapt.kernels",
         "ascend_adapt.launch",
         "ascend_adapt.probe",
@@ -154,6 +156,7 @@ FLOORS = {
             "checkpoint",
             "native",
             "convert",
+            "evaluation",
             "diagnosis",
         ),
         *("launch", "testing", "cli"),
@@ -255,7 +258,8 @@ def may_import_at_once(module: str) -> set[str]:
         return {"torch", "torch_npu"}
     if module in RECORDING_WITH_TORCH:
         return {"torch"}
-    if layer_of(module) in ("ascend_adapt.native", "ascend_adapt.checkpoint", "ascend_adapt.convert"):
+    with_torch = ("native", "checkpoint", "convert", "evaluation")
+    if layer_of(module) in {f"ascend_adapt.{name}" for name in with_torch}:
         return {"torch"}
     is_late = module.startswith(("ascend_adapt.kernels.", "ascend_adapt_plugins."))
     is_backend = is_late and module.rpartition(".")[2].startswith("_")

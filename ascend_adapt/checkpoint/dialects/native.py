@@ -53,6 +53,7 @@ def open_source(path: Path, _given: Given) -> Source:
         then = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
         model = model_from_dict(then["config"]["model"])
         parallel = then["config"].get("parallel", {})
+        data = dict(then["config"].get("data", {}))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
         raise CheckpointError(
             f"{folder / PROGRESS}: cannot be read ({one_line(error)}), expected the progress of a native run — choose "
@@ -78,6 +79,7 @@ def open_source(path: Path, _given: Given) -> Source:
             "files": len(list(folder.glob("*.distcp"))),
             "optimizer": any(name.startswith("optimizer.") for name in stored.tensors),
         },
+        arguments=data,
     )
 
 

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from ascend_adapt import kernels
 from ascend_adapt.native.config.train_config import Init, Model, Parallel
 from ascend_adapt.native.model.dropout import dropout
+from ascend_adapt.native.model.kv_cache import KeyValueCache
 from ascend_adapt.native.model.layers import AttentionContext, Norm, TransformerBlock, rotary_tables
 from ascend_adapt.native.parallel.parameters import WORDS, Declared, ParameterLayout
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel, VocabularyParallelEmbedding
@@ -102,6 +103,8 @@ class Decoder(nn.Module):
         labels: torch.Tensor | None = None,
         loss_mask: torch.Tensor | None = None,
         masked_out: torch.Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        logits_to_keep: int | None = None,
     ) -> torch.Tensor:
         """Return hidden states [B, S, H]; on the last stage the loss [1], fp32, or the logits.
 
@@ -111,13 +114,26 @@ class Decoder(nn.Module):
             labels: int64 [B, S]; without labels the last stage returns logits [B, S, V / tensor ranks].
             loss_mask: [B, S], 0 where a label is ignored. The loss is the mean over the others.
             masked_out: bool [B, S, S], True = masked out; None: causal.
+            cache: of the tokens before x, for generation; it gives the positions and the mask, and x is added to it.
+            logits_to_keep: return the logits of the last so many tokens only; None: of all.
         """
         length = x.shape[1] if self.first or not self.tp.sequence else x.shape[1] * self.tp.size
+        if cache is not None:
+            position_ids, masked_out = cache.position_ids(x), cache.masked_out(length)
         if self.first:
             x = self.embedding(x, position_ids)
-        rotary = rotary_tables(self.model, length, x) if self.model.positions == "rotary" else None
-        x = self._through(x, AttentionContext(None if masked_out is None else masked_out[:, None], rotary))
-        return self._loss_or_logits(self.final_norm(x), labels, loss_mask) if self.last else x
+        rotary = None
+        if self.model.positions == "rotary":
+            # Without a cache they count from 0 in every row, as upstream's.
+            rotary = rotary_tables(self.model, length, x, None if cache is None else position_ids)
+        x = self._through(x, AttentionContext(None if masked_out is None else masked_out[:, None], rotary, cache))
+        if cache is not None:
+            cache.advance(length)
+        if not self.last:
+            return x
+        if logits_to_keep is not None:
+            x = x[:, -logits_to_keep:]
+        return self._loss_or_logits(self.final_norm(x), labels, loss_mask)
 
     def _through(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
         blocks = list(self.layers.values())
