@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,8 +135,6 @@ def _of_this_process(
     known: argparse.Namespace, work: Callable[[LanguageModel, TextTokenizer, argparse.Namespace], dict[str, Any]]
 ) -> dict[str, Any] | None:
     """Return the result; None on ranks other than the first."""
-    if known.device and "RANK" not in os.environ:
-        os.environ["ASCEND_ADAPT_DEVICE"] = known.device
     try:
         import torch  # noqa: F401
 
@@ -143,7 +142,7 @@ def _of_this_process(
         from ascend_adapt.evaluation.text import TokenizerOptions, tokenizer_of
     except ModuleNotFoundError as error:
         raise DataError(f"{error.name}: not installed, expected for evaluation — install it") from error
-    with ranks_of_this_job() as mesh:
+    with ranks_of_this_job(known.device) as mesh:
         model = LanguageModel.load(known.model, mesh, known.dtype, known.config)
         options = TokenizerOptions(known.tokenizer_type, known.vocab_file, known.merge_file)
         tokenizer = tokenizer_of(model.source, options)
@@ -181,7 +180,7 @@ def _evaluated(model: LanguageModel, tokenizer: TextTokenizer, known: argparse.N
 def _generated(model: LanguageModel, tokenizer: TextTokenizer, known: argparse.Namespace) -> dict[str, Any]:
     from ascend_adapt.evaluation.generation import Sampling
     from ascend_adapt.evaluation.task_files import read_rows, text
-    from ascend_adapt.evaluation.text_generation import continue_texts
+    from ascend_adapt.evaluation.text_generation import continue_ids
 
     sampled = known.top_k > 0 or known.top_p < 1
     temperature = known.temperature if known.temperature is not None else 1.0 if sampled else 0.0
@@ -191,9 +190,12 @@ def _generated(model: LanguageModel, tokenizer: TextTokenizer, known: argparse.N
     prompts = list(known.prompt)
     if known.prompt_file is not None:
         prompts += [row["text"] for row in read_rows(known.prompt_file, {"text": text})]
-    results = continue_texts(
-        model, tokenizer, prompts, sampling, known.stop, use_cache=not known.no_cache, batch_size=known.batch_size
+    # An empty prompt stands for the end-of-document token, after which every text begins.
+    ids = [tokenizer.encode(prompt) or [tokenizer.first()] for prompt in prompts]
+    found = continue_ids(
+        model, tokenizer, ids, sampling, known.stop, use_cache=not known.no_cache, batch_size=known.batch_size
     )
+    results = [{"prompt": prompt, **asdict(one)} for prompt, one in zip(prompts, found, strict=True)]
     return {"results": results}
 
 

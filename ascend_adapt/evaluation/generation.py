@@ -42,7 +42,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Generation:
-    """Generated tokens, and why they end: ``eod``, ``stop``, ``length`` (max_new_tokens) or ``context`` (it is full)."""
+    """Generated tokens, and why they end: ``eod``, ``stop``, ``length`` (max_new_tokens), ``context`` (it is full)."""
 
     tokens: list[int]
     finish: str

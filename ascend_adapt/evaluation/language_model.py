@@ -31,8 +31,13 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @contextmanager
-def ranks_of_this_job() -> Iterator[Mesh]:
-    """Yield the mesh of this process: every rank that a launcher started is a tensor-parallel rank."""
+def ranks_of_this_job(kind: str | None = None) -> Iterator[Mesh]:
+    """Yield the mesh of this process: every rank that a launcher started is a tensor-parallel rank.
+
+    ``kind`` of device is that of a process without a launcher, which chooses it for its ranks.
+    """
+    if kind and "RANK" not in os.environ:
+        os.environ["ASCEND_ADAPT_DEVICE"] = kind
     device = devices.of_this_rank()
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:

@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from ascend_adapt.evaluation.generation import Sampling, generate
 from ascend_adapt.evaluation.language_model import LanguageModel
 from ascend_adapt.evaluation.text import TextTokenizer
 
 
-def continue_texts(
+@dataclass(frozen=True)
+class Continuation:
+    """Text that continues a prompt, how many tokens were generated, and why it ends, as in ``Generation``."""
+
+    text: str
+    new_tokens: int
+    finish: str
+
+
+def continue_ids(
     model: LanguageModel,
     tokenizer: TextTokenizer,
-    prompts: Sequence[str],
+    prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     stop: Sequence[str] = (),
     *,
     use_cache: bool = True,
     batch_size: int = 8,
-) -> list[dict[str, Any]]:
-    """Return one object for each prompt: prompt, text, number of new tokens, and why the text ends (``Generation``).
-
-    A text ends before the first of the strings ``stop``. An empty prompt stands for the end-of-document token.
-    """
+) -> list[Continuation]:
+    """Return the text that continues each prompt; it ends before the first of the strings ``stop``."""
     ended_by = [one for one in stop if one]
 
     def is_stop(tokens: list[int]) -> bool:
-        return any(one in tokenizer.decode(tokens) for one in ended_by)
+        text = tokenizer.decode(tokens) if ended_by else ""
+        return any(one in text for one in ended_by)
 
-    ids = [tokenizer.encode(prompt) or [tokenizer.first()] for prompt in prompts]
     found = generate(
-        model, ids, sampling, eod=tokenizer.eod, is_stop=is_stop, use_cache=use_cache, batch_size=batch_size
+        model, prompts, sampling, eod=tokenizer.eod, is_stop=is_stop, use_cache=use_cache, batch_size=batch_size
     )
     results = []
-    for prompt, one in zip(prompts, found, strict=True):
+    for one in found:
         text = tokenizer.decode(one.tokens)
         text = text[: min([text.find(end) for end in ended_by if end in text], default=len(text))]
-        results.append({"prompt": prompt, "text": text, "new_tokens": len(one.tokens), "finish": one.finish})
+        results.append(Continuation(text, len(one.tokens), one.finish))
     return results
