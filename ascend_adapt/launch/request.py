@@ -83,6 +83,7 @@ class Request:
     max_restarts: int = 0
     grace: float | None = None
     compile: bool = False
+    eval_only: bool = False
     profile: str | None = None
     profile_ranks: str = "0"
     record: str | None = None
@@ -166,6 +167,7 @@ def parse(argv: Sequence[str]) -> Request:
         max_restarts=known.max_restarts,
         grace=known.grace,
         compile=known.compile,
+        eval_only=known.eval_only,
         profile=known.profile,
         profile_ranks=known.profile_ranks,
         record=known.record,
@@ -276,6 +278,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-restarts", type=_at_least_zero, default=0, metavar="N", help="restart all ranks up to N times")
     add("--grace", type=_seconds, metavar="SECONDS", help=_GRACE)
     add("--compile", action="store_true", help="with --native: compile the transformer layers with torch.compile")
+    add("--eval-only", action="store_true", help="with --native: evaluate the checkpoint of --load, and do not train")
     add("--profile", metavar="N[-M]", help="with --native: write a profiler trace of these iterations")
     add("--profile-ranks", default="0", metavar="R,R-R", help="with --profile: ranks to profile (default: 0)")
     add("--record", metavar="DIR", help="record digests of what each module and optimizer computes, for compare")
