@@ -95,13 +95,23 @@ def _with_model(
     result = _of_ranks(known) if _needs_launcher(known) else _of_this_process(known, work)
     if result is None:
         return 0
-    if known.output is not None:
-        known.output.write_text(json.dumps(result, indent=1), encoding="utf-8")
     if known.json:
         print(json.dumps(result, indent=1))
     else:
         show(result)
+    if known.output is not None:
+        _write(known.output, result)
     return 0
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be written ({error.strerror}), expected a file for the result, which was printed — choose "
+            "another --output"
+        ) from error
 
 
 def _below_1(known: argparse.Namespace, name: str) -> bool:
@@ -153,6 +163,7 @@ def _of_this_process(
             "dialect": model.source.dialect,
             "tokenizer": tokenizer.description,
             "context": model.max_positions,
+            "vocabulary": model.vocabulary,
             "dtype": str(next(model.decoder.parameters()).dtype).removeprefix("torch."),
             "device": mesh.device.type,
             "tensor_parallel": mesh.parallel.tensor,

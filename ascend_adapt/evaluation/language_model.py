@@ -89,6 +89,13 @@ class LanguageModel:
         return self.model.max_positions
 
     @property
+    def vocabulary(self) -> str:
+        """Its size, and what its padding is counted for."""
+        padding = self.model.padded_vocab_size - self.model.vocab_size
+        note = f", {padding} of them padding: part of the softmax, as in training, and never generated"
+        return f"{self.model.padded_vocab_size} rows{note if padding else ''}"
+
+    @property
     def device(self) -> torch.device:
         """The device of the weights."""
         return self.mesh.device
