@@ -176,3 +176,13 @@ def test_heads_that_ranks_cannot_share_are_named(folders):
     three = Mesh(Parallel(tensor=3), 0, torch.device("cpu"))
     with pytest.raises(CheckpointError, match=r"num_heads 4.* over 3 tensor-parallel ranks, .* pass --tp 2"):
         LanguageModel.load(folders["gpt2"], three)
+
+
+@pytest.mark.parametrize("to", [["native"], ["neox", "--tp", "2"], ["megatron", "--tp", "2"], ["megatron-core"]])
+def test_every_dialect_has_the_loss_of_the_checkpoint_it_was_converted_from(folders, run, tmp_path, lines, to, capsys):
+    assert cli.main(["convert", "--input", str(folders["gpt2"]), "--output", str(tmp_path / "to"), "--to", *to]) == 0
+    capsys.readouterr()
+    data = lines([{"text": passage} for passage in PASSAGES])
+    found = [run("eval", "--task", "ppl", "--model", one, "--data", data) for one in (folders["gpt2"], tmp_path / "to")]
+    assert found[1]["dialect"] == to[0]
+    assert found[0]["loss"] == found[1]["loss"]
