@@ -19,6 +19,7 @@ from ascend_adapt.npu_limits import (
     linear,
     masked_softmax,
     products,
+    recurrent,
     ring_attention,
     rms_norm,
     rotary,
@@ -29,7 +30,7 @@ from ascend_adapt.npu_limits.limit import Limit
 
 _FAMILIES = (
     *(fusion_attention, ring_attention, masked_softmax, rms_norm, layer_norm, rotary, swiglu, gelu, cross_entropy),
-    *(adam, casts, bmm, linear, dropout, transpose, float_status, products),
+    *(adam, casts, bmm, linear, dropout, transpose, float_status, recurrent, products),
 )
 
 

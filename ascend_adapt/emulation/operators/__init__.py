@@ -23,6 +23,7 @@ from ascend_adapt.emulation.operators import (
     linear,
     masked_softmax,
     products,
+    recurrent,
     ring_attention,
     rms_norm,
     rotary,
@@ -51,6 +52,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     transpose,
     aten_gradients,
     float_status,
+    recurrent,
     products,
 )
 

@@ -269,6 +269,33 @@ def loss_cases():
         yield Gradient(f"repeat_interleave {repeats} {dim}", repeated, repeated, {"x": normal(4, 5)})
 
 
+def recurrent_cases():
+    inputs, hidden = 5, 8
+    states = {"h": normal(2, 3, hidden), "c": normal(2, 3, hidden)}
+    cells = {"x": normal(3, inputs), "h": states["h"][0], "c": states["c"][0]}
+    for name, gates in (("lstm", 4), ("gru", 3)):
+        weights = {
+            f"{side}{at}": normal(gates * hidden, columns) if columns else normal(gates * hidden)
+            for at in (0, 1)
+            for side, columns in (("w_ih", inputs), ("w_hh", hidden), ("b_ih", 0), ("b_hh", 0))
+        }
+
+        def both_directions(x, h, c=None, name=name, **weights):
+            first = h if c is None else (h, c)
+            found = getattr(torch, name)(x, first, list(weights.values()), True, 1, 0.0, True, True, False)
+            return torch.cat([one.flatten() for one in found])
+
+        kept = states if name == "lstm" else {"h": states["h"]}
+        yield Gradient(name, both_directions, both_directions, {"x": normal(4, 3, inputs), **kept, **weights})
+        if name == "lstm":
+            one_step = {key[:-1]: weight for key, weight in weights.items() if key.endswith("0")}
+
+            def cell(x, h, c, **weights):
+                return torch.cat(torch.lstm_cell(x, (h, c), *weights.values()))
+
+            yield Gradient("lstm_cell", cell, cell, {**cells, **one_step})
+
+
 CASES = [
     *rms_cases(),
     *softmax_cases(),
@@ -279,4 +306,5 @@ CASES = [
     *shape_cases(),
     *dropout_cases(),
     *loss_cases(),
+    *recurrent_cases(),
 ]

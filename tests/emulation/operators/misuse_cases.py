@@ -20,6 +20,7 @@ from ascend_adapt.npu_limits import (
     linear,
     masked_softmax,
     products,
+    recurrent,
     ring_attention,
     rms_norm,
     rotary,
@@ -386,6 +387,28 @@ def casts_and_dropout():
     yield misuse("mode", "npu_get_float_status", float_status.MODE, lambda: npu(8), 2)
 
 
+def recurrences():
+    def lstm(
+        name: str,
+        limit: Any,
+        layers: int = 1,
+        dropout: float = 0.0,
+        *,
+        seq: bool = False,
+        columns: int = 32,
+        **of_weight: Any,
+    ):
+        x, state = lambda: npu(4, 3, 5), lambda: npu(1, 3, 8)
+        weight = lambda: npu(13, columns, **of_weight)  # noqa: E731
+        flags = (True, layers, dropout, True, False, False, seq, False)
+        return misuse(name, "npu_lstm", limit, x, weight, lambda: npu(32), lambda: npu(0), state, state, *flags)
+
+    yield lstm("dropout between layers", recurrent.DROPOUT, 2, 0.5)
+    yield lstm("a packed sequence", recurrent.DIRECTION, seq=True)
+    yield lstm("float32 with bfloat16", recurrent.DTYPES, dtype=torch.bfloat16)
+    yield lstm("sizes", recurrent.SHAPES, columns=24)
+
+
 CASES = [
     *attention_arguments(),
     *attention_masks(),
@@ -397,4 +420,5 @@ CASES = [
     *losses(),
     *steps(),
     *casts_and_dropout(),
+    *recurrences(),
 ]
