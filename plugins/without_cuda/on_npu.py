@@ -49,6 +49,9 @@ class OnNpu:
         from ._torch_on_npu import torch_on_npu
 
         _disable_profiler_marks(torch)
+        # DataParallel imported it before the transfer replaced it, and would refuse parameters on "npu:0".
+        data_parallel = sys.modules["torch.nn.parallel.data_parallel"]
+        data_parallel._get_available_device_type = torch._utils._get_available_device_type  # type: ignore[attr-defined]
         self._changed = [
             (old, new)
             for place, olds in before.items()

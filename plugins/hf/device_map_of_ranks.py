@@ -1,0 +1,24 @@
+"""trl's default device map in a job with several NPUs. Source: trl 1.16."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ascend_adapt import Symptom, wrap
+
+
+@wrap(
+    "trl.trainer.utils:create_model_from_path",
+    requires="trl>=0.24",
+    devices="npu",
+    why="each rank gets device_map='auto', which Trainer refuses: trl makes an exception for MULTI_GPU, not MULTI_NPU",
+    until="trl makes the same exception for MULTI_NPU",
+    without="crash",
+    symptom=Symptom(reason="trl's releases are not recorded"),
+)
+def model_of_a_rank_is_on_its_npu(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Leave out the device map in a job of several ranks, unless the caller gives one."""
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        kwargs = {"device_map": None, **kwargs}
+    return wrapped(*args, **kwargs)
