@@ -33,7 +33,7 @@ class Callers:
         self.device, self.policy = device, policy
         self.code_bases: list[CudaCodeBase] = []
         self._kinds: dict[tuple[str, str], str] = {}
-        self._brought: set[str] = set()
+        self._brought: set[str] = set(_module_to_run())
 
     def add(self, code_base: CudaCodeBase) -> None:
         """Add a code base that a plugin names."""
@@ -96,6 +96,17 @@ class Callers:
 def is_own(name: str, file: str) -> bool:
     """Return whether a module is the user's own: the script, or outside every installed package."""
     return name in _SCRIPT or not any(part in _LIBRARIES for part in Path(file).parts)
+
+
+def _module_to_run() -> list[str]:
+    """Return the package of ``python -m package.module``: it is imported before ``__main__`` names it."""
+    words = iter(sys.orig_argv[1:])
+    for word in words:
+        if word == "-m" and not (name := next(words, "")).startswith("ascend_adapt."):
+            return [name.partition(".")[0]]
+        if not word.startswith("-"):
+            break
+    return []
 
 
 def _is_beside_the_script(file: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -129,3 +130,15 @@ def test_tf32_and_bf16_of_training_arguments(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_package_run_as_a_module_is_the_program(tmp_path):
+    package = tmp_path / "site-packages" / "trainer"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from trainer.device import DEVICE\n")
+    (package / "device.py").write_text('import torch\nDEVICE = "cuda" if torch.cuda.is_available() else "cpu"\n')
+    (package / "__main__.py").write_text("from trainer import DEVICE\nprint(DEVICE)\n")
+    command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", "-m", "trainer"]
+    environ = {**os.environ, "PYTHONPATH": str(package.parent)}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200)
+    assert done.stdout.split() == ["cuda"], done.stderr
