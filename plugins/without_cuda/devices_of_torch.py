@@ -56,6 +56,13 @@ def _gloo(backend: Any) -> Any:
     return "gloo" if isinstance(backend, str) and ("nccl" in backend or "hccl" in backend) else backend
 
 
+def _host(device: Any) -> Any:
+    """Return the CPU without an index, which FSDP refuses."""
+    import torch
+
+    return torch.device("cpu")
+
+
 def _none(value: Any) -> None:
     """Omit the argument."""
 
@@ -88,7 +95,7 @@ PATCHES = [
     _with(
         "sharded_data_parallel",
         "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel.__init__",
-        device_id=_on_host,
+        device_id=_host,
     ),
 ]
 

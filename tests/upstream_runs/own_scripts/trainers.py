@@ -71,12 +71,26 @@ def enwik8(place: Place, code: Path) -> None:
 
 def wikitext(place: Place, code: Path, inside: str) -> None:
     """Write wikitext-2 where HelloDeepSpeed names it."""
-    models("gpt2")(place, code)
+    write_roberta_tokenizer(place.shared / "roberta")
     folder = code / inside / "wikitext"
     local_data.write_jsonl(folder / "train.jsonl", [{"text": one} for one in local_data.sentences(64, 200)])
     (folder / "README.md").write_text(
         "---\nconfigs:\n- config_name: wikitext-2-v1\n  data_files:\n  - split: train\n    path: train.jsonl\n---\n"
     )
+
+
+def write_roberta_tokenizer(folder: Path) -> None:
+    """Write a tokenizer with RoBERTa's special tokens; unlike added tokens, they count in its ``vocab_size``."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    special = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    special |= {"mask_token": "<mask>", "cls_token": "<s>", "sep_token": "</s>"}
+    trained = ByteLevelBPETokenizer()
+    trained.train_from_iterator(
+        [local_data.text()], vocab_size=512, special_tokens=sorted(set(special.values())), show_progress=False
+    )
+    PreTrainedTokenizerFast(tokenizer_object=trained._tokenizer, **special).save_pretrained(folder)
 
 
 def stsb(place: Place, code: Path) -> None:
@@ -445,7 +459,7 @@ DEEPSPEED_EXAMPLES = (
             [
                 *words,
                 *words_of(
-                    "--checkpoint_dir out --tokenizer {shared}/gpt2 --num_layers 2 --num_heads 2 --ff_dim "
+                    "--checkpoint_dir out --tokenizer {shared}/roberta --num_layers 2 --num_heads 2 --ff_dim "
                     "64 --h_dim 32 --max_seq_length 64"
                 ),
                 *words_of("--batch_size 4 --num_iterations 4 --checkpoint_every 100 --log_every 1 --dropout 0.0"),
@@ -470,7 +484,7 @@ DEEPSPEED_EXAMPLES = (
         ),
         parts=["training/cifar"],
         inside="training/cifar",
-        prepare=lambda place, code: local_data.write_cifar(code / "training/cifar/data", each=16),
+        prepare=lambda place, code: local_data.write_cifar(code / "training/cifar/data", each=20),
         path=CHECKSUMS,
         nproc=2,
         loss=r"loss: +([0-9.]+)",
