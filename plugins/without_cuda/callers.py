@@ -14,7 +14,7 @@ from .who_knows import INTERNAL, KNOWS
 
 CUDA, AWARE, TORCH = "cuda", "aware", "torch"
 _SCRIPT = ("__main__", "__mp_main__")
-_LIBRARIES = ("site-packages", "dist-packages")
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _NAMES_NPU = re.compile(
     r"torch_npu|hasattr\(\s*torch\s*,\s*[\"']npu[\"']|is_(?:torch_)?npu_available|npu\.is_available"
 )
@@ -60,13 +60,15 @@ class Callers:
         Only installed packages that the user's own modules import count: indirect dependencies such as
         huggingface_hub mention CUDA for other reasons.
         """
+        own = is_own(name, file)
+        # The cheap question first: this is asked for every module that is imported.
+        if not own and name.partition(".")[0] not in self._brought:
+            return False
         if self._judge(name, file, run_as) != CUDA:
             return False
         source = _source(file)
-        if is_own(name, file):
+        if own:
             self._brought.update(_IMPORTED.findall(source), {(run_as or name).partition(".")[0]})
-        elif name.partition(".")[0] not in self._brought:
-            return False
         # torch.accelerator is the NPU where there is one; on a CPU it is nothing.
         names = _NAMES_CUDA if self.device == "npu" else _NAMES_ANY
         return bool(names.search(source))
@@ -95,7 +97,7 @@ class Callers:
 
 def is_own(name: str, file: str) -> bool:
     """Return whether a module is the user's own: the script, or outside every installed package."""
-    return name in _SCRIPT or not any(part in _LIBRARIES for part in Path(file).parts)
+    return name in _SCRIPT or not _INSTALLED.search(file)
 
 
 def _module_to_run() -> list[str]:

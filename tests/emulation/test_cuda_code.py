@@ -1,4 +1,4 @@
-"""A user's own script that says CUDA, on the emulated NPU with no environment variable."""
+"""A user's own script that uses CUDA, on the emulated NPU with no environment variable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own script that says CUDA, and the packages it imports, on a CPU."""
+"""A user's own script that uses CUDA, and the packages it imports, on a CPU."""
 
 from __future__ import annotations
 

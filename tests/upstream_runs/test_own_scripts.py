@@ -1,4 +1,4 @@
-"""A program from PyPI that says CUDA, as its README has it, on the CPU and on an emulated NPU, nothing set."""
+"""A program from PyPI that uses CUDA, as its README has it, on the CPU and on an emulated NPU, nothing set."""
 
 from __future__ import annotations
 

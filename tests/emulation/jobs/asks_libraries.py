@@ -1,4 +1,4 @@
-"""A script that says CUDA, with libraries that choose the device themselves."""
+"""A script that uses CUDA, with libraries that choose the device themselves."""
 
 import accelerate
 import torch
