@@ -120,13 +120,15 @@ def test_what_cuda_packages_compute(launch):
     assert "all the same" in launch(JOBS / "cuda_packages.py").stdout
 
 
-def test_tf32_and_bf16_of_training_arguments(tmp_path):
+def test_options_of_hugging_face_for_gpus(tmp_path):
     code = (
         "import ascend_adapt; ascend_adapt.enable(device='cpu')\n"
         "from transformers import TrainingArguments\n"
         "from transformers.utils import is_torch_bf16_gpu_available\n"
         "given = TrainingArguments('out', bf16=True, tf32=True)\n"
         "assert given.bf16 and given.tf32 is None and not is_torch_bf16_gpu_available()\n"
+        "from accelerate import FullyShardedDataParallelPlugin\n"
+        "assert FullyShardedDataParallelPlugin(sync_module_states=True).param_init_fn is not None\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr

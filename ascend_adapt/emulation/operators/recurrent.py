@@ -64,7 +64,7 @@ def lstm_backward(
     y_output: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
     """Return the gradients of input, weight, bias, h and c; of ``gradh`` and ``gradc`` only the last step counts."""
-    return _lstm_backward(grady, gradh, gradc, input, weight, bias, hx, cx, h_output, c_output, (i, j, f, o), tanhc)
+    return _lstm_backward(grady, gradh, gradc, input, weight, hx, cx, h_output, c_output, (i, j, f, o), tanhc)
 
 
 @kernel("npu_lstm_cell")
@@ -109,11 +109,9 @@ def lstm_cell_backward(
 ) -> tuple[torch.Tensor, ...]:
     """Return the gradients of input, w_ih, w_hh, b_ih, b_hh, h and c."""
     weight = torch.cat((w_ih, w_hh))
-    steps = [None if grad is None else grad.reshape(1, *h.shape) for grad in (grady, gradh, gradc)]
-    gates = (i, j, f, o)
-    outputs = (h_output.reshape(1, *h.shape), c_output.reshape(1, *c.shape))
-    bias = weight[0]
-    dx, dw, db, dh, dc = _lstm_backward(*steps, input[None], weight, bias, h[None], c[None], *outputs, gates, tanhc)
+    grad_y, grad_h, grad_c = (None if grad is None else grad.reshape(1, *h.shape) for grad in (grady, gradh, gradc))
+    states = (h[None], c[None], h_output.reshape(1, *h.shape), c_output.reshape(1, *c.shape))
+    dx, dw, db, dh, dc = _lstm_backward(grad_y, grad_h, grad_c, input[None], weight, *states, (i, j, f, o), tanhc)
     return dx[0], dw[: w_ih.shape[0]], dw[w_ih.shape[0] :], db, db, dh[0], dc[0]
 
 
@@ -216,7 +214,6 @@ def _lstm_backward(
     gradc: torch.Tensor | None,
     input: torch.Tensor,
     weight: torch.Tensor,
-    bias: torch.Tensor,
     h: torch.Tensor,
     c: torch.Tensor,
     h_output: torch.Tensor,

@@ -35,5 +35,8 @@ for step in range(3):
         torch.distributed.all_reduce(mean, op=torch.distributed.ReduceOp.AVG)
     if rank <= 0:
         print(f"step {step} loss {mean.item():.6f}")
+layer, here = torch.nn.Linear(8, 1).cuda(), [int(os.environ.get("LOCAL_RANK", 0))]
+for result in (torch.nn.DataParallel(layer, here)(x), torch.nn.parallel.data_parallel(layer, x, here)):
+    assert torch.equal(result, layer(x))
 if rank != -1:
     torch.distributed.destroy_process_group()
