@@ -13,7 +13,9 @@ _TO_CUDA = torch.Tensor.cuda
 _TO = torch.Tensor.to
 # No-ops without a device.
 _NOTHING = (_TO_CUDA, torch.Tensor.pin_memory)
-_CPU = torch.device("cpu")
+# torch.compile traces this module; what torch.device returns depends on the caller, and its guards would fail.
+_DEVICE = torch.device
+_CPU = _DEVICE("cpu")
 
 
 def _not_overridden(function: Any) -> Any:
@@ -89,8 +91,8 @@ class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
             kwargs = {**kwargs, "pin_memory": False}
         if "device" in kwargs:
             kwargs = {**kwargs, "device": on_host(kwargs["device"])}
-        if any(isinstance(arg, torch.device) for arg in args):
-            args = tuple(on_host(arg) if isinstance(arg, torch.device) else arg for arg in args)
+        if any(isinstance(arg, _DEVICE) for arg in args):
+            args = tuple(on_host(arg) if isinstance(arg, _DEVICE) else arg for arg in args)
         elif func is _TO and len(args) > 1:
             args = (args[0], on_host(args[1]), *args[2:])
         return func(*args, **kwargs)
@@ -101,7 +103,7 @@ CUDA_MEANS_CPU = CudaMeansCpu()
 
 def on_host(device: Any) -> Any:
     """Return the CPU for a CUDA device given as torch.device, string or index; anything else unchanged."""
-    if isinstance(device, torch.device):
+    if isinstance(device, _DEVICE):
         return _CPU if device.type == "cuda" else device
     if isinstance(device, str):
         return _CPU if device.partition(":")[0] == "cuda" else device

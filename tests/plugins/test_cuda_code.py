@@ -64,6 +64,7 @@ assert compiled._orig_mod is model and {*compiled.state_dict()} == {"_orig_mod.w
 assert torch.cuda.make_graphed_callables(model, ()) is model
 model.compile(fullgraph=True)  # torch's own call of torch.compile
 assert eval("torch.compile(len)", vars(accelerate.accelerator)) is len and model(torch.ones(1, 2)).shape == (1, 2)
+assert torch.compile(model, backend="eager")(torch.ones(1, 2, device="cuda")).shape == (1, 2)
 try:
     torch.cuda.CUDAGraph()
 except RuntimeError as error:
