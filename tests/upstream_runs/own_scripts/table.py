@@ -1,7 +1,7 @@
 """Print the table of docs/own-script-programs.md from the records of runs: table.py RECORDS.jsonl...
 
-Programs without a record on a device are left out. Later records of a job on a device replace earlier ones. Records of `run.py --plain` are what happens without this
-project.
+Programs without a record on a device are left out. Later records of a job on a device replace earlier ones. Records of
+`run.py --plain` are what happens without this project.
 """
 
 from __future__ import annotations
