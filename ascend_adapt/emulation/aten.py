@@ -16,8 +16,10 @@ import torch
 
 from ascend_adapt.emulation import device_only, random, report, saturation
 from ascend_adapt.emulation.host_memory import as_cpu, as_npu, empty_on_cpu
+from ascend_adapt.emulation.operators import products
 from ascend_adapt.emulation.registration import override
 from ascend_adapt.errors import OperatorMissing
+from ascend_adapt.npu_limits.limit import LimitNotKept
 
 # torch_npu itself creates, shares, resizes and casts tensors: a rehearsal tests its allocator, its storages and its
 # rules (a cast to float64 gives float32). It also chooses the form of attention, and calls that through the dispatcher.
@@ -133,7 +135,7 @@ def kernel(
     draws = torch.Tag.nondeterministic_seeded in operator.tags
     outs = [one.name for one in operator._schema.arguments if one.kwarg_only and _is_written(one)]
     places = [place for place, one in enumerate(operator._schema.arguments) if not one.kwarg_only and _is_written(one)]
-    saturates = saturation.is_on() and saturation.computes(_base_name(operator))
+    computes = saturation.computes(_base_name(operator))
 
     def run(*args: Any, **kwargs: Any) -> Any:
         count(name)
@@ -150,14 +152,28 @@ def kernel(
         device = call.device()
         with random.drawn_from(host_kwargs.pop("generator", None), device) if draws else nullcontext():
             result = (on_cpu or operator)(*host_args, **host_kwargs, **host_outs)
-        if saturates:
-            saturation.saturate((result, [host_args[place] for place in places if place < len(host_args)]), name)
+        if computes:
+            _check_results(name, (result, [host_args[place] for place in places if place < len(host_args)]))
         for one, value in given.items():
             _write(value, host_outs[one])
             call.is_alias_of(host_outs[one], value)
         return call.to_device(result, device)
 
     return run
+
+
+def _check_results(name: str, results: Any) -> None:
+    """Give what an operator has computed the values that the device can have.
+
+    Raises:
+        OperatorLimit: a result is of a dtype that the device does not have.
+    """
+    if saturation.is_on():
+        try:
+            products.require(False, saturation.floats(results))
+        except LimitNotKept as broken:
+            raise report.violation(name, broken.limit.text, broken.observed) from None
+        saturation.saturate(results)
 
 
 class _Call:

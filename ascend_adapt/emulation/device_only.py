@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ascend_adapt.emulation import saturation
+
 Kernel = Callable[..., Any]
 
 
@@ -71,7 +73,22 @@ def histc(
     return counts if out is None else out.resize_(counts.shape).copy_(counts)
 
 
+def non_finite_check_and_unscale(grads: list[torch.Tensor], found_inf: torch.Tensor, inv_scale: torch.Tensor) -> None:
+    """Unscale gradients in place, or report in ``found_inf`` that they overflowed; saturating devices have only a flag.
+
+    Source: op-plugin@517f2e7 opapi/AmpForeachNonFiniteCheckAndUnscaleKernelNpuOpApi.cpp; it clears the flag.
+    """
+    if not saturation.is_on():
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inv_scale)
+    elif grads and saturation.take_flag():
+        found_inf.fill_(1)
+    else:
+        for grad in grads:
+            grad.mul_(inv_scale)
+
+
 KERNELS: dict[str, Kernel] = {
+    "aten::_amp_foreach_non_finite_check_and_unscale_": non_finite_check_and_unscale,
     "aten::matmul_backward": matmul_backward,
     "aten::_masked_scale": masked_scale,
     "aten::_conv_depthwise2d": depthwise_convolution,

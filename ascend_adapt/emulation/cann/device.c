@@ -156,17 +156,19 @@ API int aclrtSetSysParamOpt(int option, int64_t value)
 API int aclrtCtxGetSysParamOpt(int option, int64_t *value) { return aclrtGetSysParamOpt(option, value); }
 API int aclrtCtxSetSysParamOpt(int option, int64_t value) { return aclrtSetSysParamOpt(option, value); }
 
-/* 0 saturates, 1 keeps Inf and NaN. This is only the requested mode; the kernels know what the device can do. */
-static int saturation_mode = 1;
+/* torch_npu chooses by the chip, INF_NAN_MODE_ENABLE and INF_NAN_MODE_FORCE_DISABLE. */
+API int ascend_adapt_emulated_saturates;
+
+/* 0 saturates, 1 keeps Inf and NaN. */
 API int aclrtSetDeviceSatMode(int mode)
 {
-    saturation_mode = mode;
+    ascend_adapt_emulated_saturates = mode == 0;
     return OK;
 }
 
 API int aclrtGetDeviceSatMode(int *mode)
 {
-    *mode = saturation_mode;
+    *mode = !ascend_adapt_emulated_saturates;
     return OK;
 }
 

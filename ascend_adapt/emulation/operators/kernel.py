@@ -76,7 +76,6 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
 
     parameters = set(entry.takes or inspect.signature(entry.function).parameters)
     name = f"npu::{entry.operator}"
-    saturates = saturation.is_on()
     writes = any(one.alias_info is not None and one.alias_info.is_write for one in schema.arguments)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -105,7 +104,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
                 results = entry.function(**values)
         except LimitNotKept as broken:
             raise report.violation(name, broken.limit.text, broken.observed) from None
-        if saturates:
+        if saturation.is_on():
             saturation.saturate((results, list(values.values()) if writes else ()))
         if not isinstance(results, tuple):
             return to_npu(0, results)
