@@ -34,10 +34,11 @@ def _install(torch_npu: ModuleType) -> None:
         return
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    from ascend_adapt.emulation import aten, operators, report
+    from ascend_adapt.emulation import aten, location, operators, report
 
     aten.install()
     aten.refuse(set(operators.register()))
+    library.locate_calls_by(location.of_caller)
     register_optimizer_step_post_hook(lambda *_: report.step())
     rank, run_dir = _own_rank(), os.environ.get("ASCEND_ADAPT_RUN_DIR")
     if rank is not None and run_dir:
