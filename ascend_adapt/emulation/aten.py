@@ -95,7 +95,7 @@ def install() -> list[str]:
             run = _refusal(full_name)
         override(library, full_name.removeprefix("aten::"), run, "PrivateUse1")
     for full_name in _WITHOUT_REDISPATCH:
-        run = kernel(find(full_name, "aten"))
+        run = kernel(find(full_name, "aten"), device_only.KERNELS.get(full_name))
         override(library, full_name.removeprefix("aten::"), run, "AutogradPrivateUse1")
     return installed
 
@@ -150,10 +150,14 @@ def kernel(
         for value in given.values():
             call.see(value)
         device = call.device()
+        _check_dtypes(name, host_args)
         with random.drawn_from(host_kwargs.pop("generator", None), device) if draws else nullcontext():
             result = (on_cpu or operator)(*host_args, **host_kwargs, **host_outs)
         if computes:
-            _check_results(name, (result, [host_args[place] for place in places if place < len(host_args)]))
+            results = (result, [host_args[place] for place in places if place < len(host_args)])
+            _check_dtypes(name, results)
+            if saturation.is_on():
+                saturation.saturate(results)
         for one, value in given.items():
             _write(value, host_outs[one])
             call.is_alias_of(host_outs[one], value)
@@ -162,18 +166,16 @@ def kernel(
     return run
 
 
-def _check_results(name: str, results: Any) -> None:
-    """Give what an operator has computed the values that the device can have.
+def _check_dtypes(operator: str, tensors: Any) -> None:
+    """Check that the device computes with the dtypes of an operator's tensors.
 
     Raises:
-        OperatorLimit: a result is of a dtype that the device does not have.
+        OperatorLimit: it does not.
     """
-    if saturation.is_on():
-        try:
-            products.require(False, saturation.floats(results))
-        except LimitNotKept as broken:
-            raise report.violation(name, broken.limit.text, broken.observed) from None
-        saturation.saturate(results)
+    try:
+        products.require(False, saturation.floats(tensors))
+    except LimitNotKept as broken:
+        raise report.violation(operator, broken.limit.text, broken.observed) from None
 
 
 class _Call:
@@ -260,6 +262,8 @@ def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
     report.operator("aten::copy_")
     if self.device.type == "cpu" and not non_blocking:
         report.synchronisation("copy to the host")
+    if self.dtype != source.dtype and source.device.type == "npu":
+        _check_dtypes("aten::copy_", (self, source))
     as_cpu(self).copy_(as_cpu(source))
     return self
 

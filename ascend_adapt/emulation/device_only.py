@@ -64,6 +64,22 @@ def in_dtype(operator: Kernel) -> Kernel:
     return product
 
 
+def with_int32_target(operator: Kernel) -> Kernel:
+    """Return a loss whose target may be int32, which a device takes and a CPU does not.
+
+    Source: op-plugin@517f2e7 test/test_base_ops/test_nllloss.py and test_nllloss2d.py.
+    """
+
+    def loss(*args: Any, **named: Any) -> Any:
+        return operator(*map(_int64, args), **named)
+
+    return loss
+
+
+def _int64(value: Any) -> Any:
+    return value.long() if isinstance(value, torch.Tensor) and value.dtype == torch.int32 else value
+
+
 def histc(
     self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: torch.Tensor | None = None
 ) -> torch.Tensor:
@@ -94,6 +110,10 @@ KERNELS: dict[str, Kernel] = {
     "aten::_conv_depthwise2d": depthwise_convolution,
     "aten::histc": histc,
     "aten::histc.out": histc,
+    **{
+        f"aten::{name}": with_int32_target(getattr(torch.ops.aten, name).default)
+        for name in ("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "one_hot")
+    },
     "aten::mm.dtype": in_dtype(torch.mm),
     "aten::bmm.dtype": in_dtype(torch.bmm),
     "aten::addmm.dtype": in_dtype(torch.addmm),

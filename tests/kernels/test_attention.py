@@ -12,7 +12,7 @@ from error_bounds import COMPUTED_IN, ELEMENTARY, assert_within
 from kernels import oracle
 
 from ascend_adapt.errors import BackendUnavailable, KernelArgumentError
-from ascend_adapt.kernels import attention, masked_out_from_keep, requests
+from ascend_adapt.kernels import attention, dispatch, masked_out_from_keep, requests
 from ascend_adapt.kernels.operators.attention import KERNEL
 
 BACKENDS = ("reference", "sdpa")
@@ -203,6 +203,28 @@ def test_a_bias_in_fp32_is_not_rounded_to_the_dtype_of_the_queries(dtype, backen
     far = attention(q, k, v, bias=bias + 2**17, causal=True)
     assert far.dtype == dtype
     torch.testing.assert_close(far, near, atol=2e-2, rtol=2e-2)
+
+
+def test_gradients_of_a_row_whose_bias_is_wholly_the_least_number():
+    """Also if a fused kernel of torch was chosen before, for an equal call with another bias."""
+    dispatch.forget()
+    torch.manual_seed(0)
+    tensors = [torch.randn(1, 2, 8, 16, requires_grad=True) for _ in range(3)]
+    bias = torch.zeros(1, 1, 8, 8)
+    attention(*tensors, bias=bias)
+    least = bias.index_fill(2, torch.tensor(3), torch.finfo(torch.float32).min)
+    hidden = torch.zeros(8, 8, dtype=torch.bool)
+    hidden[5, :4] = True
+    partly = least.clone()
+    partly[..., 5, 4:] = torch.finfo(torch.float32).min
+    for given in ({"bias": least}, {"bias": partly, "masked_out": hidden}):
+        q, k, v = tensors
+        scores = (q @ k.mT) * 0.25 + given["bias"]
+        weights = scores.masked_fill(given.get("masked_out", torch.tensor(False)), -torch.inf).softmax(-1)
+        expected = torch.autograd.grad((weights @ v).square().sum(), tensors)
+        found = torch.autograd.grad(attention(*tensors, **given).square().sum(), tensors)
+        for mine, true in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine, true, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -212,19 +212,26 @@ API int aclmdlInitDump(void) { return OK; }
 API int aclmdlSetDump(const char *path) { return OK; }
 API int aclmdlFinalizeDump(void) { return OK; }
 
-/* CANN 8.5.0; torch_npu compares versions before it uses newer functions. */
+/* torch_npu compares versions before it uses newer functions. ASCEND_ADAPT_EMULATED_CANN is checked by the launcher. */
+static void write_version(char *version)
+{
+    const char *wanted = getenv("ASCEND_ADAPT_EMULATED_CANN");
+    snprintf(version, 32, "%s", wanted != NULL && *wanted != '\0' ? wanted : "8.5.0");
+}
+
 API int aclsysGetVersionStr(char *package, char *version)
 {
-    strcpy(version, "8.5.0");
+    write_version(version);
     return OK;
 }
 
-// torch_npu 2.1 reads the text even after a failure, so it is an empty string.
+/* aclCANNPackageVersion begins with the text, in 128 characters. */
 API int aclsysGetCANNVersion(int package, char *version)
 {
-    if (version)
-        *version = 0;
-    return emulated_failure(UNSUPPORTED, "no such version");
+    if (version == NULL)
+        return emulated_failure(INVALID_PARAMETER, "aclsysGetCANNVersion: no place for the version");
+    write_version(version);
+    return OK;
 }
 
 /* Profiler interface: nothing is profiled. */

@@ -1,4 +1,4 @@
-"""Checks for the 910A (Atlas training series), which lacks some of these operators and bfloat16."""
+"""Checks of what a generation of devices lacks: float8 before the 950, bfloat16 and some operators on the 910A."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 
 from ascend_adapt.emulation import SOCS
 from ascend_adapt.npu_limits import products as limits
+
+_FLOAT8 = frozenset(getattr(torch, name) for name in dir(torch) if name.startswith("float8_"))
 
 
 def is_910a() -> bool:
@@ -22,6 +24,8 @@ def require(needs_a2: bool, tensors: Iterable[torch.Tensor]) -> None:
     Raises:
         LimitNotKept: the device lacks the operator or a dtype.
     """
+    tensors = list(tensors)
+    limits.FLOAT8.require(all(tensor.dtype not in _FLOAT8 for tensor in tensors), "a tensor is float8")
     if not is_910a():
         return
     limits.A2_OPERATOR.require(not needs_a2, "the device is a 910A")
