@@ -63,6 +63,8 @@ _WITHOUT_REDISPATCH = ("aten::one_hot",)
 # They query or change where a tensor is stored, not its values.
 _ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
 _WAITS_FOR_THE_DEVICE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+# Their shape depends on values with a mask only, not with integers.
+_BY_INDEX = frozenset(("aten::index.Tensor", "aten::_unsafe_index.Tensor"))
 _CPU = torch.device("cpu")
 
 _libraries: list[Any] = []
@@ -139,7 +141,7 @@ def kernel(
 
     def run(*args: Any, **kwargs: Any) -> Any:
         count(name)
-        if waits:
+        if waits and not (name in _BY_INDEX and not _has_mask(args)):
             report.synchronisation(name)
         call = _Call(name, mixes)
         given = {one: kwargs.pop(one) for one in outs if isinstance(kwargs.get(one), torch.Tensor)}
@@ -247,6 +249,11 @@ class _Call:
         return value
 
 
+def _has_mask(args: tuple[Any, ...]) -> bool:
+    indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
+    return any(isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8) for one in indices)
+
+
 def _refusal(full_name: str) -> Callable[..., Any]:
     def refuse_call(*args: Any, **kwargs: Any) -> Any:
         report.missing(full_name)
@@ -261,7 +268,7 @@ def _refusal(full_name: str) -> Callable[..., Any]:
 def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     report.operator("aten::copy_")
     if self.device.type == "cpu" and not non_blocking:
-        report.synchronisation("copy to the host")
+        report.synchronisation("copy to the host", self.numel() * self.element_size())
     if self.dtype != source.dtype and source.device.type == "npu":
         _check_dtypes("aten::copy_", (self, source))
     as_cpu(self).copy_(as_cpu(source))
