@@ -51,7 +51,8 @@ def report(run_dir: Path, code: int = 0, annotate: str = "") -> list[str]:
     lines += [f"{one.place}: {one.text()} — {one.instead}" for one in findings[:_MOST_FINDINGS]]
     if len(findings) > _MOST_FINDINGS:
         lines.append(f"{len(findings) - _MOST_FINDINGS} more findings are in rehearsal.html")
-    lines += _shared_devices(ranks)[:2]
+    if any(name.isdigit() for name in processes):
+        lines += _shared_devices(ranks)[:2]
     applied = sorted({name for status in statuses.values() for name in _applied(status)})
     lines += [*_operators(ranks), _waits(ranks), _memory(ranks), _patches(applied)]
     lines += _proof(findings, code, bool(ended), bool(applied))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -40,7 +41,8 @@ def _scaler(call: Any, scaler: Any, args: Any, named: Any) -> None:
 
 
 def _synchronize(call: Any, instance: Any, args: Any, named: Any) -> Any:
-    report.found(finding.WAIT, "torch.npu.synchronize")
+    if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch_npu"):  # which does so when it ends
+        report.found(finding.WAIT, "torch.npu.synchronize")
     return call(*args, **named)
 
 

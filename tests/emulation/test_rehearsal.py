@@ -53,14 +53,9 @@ def test_two_ranks(tmp_path):
 
 
 def test_one_of_each(tmp_path):
-    numbers = {
-        "operators": {"aten::mm": 1},
-        "steps": 1,
-        "synchronisations": {"aten::item": 1},
-        "peak_bytes": {"0": 512},
-    }
+    numbers = {"operators": {"aten::mm": 1}, "steps": 1, "synchronisations": {"aten::item": 1}}
     found = [one("limit", "npu::npu_swiglu", detail="dim is 7, expected: dim is even")]
-    write_rank(tmp_path, 0, **numbers, findings=found)
+    write_rank(tmp_path, 0, **numbers, peak_bytes={"0": 512}, findings=found)
     report = "\n".join(rehearsal.report(tmp_path))
     assert "operators: 1 kind, 1 call per rank, 1 optimizer step; most: aten::mm 1" in report
     assert "limit: npu::npu_swiglu: dim is 7, expected: dim is even (1 time)" in report
