@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -37,20 +36,13 @@ def of_caller() -> Line:
     Autograd and hooks of torch run in threads without a Python frame of the user's: then the main thread, which called
     backward(), is the place. A program that consists of installed code only is located there.
     """
-    for frame in _stacks():
-        found = _innermost(frame)
-        if found is not None:
-            return found
-    return UNKNOWN
+    # No variable here may hold this function's own frame: such a cycle would keep the tensors of all its callers.
+    return _innermost(sys._getframe(1)) or _innermost(_of_main_thread()) or UNKNOWN
 
 
-def _stacks() -> Iterator[FrameType]:
-    yield sys._getframe(1)
+def _of_main_thread() -> FrameType | None:
     main = threading.main_thread().ident
-    if main is not None and main != threading.get_ident():
-        frame = sys._current_frames().get(main)
-        if frame is not None:
-            yield frame
+    return None if main is None or main == threading.get_ident() else sys._current_frames().get(main)
 
 
 def _innermost(frame: FrameType | None) -> Line | None:
