@@ -210,8 +210,8 @@ class TrainingRun:
             self.step()
             iteration = self.progress.iteration
             reason = self._reason_to_stop(iteration)
-            if self.valid is not None and iteration % config.eval_interval == 0 and not self.votes:
-                self.log.evaluation(iteration, "valid", self.evaluate(self.valid))
+            if not self.votes:
+                self.evaluate_if_due(iteration)
             if self.votes_to_save:
                 self._answer_save_request(iteration)
             if state.due(config, iteration) or (self.votes_to_save and self.saver is not None):
@@ -222,7 +222,16 @@ class TrainingRun:
                     self.save()
                 self.log.say(f"stopping after iteration {iteration}, {reason}")
                 return
-        if is_evaluated(config, "test"):
+        self.test()
+
+    def evaluate_if_due(self, iteration: int) -> None:
+        """Evaluate on the valid part after an iteration of the evaluation interval."""
+        if self.valid is not None and iteration % self.config.eval_interval == 0:
+            self.log.evaluation(iteration, "valid", self.evaluate(self.valid))
+
+    def test(self) -> None:
+        """Evaluate on the test part at the end of training."""
+        if is_evaluated(self.config, "test"):
             self.log.evaluation(self.progress.iteration, "test", self.evaluate(self._samples("test")))
 
     def step(self) -> None:

@@ -57,8 +57,7 @@ class GlmSamples:
             self._micro_batches = iter(self._loader)
         parts = [next(self._micro_batches) for _ in range(micro_batches)]
         if self._pads:
-            longest = max(part["tokens"].shape[1] for part in parts)
-            parts = [{name: _padded(tensor, longest) for name, tensor in part.items()} for part in parts]
+            parts = of_one_length(parts)
         return [
             {name: tensor.to(self.device, non_blocking=True) for name, tensor in part.items()} for part in parts
         ]
@@ -179,6 +178,12 @@ def collate(rows: Sequence[Row], *, least: int = 1) -> MicroBatch:
         "loss_mask": together("loss_mask").float(),
         "prefix": torch.tensor(prefix),
     }
+
+
+def of_one_length(parts: Sequence[MicroBatch]) -> list[MicroBatch]:
+    """Return micro batches padded to the longest of them."""
+    longest = max(part["tokens"].shape[1] for part in parts)
+    return [{name: _padded(tensor, longest) for name, tensor in part.items()} for part in parts]
 
 
 def _padded(tensor: torch.Tensor, length: int) -> torch.Tensor:
