@@ -24,7 +24,8 @@ DIALECTS = (*_OPENERS, "megatron-deepspeed")
 
 def dialect_of(path: Path) -> str | None:
     """Return the dialect of the checkpoint in a folder, or None; for Megatron-DeepSpeed that is ``neox``."""
-    return next((name for name, (is_here, _) in _OPENERS.items() if is_here(path)), None)
+    found = next((name for name, (is_here, _) in _OPENERS.items() if is_here(path)), None)
+    return "glm" if found is None and glm.is_here(path) else found
 
 
 def open_checkpoint(
@@ -38,17 +39,19 @@ def open_checkpoint(
         CheckpointError: there is no checkpoint, it cannot be read, or its dialect is another one.
     """
     found = dialect_of(path)
-    if found is None and glm.is_here(path):
+    if found == "glm" and assumed is None:
         raise CheckpointError(
-            f"{path}: is a glm checkpoint, whose architecture the native model does not support — resize "
-            "it with --to glm --tp N"
+            f"{path}: is a glm checkpoint, whose files do not describe its model — resize it with --to glm --tp N, or "
+            "load it into a native run by --load-pretrained"
         )
     if found is None:
         step = "correct the path" if path.exists() else "it does not exist"
         raise CheckpointError(
             f"{path}: contains no readable checkpoint, expected one of {', '.join(DIALECTS)} — {step}"
         )
-    if found == "neox":
+    if found == "glm" and assumed is not None:
+        source = glm.open_source(path, assumed)
+    elif found == "neox":
         source = deepspeed_layers.open_source(path, config, assumed)
     elif found == "megatron":
         source = megatron.open_source(path, assumed)

@@ -139,6 +139,7 @@ class FinetuningRun(TrainingRun):
 
     @staticmethod
     def _write(path: Path, content: object) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, json.dumps(content) + "\n")
 
 
