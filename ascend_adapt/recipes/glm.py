@@ -150,6 +150,8 @@ def _deepspeed(options: Options) -> dict[str, Any]:
     """Return the DeepSpeed file, empty without --deepspeed."""
     path = options("deepspeed_config")
     if not options("deepspeed"):
+        if path is not None:
+            raise ConfigError("--deepspeed_config: without --deepspeed, expected both — GLM would not read the file")
         return {}
     if path is None:
         raise ConfigError("--deepspeed: without --deepspeed_config, expected both — name the file")
@@ -326,7 +328,7 @@ def _data(options: Options, vocabulary: GlmVocabulary, cloze: Cloze | None, cach
     length = options.size("seq_length")
     if cloze is not None:
         return Data(train=(), seq_length=length, split="1", seed=options("seed"), num_workers=0)
-    texts = {name: tuple(options(name, ())) for name in ("train_data", "valid_data", "test_data")}
+    texts = {name: tuple(map(str, options(name, ()))) for name in ("train_data", "valid_data", "test_data")}
     if not texts["train_data"]:
         raise ConfigError("--train-data: is not given, expected .jsonl files or folders of them — add it")
     for name in dict.fromkeys(name for each in texts.values() for name in each):
@@ -419,6 +421,8 @@ def _checkpoint(
 ) -> Checkpoint:
     save, load, pretrained = options("save"), options("load"), options("load_pretrained")
     interval = options("save_interval", 0)
+    if pretrained is not None and cloze is None:
+        raise ConfigError("--load-pretrained: without a --task to finetune on, expected --load — give that instead")
     if cloze is not None:
         interval = max(options("save_epoch") * cloze.micro_batches(batch.micro, parallel.data) // batch.accumulation, 1)
     return Checkpoint(
@@ -432,5 +436,7 @@ def _checkpoint(
         load_rng=not options("no_load_rng"),
         save_optimizer=not options("no_save_optim"),
         save_rng=not options("no_save_rng"),
-        resume_schedule=resume_schedule(own, options, default="override" if options("no_load_lr_scheduler") else "match"),
+        resume_schedule=resume_schedule(
+            own, options, default="override" if options("no_load_lr_scheduler") else "match"
+        ),
     )

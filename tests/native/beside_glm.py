@@ -106,7 +106,10 @@ class Batches:
         train = split_ds(Texts(path, tokenizer), [0.8, 0.1, 0.1])[0]
         self.samples = BlockDataset(train, tokenizer, LENGTH, sample_across_doc=not one, non_sentence_start=start)
         eod = tokenizer.get_command("eos").Id
-        own = {{"average_block_length": "average_block_length"}.get(name, name): one for name, one in self._settings.items()}
+        own = {
+            {"average_block_length": "average_block_length"}.get(name, name): one
+            for name, one in self._settings.items()
+        }
         self._blanks = blocklm_utils.ConstructBlockStrategy(
             SimpleNamespace(eod_token=eod), tokenizer, LENGTH, task_mask=True, **own
         )
@@ -235,7 +238,13 @@ def main():
     copy(trainer, upstream)
     batches = Batches(SETTINGS["mixed"], tokenizer, own / "licence.jsonl")
     with torch.no_grad():
-        theirs, ours = forward(upstream, batches[0]), decoder(batches[0]["tokens"], **{n: t for n, t in batches[0].items() if n not in ("tokens", "labels", "loss_mask")})
+        theirs, ours = (
+            forward(upstream, batches[0]),
+            decoder(
+                batches[0]["tokens"],
+                **{n: t for n, t in batches[0].items() if n not in ("tokens", "labels", "loss_mask")},
+            ),
+        )
     facts["logits"]["pretraining"] = (theirs - ours).abs().max().item()
     facts["size of logits"] = theirs.abs().max().item()
     named = list(upstream.parameters())

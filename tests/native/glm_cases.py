@@ -14,9 +14,11 @@ from native.fixed_text import END, LICENCE
 from native.small_models import GPT2, config
 
 from ascend_adapt.native.config.glm_config import BlankInfilling, Cloze, GlmVocabulary
-from ascend_adapt.native.config.train_config import Batch, Data, TrainConfig
+from ascend_adapt.native import loop
+from ascend_adapt.native.config.train_config import Batch, Checkpoint, Data, Logging, Schedule, TrainConfig
 from ascend_adapt.native.finetuning.cloze_batches import collate
 from ascend_adapt.native.finetuning.patterns import TASKS
+from ascend_adapt.native.finetuning.run import FinetuningRun
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.samples.cloze_examples import read_examples
 from ascend_adapt.native.samples.glm_loader import BlankBatches
@@ -75,7 +77,9 @@ def write_text(folder: Path) -> Path:
 def write_examples(folder: Path) -> Path:
     """Write train.jsonl, val.jsonl and test.jsonl of each task into a folder of its name."""
     rows = {
-        "copa": [dict(zip(("premise", "choice1", "choice2", "question", "label"), one, strict=True)) for one in CHOICES],
+        "copa": [
+            dict(zip(("premise", "choice1", "choice2", "question", "label"), one, strict=True)) for one in CHOICES
+        ],
         "boolq": [{"passage": one, "question": two, "label": label == 0} for one, two, label in ENTAILMENTS],
         "rte": [
             {"premise": one, "hypothesis": two, "label": ("entailment", "not_entailment")[label]}
@@ -98,7 +102,12 @@ def model(words: GlmVocabulary):
     """The model of these cases: two layers of small_models' GPT-2, with block positions."""
     ids = load_vocabulary(words).vocab_size
     return replace(
-        GPT2, positions="block", ffn_hidden_size=128, max_positions=2 * LENGTH + 1, vocab_size=ids, padded_vocab_size=-(-ids // 128) * 128
+        GPT2,
+        positions="block",
+        ffn_hidden_size=128,
+        max_positions=2 * LENGTH + 1,
+        vocab_size=ids,
+        padded_vocab_size=-(-ids // 128) * 128,
     )
 
 
@@ -148,19 +157,19 @@ def digest(content: Iterable) -> str:
     return hashlib.sha256(json.dumps(content, default=int).encode()).hexdigest()[:16]
 
 
-def native_facts(folder: Path) -> dict:
-    """Return what is compared with GLM's own code: samples, batches and rows as digests, and losses."""
-    facts: dict = {"samples": {}, "batches": {}, "rows": {}}
-    for name in SETTINGS:
-        batches = BlankBatches(pretraining(folder, name), "train", 0)
-        facts["samples"][name] = digest(
-            [[np.asarray(part).tolist() for part in batches._samples[number]] for number in range(40)]
-        )
-        facts["batches"][name] = [rows_digest(batches[number]) for number in range(30)]
-    for task, kind in TASKS.items():
-        for pattern in kind.numbers:
-            facts["rows"][f"{task} {pattern}"] = rows_digest(cloze_batch(cloze(folder, task, pattern)))
-    return facts
+def blank_batches(folder: Path, settings: str) -> BlankBatches:
+    """Return the micro batches of a setting."""
+    return BlankBatches(pretraining(folder, settings), "train", 0)
+
+
+def samples_digest(batches: BlankBatches) -> str:
+    """Return a digest of the first samples of documents."""
+    return digest([[np.asarray(part).tolist() for part in batches._samples[number]] for number in range(40)])
+
+
+def trainer(settings: TrainConfig) -> Trainer:
+    """Return a trainer of one process."""
+    return Trainer(settings, meshes.single(torch.device("cpu")))
 
 
 def pretraining_batch(settings: TrainConfig, number: int):
@@ -170,5 +179,52 @@ def pretraining_batch(settings: TrainConfig, number: int):
 
 def losses(settings: TrainConfig, steps: int = STEPS) -> list[float]:
     """Return the losses of training on one process."""
-    trainer, batches = Trainer(settings, meshes.single(torch.device("cpu"))), BlankBatches(settings, "train", 0)
-    return [trainer.step([batches[number]], 1, 3e-3, 0.1).loss for number in range(steps)]
+    alone, batches = trainer(settings), BlankBatches(settings, "train", 0)
+    return [alone.step([batches[number]], 1, 3e-3, 0.1).loss for number in range(steps)]
+
+
+def finetuning(folder: Path, task: str = "copa", more: dict | None = None, **parallel) -> TrainConfig:
+    """Three epochs of finetuning on the made-up examples; of the last batch of each one place is empty."""
+    settings = cloze(folder, task, epochs=3, **(more or {}))
+    made = config(model(settings.vocabulary), **parallel)
+    ranks, micro = made.parallel.data, 4 // made.parallel.data
+    steps = settings.epochs * settings.micro_batches(micro, ranks)
+    return replace(
+        made,
+        dialect="glm",
+        data=Data(train=(), seq_length=2 * LENGTH, split="1", num_workers=0),
+        batch=Batch(micro, 1, micro * ranks),
+        schedule=Schedule(dialect="glm", lr=3e-3, style="linear", unit="iterations", warmup=1, decay=steps),
+        logging=Logging(format="glm", interval=1),
+        checkpoint=Checkpoint(save=str(folder / "saved" / task), at_end=False),
+        iterations=steps,
+        eval_interval=0,
+        cloze=settings,
+    )
+
+
+class Log:
+    """A log of a run that is kept in memory."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Keep a line."""
+        self.lines.append(text)
+
+    def step(self, metrics) -> None:
+        """Keep the loss of an iteration."""
+        self.losses.append(metrics.lm_loss)
+
+    def evaluation(self, iteration: int, part: str, loss: float) -> None:
+        """Keep the loss of an evaluation."""
+        self.losses.append(loss)
+
+
+def finetune(settings: TrainConfig, run_dir: Path) -> Log:
+    """Finetune on this rank, and return the log."""
+    log = Log()
+    loop.train(settings, run_dir, log, kind=FinetuningRun)
+    return log

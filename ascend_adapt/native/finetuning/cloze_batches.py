@@ -7,7 +7,7 @@ for each epoch from the seed, with the first examples again at its end if they d
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -20,19 +20,24 @@ from ascend_adapt.native.samples.cloze_examples import Example
 from ascend_adapt.native.step.pipeline import MicroBatch
 
 
-def collate(rows: Sequence[Sequence[Row]], labels: Sequence[int | None], *, examples: int) -> MicroBatch:
-    """Return the rows of some examples as a micro batch; up to ``examples`` are filled up with others that count not."""
+FILLER = -1
+"""Answer of a row that only fills up a batch, and does not count."""
+
+
+def collate(rows: Sequence[Sequence[Row]], answers: Sequence[int | None], *, examples: int = 1) -> MicroBatch:
+    """Return the rows of some examples and their answers as a micro batch, filled up to ``examples``.
+
+    An unknown answer (None) counts as the first.
+    """
     each = len(rows[0])
     batch = glm_loader.collate([row for example in rows for row in example], least=examples * each)
-    answers = [label or 0 for label in labels] + [-1] * (len(batch["tokens"]) // each - len(rows))
-    return {**batch, "answers": torch.tensor(answers).repeat_interleave(each)}
+    known = [answer or 0 for answer in answers] + [FILLER] * (len(batch["tokens"]) // each - len(rows))
+    return {**batch, "answers": torch.tensor(known).repeat_interleave(each)}
 
 
-def order_of_rank(count: int, ranks: int, rank: int, seed: int | None = None) -> list[int]:
-    """Return the examples of a rank by number, shuffled by ``seed`` if it is given; ranks have equally many."""
-    places = list(range(count))
-    if seed is not None:
-        places = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+def order_of_rank(count: int, ranks: int, rank: int, seed: int) -> list[int]:
+    """Return the examples of a rank by number, shuffled by ``seed``; ranks have equally many."""
+    places: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
     total = -(-count // ranks) * ranks
     return (places * -(-total // count))[:total][rank::ranks]
 
@@ -74,6 +79,21 @@ class ClozeSamples:
             [self._examples[one].label for one in chosen],
             examples=micro if self._config.parallel.pipeline > 1 else 1,
         )
+
+
+def evaluation_batches(
+    config: TrainConfig, mesh: Mesh, examples: Sequence[Example], pattern: Pattern
+) -> Iterator[MicroBatch]:
+    """Yield the batches of every ``data`` ranks-th example from this rank's own; all ranks have equally many batches."""
+    cloze, ranks = config.cloze, config.parallel.data
+    assert cloze is not None
+    # The stages of a pipeline know one batch size.
+    size = config.batch.micro if config.parallel.pipeline > 1 else cloze.eval_micro or config.batch.micro
+    mine = examples[mesh.data_rank :: ranks]
+    for begin in range(0, -(-len(examples) // ranks), size):
+        chosen = [(one, one.label) for one in mine[begin : begin + size]] or [(examples[0], FILLER)]
+        batch = collate([pattern.rows(one) for one, _ in chosen], [answer for _, answer in chosen], examples=size)
+        yield to_device([batch], config, mesh)[0]
 
 
 def to_device(parts: Sequence[MicroBatch], config: TrainConfig, mesh: Mesh) -> list[MicroBatch]:

@@ -47,13 +47,15 @@ LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 class ClozeObjective:
-    """The loss of the last stage; in evaluation it also keeps the answers with the highest score."""
+    """The loss of the last stage; in evaluation it also keeps the answers with the highest score, until ``clear``."""
 
     def __init__(self, cloze: Cloze, choices: int, answer_ids: Sequence[int] | None) -> None:
         """``answer_ids`` are the tokens of ``choices`` answers; None: each row of a batch has an answer of its own."""
         self._loss, self._penalty = LOSSES[cloze.loss], cloze.length_penalty
         self._choices, self._answer_ids = choices, answer_ids
         self.predictions: list[int] = []
+        self.loss_sum = 0.0
+        """Sum of the losses of these examples."""
 
     def __call__(
         self, x: torch.Tensor, weight: torch.Tensor, tp: TensorParallel, rows: Rows, *, training: bool
@@ -67,15 +69,20 @@ class ClozeObjective:
         else:
             scores = self._of_words(x, weight, tp, rows.prefix)
         counted = answers >= 0
-        if not training:
-            self.predictions += scores.argmax(1)[counted].tolist()
         if counted.all():
             loss = self._loss(scores, answers)
         elif counted.any():
             loss = self._loss(scores[counted], answers[counted])
         else:
             loss = 0.0 * scores.sum()
+        if not training:
+            self.predictions += scores.argmax(1)[counted].tolist()
+            self.loss_sum += loss.item() * int(counted.sum())
         return torch.stack([loss])
+
+    def clear(self) -> None:
+        """Forget the evaluated examples."""
+        self.predictions, self.loss_sum = [], 0.0
 
     def _of_texts(self, x: torch.Tensor, weight: torch.Tensor, tp: TensorParallel, rows: Rows) -> torch.Tensor:
         """Return the log probability of each answer's text, [E, C]."""

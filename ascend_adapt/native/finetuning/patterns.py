@@ -52,7 +52,9 @@ class Pattern:
             ConfigError: the task has no such pattern.
         """
         if number not in self.numbers:
-            raise ConfigError(f"--pattern-id: {number}, expected one of {', '.join(map(str, self.numbers))} — choose one")
+            raise ConfigError(
+                f"--pattern-id: {number}, expected one of {', '.join(map(str, self.numbers))} — choose one"
+            )
         self.tokenizer, self.length, self.number, self._block_positions = tokenizer, length, number, block_positions
 
     def prompt(self, texts: Mapping[str, str]) -> tuple[Parts, Parts]:

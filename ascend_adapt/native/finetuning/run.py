@@ -7,7 +7,6 @@ Source: THUDM/GLM@4f61ed72 finetune_glm.py (_train, finetune) and tasks/eval_uti
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,12 @@ from ascend_adapt.native.checkpoint.save import Saver
 from ascend_adapt.native.config.glm_config import CHOICES, METRICS
 from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.native.finetuning import metrics
-from ascend_adapt.native.finetuning.cloze_batches import ClozeSamples, collate, order_of_rank, to_device
+from ascend_adapt.native.finetuning.cloze_batches import ClozeSamples, evaluation_batches
 from ascend_adapt.native.finetuning.objective import ClozeObjective
 from ascend_adapt.native.finetuning.patterns import pattern_of
 from ascend_adapt.native.loop import Batches, Log, TrainingRun
 from ascend_adapt.native.parallel.mesh import Mesh
-from ascend_adapt.native.samples.cloze_examples import FILES, FORMATS, Example, read_examples
+from ascend_adapt.native.samples.cloze_examples import FILES, FORMATS, read_examples
 from ascend_adapt.native.samples.glm_text import load_vocabulary
 
 BEST = "best"
@@ -102,29 +101,23 @@ class FinetuningRun(TrainingRun):
 
     def _scored(self, part: str) -> tuple[dict[str, float], float, list[int]]:
         """Return the metrics, the same on every rank and empty without labels, the loss, and all predictions."""
-        config, mesh, examples = self.config, self.mesh, read_examples(self.cloze, part)
-        mine = order_of_rank(len(examples), config.parallel.data, mesh.data_rank)
-        is_pipeline = config.parallel.pipeline > 1
-        # The stages of a pipeline know one batch size.
-        size = config.batch.micro if is_pipeline else self.cloze.eval_micro or config.batch.micro
-        self.objective.predictions.clear()
-        sums = [0.0, 0.0]
-        for begin in range(0, len(mine), size):
-            chosen: Sequence[Example] = [examples[place] for place in mine[begin : begin + size]]
-            rows, labels = [self.pattern.rows(one) for one in chosen], [one.label for one in chosen]
-            batch = collate(rows, labels, examples=size if is_pipeline else 1)
-            losses, weights = self.trainer.losses(to_device([batch], config, mesh), 1)
-            sums = [sums[0] + losses, sums[1] + weights]
-        is_first_copy = mesh.tensor_rank == 0
-        own = dict(zip(mine, self.objective.predictions, strict=False)) if is_first_copy else {}
-        found = {place: one for each in self.group.together(lambda: own) for place, one in each.items()}
+        mesh, examples = self.mesh, read_examples(self.cloze, part)
+        self.objective.clear()
+        for batch in evaluation_batches(self.config, mesh, examples, self.pattern):
+            self.trainer.losses([batch], 1)
+        mine = range(mesh.data_rank, len(examples), self.config.parallel.data)
+        # Of a last stage's tensor-parallel ranks, which have the same, the first; other stages have none.
+        own = self.objective.predictions if mesh.tensor_rank == 0 else []
+        loss = self.objective.loss_sum if own else 0.0
+        every = self.group.together(lambda: (dict(zip(mine, own, strict=False)), loss))
+        found = {place: one for each, _ in every for place, one in each.items()}
         predictions = [found[place] for place in range(len(examples))]
-        truth = [one.label for one in examples]
-        if any(label is None for label in truth):
-            return {}, sums[0] / sums[1], predictions
-        known = [label for label in truth if label is not None]
-        scores = {name: metrics.FUNCTIONS[name](predictions, known) for name in METRICS[self.cloze.task]}
-        return scores, sums[0] / sums[1], predictions
+        labels = [one.label for one in examples if one.label is not None]
+        mean = sum(each for _, each in every) / len(examples)
+        if len(labels) < len(examples):
+            return {}, mean, predictions
+        scores = {name: metrics.FUNCTIONS[name](predictions, labels) for name in METRICS[self.cloze.task]}
+        return scores, mean, predictions
 
     def _report(self, epoch: int, scores: dict[str, float], total: int) -> None:
         values = " ".join(f"{name} = {score:.4f}" for name, score in scores.items())

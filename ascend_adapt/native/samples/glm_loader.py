@@ -58,9 +58,7 @@ class GlmSamples:
         parts = [next(self._micro_batches) for _ in range(micro_batches)]
         if self._pads:
             parts = of_one_length(parts)
-        return [
-            {name: tensor.to(self.device, non_blocking=True) for name, tensor in part.items()} for part in parts
-        ]
+        return [{name: tensor.to(self.device, non_blocking=True) for name, tensor in part.items()} for part in parts]
 
     def close(self) -> None:
         """End the workers, as Samples.close."""
@@ -79,7 +77,10 @@ class BlankBatches(torch.utils.data.Dataset[MicroBatch]):
         paths, place = _source(data, part)
         documents = Documents([token_prefix(path, data) for path in paths])
         split = split_documents(
-            len(documents.sizes), data.split if place is not None else "1", own_valid=bool(data.valid), own_test=bool(data.test)
+            len(documents.sizes),
+            data.split if place is not None else "1",
+            own_valid=bool(data.valid),
+            own_test=bool(data.test),
         )
         numbers = split[place or 0]
         if numbers is None or not documents.sizes[numbers].sum():

@@ -91,7 +91,9 @@ def tokenize(path: str, data: Data) -> Path:
     assert data.blanks is not None
     tokenizer = load_vocabulary(data.blanks.vocabulary)
     dtype, sizes = token_dtype(tokenizer.vocab_size), []
-    aside = {kind: Path(f"{kind}.{socket.gethostname()}.{os.getpid()}.part") for kind in (bin_path(prefix), idx_path(prefix))}
+    aside = {
+        kind: Path(f"{kind}.{socket.gethostname()}.{os.getpid()}.part") for kind in (bin_path(prefix), idx_path(prefix))
+    }
     try:
         prefix.parent.mkdir(parents=True, exist_ok=True)
         with aside[bin_path(prefix)].open("wb") as stream:
