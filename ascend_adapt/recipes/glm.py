@@ -211,7 +211,7 @@ def _vocabulary(options: Options) -> GlmVocabulary:
     kind = options("tokenizer_model_type", "gpt2")
     folder = _VOCABULARY if kind == "gpt2" else Path(kind)
     names = ("gpt2-vocab.json", "gpt2-merges.txt") if kind == "gpt2" else ("vocab.json", "merges.txt")
-    files = [folder / name for name in names]
+    words, merges = files = [folder / name for name in names]
     for file in files:
         if not file.is_file():
             raise ConfigError(
@@ -220,7 +220,7 @@ def _vocabulary(options: Options) -> GlmVocabulary:
             )
     uses_blocks = options("block_mask_prob") > 0 or options("context_mask_ratio") > 0
     return GlmVocabulary(
-        *(str(file.absolute()) for file in files), task_mask=options("task_mask"), decoder_mask=uses_blocks
+        str(words.absolute()), str(merges.absolute()), task_mask=options("task_mask"), decoder_mask=uses_blocks
     )
 
 
@@ -278,7 +278,7 @@ def _optimizer(options: Options, file: dict[str, Any]) -> OptimizerConfig:
         betas=(float(betas[0]), float(betas[1])),
         eps=_number(file, "eps", 1e-8),
         weight_decay=_number(file, "weight_decay", 0.0),
-        # DeepSpeed's Adam decouples weight decay unless it is told not to.
+        # DeepSpeed's Adam decouples weight decay by default.
         decoupled=bool(params.get("adam_w_mode", True)),
         clip_grad=float(clip),
     )
@@ -334,8 +334,8 @@ def _data(options: Options, vocabulary: GlmVocabulary, cloze: Cloze | None, cach
     for name in dict.fromkeys(name for each in texts.values() for name in each):
         if not Path(name).exists():
             raise ConfigError(
-                f"{name}: does not exist, expected a .jsonl file or a folder of them — GLM's names of corpora are paths "
-                "in its code; give the path"
+                f"{name}: does not exist, expected a .jsonl file or a folder of them — GLM's names of corpora are "
+                "paths in its code; give the path"
             )
     return Data(
         train=texts["train_data"],

@@ -13,8 +13,8 @@ import torch
 from native.fixed_text import END, LICENCE
 from native.small_models import GPT2, config
 
-from ascend_adapt.native.config.glm_config import BlankInfilling, Cloze, GlmVocabulary
 from ascend_adapt.native import loop
+from ascend_adapt.native.config.glm_config import BlankInfilling, Cloze, GlmVocabulary
 from ascend_adapt.native.config.train_config import Batch, Checkpoint, Data, Logging, Schedule, TrainConfig
 from ascend_adapt.native.finetuning.cloze_batches import collate
 from ascend_adapt.native.finetuning.patterns import TASKS
@@ -27,6 +27,7 @@ from ascend_adapt.native.step.trainer import Trainer
 
 WORDS = (" No", " Yes", " Maybe", " true", " false", " neither", " the", " of")
 LENGTH, STEPS, MICRO = 64, 50, 4
+CPU = torch.device("cpu")
 MIXED = {"bert_prob": 0.5, "gap_sentence_prob": 0.3, "gpt_min_ratio": 0.25, "short_seq_prob": 0.2}
 SETTINGS = {
     "mixed": MIXED,
@@ -169,7 +170,7 @@ def samples_digest(batches: BlankBatches) -> str:
 
 def trainer(settings: TrainConfig) -> Trainer:
     """Return a trainer of one process."""
-    return Trainer(settings, meshes.single(torch.device("cpu")))
+    return Trainer(settings, meshes.single(CPU))
 
 
 def pretraining_batch(settings: TrainConfig, number: int):

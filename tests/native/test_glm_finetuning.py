@@ -62,13 +62,15 @@ def test_the_best_weights_are_kept_and_tested(alone):
     best = json.loads((folder / "saved" / "copa" / "best" / "best.json").read_text())
     assert any(line.startswith(f"best accuracy {best['score']:.4f} at iteration {best['iteration']}") for line in lines)
     scores = [float(line.rpartition(" ")[2]) for line in lines if "|epoch: -1|" not in line and "|epoch" in line]
-    assert len(scores) == 3 and round(best["score"], 4) == max(scores)
+    assert len(scores) == 3
+    assert round(best["score"], 4) == max(scores)
     assert json.loads((folder / "copa" / "test_results.json").read_text()) == {
         "accuracy": best["score"],
         "type": "test",
     }
     predictions = [json.loads(line) for line in (folder / "copa" / "copa-test.jsonl").read_text().splitlines()]
-    assert [one["idx"] for one in predictions] == [0, 1, 2] and {one["label"] for one in predictions} <= {0, 1}
+    assert [one["idx"] for one in predictions] == [0, 1, 2]
+    assert {one["label"] for one in predictions} <= {0, 1}
 
 
 def write_glm_checkpoint(path: Path, trainer, ranks: int) -> None:
@@ -109,7 +111,8 @@ def test_weights_in_glms_layout(tmp_path):
     fresh = glm_cases.trainer(longer.config)
     for name in ("positions", "block_positions"):
         grown, new, old = (getattr(one.decoders[0].embedding, name).weight for one in (longer, fresh, saved))
-        assert torch.equal(grown[:rows], old) and torch.equal(grown[rows:], new[rows:])
+        assert torch.equal(grown[:rows], old)
+        assert torch.equal(grown[rows:], new[rows:])
     with pytest.raises(
         TrainingError, match=r"layers\.0\.mlp\.dense_h_to_4h\.weight is \[128, 32\], expected \[64, 32\]"
     ):

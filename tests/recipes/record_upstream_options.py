@@ -3,8 +3,9 @@
     python tests/recipes/record_upstream_options.py megatron core_v0.9.0 CHECKOUT
 
 for neox (v2.0, newest), megatron (v2.5, bigscience, deepspeed, core_v0.9.0, newest), oneflow (gpt) and glm (4f61ed7),
-each with a checkout of that commit. Megatron's, OneFlow's and GLM's parsers are built by their own code, with the packages that are not
-there replaced by stand-ins; GPT-NeoX's fields are read off its dataclasses. Writes ascend_adapt/recipes/upstream/.
+each with a checkout of that commit. Megatron's, OneFlow's and GLM's parsers are built by their own code, with the
+packages that are not there replaced by stand-ins; GPT-NeoX's fields are read off its dataclasses. Writes
+ascend_adapt/recipes/upstream/.
 """
 
 from __future__ import annotations

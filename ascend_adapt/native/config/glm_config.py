@@ -36,8 +36,8 @@ class GlmVocabulary:
 class BlankInfilling:
     """Blank infilling: how documents are sampled, and how blanks are chosen.
 
-    A batch has short spans in blanks with probability ``bert_prob``, sentences with ``gap_sentence_prob``, else one long
-    span at the end. ``language_model``: fastText's lid.176.bin, if only English documents are to be used.
+    A batch has short spans as blanks with probability ``bert_prob``, sentences with ``gap_sentence_prob``, else one
+    long span at the end. ``language_model``: fastText's lid.176.bin, if only English documents are to be used.
     ``random_samples``: draw document samples with replacement (--shuffle).
     """
 

@@ -210,8 +210,9 @@ class Data:
 
     ``train``, ``valid`` and ``test`` are prefixes, or alternating weights and prefixes; if ``valid`` and ``test`` are
     empty, ``split`` divides ``train``. ``order`` is a dialect of ``ascend_adapt.data``. ``eod`` is the end-of-document
-    id, needed only for ``reset_position_ids``, ``reset_attention_mask`` and ``eod_mask_loss``. With ``blanks``, for
-    GLM, the names are of .jsonl files or folders of them instead, which are tokenized once, beside them or in ``cache``.
+    id, needed only for ``reset_position_ids``, ``reset_attention_mask`` and ``eod_mask_loss``. With
+    ``blanks`` (GLM) the names are of .jsonl files or folders of them, which are tokenized once, beside them or in
+    ``cache``.
     """
 
     train: tuple[str, ...]

@@ -19,7 +19,6 @@ from ascend_adapt.native.samples.blank_infilling import Row
 from ascend_adapt.native.samples.cloze_examples import Example
 from ascend_adapt.native.step.pipeline import MicroBatch
 
-
 FILLER = -1
 """Answer of a row that only fills up a batch, and does not count."""
 
@@ -84,7 +83,7 @@ class ClozeSamples:
 def evaluation_batches(
     config: TrainConfig, mesh: Mesh, examples: Sequence[Example], pattern: Pattern
 ) -> Iterator[MicroBatch]:
-    """Yield the batches of every ``data`` ranks-th example from this rank's own; all ranks have equally many batches."""
+    """Yield the batches of this data-parallel rank's share, every n-th example of n ranks; all have as many batches."""
     cloze, ranks = config.cloze, config.parallel.data
     assert cloze is not None
     # The stages of a pipeline know one batch size.

@@ -146,8 +146,8 @@ class Pattern:
             place = max((place for place, (ids, may) in enumerate(half) if may and ids), default=None)
             if place is None:
                 raise DataError(
-                    f"prompt: {total} tokens, {surplus} above what --seq-length {self.length} leaves, and too few may be "
-                    "left out — raise --seq-length"
+                    f"prompt: {total} tokens, {surplus} above what --seq-length {self.length} leaves, and too few may "
+                    "be left out — raise --seq-length"
                 )
             half[place] = (half[place][0][:-1], True)
 
@@ -206,11 +206,11 @@ class Rte(Pattern):
         """See Pattern."""
         premise, hypothesis = texts["premise"], texts["hypothesis"].rstrip(string.punctuation)
         if self.number == 4:
-            question = [" question:", Shortenable(f" {hypothesis}"), " True or False?", " answer:", MASK]
+            question: Parts = [" question:", Shortenable(f" {hypothesis}"), " True or False?", " answer:", MASK]
             return [Shortenable(premise), *question], []
         mark = "," if self.number < 2 else "."
         if self.number % 2 == 0:
-            between = [MASK, ",", ' "'] if self.number == 0 else [MASK, '. "']
+            between: Parts = [MASK, ",", ' "'] if self.number == 0 else [MASK, '. "']
             return ['"', Shortenable(hypothesis), '" ?'], [*between, Shortenable(premise), '"']
         return [Shortenable(hypothesis), "?"], [MASK, mark, Shortenable(f" {premise}")]
 
@@ -227,7 +227,7 @@ class Cb(Rte):
         if self.number != 4:
             return super().prompt(texts)
         hypothesis = Shortenable(f" {texts['hypothesis']}")
-        question = [" question:", hypothesis, " true, false or neither?", " answer:", MASK]
+        question: Parts = [" question:", hypothesis, " true, false or neither?", " answer:", MASK]
         return [Shortenable(texts["premise"]), *question], []
 
     def answers(self, texts: Mapping[str, str]) -> Sequence[str]:

@@ -70,7 +70,8 @@ class FinetuningRun(TrainingRun):
         if self.best_saver is not None:
             self.best_saver.save(self.progress)
             self.best_saver.wait()
-            self.group.on_first(lambda: self._write(self.best_saver.folder.path / SCORE, self.best))
+            score = self.best_saver.folder.path / SCORE
+            self.group.on_first(lambda: self._write(score, self.best))
         self.group.on_first(
             lambda: self._write(self.run_dir / "results.json", {**scores, "type": "validation", "epoch": done - 1})
         )

@@ -72,7 +72,10 @@ class Embedding(nn.Module):
             self.block_positions = Positions(model, tp)
 
     def forward(
-        self, tokens: torch.Tensor, position_ids: torch.Tensor | None, block_position_ids: torch.Tensor | None
+        self,
+        tokens: torch.Tensor,
+        position_ids: torch.Tensor | None,
+        block_position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Embed token ids, int64 [B, S]; returns [B, S, H], sharded along S under sequence parallelism."""
         x = self.words(tokens)

@@ -138,7 +138,7 @@ class DocumentSamples:
         return self._stripped(piece, mask, self.length)
 
     def _stripped(self, tokens: Ids, mask: Ids, length: int) -> tuple[Ids, Ids]:
-        """Strip tokens at the end, at least to ``length``, back to the end of a sentence if that is in its last half."""
+        """Strip tokens at the end, to ``length`` or back to the end of a sentence if that is in its last half."""
         surplus = len(tokens) - length
         if surplus <= 0:
             return tokens, mask
