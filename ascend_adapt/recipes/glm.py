@@ -32,7 +32,7 @@ from ascend_adapt.native.config.train_config import (
 )
 from ascend_adapt.recipes import deepspeed_json
 from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule, take_own_options
-from ascend_adapt.recipes.glm_ignored import IGNORED
+from ascend_adapt.recipes.glm_ignored import IGNORED, IN_FINETUNING, IN_PRETRAINING
 from ascend_adapt.recipes.glm_shell import started
 from ascend_adapt.recipes.options import UNKNOWN, Options
 from ascend_adapt.recipes.recipe import Recipe
@@ -61,7 +61,9 @@ def read(argv: Sequence[str]) -> Recipe:
     version, given, problems = parse("glm", rest, VERSIONS, own.upstream_version)
 
     def build(world_size: int) -> tuple[TrainConfig, list[str]]:
-        options = Options(version, given, IGNORED, problems)
+        finetunes = given.get("finetune") and given.get("task")
+        ignored = {**IGNORED, **(IN_FINETUNING if finetunes else IN_PRETRAINING)}
+        options = Options(version, given, ignored, problems)
         config = _config(options, own, world_size, pipeline=pipeline, cache=cache)
         return config, options.notes()
 

@@ -24,3 +24,16 @@ IGNORED = {
     "checkpoints have one format": "no_deepspeed_load",
     "the recipe has no BERT or sentencepiece, whose files these name": "cache_dir",
 }
+IN_PRETRAINING = {
+    "it is of a task to finetune on": """
+        adapet cloze_eval continuous_prompt data_dir epochs eval_epoch eval_valid fast_decode few_superglue
+        length_penalty loss_func multi_token no_validation pattern_id save_epoch segment_length task
+        validation_metric"""
+}
+IN_FINETUNING = {
+    "a task has its own examples, epochs and validation": """
+        avg_block_length bert_prob eval_interval eval_iters filter_english gap_sentence_prob gap_sentence_ratio
+        gpt_infill_prob gpt_min_ratio no_shuffle_block non_sentence_start num_workers random_position
+        sample_one_document save_interval short_seq_prob shuffle single_span_prob split test_data train_data train_iters
+        valid_data"""
+}
