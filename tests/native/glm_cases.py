@@ -224,6 +224,13 @@ class Log:
         self.losses.append(loss)
 
 
+def pretrain(settings: TrainConfig, run_dir: Path) -> Log:
+    """Pretrain on this rank, and return the log."""
+    log = Log()
+    loop.train(settings, run_dir, log)
+    return log
+
+
 def finetune(settings: TrainConfig, run_dir: Path) -> Log:
     """Finetune on this rank, and return the log."""
     log = Log()

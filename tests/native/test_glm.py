@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,30 @@ def test_padding_changes_no_loss(folder):
         decoder(one["tokens"], **{name: one[name] for name in one if name != "tokens"}) for one in (batch, longer)
     ]
     assert losses[0].item() == pytest.approx(losses[1].item(), rel=apart(settings.model, 2 * glm_cases.LENGTH))
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "finetuning"])
+def test_a_resumed_run_continues_bit_for_bit(tmp_path, kind):
+    settings = getattr(glm_cases, kind)(tmp_path)
+    model = replace(settings.model, hidden_dropout=0.1, attention_dropout=0.1)
+    iterations = 6
+    cloze = settings.cloze and replace(settings.cloze, epochs=3)
+    settings = replace(settings, model=model, iterations=iterations, cloze=cloze, eval_interval=2, eval_iterations=1)
+    run = glm_cases.finetune if kind == "finetuning" else glm_cases.pretrain
+
+    def checkpoint(name, **more):
+        return replace(settings.checkpoint, save=str(tmp_path / name), at_end=False, asynchronous=False, **more)
+
+    whole = run(replace(settings, checkpoint=checkpoint("whole")), tmp_path / "whole")
+    cut = replace(settings, checkpoint=checkpoint("cut", interval=3), exit_interval=3)
+    before = run(cut, tmp_path / "cut")
+    after = run(
+        replace(cut, checkpoint=checkpoint("cut", load=str(tmp_path / "cut")), exit_interval=None), tmp_path / "cut"
+    )
+    assert before.losses + after.losses == whole.losses
+    if kind == "finetuning":
+        assert [line for line in after.lines if "|epoch" in line] == [line for line in whole.lines if "|epoch" in line][
+            -3:
+        ]
+        best = [json.loads((tmp_path / name / "best" / "best.json").read_text()) for name in ("cut", "whole")]
+        assert best[0] == best[1]
