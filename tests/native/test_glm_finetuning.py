@@ -14,8 +14,8 @@ import torch
 from native import glm_cases
 from native.training_bounds import apart
 
-from ascend_adapt.checkpoint.dialects.glm import glm_name
-from ascend_adapt.checkpoint.qkv import Heads, reordered
+from ascend_adapt import cli
+from ascend_adapt.checkpoint.detection import open_checkpoint
 from ascend_adapt.errors import ConfigError, DataError, TrainingError
 from ascend_adapt.native.checkpoint.load import load
 from ascend_adapt.native.finetuning import metrics, objective
@@ -73,28 +73,21 @@ def test_the_best_weights_are_kept_and_tested(alone):
     assert {one["label"] for one in predictions} <= {0, 1}
 
 
-def write_glm_checkpoint(path: Path, trainer, ranks: int) -> None:
-    """Write a trainer's weights as GLM does: a flat dict for each model-parallel rank."""
-    model = trainer.config.model
-    (path / "7").mkdir(parents=True)
-    for name in ("latest", "latest_checkpointed_iteration.txt"):
-        (path / name).write_text("7")
-    for rank in range(ranks):
-        module = {}
-        for one in trainer.parameters:
-            values = one.local if one.layout.cut is None else one.local.chunk(ranks, one.layout.cut)[rank]
-            if "query_key_value" in one.name:
-                own = Heads(model.num_heads, model.num_heads, model.head_dim).of_rank(ranks)
-                values = reordered(values, own, "grouped", "block")
-            module[glm_name(one.name)] = values.clone()
-        torch.save({"module": module, "iteration": 7}, path / "7" / f"mp_rank_{rank:02d}_model_states.pt")
-
-
-def test_weights_in_glms_layout(tmp_path):
-    """Of two model-parallel ranks, into one; position tables grow, and another model is refused."""
-    settings = glm_cases.finetuning(tmp_path)
-    saved = glm_cases.trainer(dataclasses.replace(settings, seed=7))
-    write_glm_checkpoint(tmp_path / "glm", saved, 2)
+def test_weights_in_glms_layout(alone, tmp_path, capsys):
+    """To two model-parallel ranks, and from them into one; position tables grow, and another model is refused."""
+    settings, best = glm_cases.finetuning(tmp_path), alone[0] / "saved" / "copa" / "best"
+    saved = open_checkpoint(best)
+    into = ["--output", str(tmp_path / "glm"), "--to", "glm", "--tp", "2"]
+    assert cli.main(["convert", "--input", str(best), *into]) == 0
+    other = ["--output", str(tmp_path / "megatron"), "--to", "megatron"]
+    assert cli.main(["convert", "--input", str(best), *other]) == 1
+    assert "has block positions, which megatron cannot express" in capsys.readouterr().err
+    files = sorted((tmp_path / "glm").glob("*/mp_rank_*_model_states.pt"))
+    assert len(files) == 2
+    # A rank has the queries of its heads first; here they are grouped by heads.
+    name, dim = "layers.0.attention.query_key_value.weight", settings.model.head_dim
+    fused = torch.load(files[0], weights_only=True)["module"][f"transformer.{name}"]
+    assert torch.equal(fused[dim : 2 * dim], saved.read(name)[3 * dim : 4 * dim])
 
     def loaded(**changes):
         checkpoint = dataclasses.replace(settings.checkpoint, load=str(tmp_path / "glm"), finetune=True)
@@ -104,14 +97,14 @@ def test_weights_in_glms_layout(tmp_path):
 
     same, lines = loaded()
     assert lines[0].endswith("glm, from iteration 0")
-    for one, other in zip(same.parameters, saved.parameters, strict=True):
-        assert torch.equal(one.local, other.local), one.name
+    for one in same.parameters:
+        assert torch.equal(one.local, saved.read(one.name)), one.name
     rows = settings.model.max_positions
     longer, _ = loaded(max_positions=rows + 8)
     fresh = glm_cases.trainer(longer.config)
-    for name in ("positions", "block_positions"):
-        grown, new, old = (getattr(one.decoders[0].embedding, name).weight for one in (longer, fresh, saved))
-        assert torch.equal(grown[:rows], old)
+    for table in ("positions", "block_positions"):
+        grown, new = (getattr(one.decoders[0].embedding, table).weight for one in (longer, fresh))
+        assert torch.equal(grown[:rows], saved.read(f"embedding.{table}.weight"))
         assert torch.equal(grown[rows:], new[rows:])
     with pytest.raises(
         TrainingError, match=r"layers\.0\.mlp\.dense_h_to_4h\.weight is \[128, 32\], expected \[64, 32\]"

@@ -81,6 +81,48 @@ class GlmCheckpoint:
         return tensor
 
 
+@dataclass(frozen=True)
+class AsGlm:
+    """A checkpoint of another dialect under GLM's names and in its layout; tensors are read lazily."""
+
+    source: Source
+
+    @property
+    def folder(self) -> Path:
+        """The tag, a number, that GLM gives such a folder."""
+        return Path(str(self.source.iteration or 0))
+
+    @property
+    def files(self) -> list[dict[str, Any]]:
+        """What a file holds besides parameters."""
+        return [{"iteration": self.source.iteration or 0}]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the parameters."""
+        return [glm_name(one.name) for one in self.source.parameters()]
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return a parameter."""
+        ours = next(one.name for one in self.source.parameters() if glm_name(one.name) == name)
+        tensor = self.source.read(ours)
+        return reordered(tensor, heads(self.source.model), "grouped", "block") if QUERY_KEY_VALUE in ours else tensor
+
+    @classmethod
+    def of(cls, source: Source) -> AsGlm:
+        """Return a checkpoint that GLM's model can express.
+
+        Raises:
+            CheckpointError: it cannot.
+        """
+        if source.model.positions != "block":
+            raise CheckpointError(
+                f"{source.path}: has positions {source.model.positions!r}, expected 'block' for GLM — convert it to "
+                "another dialect"
+            )
+        return cls(source)
+
+
 def tag_folder(path: Path) -> Path | None:
     """Return the folder of a checkpoint: ``path``, or the one that a tracker in it names; None if there is none."""
     for tracker in (path / name for name in TRACKERS):
@@ -170,7 +212,7 @@ def open_source(path: Path, assumed: Model) -> Source:
     )
 
 
-def write(source: GlmCheckpoint, folder: Path, ranks: int, done: Callable[[int], None]) -> None:
+def write(source: GlmCheckpoint | AsGlm, folder: Path, ranks: int, done: Callable[[int], None]) -> None:
     """Write the checkpoint for ``ranks`` model-parallel ranks into the empty ``folder``.
 
     Raises:
