@@ -99,4 +99,4 @@ def to_device(parts: Sequence[MicroBatch], config: TrainConfig, mesh: Mesh) -> l
     """Return micro batches on the device, of one length in a pipeline."""
     if config.parallel.pipeline > 1:
         parts = glm_loader.of_one_length(parts)
-    return [{name: tensor.to(mesh.device, non_blocking=True) for name, tensor in part.items()} for part in parts]
+    return [glm_loader.to_device(part, mesh.device) for part in parts]

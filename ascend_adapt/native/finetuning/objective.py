@@ -102,5 +102,5 @@ class ClozeObjective:
         ids = torch.tensor(self._answer_ids, device=x.device) - tp.rank * weight.shape[0]
         elsewhere = (ids < 0) | (ids >= weight.shape[0])
         partial = functional.embedding(ids.masked_fill(elsewhere, 0), weight).masked_fill(elsewhere[:, None], 0.0)
-        first = x[torch.arange(len(x), device=x.device), prefix]
+        first = x[torch.arange(len(x), device=x.device), prefix.to(x.device)]
         return functional.linear(first.float(), tp.leave(partial).float())

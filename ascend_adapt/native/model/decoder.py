@@ -15,7 +15,6 @@ from ascend_adapt import kernels
 from ascend_adapt.native.config.train_config import Init, Model, Parallel
 from ascend_adapt.native.model.dropout import dropout
 from ascend_adapt.native.model.layers import AttentionContext, Norm, TransformerBlock, rotary_tables
-from ascend_adapt.native.model.prefix_mask import prefix_mask
 from ascend_adapt.native.parallel.parameters import WORDS, Declared, ParameterLayout
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel, VocabularyParallelEmbedding
 from ascend_adapt.native.parallel.zero import ComputeWeights
@@ -159,9 +158,9 @@ class Decoder(nn.Module):
         if self.first:
             x = self.embedding(x, position_ids, block_position_ids)
         rotary = rotary_tables(self.model, length, x) if self.model.positions == "rotary" else None
-        if prefix is not None:
-            masked_out = prefix_mask(prefix, length)
-        x = self._through(x, AttentionContext(None if masked_out is None else masked_out[:, None], rotary))
+        x = self._through(
+            x, AttentionContext(None if masked_out is None else masked_out[:, None], rotary, prefix=prefix)
+        )
         if not self.last:
             return x
         rows = None if labels is None else Rows(labels, loss_mask, prefix, answers)

@@ -58,7 +58,7 @@ class GlmSamples:
         parts = [next(self._micro_batches) for _ in range(micro_batches)]
         if self._pads:
             parts = of_one_length(parts)
-        return [{name: tensor.to(self.device, non_blocking=True) for name, tensor in part.items()} for part in parts]
+        return [to_device(part, self.device) for part in parts]
 
     def close(self) -> None:
         """End the workers, as Samples.close."""
@@ -179,6 +179,11 @@ def collate(rows: Sequence[Row], *, least: int = 1) -> MicroBatch:
         "loss_mask": together("loss_mask").float(),
         "prefix": torch.tensor(prefix),
     }
+
+
+def to_device(part: MicroBatch, device: torch.device) -> MicroBatch:
+    """Return a micro batch on the device, its prefix on the host, where attention kernels read it without waiting."""
+    return {name: tensor if name == "prefix" else tensor.to(device, non_blocking=True) for name, tensor in part.items()}
 
 
 def of_one_length(parts: Sequence[MicroBatch]) -> list[MicroBatch]:
