@@ -10,6 +10,7 @@ from ascend_adapt.kernels import masks, small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_number, check_together
 from ascend_adapt.kernels.dispatch import Kernel
 from ascend_adapt.kernels.operation import KernelCall
+from ascend_adapt.npu_limits.fusion_attention import PREFIXES
 
 
 @dataclass(eq=False)
@@ -139,9 +140,9 @@ def attention(
         raise KernelArgumentError(f"dropout_p={dropout_p!r}: expected at least 0 and less than 1 — correct it")
     causal = bool(causal) or window is not None
     call = AttentionCall(q, k, v, masked_out, bias, causal, scale, dropout_p, cu_seqlens, window, prefix)
-    if prefix is not None and q.device.type != "npu":
+    if prefix is not None and (q.device.type != "npu" or q.shape[0] not in PREFIXES):
         call.check()
-        # Only an NPU has a kernel for it. The mask is shared by all layers.
+        # Only an NPU has a kernel for it, for so many rows. The mask is shared by all layers.
         call = replace(call, masked_out=masks.hidden_by_prefix(prefix, q.shape[2], q.device), causal=False, prefix=None)
     if cu_seqlens is not None:
         call.check()  # the values of cu_seqlens are not part of the kind of call
