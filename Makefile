@@ -12,7 +12,7 @@ export PIP_COMPILE := 0
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test test-fast check conformance record-upstreams behaviour deepspeed-tests bench-overhead bench-data torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean signals
+.PHONY: demo test test-fast check conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean signals
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -77,9 +77,10 @@ record-upstreams: install
 behaviour: install
 	$(BIN)/nox
 
-DEEPSPEED_TESTS ?= DeepSpeed/tests
-deepspeed-tests: install
-	$(BIN)/python tests/upstream/deepspeed_own_tests.py $(DEEPSPEED_TESTS)
+# LIBRARY=deepspeed, accelerate, transformers or peft; CHECKOUT is its repository.
+DEVICE ?= cpu
+own-tests: install
+	$(BIN)/python tests/upstream/own_tests.py $(LIBRARY) $(CHECKOUT) --device $(DEVICE)
 
 bench-overhead: install
 	$(BIN)/python bench/overhead.py
@@ -128,6 +129,16 @@ native-matrix: install
 NUMERICS ?=
 numerics: install .triton/.installed
 	$(BIN)/python tests/numerics.py $(NUMERICS)
+
+# Checkpoints between every pair of dialects and parallel sizes; 50 conversions killed at random moments; memory and
+# speed of converting GPT-NeoX-20B's shapes: CONVERTED='--to megatron --layers 12' for other targets.
+CONVERTED ?= --to hf --emptied
+convert-matrix: install
+	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) tests/checkpoint/every_pair.py
+	ASCEND_ADAPT_KILLS=50 $(BIN)/python -m pytest -q -s tests/convert/test_convert.py -k killed
+
+bench-convert: install
+	$(BIN)/python bench/convert.py runs/bench-convert $(CONVERTED)
 
 # Whole runs of unmodified code bases, from ASCEND_ADAPT_UPSTREAMS, compared with the native trainer on the same arguments.
 native-equal: install

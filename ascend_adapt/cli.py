@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ascend_adapt.errors import AdaptError, SettingsError
+from ascend_adapt.errors import AdaptError, CheckpointError, SettingsError
 
-NOT_BUILT = ("eval", "generate", "report")
+NOT_BUILT = ("report",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +50,7 @@ def _run(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    known = _parser().parse_args(arguments)
+    known = _parser().parse_args(arguments, argparse.Namespace(words=arguments))
     try:
         return int(known.run(known))
     except AdaptError as error:
@@ -70,8 +70,11 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     from ascend_adapt import __version__
+    from ascend_adapt.alignment.commands import add_compare
+    from ascend_adapt.audit.commands import add_audit
     from ascend_adapt.convert.commands import add_convert
     from ascend_adapt.data.commands import add_commands
+    from ascend_adapt.evaluation.commands import add_commands as add_evaluation
 
     parser = _Parser(prog="ascend-adapt", description="Show what is adapted on this host, and what prevents the rest.")
     parser.add_argument("--version", action="version", version=f"ascend_adapt {__version__}")
@@ -118,11 +121,13 @@ def _parser() -> argparse.ArgumentParser:
         (kernels, _kernels),
     ):
         command.set_defaults(run=run)
-    convert = add_convert(commands)
+    audit, compare, convert = add_audit(commands), add_compare(commands), add_convert(commands)
     *data_commands, inspect = add_commands(commands)
+    evaluation = add_evaluation(commands)
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.set_defaults(run=_inspect, of_token_files=inspect.get_default("run"))
-    for each in (status, doctor, explain, stop, kernels, convert, *data_commands, inspect):
+    diagnosis = (status, doctor, explain, audit, compare, stop, kernels)
+    for each in (*diagnosis, convert, *data_commands, inspect, *evaluation):
         each.add_argument("--debug", action="store_true", help="show the traceback of an error")
     for name in NOT_BUILT:
         commands.add_parser(name, help="(not built yet)")
@@ -243,6 +248,11 @@ def _inspect(known: argparse.Namespace) -> int:
         from ascend_adapt.convert import commands
 
         return commands.inspect(Path(known.prefix), as_json=known.json)
+    if not Path(known.prefix).exists() and not any(Path(f"{known.prefix}.{end}").exists() for end in ("bin", "idx")):
+        raise CheckpointError(
+            f"{known.prefix}: does not exist, expected a checkpoint's folder, or token files {known.prefix}.bin and "
+            ".idx — correct the path"
+        )
     return int(known.of_token_files(known))
 
 

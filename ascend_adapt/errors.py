@@ -17,6 +17,7 @@
     ├── LaunchError              a job that cannot be planned or started
     │   └── EmulationError       an emulated NPU that cannot be built or run on this host
     ├── TrainingError            a run that cannot continue
+    ├── AlignmentError           a recording that cannot be written, read or compared
     ├── CheckpointError          a checkpoint that cannot be read, converted or written
     └── DataError                invalid text or token files
         └── BadLine              an input line that is not a valid document
@@ -127,6 +128,10 @@ class TrainingError(AdaptError):
 
 class CheckpointError(AdaptError):
     """A checkpoint cannot be read, converted or written."""
+
+
+class AlignmentError(AdaptError):
+    """A recording cannot be written, read or compared."""
 
 
 class DataError(AdaptError):

@@ -18,12 +18,14 @@ MAY_IMPORT = {
     "ascend_adapt.bounded_yaml": set(),
     "ascend_adapt.build_locks": {"ascend_adapt.probe"},
     "ascend_adapt.patches": {"ascend_adapt.probe"},
+    "ascend_adapt.alignment": set(),
     "ascend_adapt.npu_limits": set(),
     "ascend_adapt.kernels": {"ascend_adapt.npu_limits", "ascend_adapt.probe"},
     "ascend_adapt.data": {"ascend_adapt.probe"},
     "ascend_adapt.emulation": {"ascend_adapt.npu_limits"},
     "ascend_adapt.runtime": {"ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe"},
     "ascend_adapt.native": {
+        "ascend_adapt.alignment.updates",
         "ascend_adapt.bounded_yaml",
         "ascend_adapt.checkpoint",
         "ascend_adapt.data",
@@ -33,7 +35,9 @@ MAY_IMPORT = {
     "ascend_adapt.problems": {"ascend_adapt.bounded_yaml", "ascend_adapt.probe", "ascend_adapt.runtime"},
     "ascend_adapt.recipes": {"ascend_adapt.bounded_yaml", "ascend_adapt.native.config"},
     "ascend_adapt.checkpoint": {"ascend_adapt.native.config", "ascend_adapt.recipes"},
+    "ascend_adapt.audit": {"ascend_adapt.patches", "ascend_adapt.probe"},
     "ascend_adapt.convert": {"ascend_adapt.checkpoint", "ascend_adapt.native"},
+    "ascend_adapt.evaluation": {"ascend_adapt.checkpoint", "ascend_adapt.data", "ascend_adapt.native"},
     "ascend_adapt.diagnosis": {
         "ascend_adapt",
         "ascend_adapt.bounded_yaml",
@@ -49,6 +53,9 @@ MAY_IMPORT = {
     },
     "ascend_adapt.launch": {
         "ascend_adapt",
+        "ascend_adapt.alignment.recording",
+        "ascend_adapt.alignment.selection",
+        "ascend_adapt.alignment.watch",
         "ascend_adapt.emulation.environment",
         "ascend_adapt.emulation.rank",
         "ascend_adapt.emulation.rehearsal",
@@ -70,16 +77,21 @@ MAY_IMPORT = {
         "ascend_adapt.runtime",
     },
     "ascend_adapt.cli": {
+        "ascend_adapt.audit",
         "ascend_adapt",
+        "ascend_adapt.alignment.commands",
         "ascend_adapt.convert",
         "ascend_adapt.data",
         "ascend_adapt.diagnosis",
+        "ascend_adapt.evaluation",
         "ascend_adapt.kernels",
         "ascend_adapt.launch",
         "ascend_adapt.probe",
         "ascend_adapt.runtime",
     },
-    "ascend_adapt.launch.request": {"ascend_adapt", "ascend_adapt.emulation", "ascend_adapt.launch.cores"},
+    "ascend_adapt.launch.request": {
+        *("ascend_adapt", "ascend_adapt.alignment.selection", "ascend_adapt.emulation", "ascend_adapt.launch.cores"),
+    },
     # Pure text to data, and DeepSpeed's format.
     "ascend_adapt.launch.placement.hostfile": set(),
     "ascend_adapt_plugins": {
@@ -105,6 +117,13 @@ WITHOUT_TORCH = [
     )
 ]
 MAY_IMPORT.update({name: {"ascend_adapt.data", *WITHOUT_TORCH} for name in WITHOUT_TORCH})
+# What records inside a rank; the rest of alignment, which compares, needs no torch.
+RECORDING_WITH_TORCH = {
+    f"ascend_adapt.alignment.{name}"
+    for name in (
+        *("digest", "kept_inputs", "module_names", "random_state", "recorder", "run_facts", "shards", "updates"),
+    )
+}
 # The rooms of a package from the ground up: each may import from those before it, and from itself.
 FLOORS = {
     "ascend_adapt.patches": ("declare", "judge", "apply", "session"),
@@ -122,6 +141,7 @@ FLOORS = {
             "errors",
             "bounded_yaml",
             "probe",
+            "alignment",
             "patches",
             "npu_limits",
             "kernels",
@@ -136,6 +156,7 @@ FLOORS = {
             "checkpoint",
             "native",
             "convert",
+            "evaluation",
             "diagnosis",
         ),
         *("launch", "testing", "cli"),
@@ -235,7 +256,10 @@ def may_import_at_once(module: str) -> set[str]:
     """
     if layer_of(module) in ("ascend_adapt.emulation",):
         return {"torch", "torch_npu"}
-    if layer_of(module) in ("ascend_adapt.native", "ascend_adapt.checkpoint", "ascend_adapt.convert"):
+    if module in RECORDING_WITH_TORCH:
+        return {"torch"}
+    with_torch = ("native", "checkpoint", "convert", "evaluation")
+    if layer_of(module) in {f"ascend_adapt.{name}" for name in with_torch}:
         return {"torch"}
     is_late = module.startswith(("ascend_adapt.kernels.", "ascend_adapt_plugins."))
     is_backend = is_late and module.rpartition(".")[2].startswith("_")

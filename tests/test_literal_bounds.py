@@ -14,11 +14,14 @@ SIXTEEN_BITS = "16 bits beside fp32: their rounding, which is alike on every mac
 FLOAT64 = "float64 beside float64 with 16 digits written down"
 
 REASONS = {
+    "alignment/test_digest.py": f"{SHORT}, of longer ones six digits; and the deviation of an estimate from 8 draws",
     "emulation/jobs/cuda_packages.py": SHORT,
     "emulation/jobs/four_ranks.py": SIXTEEN_BITS,
     "emulation/on_device/test_aten.py": f"an optimizer's step: {ELEMENTWISE}",
     "emulation/operators/behaviour_cases.py": f"optimizers: {ELEMENTWISE}; attention: {SHORT}",
     "emulation/test_jobs.py": SIXTEEN_BITS,
+    "evaluation/test_lm_eval.py": "four digits are what a perplexity is reported with",
+    "evaluation/test_tasks.py": "four digits are what a perplexity is reported with",
     "kernels/test_adamw.py": ELEMENTWISE,
     "kernels/test_attention.py": f"{SIXTEEN_BITS}; and a share of 12800 draws, of deviation 0.004",
     "kernels/test_cross_entropy.py": "float64: 12 terms, 1e-12 is 4000 roundings of them",

@@ -40,7 +40,7 @@ def of_neox(files: Sequence[Path], rows: int, upstream: str | None, where: Path)
         )
     try:
         values = read_files([str(one) for one in files], None)
-        options, _ = neox.read_options(values, upstream)
+        options = neox.read_options(values, upstream)
         vocabulary = _vocabulary(options("tokenizer_type"), options("vocab_file"), rows)
         return replace(
             neox_model.read_model(options, vocabulary, Parallel(), options.size("num_layers")), padded_vocab_size=rows

@@ -2,64 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from ascend_adapt.checkpoint.dialects import deepspeed_layers, glm, megatron, megatron_core, native
+from ascend_adapt.checkpoint.dialects import deepspeed_layers, deepspeed_model, glm, megatron, megatron_core, native
 from ascend_adapt.checkpoint.hugging_face import files as hugging_face
-from ascend_adapt.checkpoint.source import Source
+from ascend_adapt.checkpoint.source import Given, Source
 from ascend_adapt.errors import CheckpointError
-from ascend_adapt.native.config.model_config import Model
+
+
+class Dialect(Protocol):
+    """A module that recognises and opens checkpoints of a dialect."""
+
+    def is_here(self, path: Path, /) -> bool:
+        """Return whether a folder holds such a checkpoint."""
+
+    def open_source(self, path: Path, given: Given, /) -> Source:
+        """Return the checkpoint; raises CheckpointError if it cannot be read."""
+
 
 # In order: the first that recognises its files.
-_OPENERS: dict[str, tuple[Callable[[Path], bool], Callable[[Path], Source]]] = {
-    "native": (native.is_here, native.open_source),
-    "hf": (hugging_face.is_here, hugging_face.open_source),
-    "megatron-core": (megatron_core.is_here, megatron_core.open_source),
-    "megatron": (megatron.is_here, megatron.open_source),
-    "neox": (deepspeed_layers.is_here, deepspeed_layers.open_source),
+_DIALECTS: dict[str, Dialect] = {
+    "native": native,
+    "hf": hugging_face,
+    "megatron-core": megatron_core,
+    "megatron": megatron,
+    "neox": deepspeed_layers,
+    "deepspeed": deepspeed_model,
+    "glm": glm,
 }
-DIALECTS = (*_OPENERS, "megatron-deepspeed")
+DIALECTS = (*_DIALECTS, "megatron-deepspeed")
+_WITH_MASTER_WEIGHTS = ("neox", "deepspeed")
 
 
 def dialect_of(path: Path) -> str | None:
     """Return the dialect of the checkpoint in a folder, or None; for Megatron-DeepSpeed that is ``neox``."""
-    found = next((name for name, (is_here, _) in _OPENERS.items() if is_here(path)), None)
-    return "glm" if found is None and glm.is_here(path) else found
+    return next((name for name, dialect in _DIALECTS.items() if dialect.is_here(path)), None)
 
 
-def open_checkpoint(
-    path: Path, config: Sequence[Path] = (), expected: str | None = None, assumed: Model | None = None
-) -> Source:
-    """Return the checkpoint in a folder; ``config`` replaces GPT-NeoX's configuration files.
-
-    ``expected`` is the dialect that it must have; ``assumed`` is its model if its files do not describe one.
+def open_checkpoint(path: Path, given: Given | None = None, expected: str | None = None) -> Source:
+    """Return the checkpoint in a folder; ``expected`` is the dialect that it must have.
 
     Raises:
         CheckpointError: there is no checkpoint, it cannot be read, or its dialect is another one.
     """
+    given = given or Given()
     found = dialect_of(path)
-    if found == "glm" and assumed is None:
-        raise CheckpointError(
-            f"{path}: is a glm checkpoint, whose files do not describe its model — resize it with --to glm --tp N, or "
-            "load it into a native run by --load-pretrained"
-        )
     if found is None:
-        step = "correct the path" if path.exists() else "it does not exist"
+        raise CheckpointError(_why_none(path))
+    if given.master_weights and found not in _WITH_MASTER_WEIGHTS:
         raise CheckpointError(
-            f"{path}: contains no readable checkpoint, expected one of {', '.join(DIALECTS)} — {step}"
+            f"--master-weights: {path} is a {found} checkpoint, expected one of DeepSpeed with ZeRO shards — omit it"
         )
-    if found == "glm" and assumed is not None:
-        source = glm.open_source(path, assumed)
-    elif found == "neox":
-        source = deepspeed_layers.open_source(path, config, assumed)
-    elif found == "megatron":
-        source = megatron.open_source(path, assumed)
-    else:
-        source = _OPENERS[found][1](path)
+    source = _DIALECTS[found].open_source(path, given)
     if expected not in (None, source.dialect):
         raise CheckpointError(
             f"{path}: is a {source.dialect} checkpoint, expected {expected} — pass --from {source.dialect}, or "
             "omit --from"
         )
     return source
+
+
+def _why_none(path: Path) -> str:
+    """Return why a folder holds no checkpoint that can be read, and what to do."""
+    if not path.exists():
+        return f"{path}: does not exist, expected the folder of a checkpoint — correct the path"
+    if (untracked := megatron.untracked_folder(path)) is not None:
+        return (
+            f"{path}: has no {megatron.LATEST} that names one of its checkpoints, expected the iteration in it — pass "
+            f"--input {untracked}"
+        )
+    return (
+        f"{path}: contains no readable checkpoint, expected one of {', '.join(DIALECTS)} — correct the path, or copy "
+        "all of its files"
+    )

@@ -32,6 +32,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from ascend_adapt.checkpoint.torch_files import StandIn, load_torch_file
+from ascend_adapt.checkpoint.writing import owned
 from ascend_adapt.errors import CheckpointError, one_line
 
 METADATA = ".metadata"
@@ -134,9 +135,7 @@ def write_distributed(folder: Path, names: Iterable[str], read: Callable[[str], 
     file = "__0_0.distcp"
     with (folder / file).open("wb") as stream:
         for name in names:
-            tensor, begin = read(name).contiguous(), stream.tell()
-            if tensor.untyped_storage().nbytes() != tensor.nbytes:
-                tensor = tensor.clone()
+            tensor, begin = owned(read(name)), stream.tell()
             torch.save(tensor, stream)
             chunk = ChunkStorageMetadata(torch.Size([0] * tensor.dim()), tensor.shape)
             properties = TensorProperties.create_from_tensor(tensor)

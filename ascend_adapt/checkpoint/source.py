@@ -37,6 +37,19 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a user states about a checkpoint beside its path.
+
+    ``config`` replaces the configuration that is stored with it, ``assumed`` is its model if none is stored.
+    ``master_weights``: read fp32 master weights from ZeRO shards.
+    """
+
+    config: Sequence[Path] = ()
+    assumed: Model | None = None
+    master_weights: bool = False
+
+
+@dataclass(frozen=True)
 class Source:
     """A checkpoint as the canonical state; tensors are read lazily.
 

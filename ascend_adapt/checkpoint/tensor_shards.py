@@ -74,6 +74,12 @@ class Sharding:
             return [reordered(piece, here, "grouped", self.convention.qkv).contiguous() for piece in pieces[0]]
         return [piece.contiguous() for piece in pieces[0]]
 
+    def shapes(self, ours: tuple[str, ...]) -> list[torch.Size]:
+        """Return the shape of each rank's shard."""
+        shapes = {one.name: one.shape for one in parameters(self.model) if one.name in ours}
+        whole = [torch.empty(shapes[name], device="meta") for name in ours]
+        return [piece.shape for piece in self.cut(ours, whole)]
+
     def _axis(self, name: str) -> int | None:
         if name in (WORDS, HEAD):
             return 0

@@ -72,12 +72,15 @@ def flattened(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterato
 
 
 class TorchShards:
-    """Index of tensors: for each canonical name, the shards' places in order of tensor-parallel rank."""
+    """Index of tensors: for each canonical name, the shards' places in order of tensor-parallel rank.
 
-    def __init__(self, ranks: int) -> None:
+    ``load`` returns the content of a file.
+    """
+
+    def __init__(self, ranks: int, load: Callable[[Path], Mapping[str, Any]] = load_torch_dict) -> None:
         self.ranks = ranks
         self.places: dict[str, list[Place]] = {}
-        self._load = lru_cache(maxsize=2 * ranks)(load_torch_dict)
+        self._load = lru_cache(maxsize=2 * ranks)(load)
 
     def load(self, path: Path) -> Any:
         """Return the content of a file; its tensors are memory-mapped, and the latest files are cached."""

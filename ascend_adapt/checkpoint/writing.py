@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native.config.model_config import Model
@@ -16,11 +18,14 @@ from ascend_adapt.native.config.yaml_file import model_from_dict
 
 DESCRIPTION = "ascend_adapt_model"
 """Key of the model description in the files that we write, next to upstream's own keys."""
+_FAKE = FakeTensorMode()
 
 
 @dataclass(frozen=True)
 class Output:
-    """The checkpoint to write: ``read`` returns canonical parameters of ``model``, ``done`` gets the bytes written.
+    """The checkpoint to write: ``read`` returns canonical parameters of ``model`` in ``dtype``.
+
+    ``done`` gets the number of bytes that were written.
 
     ``tensor`` and ``pipeline`` are the parallel sizes of the files; ``version`` is the upstream version, or None.
     """
@@ -28,6 +33,7 @@ class Output:
     model: Model
     read: Callable[[str], torch.Tensor]
     done: Callable[[int], None]
+    dtype: torch.dtype
     tensor: int = 1
     pipeline: int = 1
     version: str | None = None
@@ -85,6 +91,25 @@ def save(content: Any, path: Path) -> None:
     torch.save(content, path)
 
 
+def placeholder(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor without memory, for ``mapped_file``."""
+    with _FAKE:
+        return torch.empty(shape, dtype=dtype)
+
+
+def mapped_file(content: Any, path: Path) -> Any:
+    """Write a file of torch.save without the values of its tensors, and return its content, mapped to the file.
+
+    What is copied into a tensor of the result is written to the file, and needs no memory of its own.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with torch.serialization.skip_data(materialize_fake_tensors=True):
+        torch.save(content, path)
+    with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+
 def owned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous copy: torch.save writes the entire storage behind a slice."""
-    return tensor.clone(memory_format=torch.contiguous_format)
+    """Return the tensor, or a copy if it is a view: torch.save writes the entire storage behind a slice."""
+    is_view = not tensor.is_contiguous() or tensor.untyped_storage().nbytes() != tensor.nbytes
+    return tensor.clone(memory_format=torch.contiguous_format) if is_view else tensor

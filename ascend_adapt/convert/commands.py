@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ascend_adapt.convert.conversion import Converted
 
 # Repeated here, so that the command line does not import torch.
-FROM = ("auto", "native", "hf", "megatron-core", "megatron", "neox", "megatron-deepspeed", "glm")
-TO = ("hf", "native", "neox", "megatron", "megatron-core", "glm")
+FROM = ("auto", "native", "hf", "megatron-core", "megatron", "neox", "megatron-deepspeed", "deepspeed", "glm")
+TO = ("hf", "native", "neox", "megatron", "megatron-core", "megatron-deepspeed", "glm")
 _SECONDS_BETWEEN_LINES = 30.0
 
 
@@ -39,7 +39,9 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
         help="dialect of the input (default: detected from its files)",
     )
     parser.add_argument("--to", required=True, choices=TO, help="dialect of the output")
-    parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel size, for neox and megatron")
+    parser.add_argument(
+        "--tp", type=int, default=1, metavar="N", help="tensor-parallel size, for neox, megatron and glm"
+    )
     parser.add_argument(
         "--pp",
         type=int,
@@ -64,7 +66,16 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--make-vocab-size-divisible-by", type=int, default=128, metavar="N", help="default: 128")
     parser.add_argument(
-        "--config", nargs="+", default=[], metavar="FILE", help="GPT-NeoX's YAML, if the checkpoint has none"
+        "--config",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="GPT-NeoX's YAML, or a Hugging Face model's config.json, if the checkpoint has none",
+    )
+    parser.add_argument(
+        "--master-weights",
+        action="store_true",
+        help="read fp32 master weights from DeepSpeed's ZeRO shards instead of 16-bit weights",
     )
     parser.add_argument(
         "--tokenizer", metavar="FOLDER", help="folder whose tokenizer files are copied into a Hugging Face output"
@@ -93,6 +104,7 @@ def _convert(known: argparse.Namespace) -> int:
     if known.to == "glm":
         return _resize_glm(known)
     with _torch_is_needed():
+        from ascend_adapt.checkpoint.source import Given
         from ascend_adapt.convert.conversion import Request, convert
 
         request = Request(
@@ -100,7 +112,7 @@ def _convert(known: argparse.Namespace) -> int:
             output=Path(known.output).absolute(),
             target=known.to,
             expected=None if known.expected == "auto" else known.expected,
-            config=[Path(one) for one in known.config],
+            given=Given([Path(one) for one in known.config], master_weights=known.master_weights),
             tensor=known.tp,
             pipeline=known.pp,
             version=known.upstream_version,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.detection import open_checkpoint
-from ascend_adapt.checkpoint.dialects import deepspeed_layers, megatron, native
+from ascend_adapt.checkpoint.dialects import deepspeed_writing, megatron, native
 from ascend_adapt.checkpoint.hugging_face import files as hugging_face
-from ascend_adapt.checkpoint.source import Source
+from ascend_adapt.checkpoint.source import Given, Source
 from ascend_adapt.checkpoint.vocabulary_rows import is_vocabulary, with_rows
 from ascend_adapt.checkpoint.writing import Output
 from ascend_adapt.convert.output_folder import UNVERIFIED, check_sums, publish, unfinished
@@ -21,7 +22,14 @@ from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native.config.model_config import Model
 from ascend_adapt.native.config.partition import padded
 
-TARGETS = ("hf", "native", "neox", "megatron", "megatron-core")
+_WRITERS: Mapping[str, Callable[[Output, Path], object]] = {
+    "hf": hugging_face.write,
+    "native": native.write,
+    "neox": deepspeed_writing.write_neox,
+    "megatron": megatron.write,
+    "megatron-core": partial(megatron.write, core=True),
+    "megatron-deepspeed": deepspeed_writing.write_megatron_deepspeed,
+}
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -33,7 +41,7 @@ class Request:
     output: Path
     target: str
     expected: str | None = None
-    config: Sequence[Path] = ()
+    given: Given = Given()
     tensor: int = 1
     pipeline: int = 1
     version: str | None = None
@@ -64,7 +72,7 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
     Raises:
         CheckpointError: the source cannot be read, the target cannot express the model, or writing fails.
     """
-    source = open_checkpoint(request.source, request.config, request.expected)
+    source = open_checkpoint(request.source, request.given, request.expected)
     check_sums(source.path)
     if source.model.positions == "block" and request.target not in ("hf", "native"):
         raise CheckpointError(
@@ -72,13 +80,7 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
         )
     model = resized(source.model, request)
     dtype = DTYPES[request.dtype] if request.dtype else source.dtype
-    notes = list(source.notes)
-    if model.padded_vocab_size != source.model.padded_vocab_size:
-        rows = (source.model.padded_vocab_size, model.padded_vocab_size)
-        notes.append(f"vocabulary: {rows[0]} -> {rows[1]} rows, for {model.vocab_size} ids")
-    elif request.target not in ("hf", "native") and model.vocab_size == model.padded_vocab_size:
-        kept = f"keeping {model.padded_vocab_size} rows, because the number of ids is unknown"
-        notes.append(f"vocabulary: {kept}; pass --vocab-size if upstream pads to fewer rows")
+    notes = [*source.notes, *_note_on_vocabulary(source.model, model, request)]
     total = sum(torch.Size(one.shape).numel() for one in parameters(model)) * dtype.itemsize
     written = 0
 
@@ -93,26 +95,22 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
             tensor = with_rows(tensor, model.padded_vocab_size, model.vocab_size)
         return tensor.to(dtype)
 
-    output = Output(model, read, done, request.tensor, request.pipeline, request.version)
+    output = Output(model, read, done, dtype, request.tensor, request.pipeline, request.version)
     with unfinished(request.output) as folder:
-        sums_in = _write(request.target, output, source, folder, dtype)
+        _WRITERS[request.target](output, folder)
         if source.differing:
             some = ", ".join(source.differing[:3])
             notes.append(f"{len(source.differing)} parameters differed between ranks and were averaged: {some}")
-        tokenizer = request.tokenizer or source.tokenizer
-        if tokenizer is not None and request.target == "hf":
-            names = hugging_face.copy_tokenizer(tokenizer, folder)
-            notes.append(
-                f"tokenizer: {', '.join(names)} of {tokenizer}" if names else f"tokenizer: none in {tokenizer}"
-            )
+        if request.target == "hf":
+            notes.append(_copy_tokenizer(request.tokenizer or source.tokenizer, folder))
         verification = None
         if request.verified:
             # Open the source again, so that the output is compared with its files and not with cached tensors.
-            before = open_checkpoint(request.source, request.config)
+            before = open_checkpoint(request.source, request.given)
             verification = verify(before, open_checkpoint(folder), _tolerance(request, source.dtype, dtype))
         is_good = verification is None or verification.passed
         place = request.output if is_good else request.output.with_name(request.output.name + UNVERIFIED)
-        publish(folder, place, sums_in)
+        publish(folder, place, native.iteration_folder(folder) or folder)
     return Converted(source, model, place, tuple(notes), verification)
 
 
@@ -133,17 +131,21 @@ def resized(model: Model, request: Request) -> Model:
     return replace(model, vocab_size=min(ids, rows), padded_vocab_size=rows)
 
 
-def _write(target: str, output: Output, source: Source, folder: Path, dtype: torch.dtype) -> Path:
-    """Write the target's files, and return the folder for the checksums."""
-    if target == "hf":
-        hugging_face.write(output, folder, dtype)
-    elif target == "native":
-        return native.write(output, folder)
-    elif target == "neox":
-        deepspeed_layers.write(output, folder)
-    else:
-        megatron.write(output, folder, core=target == "megatron-core")
-    return folder
+def _copy_tokenizer(tokenizer: Path | None, folder: Path) -> str:
+    if tokenizer is None:
+        return "tokenizer: none; pass --tokenizer FOLDER to copy one with the ids of its special tokens"
+    names = hugging_face.copy_tokenizer(tokenizer, folder)
+    return f"tokenizer: {', '.join(names)} of {tokenizer}" if names else f"tokenizer: none in {tokenizer}"
+
+
+def _note_on_vocabulary(before: Model, after: Model, request: Request) -> list[str]:
+    if after.padded_vocab_size != before.padded_vocab_size:
+        return [f"vocabulary: {before.padded_vocab_size} -> {after.padded_vocab_size} rows, for {after.vocab_size} ids"]
+    is_unknown = request.vocab_size is None and after.vocab_size == after.padded_vocab_size
+    if request.target in ("hf", "native") or not is_unknown:
+        return []
+    kept = f"keeping {after.padded_vocab_size} rows, because the number of ids is unknown"
+    return [f"vocabulary: {kept}; pass --vocab-size if upstream pads to fewer rows"]
 
 
 def _tolerance(request: Request, before: torch.dtype, after: torch.dtype) -> float:

@@ -10,8 +10,9 @@ import importlib
 import importlib.util
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,12 +68,16 @@ class TokenizerRequest:
 
 @dataclass(frozen=True)
 class LoadedTokenizer:
-    """An encoder with its vocabulary size (unpadded), end-of-document id and the name of its engine."""
+    """An encoder with its vocabulary size (unpadded), end-of-document id and the name of its engine.
+
+    ``decode`` returns the text of ids; bytes that are not UTF-8 become U+FFFD.
+    """
 
     encoder: Encoder
     vocab_size: int
     eod: int | None
     engine: str
+    decode: Callable[[Sequence[int]], str]
 
 
 def load_tokenizer(request: TokenizerRequest, sample: list[str] | None = None) -> LoadedTokenizer:
@@ -103,8 +108,16 @@ def _byte_level_bpe(request: TokenizerRequest, sample: list[str]) -> LoadedToken
     def tiktoken_encoder() -> Encoder:
         return TiktokenEncoder(_gpt2_encoding(Path(vocab_file), Path(merge_file), request))
 
-    encoder, engine = _choose(request, tokenizer, sample, tiktoken_encoder)
-    return LoadedTokenizer(encoder, tokenizer.get_vocab_size(), tokenizer.token_to_id(END_OF_TEXT), engine)
+    return _loaded(tokenizer, *_choose(request, tokenizer, sample, tiktoken_encoder))
+
+
+def _loaded(tokenizer: tokenizers.Tokenizer, encoder: Encoder, engine: str) -> LoadedTokenizer:
+    eod = tokenizer.token_to_id(END_OF_TEXT)
+
+    def decode(ids: Sequence[int]) -> str:
+        return tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    return LoadedTokenizer(encoder, tokenizer.get_vocab_size(), eod, engine, decode)
 
 
 def _of_vocabulary_and_merges(library: Any, vocab_file: str, merge_file: str) -> tokenizers.Tokenizer:
@@ -119,6 +132,7 @@ def _of_vocabulary_and_merges(library: Any, vocab_file: str, merge_file: str) ->
             "all of them — is it the vocabulary of a byte-level BPE?"
         )
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
     return tokenizer
 
 
@@ -164,8 +178,7 @@ def _of_hf(tokenizer: tokenizers.Tokenizer, file: str, request: TokenizerRequest
                 f"{file}: model.{setting} is {value:g}, expected null, as the same text must give the same tokens — "
                 "set it to null"
             )
-    encoder, engine = _choose(request, tokenizer, sample, None)
-    return LoadedTokenizer(encoder, tokenizer.get_vocab_size(), tokenizer.token_to_id(END_OF_TEXT), engine)
+    return _loaded(tokenizer, *_choose(request, tokenizer, sample, None))
 
 
 def _sentencepiece(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
@@ -173,7 +186,9 @@ def _sentencepiece(request: TokenizerRequest, sample: list[str]) -> LoadedTokeni
     processor = _sentencepiece_model(request)
     eod = processor.piece_to_id(END_OF_TEXT)
     known = processor.id_to_piece(eod) == END_OF_TEXT  # an unknown piece has the id of <unk>
-    return LoadedTokenizer(SentencePieceEncoder(processor, {}), len(processor), eod if known else None, "sentencepiece")
+    encoder = SentencePieceEncoder(processor, {})
+    decode = _sentencepiece_decode(processor, {})
+    return LoadedTokenizer(encoder, len(processor), eod if known else None, "sentencepiece", decode)
 
 
 def _megatron_sentencepiece(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
@@ -193,7 +208,18 @@ def _megatron_sentencepiece(request: TokenizerRequest, sample: list[str]) -> Loa
     for token in ("<CLS>", "<SEP>", "<EOD>", "<MASK>", *of_the_model):
         special_tokens[token] = vocabulary.setdefault(token, len(vocabulary))
     encoder = SentencePieceEncoder(processor, special_tokens)
-    return LoadedTokenizer(encoder, len(vocabulary), special_tokens["<EOD>"], "sentencepiece")
+    decode = _sentencepiece_decode(processor, special_tokens)
+    return LoadedTokenizer(encoder, len(vocabulary), special_tokens["<EOD>"], "sentencepiece", decode)
+
+
+def _sentencepiece_decode(processor: Any, special_tokens: dict[str, int]) -> Callable[[Sequence[int]], str]:
+    names = {number: name for name, number in special_tokens.items()}
+
+    def decode(ids: Sequence[int]) -> str:
+        runs = groupby(ids, key=names.get)
+        return "".join(name * len(list(run)) if name else processor.decode(list(run)) for name, run in runs)
+
+    return decode
 
 
 def _sentencepiece_model(request: TokenizerRequest) -> Any:
@@ -211,13 +237,17 @@ def _tiktoken(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
         known = ", ".join(tiktoken.list_encoding_names())
         raise SettingsError(f"--vocab-file: {name!r}, expected one of tiktoken's encodings — name {known}")
     encoding = _parsed(name, tiktoken.get_encoding, name)
-    return LoadedTokenizer(TiktokenEncoder(encoding), encoding.n_vocab, encoding.eot_token, "tiktoken")
+    return LoadedTokenizer(TiktokenEncoder(encoding), encoding.n_vocab, encoding.eot_token, "tiktoken", encoding.decode)
 
 
 def _char_level(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
     _refuse_engine(request, "bytes")
+
     # GPT-NeoX builds it with 512 ids; the end of a document is the byte 0.
-    return LoadedTokenizer(CharLevelEncoder(), 512, 0, "bytes")
+    def decode(ids: Sequence[int]) -> str:
+        return bytes(number for number in ids if number < 256).decode("utf-8", "replace")
+
+    return LoadedTokenizer(CharLevelEncoder(), 512, 0, "bytes", decode)
 
 
 TYPES: dict[str, Callable[[TokenizerRequest, list[str]], LoadedTokenizer]] = {
@@ -325,6 +355,7 @@ def _file(request: TokenizerRequest, field: str) -> str:
 def _library(name: str, request: TokenizerRequest) -> Any:
     try:
         if name == "tokenizers":
+            importlib.import_module("tokenizers.decoders")
             importlib.import_module("tokenizers.models")
             importlib.import_module("tokenizers.pre_tokenizers")
         return importlib.import_module(name)

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from ascend_adapt.alignment.selection import Selection
 from ascend_adapt.emulation import SOCS
+from ascend_adapt.errors import SettingsError
 from ascend_adapt.launch.cores import ALWAYS_ALLOWED, RANKS_A_CORE
 
 DEVICES = ("auto", "npu", "cuda", "cpu", "npu-emulated")
@@ -24,6 +26,7 @@ EXIT_SIGNALS = ("SIGUSR1", "SIGUSR2")
 COMPILE_MODES = ("keep", "binary", "jit")
 NUMERICS = ("upstream", "exact")
 CUDA_CODE = ("auto", "script", "all", "off")
+_OF_RECORD = ("record_steps", "record_ranks", "record_inputs")
 # Options for the launcher outside the container only; true for those that take a value.
 _OUTSIDE = {
     **dict.fromkeys(("--container", "--image", "--src", "--py", "--wheel", "--cmd", "--export", "--log-dir"), True),
@@ -80,8 +83,13 @@ class Request:
     max_restarts: int = 0
     grace: float | None = None
     compile: bool = False
+    eval_only: bool = False
     profile: str | None = None
     profile_ranks: str = "0"
+    record: str | None = None
+    record_steps: str | None = None
+    record_ranks: str | None = None
+    record_inputs: str | None = None
     log_dir: str | None = None
     progress: bool = True
     dry_run: bool = False
@@ -102,6 +110,8 @@ def parse(argv: Sequence[str]) -> Request:
         parser.error("--cmd: needs a container — add --container IMAGE")
     if known.line is not None and not command:
         command = ["bash"]
+    if known.record is None and (given := [name for name in _OF_RECORD if getattr(known, name) is not None]):
+        parser.error(f"--{given[0].replace('_', '-')}: needs --record — add --record DIR")
     inner = (*_inside(options), *command)
     if known.native:
         if known.module or known.once or known.fallback:
@@ -157,8 +167,13 @@ def parse(argv: Sequence[str]) -> Request:
         max_restarts=known.max_restarts,
         grace=known.grace,
         compile=known.compile,
+        eval_only=known.eval_only,
         profile=known.profile,
         profile_ranks=known.profile_ranks,
+        record=known.record,
+        record_steps=known.record_steps,
+        record_ranks=known.record_ranks,
+        record_inputs=known.record_inputs,
         log_dir=known.log_dir,
         progress=not known.no_progress,
         dry_run=known.dry_run,
@@ -263,8 +278,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-restarts", type=_at_least_zero, default=0, metavar="N", help="restart all ranks up to N times")
     add("--grace", type=_seconds, metavar="SECONDS", help=_GRACE)
     add("--compile", action="store_true", help="with --native: compile the transformer layers with torch.compile")
+    add("--eval-only", action="store_true", help="with --native: evaluate the checkpoint of --load, and do not train")
     add("--profile", metavar="N[-M]", help="with --native: write a profiler trace of these iterations")
     add("--profile-ranks", default="0", metavar="R,R-R", help="with --profile: ranks to profile (default: 0)")
+    add("--record", metavar="DIR", help="record digests of what each module and optimizer computes, for compare")
+    add("--record-steps", type=_steps, metavar="N,M-K", help="with --record: steps to record, or all (default: 1-3)")
+    add("--record-ranks", type=_ranks, metavar="R,R-R", help="with --record: ranks to record (default: all)")
+    add("--record-inputs", metavar="MODULE", help="with --record: keep the inputs of these modules for a replay")
     add("--log-dir", metavar="DIR", help="run directory (default: runs/<script>-<time>-<pid>)")
     add("--no-progress", action="store_true", help="with --native: no progress bar on a terminal")
     add("--container", "--image", metavar="IMAGE", help="run the job in a container (docker or podman)")
@@ -337,6 +357,24 @@ def _device(text: str) -> str:
         raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(DEVICES)})")
     if colon and soc not in SOCS:
         raise argparse.ArgumentTypeError(f"invalid choice: {soc!r} (choose from {', '.join(SOCS)})")
+    return text
+
+
+def _steps(text: str) -> str:
+    return _selection(text, 1)
+
+
+def _ranks(text: str) -> str:
+    return _selection(text, 0)
+
+
+def _selection(text: str, least: int) -> str:
+    try:
+        Selection.parse(text, "", least)
+    except SettingsError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}, expected numbers from {least} and ranges such as 1,10-12, or all"
+        ) from None
     return text
 
 

@@ -119,8 +119,9 @@ class TrainingRun:
         if config.checkpoint.save is not None:
             self.saver = Saver(self.trainer, Path(config.checkpoint.save), self.token_files)
         self.opened: list[Batches] = []
-        self.train = self._samples("train", self.progress.consumed_samples)
-        self._check_enough()
+        if not config.eval_only:
+            self.train = self._samples("train", self.progress.consumed_samples)
+            self._check_enough()
         if config.eval_interval and config.eval_iterations:
             for part in empty_by_split(config.data):
                 self.log.say(f"{part}: no sequence by split {config.data.split}, so it is not evaluated, as upstream")
@@ -138,7 +139,10 @@ class TrainingRun:
         """
         try:
             with self.interruption:
-                self._train()
+                if self.config.eval_only:
+                    self._evaluate_all()
+                else:
+                    self._train()
                 self._say(self.profiler.finish())
                 if self.saver is not None:
                     self.saver.wait()
@@ -201,6 +205,12 @@ class TrainingRun:
     def _say(self, lines: list[str]) -> None:
         for line in lines:
             self.log.say(line)
+
+    def _evaluate_all(self) -> None:
+        """Evaluate on the validation and test data that training would come to next, as Megatron's --skip-train."""
+        if self.valid is not None:
+            self.log.evaluation(self.progress.iteration, "valid", self.evaluate(self.valid))
+        self.test()
 
     def _train(self) -> None:
         config, saved = self.config, -1

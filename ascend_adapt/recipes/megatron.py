@@ -70,7 +70,8 @@ def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]
     iterations, samples = attempt(_counted, length, batch, parallel, otherwise=(UNKNOWN, UNKNOWN))
     # What a wrong vocabulary or layout is needed for is checked as with a right one.
     vocabulary = attempt(_vocabulary, options, own, otherwise=Vocabulary(1, None))
-    return options.build(
+    skips_training = options("skip_train", False)
+    config = options.build(
         dialect="megatron",
         model=attempt(read_model, options, vocabulary, Parallel() if parallel is UNKNOWN else parallel),
         parallel=parallel,
@@ -91,6 +92,7 @@ def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]
         seed=options("seed"),
         check_for_nan_in_loss_and_grad=own.check_for_nan_in_loss_and_grad,
     )
+    return config.for_evaluation() if skips_training else config
 
 
 def _exit_signals(options: Options) -> tuple[str, ...]:

@@ -61,19 +61,9 @@ def read(argv: Sequence[str]) -> Recipe:
     values = {**read_files(files, folder), **overrides}
     if own.exit_interval is not None:
         values["exit_interval"] = own.exit_interval
-
-    def accepts(version: Version, name: str) -> bool:
-        return not _converted(version, name, values[name])[1]
-
-    names = [name for name in values if name not in _OF_A_FORK]
-    version, problems = choose_version("neox", names, VERSIONS, own.upstream_version, accepts)
-    notes = [] if own.upstream_version else [f"read as {version.source}; --upstream-version chooses another"]
-    given: dict[str, Any] = {}
-    for name, value in values.items():
-        if name in version.options or name in _OF_A_FORK:
-            given[name], wrong, said = _converted(version, name, value)
-            problems += wrong
-            notes += said
+    version, given, problems, notes = _given(values, own.upstream_version)
+    if not own.upstream_version:
+        notes = [f"read as {version.source}; --upstream-version chooses another", *notes]
     hosts = Options(version, given, IGNORED)
     placed = hosts.attempt(_hosts, hosts, "hostfile" in overrides, notes, otherwise={})
 
@@ -89,23 +79,34 @@ def read(argv: Sequence[str]) -> Recipe:
     return Recipe("neox", version.source, build, save=hosts("save"), **placed)
 
 
-def read_options(values: Mapping[str, Any], asked: str | None) -> tuple[Options, list[str]]:
-    """Return the options that configuration files give, and notes; ``asked`` names the version of upstream.
+def read_options(values: Mapping[str, Any], asked: str | None) -> Options:
+    """Return the options that configuration files give; ``asked`` names the version of upstream.
 
     Raises:
         ConfigError: keys that are unknown, or of another type.
     """
+    known = {name: value for name, value in values.items() if name not in _OF_A_FORK}
+    version, given, problems, _ = _given(known, asked)
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return Options(version, given, IGNORED)
+
+
+def _given(values: Mapping[str, Any], asked: str | None) -> tuple[Version, dict[str, Any], list[str], list[str]]:
+    """Return the version that fits, the values of its options, problems, and notes."""
 
     def accepts(version: Version, name: str) -> bool:
         return not _converted(version, name, values[name])[1]
 
     names = [name for name in values if name not in _OF_A_FORK]
     version, problems = choose_version("neox", names, VERSIONS, asked, accepts)
-    each = {name: _converted(version, name, values[name]) for name in names if name in version.options}
-    problems += [wrong for _, found, _ in each.values() for wrong in found]
-    if problems:
-        raise ConfigError("; ".join(problems))
-    return Options(version, {name: one[0] for name, one in each.items()}, IGNORED), []
+    given, notes = {}, []
+    for name, value in values.items():
+        if name in version.options or name in _OF_A_FORK:
+            given[name], wrong, said = _converted(version, name, value)
+            problems += wrong
+            notes += said
+    return version, given, problems, notes
 
 
 def _converted(version: Version, name: str, value: Any) -> tuple[Any, list[str], list[str]]:

@@ -37,6 +37,8 @@ IGNORED = {
         log_gradient_noise_scale log_optimizer_states log_param_norm memory_profiling memory_profiling_path
         peak_theoretical_tflops profile profile_step_start profile_step_stop steps_per_print tensorboard use_comet
         wall_clock_breakdown wandb wandb_host wandb_init_all_ranks""",
+    "upstream overwrites it by what the data and the iterations allow; ascend-run --eval-only evaluates alone": """
+        do_test do_train do_valid""",
     "it is about text generation and evaluation": """
         char_level_ppl eval_results_prefix eval_tasks maximum_tokens num_samples precompute_model_name prompt_end
         recompute return_logits sample_input_file sample_output_file temperature text_gen_type top_k top_p""",

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from ..old_dependencies._apex_norms import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm
+from ..old_dependencies._apex_norms import (
+    FusedLayerNorm,
+    FusedLayerNormAffineFunction,
+    FusedRMSNorm,
+    MixedFusedLayerNorm,
+    MixedFusedRMSNorm,
+)
 from ..old_dependencies._apex_optimizers import FusedAdam, FusedSGD
 
-__all__ = ["FusedAdam", "FusedLayerNorm", "FusedRMSNorm", "FusedSGD", "MixedFusedLayerNorm", "MixedFusedRMSNorm"]
+__all__ = [
+    "FusedAdam",
+    "FusedLayerNorm",
+    "FusedLayerNormAffineFunction",
+    "FusedRMSNorm",
+    "FusedSGD",
+    "MixedFusedLayerNorm",
+    "MixedFusedRMSNorm",
+]

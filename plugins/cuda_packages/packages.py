@@ -45,7 +45,12 @@ APEX = [
     provided("apex"),
     provided("apex.optimizers", "FusedAdam", "FusedSGD", source="_apex"),
     *(
-        provided(module, "FusedLayerNorm", "FusedRMSNorm", "MixedFusedLayerNorm", "MixedFusedRMSNorm", source="_apex")
+        provided(
+            module,
+            *("FusedLayerNorm", "FusedLayerNormAffineFunction", "FusedRMSNorm"),
+            *("MixedFusedLayerNorm", "MixedFusedRMSNorm"),
+            source="_apex",
+        )
         for module in ("apex.normalization", "apex.normalization.fused_layer_norm")
     ),
 ]

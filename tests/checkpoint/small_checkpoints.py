@@ -67,7 +67,8 @@ def state_of(model: Model, dtype: torch.dtype = torch.float32) -> dict[str, torc
 
 def output_of(model: Model, state: dict[str, torch.Tensor], **sizes: object) -> Output:
     """Return what writers take."""
-    return Output(model, state.__getitem__, lambda amount: None, **sizes)  # type: ignore[arg-type]
+    dtype = next(iter(state.values())).dtype
+    return Output(model, state.__getitem__, lambda amount: None, dtype, **sizes)  # type: ignore[arg-type]
 
 
 def new_folder(path: Path) -> Path:

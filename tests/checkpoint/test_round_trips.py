@@ -10,7 +10,7 @@ from checkpoint.small_checkpoints import MODELS, new_folder, output_of, state_of
 
 from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.detection import open_checkpoint
-from ascend_adapt.checkpoint.dialects import deepspeed_layers, megatron, native
+from ascend_adapt.checkpoint.dialects import deepspeed_writing, megatron, native
 from ascend_adapt.checkpoint.hugging_face import files as hugging_face
 from ascend_adapt.native.model.decoder import Decoder
 from ascend_adapt.native.parallel.parameters import placed
@@ -23,10 +23,11 @@ SIZES = [(1, 1), (2, 1), (4, 2), (1, 2)]
 # Dialect, its writer, the models that it expresses, and the sizes of its files.
 WRITERS = {
     "native": (native.write, list(MODELS), [(1, 1)], {}),
-    "hf": (lambda output, folder: hugging_face.write(output, folder, torch.float32), list(MODELS), [(1, 1)], {}),
-    "neox": (deepspeed_layers.write, [*GPT2, *NEOX, "llama", "llama shared key heads"], SIZES, {}),
-    "neox, sequential": (deepspeed_layers.write, [*GPT2, *NEOX], [(1, 0), (2, 0)], {}),
-    "neox v2.0": (deepspeed_layers.write, [*GPT2, *NEOX], SIZES, {"version": "v2.0"}),
+    "hf": (hugging_face.write, list(MODELS), [(1, 1)], {}),
+    "neox": (deepspeed_writing.write_neox, [*GPT2, *NEOX, "llama", "llama shared key heads"], SIZES, {}),
+    "neox, sequential": (deepspeed_writing.write_neox, [*GPT2, *NEOX], [(1, 0), (2, 0)], {}),
+    "neox v2.0": (deepspeed_writing.write_neox, [*GPT2, *NEOX], SIZES, {"version": "v2.0"}),
+    "megatron-deepspeed": (deepspeed_writing.write_megatron_deepspeed, ["gpt2"], SIZES, {}),
     "megatron": (megatron.write, [*GPT2, "neox one after the other", "llama shared key heads"], SIZES, {}),
     "megatron-core": (
         lambda output, folder: megatron.write(output, folder, core=True),
@@ -85,7 +86,7 @@ def same_arithmetic(one, other):
 def test_sixteen_bits_stay_as_they_are(tmp_path, dtype):
     model = MODELS["neox"]
     state = state_of(model, dtype)
-    for number, (write, sizes) in enumerate(((deepspeed_layers.write, {"tensor": 2}), (native.write, {}))):
+    for number, (write, sizes) in enumerate(((deepspeed_writing.write_neox, {"tensor": 2}), (native.write, {}))):
         write(output_of(model, state, **sizes), new_folder(tmp_path / str(number)))
         source = open_checkpoint(tmp_path / str(number))
         assert source.dtype == dtype

@@ -32,7 +32,7 @@ THEIRS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_transformers_gives_the_native_models_logits(tmp_path, name):
     model, state = MODELS[name], state_of(MODELS[name])
-    hugging_face.write(output_of(model, state), new_folder(tmp_path / "hf"), torch.float32)
+    hugging_face.write(output_of(model, state), new_folder(tmp_path / "hf"))
     theirs, info = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "hf", output_loading_info=True, attn_implementation="eager"
     )
@@ -66,7 +66,7 @@ def test_what_transformers_saves_is_read(tmp_path, name):
 def test_shards_have_an_index_and_old_names_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(hugging_face, "SHARD_BYTES", 20_000)
     model, state = MODELS["gpt2"], state_of(MODELS["gpt2"])
-    hugging_face.write(output_of(model, state), new_folder(tmp_path / "hf"), torch.float32)
+    hugging_face.write(output_of(model, state), new_folder(tmp_path / "hf"))
     index = json.loads((tmp_path / "hf/model.safetensors.index.json").read_text())
     assert len(set(index["weight_map"].values())) > 2
     source = open_checkpoint(tmp_path / "hf")
@@ -75,7 +75,7 @@ def test_shards_have_an_index_and_old_names_are_read(tmp_path, monkeypatch):
     old = new_folder(tmp_path / "old")
     names = {key.removeprefix("transformer."): file for key, file in index["weight_map"].items()}
     read = hugging_face.StoredTensors(tmp_path / "hf")
-    content = {name: read(f"transformer.{name}") for name in names}
+    content = {name: read[f"transformer.{name}"] for name in names}
     torch.save({**content, "h.0.attn.bias": torch.ones(1, 1, 16, 16)}, old / "pytorch_model.bin")
     (old / "config.json").write_text((tmp_path / "hf/config.json").read_text())
     source = open_checkpoint(old)
@@ -93,7 +93,7 @@ def test_shards_have_an_index_and_old_names_are_read(tmp_path, monkeypatch):
 )
 def test_arithmetic_that_the_native_model_lacks_is_refused(tmp_path, change, refusal):
     model = MODELS["llama"]
-    hugging_face.write(output_of(model, state_of(model)), new_folder(tmp_path / "hf"), torch.float32)
+    hugging_face.write(output_of(model, state_of(model)), new_folder(tmp_path / "hf"))
     config = tmp_path / "hf/config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
     with pytest.raises(CheckpointError, match=refusal):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import types
 from dataclasses import replace
 
 import pytest
@@ -13,8 +11,7 @@ from checkpoint.small_checkpoints import MODELS, new_folder, output_of, state_of
 
 from ascend_adapt.checkpoint import merge_qkv, split_qkv
 from ascend_adapt.checkpoint.detection import open_checkpoint
-from ascend_adapt.checkpoint.dialects import deepspeed_layers, megatron
-from ascend_adapt.checkpoint.torch_files import load_torch_file
+from ascend_adapt.checkpoint.dialects import deepspeed_writing, megatron
 from ascend_adapt.checkpoint.vocabulary_rows import with_rows
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native.config.partition import padded
@@ -56,7 +53,7 @@ def test_rows_that_are_added_are_the_mean_of_all_ids():
 
 def write_neox(path, model, change):
     """Write two tensor-parallel ranks, and let ``change`` edit each rank's first block."""
-    deepspeed_layers.write(output_of(model, state_of(model), tensor=2), new_folder(path))
+    deepspeed_writing.write_neox(output_of(model, state_of(model), tensor=2), new_folder(path))
     for rank in range(2):
         file = path / "global_step0" / f"layer_02-model_{rank:02d}-model_states.pt"
         layer = torch.load(file)
@@ -184,37 +181,3 @@ def test_buffers_of_old_releases_are_dropped_and_other_tensors_are_not(tmp_path)
         write_neox(
             tmp_path / "more", MODELS["neox"], lambda rank, layer: layer.update({"attention.surprise": torch.ones(1)})
         )
-
-
-@pytest.mark.parametrize("old", [False, True], ids=["archive", "before torch 1.6"])
-def test_tensors_of_an_npu_are_read_without_torch_npu(tmp_path, monkeypatch, old):
-    """Old torch_npu named its own function for a tensor."""
-    file = tmp_path / "npu.pt"
-    with monkeypatch.context() as while_saved:
-        for name in ("torch_npu", "torch_npu.utils", "torch_npu.utils.storage"):
-            while_saved.setitem(sys.modules, name, types.ModuleType(name))
-        sys.modules["torch_npu.utils.storage"]._rebuild_npu_tensor = _rebuild_npu_tensor
-        torch.save({"a": FromNpu(torch.arange(6.0).view(2, 3))}, file, _use_new_zipfile_serialization=not old)
-    assert b"torch_npu" in file.read_bytes()
-    assert load_torch_file(file)["a"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
-
-
-class FromNpu:
-    """Pickled as torch_npu for torch 1.11 pickles a tensor."""
-
-    def __init__(self, tensor):
-        self.tensor = tensor
-
-    def __reduce__(self):
-        storage = torch.storage.TypedStorage(
-            wrap_storage=self.tensor.untyped_storage(), dtype=self.tensor.dtype, _internal=True
-        )
-        arguments = (storage, 0, tuple(self.tensor.shape), self.tensor.stride(), False, {}, 2)
-        return _rebuild_npu_tensor, arguments
-
-
-def _rebuild_npu_tensor(*_):
-    raise AssertionError("the file's own name must not be called")
-
-
-_rebuild_npu_tensor.__module__ = "torch_npu.utils.storage"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ascend_adapt.alignment import comparison, recording
+
 LOSSES = {"rtol": 1e-5}
 
 
@@ -40,9 +42,13 @@ def test_collectives(job):
     assert "all ranks must call the same collectives, in the same order" in first["mismatch"] + second["mismatch"]
 
 
-def test_data_parallel(job):
-    ended = job("data_parallel.py", "npu", nproc=2).check()
-    expected = job("data_parallel.py", "cpu", nproc=2, device="cpu").check().recorded
+def test_data_parallel(job, tmp_path):
+    """Their recordings agree as well, in every module of every step."""
+    ended = job("data_parallel.py", "npu", nproc=2, options=("--record", "npu")).check()
+    expected = job("data_parallel.py", "cpu", nproc=2, device="cpu", options=("--record", "cpu")).check().recorded
+    report = comparison.compare(*(recording.read(tmp_path / device) for device in ("cpu", "npu")))
+    assert report.first is None, report.first
+    assert report.steps == [1, 2, 3]
     for rank in (0, 1):
         close(ended.recorded[rank], expected[rank], **LOSSES)
         facts = ended.rehearsal["ranks"][str(rank)]

@@ -192,6 +192,25 @@ def test_a_run_that_fails_leaves_no_worker_behind(settings, tmp_path):
     assert multiprocessing.active_children() == []
 
 
+def test_an_evaluation_alone_gives_the_test_loss_of_the_end_of_training(settings, tmp_path):
+    saved = replace(settings, checkpoint=Checkpoint(save=str(tmp_path)))
+    trained = run(saved)
+    before = sorted(tmp_path.rglob("*"))
+    found = run(replace(saved, checkpoint=Checkpoint(load=str(tmp_path))).for_evaluation())
+    assert found.steps == []
+    assert [(iteration, part) for iteration, part, _ in found.evaluations] == [(8, "valid"), (8, "test")]
+    assert found.evaluations[-1] == trained.evaluations[-1]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_evaluation_alone_needs_a_checkpoint_and_something_to_evaluate(settings):
+    with pytest.raises(ConfigError, match=r"--eval-only: without --load, .* add --load"):
+        settings.for_evaluation()
+    loaded = replace(settings, checkpoint=Checkpoint(load="there"), eval_interval=0)
+    with pytest.raises(ConfigError, match=r"--eval-only: with eval interval 0 .* set them"):
+        loaded.for_evaluation()
+
+
 def test_parts_without_a_share_are_not_evaluated(settings):
     assert run(replace(settings, data=replace(settings.data, split="1,0,0"), iterations=4)).evaluations == []
 

@@ -41,6 +41,11 @@ optimizer = FusedAdam([parameter], lr=0.1)
 parameter.grad = torch.tensor([0.5])
 optimizer.step()
 assert abs(parameter.item() - 0.9) < 1e-6, parameter
+# What stands for apex's Adam, which GPT-NeoX gets where its train.py counts as CUDA code, in any program.
+from ascend_adapt_plugins.old_dependencies._apex_optimizers import FusedAdam as OfApex
+from deepspeed.runtime.zero import utils
+utils.dist.get_rank = lambda: 0
+assert utils.is_zero_supported_optimizer(OfApex([parameter]))
 status = ascend_adapt.status()
 assert {status[name].state for name in ("no_shared_memory_build", "fused_adam_in_torch")} == {"applied"}, status
 ascend_adapt.disable()

@@ -337,3 +337,8 @@ def test_sizes_that_do_not_fit_the_ranks_are_reported_at_once():
     base = GUIDE.replace("--hidden-size 1024 --num-attention-heads 16", "--hidden-size 1022 --num-attention-heads 14")
     named = {problem.partition(": ")[0] for problem in problems_of(f"{base} --tensor-model-parallel-size 3", 3)}
     assert named == {"num_heads", "hidden_size", "ffn_hidden_size", "num_query_groups"}
+
+
+def test_skip_train_evaluates_alone():
+    config, _ = read("--upstream-version deepspeed --skip-train --load there --eval-interval 10 --eval-iters 2")
+    assert (config.eval_only, config.checkpoint.load, config.checkpoint.save) == (True, "there", None)

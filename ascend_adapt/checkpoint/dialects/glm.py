@@ -22,11 +22,10 @@ import torch
 
 from ascend_adapt.checkpoint.canonical import BLOCK_POSITIONS, POSITIONS, QUERY_KEY_VALUE, WORDS, heads, parameters
 from ascend_adapt.checkpoint.qkv import reordered
-from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, Tensors, refuse_leftover
+from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, Tensors, refuse_leftover
 from ascend_adapt.checkpoint.torch_files import load_torch_dict
 from ascend_adapt.checkpoint.writing import owned, save
 from ascend_adapt.errors import CheckpointError
-from ascend_adapt.native.config.model_config import Model
 
 TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
 _CUT = {
@@ -166,12 +165,18 @@ def glm_name(name: str) -> str:
     return _NAMES.get(name, f"transformer.{local.replace('final_norm', 'final_layernorm')}")
 
 
-def open_source(path: Path, assumed: Model) -> Source:
-    """Return the checkpoint as a canonical state; ``assumed`` says what its files do not, such as the heads.
+def open_source(path: Path, given: Given) -> Source:
+    """Return the checkpoint as a canonical state; ``given.assumed`` says what its files do not, such as the heads.
 
     Raises:
-        CheckpointError: it cannot be read, or is of another architecture.
+        CheckpointError: it cannot be read, is of another architecture, or no model is assumed.
     """
+    assumed = given.assumed
+    if assumed is None:
+        raise CheckpointError(
+            f"{path}: is a glm checkpoint, whose files do not describe its model — resize it with --to glm --tp N, or "
+            "load it into a native run by --load-pretrained"
+        )
     found = open_glm(path)
     module = found.files[0]["module"]
     hidden, ranks = module["word_embeddings.weight"].shape[1], len(found.files)

@@ -14,7 +14,7 @@ Megatron-DeepSpeed@8387ae17 megatron/checkpointing.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ import torch
 
 from ascend_adapt.checkpoint import descriptions
 from ascend_adapt.checkpoint.canonical import HEAD, WORDS, local_name
-from ascend_adapt.checkpoint.source import Source
+from ascend_adapt.checkpoint.source import Given, Source
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
 from ascend_adapt.checkpoint.torch_files import attributes, load_torch_dict
 from ascend_adapt.checkpoint.torch_shards import TorchShards, canonical_name, flattened, open_shards
-from ascend_adapt.checkpoint.writing import Output, described, description, owned, save, with_table
+from ascend_adapt.checkpoint.writing import Output, described, description, mapped_file, placeholder, with_table
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native.config.model_config import Model
 
@@ -57,8 +57,14 @@ def is_here(path: Path) -> bool:
     return iteration_folder(path) is not None
 
 
-def open_source(path: Path, assumed: Model | None = None) -> Source:
-    """Return the checkpoint; ``assumed`` is its model if its files do not describe it.
+def untracked_folder(path: Path) -> Path | None:
+    """Return the newest checkpoint of Megatron in a folder whose tracker is missing or names none of them."""
+    found = [one.parent for name in (f"mp_rank_*/{FILE}", ".metadata") for one in path.glob(f"iter_*/{name}")]
+    return max((one.parent if one.name.startswith("mp_rank_") else one for one in found), default=None)
+
+
+def open_source(path: Path, given: Given) -> Source:
+    """Return the checkpoint.
 
     Raises:
         CheckpointError: it cannot be read, is incomplete, or its architecture is not supported by the native model.
@@ -85,8 +91,8 @@ def open_source(path: Path, assumed: Model | None = None) -> Source:
     def describe(rows: int) -> Model:
         if (model := described(state, rows)) is not None:
             return model
-        if assumed is not None and "num_layers" not in arguments:
-            return with_table(assumed, rows)
+        if given.assumed is not None and "num_layers" not in arguments:
+            return with_table(given.assumed, rows)
         return descriptions.of_megatron(arguments, rows, folder, is_core=is_core)
 
     iteration = state.get("iteration")
@@ -184,42 +190,52 @@ def write(output: Output, folder: Path, *, core: bool = False) -> None:
         CheckpointError: Megatron cannot express the model.
     """
     model = output.model
-    _check(model, core=core)
+    check_model(model, "Megatron", needs_equal_biases=not core)
     output.check_sizes()
     sharding = Sharding(model, Convention(), output.tensor)
     stages = output.stages()
     for stage, blocks in enumerate(stages):
         is_first, is_last = stage == 0, stage == len(stages) - 1
+        keys: dict[str, tuple[str, ...]] = {}
+        for names in units(model):
+            block, local = local_name(names[-1])
+            if block in blocks if block is not None else is_first if local.startswith("embedding.") else is_last:
+                keys[_key(names[-1], blocks.start, core=core)] = names
+        if is_last and not is_first and model.tied_embeddings:
+            keys["output_layer.weight" if core else "word_embeddings_for_head.weight"] = (WORDS,)
+        suffix = f"_{stage:03d}" if len(stages) > 1 else ""
+        ranks = []
         for rank in range(output.tensor):
-            tensors: dict[str, torch.Tensor] = {}
-            for names in units(model):
-                block, local = local_name(names[-1])
-                is_here = (
-                    block in blocks if block is not None else is_first if local.startswith("embedding.") else is_last
-                )
-                if is_here:
-                    piece = owned(sharding.cut(names, [output.read(name) for name in names])[rank])
-                    tensors[_key(names[-1], blocks.start, core=core)] = piece
-                    output.done(piece.nbytes)
-            if is_last and not is_first and model.tied_embeddings:
-                name = "output_layer.weight" if core else "word_embeddings_for_head.weight"
-                tensors[name] = owned(sharding.cut((WORDS,), [output.read(WORDS)])[rank])
-            suffix = f"_{stage:03d}" if len(stages) > 1 else ""
+            tensors = {key: placeholder(sharding.shapes(names)[rank], output.dtype) for key, names in keys.items()}
             state = {"checkpoint_version": 3.0, "iteration": 0, "model": tensors if core else _nested(tensors)}
-            save({**state, **description(model)}, folder / "release" / f"mp_rank_{rank:02d}{suffix}" / FILE)
+            path = folder / "release" / f"mp_rank_{rank:02d}{suffix}" / FILE
+            written = mapped_file({**state, **description(model)}, path)["model"]
+            ranks.append({".".join(place): _at(written, place) for place in flattened(written)})
+        for key, names in keys.items():
+            pieces = sharding.cut(names, [output.read(name) for name in names])
+            for tensors, piece in zip(ranks, pieces, strict=True):
+                tensors[key].copy_(piece)
+                output.done(piece.nbytes)
     (folder / LATEST).write_text("release", encoding="utf-8")
 
 
-def _check(model: Model, *, core: bool) -> None:
+def check_model(model: Model, name: str, *, needs_equal_biases: bool = True, needs_tied: bool = False) -> None:
+    """Check that a code base called ``name`` can express a model.
+
+    Raises:
+        CheckpointError: lists what it cannot express.
+    """
     problems = []
     if model.parallel_residual:
         problems.append("parallel residual connections")
     if model.rms_eps_on_root:
         problems.append("RMSNorm with epsilon outside the square root")
-    if model.mlp_bias != model.output_bias or (not core and model.attention_bias != model.output_bias):
+    if model.mlp_bias != model.output_bias or (needs_equal_biases and model.attention_bias != model.output_bias):
         problems.append("biases in only some of the layers")
+    if needs_tied and not model.tied_embeddings:
+        problems.append("a head of its own")
     if problems:
-        raise CheckpointError(f"Megatron: cannot express {'; '.join(problems)} — convert to another dialect")
+        raise CheckpointError(f"{name}: cannot express {'; '.join(problems)} — convert to another dialect")
 
 
 def _key(name: str, first_block: int, *, core: bool) -> str:
@@ -250,3 +266,9 @@ def _nested(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
             inner = inner.setdefault(word, {})
         inner[".".join(words[depth:])] = tensor
     return nested
+
+
+def _at(content: Any, keys: Iterable[str]) -> Any:
+    for key in keys:
+        content = content[key]
+    return content

@@ -20,7 +20,7 @@ from ascend_adapt.checkpoint import descriptions
 from ascend_adapt.checkpoint.canonical import HEAD, WORDS, parameters
 from ascend_adapt.checkpoint.dialects.megatron import tracked_folder
 from ascend_adapt.checkpoint.distributed import METADATA, DistributedTensors
-from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, Tensors, refuse_leftover
+from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, Tensors, refuse_leftover
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
 from ascend_adapt.checkpoint.torch_files import attributes, load_torch_dict
 from ascend_adapt.checkpoint.torch_shards import canonical_inside, canonical_name
@@ -40,7 +40,7 @@ def is_here(path: Path) -> bool:
     return iteration_folder(path) is not None
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path, _given: Given) -> Source:
     """Return the checkpoint.
 
     Raises:

@@ -15,7 +15,7 @@ import torch
 from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.dialects.megatron import LATEST
 from ascend_adapt.checkpoint.distributed import METADATA, DistributedTensors, write_distributed
-from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, refuse_leftover
+from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, refuse_leftover
 from ascend_adapt.checkpoint.writing import Output
 from ascend_adapt.errors import CheckpointError, ConfigError, one_line
 from ascend_adapt.native.config.yaml_file import model_from_dict
@@ -40,7 +40,7 @@ def is_here(path: Path) -> bool:
     return iteration_folder(path) is not None
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path, _given: Given) -> Source:
     """Return the checkpoint.
 
     Raises:
@@ -53,6 +53,7 @@ def open_source(path: Path) -> Source:
         then = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
         model = model_from_dict(then["config"]["model"])
         parallel = then["config"].get("parallel", {})
+        data = dict(then["config"].get("data", {}))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
         raise CheckpointError(
             f"{folder / PROGRESS}: cannot be read ({one_line(error)}), expected the progress of a native run — choose "
@@ -78,6 +79,7 @@ def open_source(path: Path) -> Source:
             "files": len(list(folder.glob("*.distcp"))),
             "optimizer": any(name.startswith("optimizer.") for name in stored.tensors),
         },
+        arguments=data,
     )
 
 

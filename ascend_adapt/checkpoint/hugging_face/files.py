@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,9 +17,9 @@ import torch
 from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.hugging_face import gpt2, gpt_neox, llama
 from ascend_adapt.checkpoint.hugging_face.settings import Unsupported
-from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, refuse_leftover
+from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, refuse_leftover
 from ascend_adapt.checkpoint.torch_files import load_torch_file
-from ascend_adapt.checkpoint.writing import Output
+from ascend_adapt.checkpoint.writing import Output, owned
 from ascend_adapt.errors import CheckpointError, one_line
 from ascend_adapt.native.config.model_config import Model
 
@@ -29,6 +29,8 @@ ARCHITECTURES: Mapping[str, ModuleType] = {
     "gpt_neox": gpt_neox,
     **dict.fromkeys(llama.ARCHITECTURES, llama),
 }
+PREFIXES = ("transformer.h.", "gpt_neox.layers.", "model.layers.")
+"""Of the blocks' parameters."""
 _CLASSES = {"gpt2": gpt2.ARCHITECTURE, "gpt_neox": gpt_neox.ARCHITECTURE, **llama.ARCHITECTURES}
 TOKENIZER = [
     "tokenizer.json",
@@ -43,6 +45,7 @@ TOKENIZER = [
     "chat_template.jinja",
     "generation_config.json",
 ]
+_SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 SHARD_BYTES = 2_000_000_000
 """Maximum shard size; a shard is in memory while it is written."""
 
@@ -52,62 +55,73 @@ def is_here(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and bool(_weight_files(folder))
 
 
-def open_source(folder: Path, _model: Model | None = None) -> Source:
+def open_source(folder: Path, _given: Given) -> Source:
     """Return the checkpoint in ``folder``.
 
     Raises:
         CheckpointError: it cannot be read, or its architecture is not supported by the native model.
     """
-    config = read_config(folder)
+    stored = StoredTensors(folder)
+    files = {"files": len(set(stored.files.values()))}
+    return source_of(folder / CONFIG, stored, dialect="hf", path=folder, layout=files)
+
+
+def source_of(
+    config_file: Path, tensors: Mapping[str, torch.Tensor], *, layout: Mapping[str, object], **facts: Any
+) -> Source:
+    """Return the checkpoint with these tensors; ``facts`` are further fields of the source.
+
+    Raises:
+        CheckpointError: the configuration cannot be read or is not supported, or tensors are missing or unexpected.
+    """
+    config = read_config(config_file)
     kind = str(config.get("model_type"))
     if kind not in ARCHITECTURES:
         raise CheckpointError(
-            f"{folder / CONFIG}: model_type {kind!r}, expected one of {', '.join(ARCHITECTURES)} — the native model "
+            f"{config_file}: model_type {kind!r}, expected one of {', '.join(ARCHITECTURES)} — the native model "
             "supports no others"
         )
     try:
         model: Model = ARCHITECTURES[kind].to_model(config)
     except KeyError as error:
-        raise CheckpointError(f"{folder / CONFIG}: has no {error}, which {kind} requires — restore the file") from error
+        raise CheckpointError(f"{config_file}: has no {error}, which {kind} requires — restore the file") from error
     except Unsupported as error:
-        raise CheckpointError(f"{folder / CONFIG}: {error} — the native model supports nothing else") from error
-    stored = StoredTensors(folder)
-    rules = [_named(rule, stored) for rule in ARCHITECTURES[kind].rules(model)]
-    refuse_leftover(
-        stored.files, rules, folder, ("lm_head.weight", "embed_out.weight") if model.tied_embeddings else ()
-    )
+        raise CheckpointError(f"{config_file}: {error} — the native model supports nothing else") from error
+    names = set(tensors)
+    rules = [_named(rule, names) for rule in ARCHITECTURES[kind].rules(model)]
+    folder = facts["path"]
+    refuse_leftover(names, rules, folder, ("lm_head.weight", "embed_out.weight") if model.tied_embeddings else ())
     notes: tuple[str, ...] = ()
     window = llama.sliding_window(config) if kind in llama.ARCHITECTURES else None
     if window and window < config["max_position_embeddings"]:
         notes = (f"positions end at {window}, where its sliding window would take effect",)
     return Source(
-        "hf",
-        folder,
-        model,
-        RuleReader(rules, lambda rule: [stored(key) for key in rule.theirs], parameters(model), folder),
-        stored(rules[0].theirs[0]).dtype,
-        layout={"architecture": kind, "files": len(set(stored.files.values()))},
+        model=model,
+        read=RuleReader(rules, lambda rule: [tensors[key] for key in rule.theirs], parameters(model), folder),
+        dtype=tensors[rules[0].theirs[0]].dtype,
+        layout={"architecture": kind, **layout},
         notes=notes,
-        tokenizer=folder,
+        tokenizer=config_file.parent,
+        **facts,
     )
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return config.json.
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the settings in config.json.
 
     Raises:
         CheckpointError: it is not a JSON object.
     """
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{folder / CONFIG}: cannot be read ({one_line(error)}), expected JSON") from error
+        raise CheckpointError(f"{path}: cannot be read ({one_line(error)}), expected JSON") from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"{folder / CONFIG}: is not a JSON object, expected settings by name")
+        raise CheckpointError(f"{path}: is not a JSON object, expected settings by name")
     return config
 
 
-class StoredTensors:
+class StoredTensors(Mapping[str, torch.Tensor]):
     """Tensors of safetensors files, or of pytorch_model.bin, read one at a time; ``files`` maps names to files."""
 
     def __init__(self, folder: Path) -> None:
@@ -122,7 +136,15 @@ class StoredTensors:
             self._open[path] = content
             self.files |= dict.fromkeys(names, path)
 
-    def __call__(self, name: str) -> torch.Tensor:
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of all tensors."""
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        """Return the number of tensors."""
+        return len(self.files)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
         """Return a tensor."""
         path = self.files[name]
         content = self._open[path]
@@ -150,7 +172,7 @@ def architecture_of(model: Model) -> tuple[str, dict[str, Any]]:
     )
 
 
-def write(output: Output, folder: Path, dtype: torch.dtype) -> None:
+def write(output: Output, folder: Path) -> None:
     """Write a checkpoint into the empty ``folder``.
 
     Raises:
@@ -175,8 +197,10 @@ def write(output: Output, folder: Path, dtype: torch.dtype) -> None:
     for rule in rules:
         tensors = rule.outward([output.read(name) for name in rule.ours])
         for key, tensor in zip(rule.theirs, tensors, strict=True):
-            # safetensors rejects slices and transposes, which share memory.
-            shard[key] = tensor.clone(memory_format=torch.contiguous_format)
+            # safetensors rejects views and tensors that share memory.
+            one = owned(tensor)
+            is_shared = any(one.data_ptr() == other.data_ptr() for other in shard.values())
+            shard[key] = one.clone() if is_shared else one
         amount = sum(tensor.nbytes for tensor in tensors)
         size, total = size + amount, total + amount
         output.done(amount)
@@ -185,15 +209,21 @@ def write(output: Output, folder: Path, dtype: torch.dtype) -> None:
     if shard:
         flush()
     _name_shards(folder, index, total, count)
-    stated = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
+    stated = {**config, "torch_dtype": str(output.dtype).removeprefix("torch.")}
     (folder / CONFIG).write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
 
 
 def copy_tokenizer(source: Path, folder: Path) -> list[str]:
-    """Copy tokenizer files, and return their names."""
+    """Copy tokenizer files, and return their names; ids of special tokens are copied into config.json.
+
+    Without them transformers does not know where a generated text ends.
+    """
     found = [name for name in TOKENIZER if (source / name).is_file() and not (folder / name).exists()]
     for name in found:
         shutil.copyfile(source / name, folder / name)
+    theirs = read_config(source / CONFIG) if (source / CONFIG).is_file() else {}
+    config = read_config(folder / CONFIG) | {name: theirs[name] for name in _SPECIAL_TOKENS if name in theirs}
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return found
 
 
@@ -210,12 +240,12 @@ def _name_shards(folder: Path, index: Mapping[str, str], total: int, count: int)
     (folder / "model.safetensors.index.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _named(rule: Rule, stored: StoredTensors) -> Rule:
+def _named(rule: Rule, names: Set[str]) -> Rule:
     """Return the rule with the names in the files: old gpt2 files omit `transformer.`, and heads have two names."""
 
     def found(key: str) -> str:
         others = (key.removeprefix("transformer."), {"embed_out.weight": "lm_head.weight"}.get(key, key))
-        return next((one for one in (key, *others) if one in stored.files), key)
+        return next((one for one in (key, *others) if one in names), key)
 
     return Rule(rule.ours, tuple(found(key) for key in rule.theirs), rule.inward, rule.outward)
 

@@ -72,6 +72,8 @@ def _adapt() -> bool:
 def _begin() -> None:
     if os.environ.get("ASCEND_ADAPT_EMULATED"):
         _emulate()
+    if os.environ.get("ASCEND_ADAPT_RECORD"):
+        _record()
     if os.environ.get("ASCEND_ADAPT", "").lower() in _OFF:
         return
     if os.environ.get("ASCEND_ADAPT_DEVICE") == "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -107,6 +109,18 @@ def _emulate() -> None:
         )
         return
     rank.watch()
+
+
+def _record() -> None:
+    try:
+        from ascend_adapt.alignment import watch
+    except ImportError as error:
+        print(
+            f"ascend_adapt: {sys.executable}: {error}, --record has no effect — install ascend_adapt there",
+            file=sys.stderr,
+        )
+        return
+    watch.watch(os.environ)
 
 
 def _set_compile_mode() -> None:

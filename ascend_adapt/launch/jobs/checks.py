@@ -104,9 +104,11 @@ def check_target(request: Request) -> None:
 
 
 def _check_native_options(request: Request) -> None:
-    if not request.native and (request.compile or request.profile is not None or request.exit_signals):
+    given = request.compile or request.eval_only or request.profile is not None or request.exit_signals
+    if not request.native and given:
         raise UsageError(
-            "--compile, --profile, --exit-signal: need --native — leave them out, or use the script's own options"
+            "--compile, --eval-only, --profile, --exit-signal: need --native — leave them out, or use the script's own "
+            "options"
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascend_adapt import probe
+from ascend_adapt.alignment import recording
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.jobs import checks
 from ascend_adapt.launch.jobs.native import NativeRun
@@ -95,7 +96,10 @@ class Context:
         problems = checks.Problems()
         problems.collect(lambda: self.notes.extend(environment.warnings(device, self.environ, nodes)))
         problems.collect(lambda: checks.check_compile_mode(self.request, device, self.adapts))
-        if self.adapts or self.emulation:
+        if self.request.record is not None and not self.request.node:
+            folder = Path(self.request.record)
+            problems.collect(lambda: recording.refuse_existing(folder))
+        if self.adapts or self.emulation or self.request.record is not None:
             problems.collect(checks.check_bootstrap)
         problems.raise_all()
 
@@ -110,6 +114,7 @@ class Context:
         patches = self._patches_env(device) if self.adapts else environment.SWITCHED_OFF
         emulated = environment.of_emulation(self.emulation, self.environ) if self.emulation else {}
         return {
+            **environment.of_recording(self.request, self.environ),
             **patches,
             **emulated,
             **environment.of_device(device, str(run_dir.path), hccl_base_port, self.environ, nodes),

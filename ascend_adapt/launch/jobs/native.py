@@ -37,6 +37,8 @@ class NativeRun:
         profile = Profile() if asked.profile is None else read_profile(asked.profile, asked.profile_ranks)
         exit_signals = (*config.exit_signals, *asked.exit_signals)
         config = dataclasses.replace(config, compile=asked.compile, profile=profile, exit_signals=exit_signals)
+        if asked.eval_only:
+            config = config.for_evaluation()
         return Configured(config, tuple(notes))
 
 

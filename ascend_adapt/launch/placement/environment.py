@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascend_adapt import probe
+from ascend_adapt.alignment import watch
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.placement import network
 from ascend_adapt.launch.placement.plan import threads_per_rank
@@ -52,6 +53,18 @@ def of_patches(request: Request, device: str, targets: Iterable[str], environ: M
         **({"ASCEND_ADAPT_CUDA_CODE": request.cuda_code} if request.cuda_code else {}),
         **(_repeatable(environ) if request.deterministic else {}),
         **({COMPILE_MODE: request.npu_compile_mode} if request.npu_compile_mode != "keep" else {}),
+    }
+
+
+def of_recording(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of ``--record``, which acts with or without patches."""
+    if request.record is None:
+        return {}
+    chosen = {watch.STEPS: request.record_steps, watch.RANKS: request.record_ranks, watch.INPUTS: request.record_inputs}
+    return {
+        "PYTHONPATH": python_path(environ.get("PYTHONPATH", "")),
+        watch.FOLDER: os.path.abspath(request.record),
+        **{name: value for name, value in chosen.items() if value is not None},
     }
 
 

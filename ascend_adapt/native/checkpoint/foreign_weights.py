@@ -9,7 +9,7 @@ import torch
 
 from ascend_adapt.checkpoint.canonical import BLOCK_POSITIONS, POSITIONS
 from ascend_adapt.checkpoint.detection import open_checkpoint
-from ascend_adapt.checkpoint.source import Source
+from ascend_adapt.checkpoint.source import Given, Source
 from ascend_adapt.checkpoint.vocabulary_rows import is_vocabulary, with_rows
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native.checkpoint.config_changes import changes_of_model
@@ -27,8 +27,8 @@ def load_foreign_weights(trainer: Trainer, path: Path, group: HostGroup) -> list
         TrainingError: it cannot be read, or is of another model; no parameter was changed then.
     """
     model = trainer.config.model
-    sources = group.together(lambda: _described(open_checkpoint(path, assumed=model)))
-    source = open_checkpoint(path, assumed=model)
+    sources = group.together(lambda: _described(open_checkpoint(path, Given(assumed=model))))
+    source = open_checkpoint(path, Given(assumed=model))
     if any(one != sources[0] for one in sources):
         raise TrainingError(f"{path}: ranks see different checkpoints, expected one — share the folder among all hosts")
     _check(trainer, source, group)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from ascend_adapt.checkpoint.detection import dialect_of
+from ascend_adapt.checkpoint.dialects.megatron import untracked_folder
 from ascend_adapt.errors import TrainingError, ran_out
 from ascend_adapt.native.checkpoint.config_changes import (
     changes_of_model,
@@ -87,7 +88,8 @@ def _has_foreign_weights(folder: CheckpointFolder, config: Checkpoint) -> bool:
     wants_weights = config.finetune or not config.load_optimizer
     if not wants_weights or _is_saved_there(config) or folder.saved():
         return False
-    return dialect_of(folder.path) not in (None, "native")
+    found = dialect_of(folder.path)
+    return found != "native" and (found is not None or untracked_folder(folder.path) is not None)
 
 
 def _is_saved_there(config: Checkpoint) -> bool:

@@ -7,7 +7,7 @@ two runs with equal configurations train in the same way.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.checks import Problems, at_least, check_split, divides, one_of
@@ -310,7 +310,7 @@ class TrainConfig:
     """Configuration of one run. ``eval_interval`` 0 disables evaluation; ``exit_interval`` stops the run after a save.
 
     ``exit_signals``: of SIGUSR1 and SIGUSR2, those that save and stop the run; the others save and continue.
-    ``compile``: compile the transformer blocks with torch.compile.
+    ``compile``: compile the transformer blocks with torch.compile. ``eval_only``: evaluate and do not train.
     ``cloze``: a task to finetune on, instead of ``data``, of which only the lengths count.
     ``check_for_nan_in_loss_and_grad``: the run ends at the first NaN or Inf that no loss scale can mend.
     """
@@ -337,6 +337,25 @@ class TrainConfig:
     compile: bool = False
     profile: Profile = field(default_factory=Profile)
     cloze: Cloze | None = None
+    eval_only: bool = False
+
+    def for_evaluation(self) -> TrainConfig:
+        """Return the configuration that evaluates the checkpoint of ``load``; nothing is trained or saved.
+
+        Raises:
+            ConfigError: there is no checkpoint to load, or nothing to evaluate.
+        """
+        if self.checkpoint.load is None:
+            raise ConfigError("--eval-only: without --load, expected the checkpoint to evaluate — add --load")
+        if not (self.eval_interval and self.eval_iterations):
+            raise ConfigError(
+                f"--eval-only: with eval interval {self.eval_interval} and {self.eval_iterations} eval iterations, "
+                "expected both above 0 — set them as for training"
+            )
+        weights = replace(
+            self.checkpoint, save=None, load_optimizer=False, load_rng=False, resume_schedule="checkpoint"
+        )
+        return replace(self, checkpoint=weights, eval_only=True)
 
     def __post_init__(self) -> None:
         problems = Problems()

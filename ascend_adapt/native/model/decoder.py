@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ascend_adapt import kernels
 from ascend_adapt.native.config.train_config import Init, Model, Parallel
 from ascend_adapt.native.model.dropout import dropout
+from ascend_adapt.native.model.kv_cache import KeyValueCache
 from ascend_adapt.native.model.layers import AttentionContext, Norm, TransformerBlock, rotary_tables
 from ascend_adapt.native.parallel.parameters import WORDS, Declared, ParameterLayout
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel, VocabularyParallelEmbedding
@@ -94,6 +95,7 @@ class Head(Declared):
 
     def __init__(self, model: Model, tp: TensorParallel) -> None:
         super().__init__()
+        self.tp = tp
         shape = (model.padded_vocab_size // tp.size, model.hidden_size)
         tied = model.tied_embeddings
         init: Init = model.embedding_init if tied else model.head_init
@@ -141,6 +143,8 @@ class Decoder(nn.Module):
         masked_out: torch.Tensor | None = None,
         prefix: torch.Tensor | None = None,
         answers: torch.Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        logits_to_keep: int | None = None,
     ) -> torch.Tensor:
         """Return hidden states [B, S, H]; on the last stage the loss [1], fp32, or the logits.
 
@@ -153,16 +157,26 @@ class Decoder(nn.Module):
             masked_out: bool [B, S, S], True = masked out; None: causal.
             prefix: int64 [B], the length of the part that every token attends to; causal after it. Without masked_out.
             answers: int64 [B], for an ``objective`` that needs them.
+            cache: of the tokens before x, for generation; it gives the positions and the mask, and x is added to it.
+            logits_to_keep: return the logits of the last so many tokens only; None: of all.
         """
         length = x.shape[1] if self.first or not self.tp.sequence else x.shape[1] * self.tp.size
+        if cache is not None:
+            position_ids, masked_out = cache.position_ids(x), cache.masked_out(length)
         if self.first:
             x = self.embedding(x, position_ids, block_position_ids)
-        rotary = rotary_tables(self.model, length, x) if self.model.positions == "rotary" else None
-        x = self._through(
-            x, AttentionContext(None if masked_out is None else masked_out[:, None], rotary, prefix=prefix)
-        )
+        rotary = None
+        if self.model.positions == "rotary":
+            # Without a cache they count from 0 in every row, as upstream's.
+            rotary = rotary_tables(self.model, length, x, None if cache is None else position_ids)
+        mask = None if masked_out is None else masked_out[:, None]
+        x = self._through(x, AttentionContext(mask, rotary, cache, prefix))
+        if cache is not None:
+            cache.advance(length)
         if not self.last:
             return x
+        if logits_to_keep is not None:
+            x = x[:, -logits_to_keep:]
         rows = None if labels is None else Rows(labels, loss_mask, prefix, answers)
         return self._loss_or_logits(self.final_norm(x), rows)
 

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from ascend_adapt import kernels
 from ascend_adapt.native.config.train_config import Model
 from ascend_adapt.native.model.dropout import dropout, rank_rng
+from ascend_adapt.native.model.kv_cache import KeyValueCache
 from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout
 from ascend_adapt.native.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, TensorParallel
 
@@ -22,9 +23,11 @@ class AttentionContext:
     """Attention mask and rotary tables, shared by all layers."""
 
     masked_out: torch.Tensor | None = None
-    """bool [B, 1, S, S], True = masked out; None: causal."""
+    """bool [B, 1, S, K], True = masked out; None: causal."""
     rotary: tuple[torch.Tensor, torch.Tensor] | None = None
-    """cos and sin [S, R], in the dtype of the hidden states."""
+    """cos and sin [S, R] or [B, 1, S, R], in the dtype of the hidden states."""
+    cache: KeyValueCache | None = None
+    """Keys and values of the tokens before x."""
     prefix: torch.Tensor | None = None
     """int64 [B], the length of the part that all tokens attend to; causal after it. Without masked_out."""
 
@@ -89,6 +92,8 @@ class Attention(nn.Module):
         if context.rotary is not None:
             cos, sin = context.rotary
             query, key = kernels.rotary(query, cos, sin), kernels.rotary(key, cos, sin)
+        if context.cache is not None:
+            key, value = context.cache.extend(self, key, value)
         masks: dict[str, Any] = {"causal": True} if context.masked_out is None else {"masked_out": context.masked_out}
         if context.prefix is not None:
             masks = {"prefix": context.prefix}
@@ -155,13 +160,20 @@ class TransformerBlock(nn.Module):
         return dropout(x, self.model.hidden_dropout, self.tp, training=self.training)
 
 
-def rotary_tables(model: Model, length: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the cos and sin tables [S, R] of positions 0 to ``length`` - 1; rotated pairs are (i, i + R / 2).
+def rotary_tables(
+    model: Model, length: int, like: torch.Tensor, position_ids: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the cos and sin tables of positions 0 to ``length`` - 1, [S, R]; rotated pairs are (i, i + R / 2).
 
-    Computed in fp32 and rounded to the dtype of ``like``, as in GPT-NeoX and Megatron.
+    ``position_ids`` [B, S]: of these positions instead, [B, 1, S, R]. Computed in fp32 and rounded to the dtype of
+    ``like``, as in GPT-NeoX and Megatron.
     """
     even = torch.arange(0, model.rotary_dim, 2, dtype=torch.float32, device=like.device)
     frequencies = 1.0 / model.rotary_base ** (even / model.rotary_dim)
-    angles = torch.arange(length, dtype=torch.float32, device=like.device)[:, None] * frequencies
+    if position_ids is None:
+        places = torch.arange(length, dtype=torch.float32, device=like.device)
+    else:
+        places = position_ids[:, None].float()
+    angles = places[..., None] * frequencies
     angles = torch.cat([angles, angles], -1)
     return angles.cos().to(like.dtype), angles.sin().to(like.dtype)

@@ -73,6 +73,7 @@ class ColumnParallelLinear(Declared):
 
     def __init__(self, tp: TensorParallel, inner: int, out: int, *, bias: bool, init: Init) -> None:
         super().__init__()
+        self.tp = tp
         self.declare("weight", (out // tp.size, inner), ParameterLayout(init, cut=0))
         self.declare("bias", (out // tp.size,) if bias else None, ParameterLayout(0.0, cut=0))
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 
 from ascend_adapt import kernels
+from ascend_adapt.alignment import updates as recorded
+from ascend_adapt.alignment.updates import Update
 from ascend_adapt.native import device as devices
 from ascend_adapt.native.config.train_config import OptimizerConfig as Settings
 from ascend_adapt.native.parallel.parameters import Placed
@@ -35,8 +39,27 @@ class Optimizer:
     @torch.no_grad()
     def step(self, lr: float, weight_decay: float) -> None:
         """Update every parameter that has a gradient."""
-        self._step_group(self._decaying, lr, weight_decay)
-        self._step_group(self._others, lr, 0.0)
+        with self._recorded(lr, weight_decay):
+            self._step_group(self._decaying, lr, weight_decay)
+            self._step_group(self._others, lr, 0.0)
+
+    def _recorded(self, lr: float, weight_decay: float) -> AbstractContextManager[None]:
+        """Record the step, if ``ascend-run --record`` asks for it."""
+        recorder = recorded.current()
+        if recorder is None:
+            return nullcontext()
+        groups = [
+            {"lr": lr, "weight_decay": decay, "betas": list(self.settings.betas), "eps": self.settings.eps}
+            for decay in (weight_decay, 0.0)
+        ]
+
+        def updates() -> list[Update]:
+            return [
+                Update(one.name, int(not decays(one)), one.local, one.gradient, partial(dict, state))
+                for one, state in zip(self.parameters, self.states, strict=True)
+            ]
+
+        return recorder.optimizer_step(self, self.settings.kind, groups, updates)
 
     def clear_gradients(self) -> None:
         """Drop all gradients. Each is a view of its bucket's buffer: even an empty one would keep that alive."""

@@ -3,6 +3,7 @@
 import torch
 import xformers.ops as xops
 from apex.normalization import FusedRMSNorm
+from apex.normalization.fused_layer_norm import FusedLayerNormAffineFunction
 from apex.optimizers import FusedAdam
 from flash_attn import flash_attn_func, flash_attn_varlen_func
 from flash_attn.bert_padding import pad_input, unpad_input
@@ -53,4 +54,7 @@ d = torch.device(0)
 assert isinstance(d, torch.device)
 FusedAdam(m.parameters()).step()
 same(FusedRMSNorm(8).cuda()(x), torch.nn.functional.rms_norm(x, (8,), eps=1e-5))
+# Megatron-core calls it directly.
+weight, bias = torch.ones(8).cuda(), torch.zeros(8).cuda()
+same(FusedLayerNormAffineFunction.apply(x, weight, bias, (8,), 1e-5), torch.nn.functional.layer_norm(x, (8,)))
 print("all the same", d.type, torch.accelerator.device_count())

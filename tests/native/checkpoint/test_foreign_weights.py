@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from native.small_models import GPT2, NEOX, config
 
-from ascend_adapt.checkpoint.dialects import deepspeed_layers, megatron, native
+from ascend_adapt.checkpoint.dialects import deepspeed_writing, megatron, native
 from ascend_adapt.checkpoint.writing import Output
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native.checkpoint.folder import SUMS, checksum
@@ -20,7 +20,11 @@ from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step.trainer import Trainer
 
 ALONE = meshes.single(torch.device("cpu"))
-WRITERS = {"neox": (deepspeed_layers.write, NEOX), "megatron": (megatron.write, GPT2), "native": (native.write, GPT2)}
+WRITERS = {
+    "neox": (deepspeed_writing.write_neox, NEOX),
+    "megatron": (megatron.write, GPT2),
+    "native": (native.write, GPT2),
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,7 +46,10 @@ def written(kind, folder):
             one.local.uniform_(-1, 1)
     state = {one.name: one.local.clone() for one in trainer.parameters}
     folder.mkdir()
-    write(Output(model, state.__getitem__, lambda amount: None, tensor=1 if kind == "native" else 2), folder)
+    write(
+        Output(model, state.__getitem__, lambda amount: None, torch.float32, tensor=1 if kind == "native" else 2),
+        folder,
+    )
     if kind == "native":
         folder = folder / "iter_0000000"
         sums = {one.name: checksum(one) for one in folder.iterdir()}

@@ -1,0 +1,1 @@
+"""Alignment: records what every module and the optimizer compute in a step, and compares two such recordings."""

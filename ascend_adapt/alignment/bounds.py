@@ -1,0 +1,51 @@
+"""How far two computations of the same numbers may part, by their dtypes and the lengths of their sums.
+
+A sum of n terms in a dtype of unit roundoff u is off by at most about lambda sqrt(n) u of the size of its terms, except
+with probability 2 exp(-lambda^2 / 2) (Higham and Mary, SIAM J. Sci. Comput. 41, 2019, theorem 2.4). Kernels add up in
+fp32 for tensors of 16 bits, and round to the tensor's dtype at the end of each operation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+CONFIDENCE = 6.0
+"""lambda: one bound in 30 million is exceeded by chance."""
+
+OPERATIONS_A_CALL = 8
+"""Roundings to the tensor's dtype, one after another, that a module makes besides those of the modules inside it."""
+
+GAIN = 16.0
+"""By how much a module, or a piece of code between modules, may magnify the difference of what goes into it.
+
+Norms divide by the deviation, softmax has the size of its scores in it, and gradients subtract means. A fault is seen
+where the difference grows by more than this at once; a difference that grows less is passed on, and is no finding.
+"""
+
+UNIT_ROUNDOFF = {
+    "float64": 2.0**-24,  # digests are fp32
+    "float32": 2.0**-24,
+    "tf32": 2.0**-11,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+}
+
+
+def unit_roundoff(dtypes: Iterable[str]) -> float:
+    """Return the largest unit roundoff of some dtypes; whole numbers are exact but for their digest."""
+    return max((UNIT_ROUNDOFF.get(dtype, 2.0**-24) for dtype in dtypes), default=2.0**-24)
+
+
+def allowed(terms: int, roundings: int, storage: float, compute: float) -> float:
+    """Return the relative difference that two computations of one result may have.
+
+    Args:
+        terms: summed one after another, in ``compute``.
+        roundings: operations one after another whose results are rounded to ``storage``.
+        storage: unit roundoff of the tensors.
+        compute: unit roundoff that products are summed in.
+    """
+    return 2 * CONFIDENCE * (math.sqrt(terms) * compute + math.sqrt(roundings) * storage)

@@ -1,0 +1,128 @@
+"""The digest of a tensor: a few numbers from which the distance between two tensors can be estimated.
+
+The tensor is taken as a matrix of rows and columns. Its elements are multiplied by signs of +1 and -1, which depend on
+the row and the column alone, and are summed into 8 x 8 buckets, by row and column modulo 8. This is a count sketch
+(Charikar, Chen and Farach-Colton, 2002): it is linear, and the squared distance of two sketches is an unbiased estimate
+of the squared distance of the tensors. A permuted or transposed tensor has another sketch, and sketches of the shards
+of a tensor add up to that of the tensor. Everything stays on the tensor's device; nothing is synchronised there.
+
+No matrix product is used: its precision depends on settings for TF32 and HF32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+STATISTICS = ("norm", "sum", "min", "max", "nans", "larges")
+BUCKETS = 8
+WIDTH = len(STATISTICS) + BUCKETS * BUCKETS
+
+_LARGE = 1e18
+"""From here on squares overflow in fp32. Such values, and the largest of a dtype, are masks' fill: they are counted."""
+_BLOCK = 1 << 24
+"""Elements that are converted to fp32 at a time."""
+_FLAT, _ROW = 1 << 16, 1024
+_signs: dict[tuple[int, torch.device], torch.Tensor] = {}
+
+
+def digest(tensor: torch.Tensor, axis: int = 0, offset: int = 0) -> torch.Tensor:
+    """Return the digest of a tensor, float32 [WIDTH], on its device.
+
+    Args:
+        tensor: dense, of any dtype and shape.
+        axis: the first or last axis, where ``tensor`` is a shard.
+        offset: index of the shard's first element along ``axis`` in the full tensor.
+    """
+    values = tensor.detach()  # so that nothing here is part of a graph
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    if values.numel() == 0:
+        return torch.zeros(WIDTH, device=values.device)
+    shape = values.shape
+    is_last = values.dim() > 1 and axis in (-1, values.dim() - 1)
+    columns_from = offset if is_last else 0
+    rows_from = 0 if is_last else offset * (values[0].numel() // shape[-1] if values.dim() > 1 else 1)
+    total: torch.Tensor | None = None
+    for block, first in _blocks(values):
+        part = _of_block(block, rows_from + first, columns_from, values.dtype)
+        total = part if total is None else _joined(total, part)
+    assert total is not None
+    return torch.cat([total[:1].sqrt(), total[1:]])
+
+
+def is_digestible(tensor: Any) -> bool:
+    """Return whether a tensor has elements here: not on meta, not fake, dense, outside functorch's transforms."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and not tensor.is_quantized
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and type(tensor).__name__ != "FakeTensor"
+    )
+
+
+def _blocks(values: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
+    """Return matrices of at most about _BLOCK elements, each with the number of its first row."""
+    if values.dim() > 1:
+        matrix = values.reshape(-1, values.shape[-1])
+    elif values.numel() <= _FLAT:
+        return [(values.reshape(-1, 1), 0)]
+    else:  # such as the flat partition of ZeRO: as rows, so that no sign is needed for each element
+        rows = values.numel() // _ROW
+        rest = values[rows * _ROW :]
+        tail = [(rest.reshape(1, -1), rows)] if rest.numel() else []
+        return [*_blocks(values[: rows * _ROW].view(rows, _ROW)), *tail]
+    step = max(1, _BLOCK // matrix.shape[1])
+    return [(matrix[first : first + step], first) for first in range(0, matrix.shape[0], step)]
+
+
+def _of_block(block: torch.Tensor, row: int, column: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return the digest of a float matrix, with the squared norm in place of the norm."""
+    wide = block.float()
+    nans = larges = wide.new_zeros(())
+    norm = torch.linalg.vector_norm(wide)
+    limit = min(_LARGE, torch.finfo(dtype).max) if dtype.is_floating_point else _LARGE
+    # Reading the norm would synchronise a device; there, the slower way costs little.
+    if wide.device.type != "cpu" or not norm < limit:
+        nans = wide.isnan().sum().float()
+        small = wide.abs() < limit
+        larges = wide.numel() - small.sum().float() - nans
+        wide = torch.where(small, wide, 0.0)
+        norm = torch.linalg.vector_norm(wide)
+    low, high = torch.aminmax(wide)
+    rows = _folded(wide, 0, row)
+    sketch = _folded(rows.t().contiguous(), 1, column)
+    return torch.cat([torch.stack([norm.square(), wide.sum(), low, high, nans, larges]), sketch.flatten()])
+
+
+def _folded(matrix: torch.Tensor, axis: int, offset: int) -> torch.Tensor:
+    """Return the signed sums of the rows of a matrix by their number modulo BUCKETS, [BUCKETS, columns]."""
+    count, columns = matrix.shape
+    signed = matrix * _signs_of(axis, offset, count, matrix.device)[:, None]
+    even = count - count % BUCKETS
+    folded = signed[:even].view(-1, BUCKETS, columns).sum(0)
+    if even < count:
+        folded[: count - even] += signed[even:]
+    return folded.roll(offset % BUCKETS, 0) if offset % BUCKETS else folded
+
+
+def _signs_of(axis: int, first: int, count: int, device: torch.device) -> torch.Tensor:
+    """Return the signs of rows (axis 0) or columns (1), from the bits of a hash of their numbers."""
+    known = _signs.get((axis, device))
+    if known is None or len(known) < first + count:
+        length = 1 << max(10, (first + count - 1).bit_length())
+        # The finalizer of MurmurHash3, on the low 32 bits: the same on every version and device.
+        bits = torch.arange(1, length + 1) + axis * 0x9E3779B9
+        bits = ((bits ^ (bits >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+        bits = ((bits ^ (bits >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+        known = (1.0 - 2.0 * ((bits ^ (bits >> 16)) & 1).float()).to(device)
+        _signs[axis, device] = known
+    return known[first : first + count]
+
+
+def _joined(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    joined = one + other
+    joined[2], joined[3] = torch.minimum(one[2], other[2]), torch.maximum(one[3], other[3])
+    return joined

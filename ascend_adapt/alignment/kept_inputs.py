@@ -1,0 +1,63 @@
+"""The inputs, output and state of a module, kept for a replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ascend_adapt.errors import AlignmentError, one_line
+
+
+def save(folder: Path, step: int, name: str, call: int, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    """Save one call of a module; what is neither a tensor nor plain data is left out."""
+    path = path_of(folder, step, name, call)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = {
+        "class": f"{type(module).__module__}.{type(module).__qualname__}",
+        "args": _plain(args),
+        "kwargs": _plain(kwargs),
+        "output": _plain(output),
+        "state": {key: _plain(value) for key, value in module.state_dict().items()},
+        "training": module.training,
+    }
+    torch.save(kept, path)
+
+
+def load(folder: str | Path, name: str, step: int = 1, call: int = 0) -> dict[str, Any]:
+    """Return what was kept of one call: class, args, kwargs, output, state and training.
+
+    Args:
+        folder: a rank's folder of a recording, such as DIR/rank-0.
+
+    Raises:
+        AlignmentError: nothing was kept of it.
+    """
+    path = path_of(Path(folder), step, name, call)
+    try:
+        kept: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise AlignmentError(
+            f"{path}: {one_line(error)}, expected the inputs of {name} in step {step} — record them with "
+            f"ascend-run --record DIR --record-steps {step} --record-inputs {name}"
+        ) from error
+    return kept
+
+
+def path_of(folder: Path, step: int, name: str, call: int) -> Path:
+    """Return where the inputs of one call are."""
+    return folder / "inputs" / f"step-{step}.{name or 'model'}.{call}.pt"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, (bool, int, float, str, type(None))):
+        return value
+    if isinstance(value, (tuple, list)):
+        return tuple(_plain(each) for each in value)
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return None

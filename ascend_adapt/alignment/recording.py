@@ -1,0 +1,172 @@
+"""The files of a recording: one folder a rank, with what was called as JSON lines and the digests as arrays.
+
+    DIR/rank-0/run.json     facts about the run: versions, device, seed, tensor-parallel rank
+    DIR/rank-0/steps.jsonl  one object a module, call, gradient, optimizer and step, in the order of the run
+    DIR/rank-0/step-1.npy   float32 [tensors, digest.WIDTH]: "row" in steps.jsonl is the index of a tensor's digest
+    DIR/rank-0/inputs/      inputs that --record-inputs kept
+
+docs/alignment.md describes each kind of object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ascend_adapt.errors import AlignmentError, one_line
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FORMAT = 1
+RUN, STEPS = "run.json", "steps.jsonl"
+
+
+def rank_folders(folder: Path) -> dict[int, Path]:
+    """Return the folders of a recording by rank."""
+    found = {int(path.name[5:]): path for path in folder.glob("rank-*") if path.name[5:].isdigit()}
+    return dict(sorted(found.items()))
+
+
+class Writer:
+    """Writes the recording of one rank; each step is on disk when ``write`` returns.
+
+    Raises:
+        AlignmentError: a running process records this rank there.
+    """
+
+    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+        self.folder = folder
+        _refuse_running(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in (*folder.glob("step-*.npy"), folder / STEPS):  # a restarted rank begins again
+            old.unlink(missing_ok=True)
+        (folder / RUN).write_text(json.dumps({"format": FORMAT, **facts}, indent=1) + "\n")
+
+    def write(self, step: int, lines: list[dict[str, Any]], digests: Any) -> None:
+        """Append one step: its objects, and its digests as float32 [tensors, WIDTH]."""
+        import numpy as np
+
+        np.save(self.folder / f"step-{step}.npy", digests)
+        with (self.folder / STEPS).open("a") as file:
+            file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+
+
+@dataclass
+class StepRecord:
+    """What one rank recorded of one step."""
+
+    number: int
+    path: Path
+    facts: dict[str, Any] = field(default_factory=dict)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    weights: list[dict[str, Any]] = field(default_factory=list)
+    gradients: list[dict[str, Any]] = field(default_factory=list)
+    optimizers: list[dict[str, Any]] = field(default_factory=list)
+
+    @cached_property
+    def digests(self) -> np.ndarray:
+        """The digests of this step, float32 [tensors, WIDTH]."""
+        import numpy as np
+
+        try:
+            loaded: np.ndarray = np.load(self.path / f"step-{self.number}.npy", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise AlignmentError(
+                f"{self.path / f'step-{self.number}.npy'}: {one_line(error)}, expected the digests of step "
+                f"{self.number} — record again"
+            ) from error
+        return loaded
+
+
+@dataclass
+class Recording:
+    """What one rank recorded."""
+
+    path: Path
+    facts: dict[str, Any]
+    steps: dict[int, StepRecord] = field(default_factory=dict)
+    modules: dict[tuple[int, str], dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def tensor_ranks(self) -> tuple[int, int]:
+        """(rank, size) of the tensor-parallel group."""
+        rank, size = self.facts.get("tensor_parallel") or (0, 1)
+        return rank, size
+
+
+def read(folder: Path) -> dict[int, Recording]:
+    """Read the recordings of all ranks.
+
+    Raises:
+        AlignmentError: there are none, or a file is damaged.
+    """
+    folders = rank_folders(folder)
+    if not folders:
+        raise AlignmentError(
+            f"{folder}: no folder rank-N, expected a recording — make one with ascend-run --record {folder} train.py"
+        )
+    return {rank: _read_rank(path) for rank, path in folders.items()}
+
+
+def _read_rank(path: Path) -> Recording:
+    try:
+        facts = json.loads((path / RUN).read_text())
+        if facts["format"] != FORMAT:
+            raise ValueError(f"format {facts['format']}")
+        found = Recording(path, facts)
+        for line in _lines(path / STEPS):
+            _KINDS[line["kind"]](found, line)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise AlignmentError(
+            f"{path}: {one_line(error)}, expected a recording of format {FORMAT} — record again with this version"
+        ) from error
+    return found
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():  # no step was recorded
+        return
+    with path.open() as file:
+        for line in file:
+            if line.endswith("\n"):  # the last one may be cut, if the process was killed
+                yield json.loads(line)
+
+
+def _step(found: Recording, line: dict[str, Any]) -> StepRecord:
+    return found.steps.setdefault(line["step"], StepRecord(line["step"], found.path))
+
+
+_KINDS: dict[str, Any] = {
+    "module": lambda found, line: found.modules.update({(line["root"], line["name"]): line}),
+    "step": lambda found, line: _step(found, line).facts.update(line),
+    "call": lambda found, line: _step(found, line).calls.append(line),
+    "weight": lambda found, line: _step(found, line).weights.append(line),
+    "gradient": lambda found, line: _step(found, line).gradients.append(line),
+    "optimizer": lambda found, line: _step(found, line).optimizers.append(line),
+}
+
+
+def _refuse_running(folder: Path) -> None:
+    try:
+        pid = json.loads((folder / RUN).read_text()).get("pid")
+    except (OSError, ValueError):
+        return
+    if pid not in (None, os.getpid()) and os.path.exists(f"/proc/{pid}"):
+        raise AlignmentError(f"{folder}: process {pid} records there, expected one process a rank — record one of them")
+
+
+def refuse_existing(folder: Path) -> None:
+    """Check that a folder has no recording yet.
+
+    Raises:
+        AlignmentError: it has one, or it is a file.
+    """
+    if rank_folders(folder) or (folder.exists() and not folder.is_dir()):
+        kind = "a recording is already there" if folder.is_dir() else "is a file"
+        raise AlignmentError(f"{folder}: {kind}, expected a new folder — name another, or remove it")

@@ -1,0 +1,52 @@
+"""What an optimizer that is none of torch's reports to the recorder of its process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+@dataclass(frozen=True)
+class Update:
+    """One parameter in an optimizer's step."""
+
+    name: str
+    group: int
+    weight: torch.Tensor
+    gradient: torch.Tensor | None
+    state: Callable[[], Mapping[str, Any]]
+    """Returns its state; read after the step, which may create it."""
+
+
+class StepRecorder(Protocol):
+    """Records the steps of such an optimizer."""
+
+    def optimizer_step(
+        self, optimizer: object, kind: str, groups: list[dict[str, Any]], updates: Callable[[], list[Update]]
+    ) -> AbstractContextManager[None]:
+        """Record the step that is made inside.
+
+        Args:
+            optimizer: what is the same object in each step.
+            kind: its name.
+            groups: hyperparameters of each group of parameters.
+            updates: returns its parameters, with their names in the model.
+        """
+
+
+_current: StepRecorder | None = None
+
+
+def current() -> StepRecorder | None:
+    """Return the recorder of this process, if it is being recorded."""
+    return _current
+
+
+def set_current(recorder: StepRecorder | None) -> None:
+    """Name the recorder that ``current`` returns."""
+    global _current
+    _current = recorder

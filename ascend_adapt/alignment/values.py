@@ -1,0 +1,110 @@
+"""Digests as one tensor's numbers, joined from the shards of tensor-parallel ranks, and the distance between two."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NORM, SUM, MIN, MAX, NANS, LARGES = range(6)
+FIRST_BUCKET = 6
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of one run: its digest in float64, dtype and full shape."""
+
+    numbers: np.ndarray
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def norm(self) -> float:
+        """Its Euclidean norm; where it was not recorded, that of its sketch, or of its smallest and largest element."""
+        sketch = self.numbers[FIRST_BUCKET:]
+        for norm in (float(self.numbers[NORM]), math.sqrt(float((sketch**2).sum()))):
+            if not math.isnan(norm):
+                return norm
+        return math.hypot(self.numbers[MIN], self.numbers[MAX])
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is of a floating-point dtype."""
+        return self.dtype.startswith(("float", "bfloat", "complex"))
+
+    @property
+    def count(self) -> int:
+        """Its number of elements."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        _, total, low, high, nans, larges = (float(each) for each in self.numbers[:FIRST_BUCKET])
+        marks = f", {nans:.0f} NaN" * (nans > 0) + f", {larges:.0f} Inf or as large" * (larges > 0)
+        mean = total / max(1, self.count)
+        shape = ", ".join(map(str, self.shape))
+        return f"{self.dtype}[{shape}] norm {self.norm:.6g}, mean {mean:.4g}, min {low:.4g}, max {high:.4g}{marks}"
+
+
+def distance(one: Value, other: Value) -> float:
+    """Return the estimated Euclidean distance of two tensors; infinite where NaN or Inf are in one of them alone."""
+    import numpy as np
+
+    a, b = one.numbers, other.numbers
+    if a[NANS] != b[NANS] or a[LARGES] != b[LARGES]:
+        return math.inf
+    estimates = [
+        float(np.linalg.norm(a[FIRST_BUCKET:] - b[FIRST_BUCKET:])),  # NaN of msprobe, which keeps statistics only
+        abs(float(a[NORM] - b[NORM])),  # this one and those below are never more than the distance
+        abs(float(a[SUM] - b[SUM])) / math.sqrt(max(1, one.count)),
+        abs(float(a[MIN] - b[MIN])),
+        abs(float(a[MAX] - b[MAX])),
+    ]
+    return max((each for each in estimates if not math.isnan(each)), default=0.0)
+
+
+def error(one: Value | None, other: Value | None) -> float:
+    """Return the distance relative to the larger norm; 0 for two zeros, and where a side is missing."""
+    if one is None or other is None:
+        return 0.0
+    size = max(one.norm, other.norm)
+    apart = distance(one, other)
+    return apart / size if size > 0 else (0.0 if apart == 0 else math.inf)
+
+
+def factor(one: Value, other: Value) -> tuple[float, float]:
+    """Return the factor that brings the first tensor closest to the second, and the relative distance that is left."""
+    a, b = one.numbers[FIRST_BUCKET:], other.numbers[FIRST_BUCKET:]
+    times = float(a @ b) / float(a @ a) if a.any() else 0.0
+    size = math.sqrt(float(b @ b))
+    return times, math.sqrt(float(((b - times * a) ** 2).sum())) / size if size else 0.0
+
+
+def value_of(entries: list[dict[str, Any]], digests: list[np.ndarray], key: str = "row") -> Value | None:
+    """Return the tensor, or with "gradient" its gradient, that a group of tensor-parallel ranks recorded.
+
+    Args:
+        entries: the entry of each rank.
+        digests: the digests of each rank.
+    """
+    import numpy as np
+
+    rows = [entry.get(key) for entry in entries]
+    if any(row is None for row in rows):
+        return None
+    shard = entries[0].get("gradient_shard", entries[0].get("shard")) if key == "gradient" else entries[0].get("shard")
+    each = [table[row].astype(np.float64) for table, row in zip(digests, rows, strict=True)]
+    shape = list(entries[0]["shape"])
+    if shard is None or len(entries) == 1:
+        numbers = each[0]
+    else:
+        numbers = np.sum(each, axis=0)
+        numbers[MIN], numbers[MAX] = min(one[MIN] for one in each), max(one[MAX] for one in each)
+        numbers[NORM] = math.sqrt(sum(float(one[NORM]) ** 2 for one in each))
+        if shard[0] is None:  # terms of a sum: their norms and extremes say nothing of its own
+            numbers[[NORM, MIN, MAX]] = math.nan
+        else:
+            shape[shard[0]] *= len(entries)
+    return Value(numbers, entries[0]["dtype"], tuple(shape))

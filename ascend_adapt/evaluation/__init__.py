@@ -1,0 +1,1 @@
+"""Evaluation and generation: LAMBADA, COPA, perplexity and sampling, for checkpoints of every dialect."""

@@ -1,0 +1,239 @@
+"""Command line of `ascend-adapt eval` and `generate`: options and output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ascend_adapt.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from ascend_adapt.evaluation.language_model import LanguageModel
+    from ascend_adapt.evaluation.text import TextTokenizer
+
+TASKS = ("lambada", "copa", "ppl")
+_SECONDS_BETWEEN_LINES = 30.0
+
+
+def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
+    """Add the two commands to ``commands``, a subparsers action, and return their parsers."""
+    evaluate = commands.add_parser("eval", help="LAMBADA, COPA or perplexity of a checkpoint")
+    evaluate.add_argument("--task", required=True, choices=TASKS)
+    evaluate.add_argument(
+        "--data", required=True, type=Path, metavar="FILE", help="JSON lines; for ppl also a .txt file"
+    )
+    evaluate.add_argument("--stride", type=int, metavar="N", help="ppl: tokens that each window predicts")
+    evaluate.add_argument("--json-key", default="text", metavar="KEY", help="ppl: key of the text (default: text)")
+    evaluate.set_defaults(run=_evaluate)
+
+    generate = commands.add_parser("generate", help="text that continues prompts")
+    generate.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="may be repeated")
+    generate.add_argument("--prompt-file", type=Path, metavar="FILE", help="more prompts: JSON lines with text")
+    generate.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="default: 64")
+    generate.add_argument("--temperature", type=float, metavar="T", help="default: greedy; with --top-k or --top-p 1.0")
+    generate.add_argument("--top-k", type=int, default=0, metavar="K", help="sample among the K most likely tokens")
+    generate.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="sample among the fewest tokens that sum to P"
+    )
+    generate.add_argument("--seed", type=int, default=0, metavar="N", help="seed of sampling (default: 0)")
+    generate.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated"
+    )
+    generate.add_argument("--no-cache", action="store_true", help="compute every token again at each step")
+    generate.set_defaults(run=_generate)
+    for command in (evaluate, generate):
+        _common_options(command)
+    return [evaluate, generate]
+
+
+def _common_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", required=True, type=Path, metavar="DIR", help="a checkpoint of any dialect")
+    command.add_argument("--config", nargs="+", default=[], type=Path, metavar="FILE", help="GPT-NeoX's YAML")
+    command.add_argument("--tokenizer-type", metavar="TYPE", help="as for preprocess (default: the checkpoint's)")
+    command.add_argument("--vocab-file", metavar="FILE", help="vocabulary, tokenizer.json or model")
+    command.add_argument("--merge-file", metavar="FILE", help="merges, of GPT2BPETokenizer")
+    command.add_argument("--batch-size", type=int, default=8, metavar="N", help="sequences at a time (default: 8)")
+    command.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), help="default: the checkpoint's")
+    command.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks, one per device")
+    command.add_argument(
+        "--device", metavar="auto|npu|cuda|cpu|npu-emulated", help="default: ASCEND_ADAPT_DEVICE, else detected"
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("--output", type=Path, metavar="FILE", help="write the result to FILE, as JSON")
+
+
+def _evaluate(known: argparse.Namespace) -> int:
+    return _with_model(known, _evaluated, _show_evaluation)
+
+
+def _generate(known: argparse.Namespace) -> int:
+    if not known.prompt and known.prompt_file is None:
+        raise SettingsError(
+            "--prompt: not given, expected a text to continue — add --prompt TEXT or --prompt-file FILE"
+        )
+    return _with_model(known, _generated, _show_generations)
+
+
+def _with_model(
+    known: argparse.Namespace,
+    work: Callable[[LanguageModel, TextTokenizer, argparse.Namespace], dict[str, Any]],
+    show: Callable[[dict[str, Any]], None],
+) -> int:
+    wrong = [
+        f"--{name} {getattr(known, name.replace('-', '_'))}" for name in ("tp", "batch-size") if _below_1(known, name)
+    ]
+    if wrong:
+        raise SettingsError(f"{', '.join(wrong)}: expected at least 1 — correct it")
+    result = _of_ranks(known) if _needs_launcher(known) else _of_this_process(known, work)
+    if result is None:
+        return 0
+    if known.json:
+        print(json.dumps(result, indent=1))
+    else:
+        show(result)
+    if known.output is not None:
+        _write(known.output, result)
+    return 0
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be written ({error.strerror}), expected a file for the result, which was printed — choose "
+            "another --output"
+        ) from error
+
+
+def _below_1(known: argparse.Namespace, name: str) -> bool:
+    return bool(getattr(known, name.replace("-", "_")) < 1)
+
+
+def _needs_launcher(known: argparse.Namespace) -> bool:
+    """Whether ranks, or an emulated device, must be started by ascend-run."""
+    return "RANK" not in os.environ and (known.tp > 1 or str(known.device).startswith("npu-emulated"))
+
+
+def _of_ranks(known: argparse.Namespace) -> dict[str, Any]:
+    """Run this command on ``known.tp`` ranks, and return rank 0's result."""
+    import subprocess
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as scratch:
+        result = Path(scratch) / "result.json"
+        device = ["--device", known.device] if known.device else []
+        launch = [sys.executable, "-m", "ascend_adapt.launch.cli", "--log-dir", f"{scratch}/run", *device]
+        # Rank 0 prints the result too; the last --output counts.
+        command = ["-m", "ascend_adapt.cli", *known.words, "--output", str(result)]
+        code = subprocess.run([*launch, "--nproc", str(known.tp), *command], stdout=subprocess.DEVNULL).returncode
+        if code:
+            raise DataError(f"{known.tp} ranks: ended with exit code {code}, expected 0 — see their error above")
+        found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    return found
+
+
+def _of_this_process(
+    known: argparse.Namespace, work: Callable[[LanguageModel, TextTokenizer, argparse.Namespace], dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Return the result; None on ranks other than the first."""
+    try:
+        import torch  # noqa: F401
+
+        from ascend_adapt.evaluation.language_model import LanguageModel, ranks_of_this_job
+        from ascend_adapt.evaluation.text import TokenizerOptions, tokenizer_of
+    except ModuleNotFoundError as error:
+        raise DataError(f"{error.name}: not installed, expected for evaluation — install it") from error
+    with ranks_of_this_job(known.device) as mesh:
+        model = LanguageModel.load(known.model, mesh, known.dtype, known.config)
+        options = TokenizerOptions(known.tokenizer_type, known.vocab_file, known.merge_file)
+        tokenizer = tokenizer_of(model.source, options)
+        began = time.perf_counter()
+        result = work(model, tokenizer, known)
+        about = {
+            "model": str(model.source.path),
+            "dialect": model.source.dialect,
+            "tokenizer": tokenizer.description,
+            "context": model.max_positions,
+            "vocabulary": model.vocabulary,
+            "dtype": str(next(model.decoder.parameters()).dtype).removeprefix("torch."),
+            "device": mesh.device.type,
+            "tensor_parallel": mesh.parallel.tensor,
+            "seconds": round(time.perf_counter() - began, 3),
+        }
+        return {**result, **about} if mesh.rank == 0 else None
+
+
+def _evaluated(model: LanguageModel, tokenizer: TextTokenizer, known: argparse.Namespace) -> dict[str, Any]:
+    from ascend_adapt.evaluation import copa, lambada, text_perplexity
+
+    with _progress() as report:
+        common: dict[str, Any] = {"batch_size": known.batch_size, "report": report}
+        if known.task == "lambada":
+            result = lambada.evaluate(model, tokenizer, known.data, **common)
+        elif known.task == "copa":
+            result = copa.evaluate(model, tokenizer, known.data, **common)
+        else:
+            result = text_perplexity.evaluate(
+                model, tokenizer, known.data, stride=known.stride, key=known.json_key, **common
+            )
+    return {"task": known.task, "data": str(known.data), **result}
+
+
+def _generated(model: LanguageModel, tokenizer: TextTokenizer, known: argparse.Namespace) -> dict[str, Any]:
+    from ascend_adapt.evaluation.generation import Sampling
+    from ascend_adapt.evaluation.task_files import read_rows, text
+    from ascend_adapt.evaluation.text_generation import continue_ids
+
+    sampled = known.top_k > 0 or known.top_p < 1
+    temperature = known.temperature if known.temperature is not None else 1.0 if sampled else 0.0
+    if sampled and temperature == 0:
+        raise SettingsError("--top-k, --top-p: given with temperature 0, which is greedy — leave them out")
+    sampling = Sampling(known.max_new_tokens, temperature, known.top_k, known.top_p, known.seed)
+    prompts = list(known.prompt)
+    if known.prompt_file is not None:
+        prompts += [row["text"] for row in read_rows(known.prompt_file, {"text": text})]
+    # An empty prompt stands for the end-of-document token, after which every text begins.
+    ids = [tokenizer.encode(prompt) or [tokenizer.first()] for prompt in prompts]
+    found = continue_ids(
+        model, tokenizer, ids, sampling, known.stop, use_cache=not known.no_cache, batch_size=known.batch_size
+    )
+    results = [{"prompt": prompt, **asdict(one)} for prompt, one in zip(prompts, found, strict=True)]
+    return {"results": results}
+
+
+def _show_evaluation(result: dict[str, Any]) -> None:
+    for name, value in result.items():
+        print(
+            f"{name.replace('_', ' ')}: {value:.6g}"
+            if isinstance(value, float)
+            else f"{name.replace('_', ' ')}: {value}"
+        )
+
+
+def _show_generations(result: dict[str, Any]) -> None:
+    for one in result["results"]:
+        print(f"{one['prompt']}{one['text']}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that logs sequences done and in total at intervals, on rank 0."""
+    began = last = time.monotonic()
+
+    def line(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _SECONDS_BETWEEN_LINES and os.environ.get("RANK", "0") == "0":
+            last = now
+            print(f"{done} of {total} sequences, {done / (now - began):.1f}/s", file=sys.stderr, flush=True)
+
+    yield line

@@ -1,0 +1,196 @@
+"""Text generation: greedy or sampled, in batches of prompts padded on the left, with a key/value cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ascend_adapt.errors import DataError, SettingsError
+from ascend_adapt.evaluation.language_model import LanguageModel
+from ascend_adapt.native.model.kv_cache import KeyValueCache
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen: ``temperature`` 0 is greedy.
+
+    ``top_k`` keeps the k most likely tokens, 0 all; ``top_p`` the fewest of them whose probabilities sum to at least p.
+    The draws of a prompt depend on ``seed`` and its number alone, not on the others of its batch.
+    """
+
+    max_new_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.max_new_tokens < 1:
+            wrong.append(f"--max-new-tokens: {self.max_new_tokens}, expected at least 1")
+        if not 0 <= self.temperature < float("inf"):
+            wrong.append(f"--temperature: {self.temperature}, expected at least 0, which is greedy")
+        if self.top_k < 0:
+            wrong.append(f"--top-k: {self.top_k}, expected at least 0, which keeps all tokens")
+        if not 0 < self.top_p <= 1:
+            wrong.append(f"--top-p: {self.top_p}, expected above 0 and at most 1")
+        if wrong:
+            raise SettingsError(f"{'; '.join(wrong)} — correct it")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Generated tokens, and why they end: ``eod``, ``stop``, ``length`` (max_new_tokens), ``context`` (it is full)."""
+
+    tokens: list[int]
+    finish: str
+
+
+@dataclass
+class _Row:
+    number: int
+    prompt: int
+    tokens: list[int]
+    draws: torch.Generator
+    finish: str = ""
+
+
+def generate(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    *,
+    eod: int | None = None,
+    is_stop: Callable[[list[int]], bool] = lambda tokens: False,
+    use_cache: bool = True,
+    batch_size: int = 8,
+) -> list[Generation]:
+    """Continue each prompt, in batches of ``batch_size``; the end-of-document token is not part of the result.
+
+    Args:
+        model: the model; all its ranks call this with the same arguments.
+        prompts: token ids, at least one each.
+        sampling: how tokens are chosen, and how many.
+        eod: the token that ends a text.
+        is_stop: whether generated tokens contain a stop string, which ends a text.
+        use_cache: False computes every token again at each step.
+        batch_size: number of prompts at a time.
+
+    Raises:
+        DataError: a prompt is empty, or leaves no room in the model's context.
+    """
+    _check(model, prompts)
+    rows = [
+        _Row(number, len(prompt), [], torch.Generator().manual_seed(sampling.seed + number))
+        for number, prompt in enumerate(prompts)
+    ]
+    for start in range(0, len(rows), batch_size):
+        batch = rows[start : start + batch_size]
+        _Batch(model, batch, [prompts[row.number] for row in batch], sampling, use_cache).run(eod, is_stop)
+    return [Generation(row.tokens, row.finish) for row in rows]
+
+
+def _check(model: LanguageModel, prompts: Sequence[Sequence[int]]) -> None:
+    problems = [f"prompt {number}: has no tokens" for number, prompt in enumerate(prompts, 1) if not prompt]
+    problems += [
+        f"prompt {number}: {len(prompt)} tokens, expected fewer than the model's context of {model.max_positions}"
+        for number, prompt in enumerate(prompts, 1)
+        if len(prompt) >= model.max_positions
+    ]
+    if problems:
+        raise DataError(f"{'; '.join(problems[:5])} — shorten it to leave room for new tokens, or give some text")
+
+
+class _Batch:
+    """Prompts that are continued together; rows that are finished leave the batch."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        rows: list[_Row],
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        use_cache: bool,
+    ) -> None:
+        self.model, self.rows, self.sampling = model, rows, sampling
+        longest = max(map(len, prompts))
+        padding = torch.tensor([longest - len(prompt) for prompt in prompts], device=model.device)
+        self.tokens = torch.tensor(
+            [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=model.device
+        )
+        self.padding = padding if padding.any() else None
+        self.cache = KeyValueCache(longest + sampling.max_new_tokens, self.padding) if use_cache else None
+
+    def run(self, eod: int | None, is_stop: Callable[[list[int]], bool]) -> None:
+        """Generate until every row is finished."""
+        while self.rows:
+            logits = self.model.gathered(self._next_logits())
+            # Rows beyond the tokenizer's ids are padding of the vocabulary.
+            chosen = self._chosen(logits[..., : self.model.model.vocab_size])
+            for row, token in zip(self.rows, chosen.tolist(), strict=True):
+                self._append(row, token, eod, is_stop)
+            self._advance(chosen)
+
+    def _next_logits(self) -> torch.Tensor:
+        if self.cache is not None:
+            return self.model.local_logits(self.tokens, cache=self.cache, logits_to_keep=1)[:, 0]
+        empty = KeyValueCache(0, self.padding)
+        return self.model.local_logits(
+            self.tokens,
+            position_ids=empty.position_ids(self.tokens),
+            masked_out=empty.masked_out(self.tokens.shape[1]),
+            logits_to_keep=1,
+        )[:, 0]
+
+    def _chosen(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the next token of each row, int64 [rows]."""
+        sampling = self.sampling
+        if sampling.temperature == 0:
+            return self.model.agreed(logits.argmax(-1))
+        probabilities = filtered(logits / sampling.temperature, sampling.top_k, sampling.top_p).softmax(-1).cpu()
+        drawn = [
+            torch.multinomial(of_row, 1, generator=row.draws)
+            for of_row, row in zip(probabilities, self.rows, strict=True)
+        ]
+        return self.model.agreed(torch.cat(drawn).to(logits.device))
+
+    def _append(self, row: _Row, token: int, eod: int | None, is_stop: Callable[[list[int]], bool]) -> None:
+        if token == eod:
+            row.finish = "eod"
+            return
+        row.tokens.append(token)
+        if is_stop(row.tokens):
+            row.finish = "stop"
+        elif len(row.tokens) == self.sampling.max_new_tokens:
+            row.finish = "length"
+        elif row.prompt + len(row.tokens) == self.model.max_positions:
+            row.finish = "context"
+
+    def _advance(self, chosen: torch.Tensor) -> None:
+        new = chosen[:, None]
+        self.tokens = new if self.cache is not None else torch.cat([self.tokens, new], 1)
+        left = [place for place, row in enumerate(self.rows) if not row.finish]
+        if len(left) == len(self.rows):
+            return
+        self.rows = [self.rows[place] for place in left]
+        kept = torch.tensor(left, dtype=torch.int64, device=self.tokens.device)
+        self.tokens = self.tokens[kept]
+        if self.cache is not None:
+            self.cache.keep_rows(kept)
+        self.padding = None if self.padding is None else self.padding[kept]
+
+
+def filtered(logits: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
+    """Return logits [..., V] with minus infinity for the tokens that top-k, then top-p, leave out."""
+    if 0 < top_k < logits.shape[-1]:
+        least = logits.topk(top_k).values[..., -1:]
+        logits = logits.masked_fill(logits < least, float("-inf"))
+    if top_p < 1:
+        ordered, places = logits.sort(-1, descending=True)
+        probabilities = ordered.softmax(-1)
+        # A token stays if those before it do not reach top_p yet.
+        left_out = probabilities.cumsum(-1) - probabilities >= top_p
+        logits = logits.masked_fill(left_out.scatter(-1, places, left_out), float("-inf"))
+    return logits

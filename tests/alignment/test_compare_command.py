@@ -1,0 +1,92 @@
+"""`ascend-adapt compare`, and `ascend-run --record` that makes what it compares."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alignment.planted_faults import FAULTS
+
+from ascend_adapt import cli
+from ascend_adapt.alignment.selection import Selection
+from ascend_adapt.errors import SettingsError
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+import torch
+from alignment.small_training import Decoder, adamw, batches, loss_of
+torch.manual_seed(0)
+model = Decoder()
+optimizer = adamw(model)
+for step in (1, 2):
+    ids, labels = batches(step)[0]
+    loss_of(model(ids), labels).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_agreement_and_difference(clean, tmp_path, capsys):
+    fault = next(one for one in FAULTS if one.name == "norm eps 1e-6 for 1e-5")
+    faulty = str(fault.run.record(tmp_path))
+    assert cli.main(["compare", str(clean()), str(clean())]) == 0
+    assert "agree in steps 1, 2, 3" in capsys.readouterr().out
+    assert cli.main(["compare", str(clean()), faulty]) == 1
+    text = capsys.readouterr().out
+    assert "part in step 1, forward, at blocks.1.norm2 (rank 0)" in text
+    settings = next(line for line in text.splitlines() if line.startswith("  settings: "))
+    assert "eps=1e-05" in settings.partition(" and ")[0]
+    assert "eps=1e-06" in settings.partition(" and ")[2]
+    assert "--record-inputs blocks.1.norm2" in text
+    assert cli.main(["compare", "--json", str(clean()), faulty]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["agree"], found["first"]["module"]) == (False, "blocks.1.norm2")
+
+
+def test_what_cannot_be_compared_is_said(clean, tmp_path, capsys):
+    assert cli.main(["compare", str(tmp_path), str(clean())]) == 1
+    assert "no folder rank-N, expected a recording" in capsys.readouterr().err
+    assert cli.main(["compare", str(clean())]) == 2
+    assert "expected one of these" in capsys.readouterr().err
+    damaged = tmp_path / "damaged"
+    shutil.copytree(clean(), damaged)
+    (damaged / "rank-0" / "step-2.npy").write_bytes(b"\x93NUMPY")
+    assert cli.main(["compare", str(clean()), str(damaged)]) == 1
+    assert "expected the digests of step 2 — record again" in capsys.readouterr().err
+    (damaged / "rank-0" / "steps.jsonl").write_text("{}\n")
+    assert cli.main(["compare", str(clean()), str(damaged)]) == 1
+    assert "expected a recording of format 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "0", "3-1", "1,x", "-2"])
+def test_wrong_steps_are_refused(text):
+    with pytest.raises(SettingsError, match="expected numbers from 1"):
+        Selection.parse(text, "--record-steps", 1)
+
+
+def test_steps_are_selected():
+    chosen = Selection.parse("2,5-6", "--record-steps", 1)
+    assert [number for number in range(9) if number in chosen] == [2, 5, 6]
+    assert 7 in Selection.parse("all", "--record-steps", 1)
+
+
+def test_a_job_is_recorded_with_and_without_patches(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(tests=str(Path(__file__).parents[1])))
+
+    def run(*options):
+        command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", "--nproc", "1", *options]
+        return subprocess.run([*command, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    for name, options in (("with", ()), ("without", ("--no-adapt", "--record-steps", "2"))):
+        ended = run("--record", name, *options)
+        assert ended.returncode == 0, ended.stderr
+    assert cli.main(["compare", str(tmp_path / "with"), str(tmp_path / "without")]) == 0
+    assert "agree in steps 2:" in capsys.readouterr().out
+    again = run("--dry-run", "--record", "with")
+    assert (again.returncode, "a recording is already there" in again.stderr) == (1, True)
