@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,22 @@ DOES_NOT = (
 )
 
 
-def report_lines(run_dir: Path) -> list[str]:
-    """Return the lines of a run directory's report, and write the full report to its ``rehearsal.json``."""
+def report_lines(run_dir: Path, known_problems: Sequence[str] = ()) -> list[str]:
+    """Return the lines of a run directory's report, and write the full report to its ``rehearsal.json``.
+
+    ``known_problems``: lines about known problems of the job on an NPU; they become part of both.
+    """
     ranks = _read(run_dir, "rehearsal")
     if not ranks:
-        return ["rehearsal: no process of the job imported torch_npu, or none ended normally: nothing was rehearsed"]
+        nothing = "rehearsal: no process of the job imported torch_npu, or none ended normally: nothing was rehearsed"
+        return [nothing, *known_problems]
     statuses = _read(run_dir, "adapt-status")
     patches = {rank: _applied(status) for rank, status in statuses.items()}
-    everything = {"evidence": "emulated", "ranks": {str(rank): facts for rank, facts in ranks.items()}}
+    everything = {
+        "evidence": "emulated",
+        "ranks": {str(rank): facts for rank, facts in ranks.items()},
+        "known_problems": list(known_problems),
+    }
     (run_dir / "rehearsal.json").write_text(json.dumps(everything, indent=1) + "\n")
     first = ranks[min(ranks)]
     lines = [
@@ -40,6 +48,7 @@ def report_lines(run_dir: Path) -> list[str]:
     lines += _operators(ranks)
     lines += _problems(ranks)
     lines += _shared_devices(ranks)
+    lines += known_problems
     applied = sorted({name for names in patches.values() for name in names})
     lines += [_waits(ranks), _memory(ranks), f"patches applied: {', '.join(applied) or 'none'}"]
     return [*lines, PROVES + (", and these patches worked on it" if applied else ""), DOES_NOT]

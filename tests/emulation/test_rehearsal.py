@@ -92,3 +92,9 @@ def test_nothing_was_rehearsed(tmp_path):
     (line,) = rehearsal.report_lines(tmp_path)
     assert "no process of the job imported torch_npu" in line
     assert not (tmp_path / "rehearsal.json").exists()
+
+
+def test_known_problems_are_part_of_the_report(tmp_path):
+    write_rank(tmp_path, 0)
+    assert "known problem of NPUs: x" in rehearsal.report_lines(tmp_path, ["known problem of NPUs: x"])
+    assert json.loads((tmp_path / "rehearsal.json").read_text())["known_problems"] == ["known problem of NPUs: x"]
