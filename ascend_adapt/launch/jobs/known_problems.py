@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ascend_adapt.errors import SettingsError
 from ascend_adapt.launch.jobs.context import Context
+from ascend_adapt.launch.one_host.causes import LARGEST_LOG
 from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory
 from ascend_adapt.launch.placement.plan import Plan
 from ascend_adapt.problems import explanation, known, log_text, reading
@@ -55,15 +56,16 @@ def _facts(context: Context, problems: list[Problem], read: Reading) -> Facts:
 def _predicted(problems: list[Problem], facts: Facts) -> Iterator[str]:
     for one in explanation.predict(problems, facts):
         where = "; ".join(one.shown_by[:3])
-        yield f"known problem of NPUs: {where} — {one.cause} — {one.do}"
+        kind = "known problem of NPUs" if one.must_fix else "note for NPUs"
+        yield f"{kind}: {where} — {one.cause} — {one.do}"
 
 
 def _shown(problems: list[Problem], facts: Facts, logs: list[Path], run_dir: RunDirectory) -> Iterator[str]:
-    # The cause of a failure has just been printed.
-    printed = "\n".join(Job.read(run_dir)[1].get("failure", ()))
+    # The cause of a failure has just been printed; a full disk leaves no file of the job.
+    printed = "\n".join(Job.read(run_dir)[1].get("failure", ())) if run_dir.job.is_file() else ""
     named = set()
     for log in logs:
-        for one in explanation.explain(log_text.read(log), problems, facts):
+        for one in explanation.explain(log_text.read(log, LARGEST_LOG), problems, facts):
             if one.problem.name not in named and f"cause: {one.cause}" not in printed:
                 named.add(one.problem.name)
                 yield f"known problem: {log.name}:{one.line}: {one.shown_by[0]} — {one.cause} — {one.do}"
