@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from ascend_adapt.emulation import finding, page
 from ascend_adapt.errors import EmulationError, one_line
 
 _MOST_CALLED = 5
-_MOST_FINDINGS = 10
+_MOST_FINDINGS, _MOST_KNOWN = 10, 4
 PROVES = (
     "this proves: torch_npu's own Python and C++ accepted every call that the ranks made (names, arguments, dispatch, "
     "autograd, its allocator, its process group)"
@@ -23,21 +23,27 @@ DOES_NOT = (
 )
 
 
-def report(run_dir: Path, code: int = 0, annotate: str = "") -> list[str]:
+def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Sequence[str] = ()) -> list[str]:
     """Return at most 25 lines about a job that ended with ``code``; write rehearsal.json and rehearsal.html.
 
-    With ``annotate="github"`` the lines that GitHub shows at the source follow, one a finding.
+    With ``annotate="github"`` the lines that GitHub shows at the source follow, one a finding. ``known_problems`` are
+    lines about known problems of the job on an NPU.
 
     Raises:
         EmulationError: a file of a rank cannot be read.
     """
     processes = _read(run_dir, "rehearsal")
     if not any(facts["operators"] or facts["findings"] for facts in processes.values()):
-        return [_nothing_ran(processes, code)]
+        return [_nothing_ran(processes, code), *known_problems]
     ranks = _with_their_children(processes)
     statuses = {int(rank): status for rank, status in _read(run_dir, "adapt-status").items() if rank.isdigit()}
     findings = finding.merged(ranks.values())
-    everything = {"evidence": "emulated", "code": code, "ranks": {str(rank): facts for rank, facts in ranks.items()}}
+    everything = {
+        "evidence": "emulated",
+        "code": code,
+        "ranks": {str(rank): facts for rank, facts in ranks.items()},
+        "known_problems": list(known_problems),
+    }
     (run_dir / "rehearsal.json").write_text(json.dumps(everything, indent=1) + "\n")
     first = ranks[min(ranks)]
     lines = [
@@ -51,6 +57,7 @@ def report(run_dir: Path, code: int = 0, annotate: str = "") -> list[str]:
     lines += [f"{one.place}: {one.text()} — {one.instead}" for one in findings[:_MOST_FINDINGS]]
     if len(findings) > _MOST_FINDINGS:
         lines.append(f"{len(findings) - _MOST_FINDINGS} more findings are in rehearsal.html")
+    lines += known_problems[:_MOST_KNOWN]
     if any(name.isdigit() for name in processes):
         lines += _shared_devices(ranks)[:2]
     applied = sorted({name for status in statuses.values() for name in _applied(status)})

@@ -126,3 +126,9 @@ def test_nothing_was_rehearsed(tmp_path):
     (line,) = rehearsal.report(tmp_path)
     assert "no process that imported torch_npu ended normally" in line
     assert not (tmp_path / "rehearsal.json").exists()
+
+
+def test_known_problems_are_part_of_the_report(tmp_path):
+    write_rank(tmp_path, 0)
+    assert "known problem of NPUs: x" in rehearsal.report(tmp_path, known_problems=["known problem of NPUs: x"])
+    assert json.loads((tmp_path / "rehearsal.json").read_text())["known_problems"] == ["known problem of NPUs: x"]

@@ -28,6 +28,11 @@ def bias_of(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
+def outside(prefix, keys):
+    """What lengths of a prefix mask, [B, 1, K, K]."""
+    return np.array([[[[j > i and j >= length for j in range(keys)] for i in range(keys)]] for length in prefix])
+
+
 # name -> (B, N, Nk, Q, K, D, rules)
 CASES = {
     "full": (2, 3, 3, 17, 17, 64, {}),
@@ -70,6 +75,8 @@ CASES = {
     "window, Q > K": (2, 2, 2, 19, 7, 64, {"window": 5}),
     "window, mask": (2, 2, 2, 19, 19, 64, {"window": 5, "masked_out": mask_of(9, 1, 1, 19, 19)}),
     "window, bias": (2, 2, 2, 19, 19, 64, {"window": 5, "bias": bias_of(10, 1, 2, 1, 19)}),
+    "prefix": (2, 2, 1, 19, 19, 64, {"prefix": [7, 0]}),
+    "prefix of one and of all": (2, 2, 2, 19, 19, 96, {"prefix": [1, 19]}),
     "packed": (1, 2, 1, 19, 19, 64, {"cu_seqlens": [0, 4, 4, 11, 19]}),
     "packed, causal": (1, 2, 2, 19, 19, 64, {"cu_seqlens": [0, 1, 11, 19], "causal": True}),
     "packed, window": (1, 2, 2, 19, 19, 64, {"cu_seqlens": [0, 11, 19], "window": 3}),
@@ -95,6 +102,8 @@ def check(case, dtype, run, device="cpu"):
             given[name], exact[name] = rounded.to(device), rounded.double().numpy()
         elif name == "masked_out":
             given[name] = torch.from_numpy(value).to(device)
+        elif name == "prefix":
+            given[name], exact["masked_out"] = torch.tensor(value, device=device), outside(exact.pop(name), keys)
         elif name == "cu_seqlens":
             given[name], exact["borders"] = (
                 torch.tensor(value, dtype=torch.int32, device=device),

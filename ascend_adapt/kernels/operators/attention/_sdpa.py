@@ -38,6 +38,7 @@ class _Torch:
 
     def run(self, call: AttentionCall) -> torch.Tensor:
         """Return the attention."""
+        call = _pieces.masked_by_prefix(call)
         with self._selected(call):
             if _is_torchs_own(call):
                 return self._attend(call, is_causal=call.causal)
