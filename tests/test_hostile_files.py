@@ -348,10 +348,10 @@ def read_other_ranks_status(path: Path) -> None:
 
 
 def read_rehearsal(path: Path) -> None:
-    from ascend_adapt.emulation.rehearsal import report_lines
+    from ascend_adapt.emulation.rehearsal import report
 
     shutil.copyfile(path, path.with_name("rehearsal.0.json"))
-    report_lines(path.parent)
+    report(path.parent)
 
 
 def read_progress(path: Path) -> None:

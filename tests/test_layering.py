@@ -113,7 +113,7 @@ WITHOUT_TORCH = [
     f"ascend_adapt.native.{name}"
     for name in (
         *("config", "metrics.log_formats", "metrics.step_metrics"),
-        *("samples.preflight", "samples.token_files"),
+        *("samples.preflight", "samples.token_files", "samples.glm_text", "samples.cloze_examples"),
     )
 ]
 MAY_IMPORT.update({name: {"ascend_adapt.data", *WITHOUT_TORCH} for name in WITHOUT_TORCH})
@@ -134,7 +134,7 @@ FLOORS = {
     ),
     "ascend_adapt.native": (
         *("device", "signals", "config", "parallel", "model", "step", "samples", "metrics", "checkpoint"),
-        *("loop", "__main__"),
+        *("loop", "finetuning", "__main__"),
     ),
     "ascend_adapt": (
         *(

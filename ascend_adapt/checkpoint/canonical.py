@@ -13,6 +13,7 @@ from ascend_adapt.checkpoint.qkv import Heads
 from ascend_adapt.native.config.model_config import Model
 
 WORDS, POSITIONS, HEAD = "embedding.words.weight", "embedding.positions.weight", "head.weight"
+BLOCK_POSITIONS = "embedding.block_positions.weight"
 QUERY_KEY_VALUE = "attention.query_key_value"
 ROW_PARALLEL = ("attention.dense", "mlp.dense_4h_to_h")
 
@@ -42,8 +43,8 @@ def local_name(name: str) -> tuple[int | None, str]:
 def parameters(model: Model) -> Iterator[Parameter]:
     """Yield the parameters of a model in model order."""
     yield Parameter(WORDS, (model.padded_vocab_size, model.hidden_size), 0)
-    if model.positions == "learned":
-        yield Parameter(POSITIONS, (model.max_positions, model.hidden_size))
+    for name in (POSITIONS, BLOCK_POSITIONS)[: model.position_tables]:
+        yield Parameter(name, (model.max_positions, model.hidden_size))
     block = list(_block(model))
     for number in range(model.num_layers):
         for one in block:

@@ -29,6 +29,7 @@ _DIALECTS: dict[str, Dialect] = {
     "megatron": megatron,
     "neox": deepspeed_layers,
     "deepspeed": deepspeed_model,
+    "glm": glm,
 }
 DIALECTS = (*_DIALECTS, "megatron-deepspeed")
 _WITH_MASTER_WEIGHTS = ("neox", "deepspeed")
@@ -66,11 +67,6 @@ def _why_none(path: Path) -> str:
     """Return why a folder holds no checkpoint that can be read, and what to do."""
     if not path.exists():
         return f"{path}: does not exist, expected the folder of a checkpoint — correct the path"
-    if glm.is_here(path):
-        return (
-            f"{path}: is a glm checkpoint, whose {glm.UNSUPPORTED} the native model does not support — resize it with "
-            "--to glm --tp N"
-        )
     if (untracked := megatron.untracked_folder(path)) is not None:
         return (
             f"{path}: has no {megatron.LATEST} that names one of its checkpoints, expected the iteration in it — pass "

@@ -74,6 +74,10 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
     """
     source = open_checkpoint(request.source, request.given, request.expected)
     check_sums(source.path)
+    if source.model.positions == "block" and request.target not in ("hf", "native"):
+        raise CheckpointError(
+            f"{source.path}: has block positions, which {request.target} cannot express — convert it to glm or native"
+        )
     model = resized(source.model, request)
     dtype = DTYPES[request.dtype] if request.dtype else source.dtype
     notes = [*source.notes, *_note_on_vocabulary(source.model, model, request)]

@@ -1,4 +1,4 @@
-"""Resizing of a GLM checkpoint to another model-parallel size, verified bit for bit."""
+"""GLM's layout for any model-parallel size, from a GLM or a native checkpoint, verified bit for bit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from ascend_adapt.checkpoint.detection import open_checkpoint
 from ascend_adapt.checkpoint.dialects import glm
 from ascend_adapt.convert.output_folder import check_sums, publish, unfinished
 from ascend_adapt.errors import CheckpointError
@@ -18,9 +19,7 @@ def resize_glm(path: Path, output: Path, ranks: int, progress: Callable[[int, in
     Raises:
         CheckpointError: it cannot be read or written, or the output differs from the source.
     """
-    source = glm.open_glm(path)
-    check_sums(source.folder)
-    total = sum(tensor.nbytes for tensor in source.files[0]["module"].values()) * len(source.files)
+    source, before, total = _opened(path)
     written = 0
 
     def done(amount: int) -> None:
@@ -37,4 +36,17 @@ def resize_glm(path: Path, output: Path, ranks: int, progress: Callable[[int, in
                 f"{output}: {wrong[0]} differs from the source, expected equal bits — report this with the command"
             )
         publish(folder, output, folder)
-    return output, len(source.files), len(source.names)
+    return output, before, len(source.names)
+
+
+def _opened(path: Path) -> tuple[glm.GlmCheckpoint | glm.AsGlm, int, int]:
+    """Return a checkpoint, its ranks, and the bytes of its parameters."""
+    if glm.is_here(path):
+        found = glm.open_glm(path)
+        check_sums(found.folder)
+        bytes_of_first = sum(tensor.nbytes for tensor in found.files[0]["module"].values())
+        return found, len(found.files), bytes_of_first * len(found.files)
+    source = open_checkpoint(path)
+    check_sums(source.path)
+    elements = sum(torch.Size(one.shape).numel() for one in source.parameters())
+    return glm.AsGlm.of(source), 1, elements * source.dtype.itemsize

@@ -124,7 +124,7 @@ def _of_vocabulary_and_merges(library: Any, vocab_file: str, merge_file: str) ->
     tokenizer: tokenizers.Tokenizer = library.Tokenizer(
         _parsed(vocab_file, library.models.BPE.from_file, vocab_file, merge_file)
     )
-    missing = [letter for letter in _byte_alphabet() if tokenizer.token_to_id(letter) is None]
+    missing = [letter for letter in byte_alphabet() if tokenizer.token_to_id(letter) is None]
     if missing:
         # Text with these bytes would be dropped silently here, and become id 0 in Megatron.
         raise DataError(
@@ -314,7 +314,7 @@ def _gpt2_encoding(vocab_file: Path, merge_file: Path, request: TokenizerRequest
         if not line.startswith("#version")
     ]
     merged = ["".join(pair) for pair in merges if len(pair) == 2]
-    alphabet = _byte_alphabet()
+    alphabet = byte_alphabet()
     ranks = {piece: vocabulary[piece] for piece in (*alphabet, *merged) if piece in vocabulary}
     order = [ranks[piece] for piece in merged if piece in ranks]
     if len(order) < len(merged) or any(left >= right for left, right in zip(order, order[1:], strict=False)):
@@ -328,7 +328,7 @@ def _gpt2_encoding(vocab_file: Path, merge_file: Path, request: TokenizerRequest
     )
 
 
-def _byte_alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """The byte of each letter in a byte-level vocabulary: its own if printable, else the next from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -36,15 +36,15 @@ class NoStatus(AdaptError):
 class Report:
     """Report: outcomes and their subject; ``problems`` make the command fail.
 
-    ``predicted``: the outcomes are expected, not observed. ``cause``: why the job failed and the next step, if its log
-    shows a known problem.
+    ``predicted``: the outcomes are expected, not observed. ``failure``: which rank of the job failed first, why, and
+    the next step.
     """
 
     subject: str
     outcomes: tuple[Outcome, ...]
     problems: tuple[str, ...] = ()
     predicted: bool = False
-    cause: tuple[str, ...] = ()
+    failure: tuple[str, ...] = ()
 
     @property
     def applying(self) -> tuple[Outcome, ...]:
@@ -74,7 +74,7 @@ class Report:
             "subject": self.subject,
             "outcomes": [vars(outcome) for outcome in self.outcomes],
             "problems": list(self.problems),
-            "cause": list(self.cause),
+            "failure": list(self.failure),
         }
 
 
@@ -125,8 +125,10 @@ def of_run(run_dir: Path) -> Report:
     """
     files = [path for path in run_dir.glob("adapt-status.*.json") if path.suffixes[0][1:].isdecimal()]
     files.sort(key=lambda path: int(path.suffixes[0][1:]))
-    if not files and (unreached := _unreached(run_dir)):
-        return Report(f"no status: no rank of {run_dir} was reached", (), tuple(unreached))
+    job = _job(run_dir)
+    failure, unreached = _failure(run_dir, job), [str(text) for text in job.get("unreached", ())]
+    if not files and (unreached or failure):
+        return Report(f"no status: no rank of {run_dir} was reached", (), tuple(unreached), failure=failure)
     if not files:
         raise NoStatus(f"{run_dir}: has no adapt-status.<rank>.json — pass the run directory that ascend-run printed")
     ranks: dict[int, dict[str, Any]] = {}
@@ -142,7 +144,7 @@ def of_run(run_dir: Path) -> Report:
     problems = [
         *first.get("problems", ()),
         *(_with_reason(one, ranks[one.rank]["outcomes"]) for one in agreement.differences(facts)),
-        *_unreached(run_dir),
+        *unreached,
     ]
     number = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
     # With ASCEND_ADAPT=0 there is no device.
@@ -152,8 +154,7 @@ def of_run(run_dir: Path) -> Report:
         subject += f"; beside {', '.join(first['beside'])}"
     subject += "".join(f"; {program}" for program in first.get("programs", ()))
     outcomes, damaged = _with_evidence(first["outcomes"], list(first["facts"].values())[-1])
-    cause = str(_job(run_dir).get("cause", "")).splitlines()
-    return Report(subject, outcomes, (*problems, *damaged), cause=tuple(cause))
+    return Report(subject, outcomes, (*problems, *damaged), failure=failure)
 
 
 def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> tuple[tuple[Outcome, ...], list[str]]:
@@ -171,9 +172,12 @@ def _with_reason(difference: agreement.Difference, outcomes: tuple[Outcome, ...]
     return f"{difference} (rank {difference.rank}: {reasons[0]})" if reasons else str(difference)
 
 
-def _unreached(run_dir: Path) -> list[str]:
-    """Return the launcher's messages about ranks that it could not reach."""
-    return [str(text) for text in _job(run_dir).get("unreached", ())]
+def _failure(run_dir: Path, job: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the launcher printed about the failure of a job; if it names no cause, where to look next."""
+    lines = [str(text) for text in job.get("failure", ())]
+    if lines and not any(line.startswith("next step: ") for line in lines):
+        lines.append(f"next step: `ascend-adapt explain {run_dir}` prints the last exception of each rank's log")
+    return tuple(lines)
 
 
 def _job(run_dir: Path) -> dict[str, Any]:
@@ -204,7 +208,7 @@ def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(report.summary()))
     console.print(Text(report.subject))
-    for line in report.cause:
+    for line in report.failure:
         console.print(Text(line, style="red"))
     name_width = max((len(_name(one)) for one in shown), default=0)
     state_width = max((len(one.state) for one in shown), default=0)

@@ -16,8 +16,10 @@ import torch
 
 from ascend_adapt.emulation import device_only, random, report, saturation
 from ascend_adapt.emulation.host_memory import as_cpu, as_npu, empty_on_cpu
+from ascend_adapt.emulation.operators import products
 from ascend_adapt.emulation.registration import override
 from ascend_adapt.errors import OperatorMissing
+from ascend_adapt.npu_limits.limit import LimitNotKept
 
 # torch_npu itself creates, shares, resizes and casts tensors: a rehearsal tests its allocator, its storages and its
 # rules (a cast to float64 gives float32). It also chooses the form of attention, and calls that through the dispatcher.
@@ -61,6 +63,8 @@ _WITHOUT_REDISPATCH = ("aten::one_hot",)
 # They query or change where a tensor is stored, not its values.
 _ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
 _WAITS_FOR_THE_DEVICE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+# Their shape depends on values with a mask only, not with integers.
+_BY_INDEX = frozenset(("aten::index.Tensor", "aten::_unsafe_index.Tensor"))
 _CPU = torch.device("cpu")
 
 _libraries: list[Any] = []
@@ -93,7 +97,7 @@ def install() -> list[str]:
             run = _refusal(full_name)
         override(library, full_name.removeprefix("aten::"), run, "PrivateUse1")
     for full_name in _WITHOUT_REDISPATCH:
-        run = kernel(find(full_name, "aten"))
+        run = kernel(find(full_name, "aten"), device_only.KERNELS.get(full_name))
         override(library, full_name.removeprefix("aten::"), run, "AutogradPrivateUse1")
     return installed
 
@@ -133,11 +137,11 @@ def kernel(
     draws = torch.Tag.nondeterministic_seeded in operator.tags
     outs = [one.name for one in operator._schema.arguments if one.kwarg_only and _is_written(one)]
     places = [place for place, one in enumerate(operator._schema.arguments) if not one.kwarg_only and _is_written(one)]
-    saturates = saturation.is_on() and saturation.computes(_base_name(operator))
+    computes = saturation.computes(_base_name(operator))
 
     def run(*args: Any, **kwargs: Any) -> Any:
         count(name)
-        if waits:
+        if waits and not (name in _BY_INDEX and not _has_mask(args)):
             report.synchronisation(name)
         call = _Call(name, mixes)
         given = {one: kwargs.pop(one) for one in outs if isinstance(kwargs.get(one), torch.Tensor)}
@@ -148,16 +152,32 @@ def kernel(
         for value in given.values():
             call.see(value)
         device = call.device()
+        _check_dtypes(name, host_args)
         with random.drawn_from(host_kwargs.pop("generator", None), device) if draws else nullcontext():
             result = (on_cpu or operator)(*host_args, **host_kwargs, **host_outs)
-        if saturates:
-            saturation.saturate((result, [host_args[place] for place in places if place < len(host_args)]), name)
+        if computes:
+            results = (result, [host_args[place] for place in places if place < len(host_args)])
+            _check_dtypes(name, results)
+            if saturation.is_on():
+                saturation.saturate(results)
         for one, value in given.items():
             _write(value, host_outs[one])
             call.is_alias_of(host_outs[one], value)
         return call.to_device(result, device)
 
     return run
+
+
+def _check_dtypes(operator: str, tensors: Any) -> None:
+    """Check that the device computes with the dtypes of an operator's tensors.
+
+    Raises:
+        OperatorLimit: it does not.
+    """
+    try:
+        products.require(False, saturation.floats(tensors))
+    except LimitNotKept as broken:
+        raise report.violation(operator, broken.limit.text, broken.observed) from None
 
 
 class _Call:
@@ -229,6 +249,11 @@ class _Call:
         return value
 
 
+def _has_mask(args: tuple[Any, ...]) -> bool:
+    indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
+    return any(isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8) for one in indices)
+
+
 def _refusal(full_name: str) -> Callable[..., Any]:
     def refuse_call(*args: Any, **kwargs: Any) -> Any:
         report.missing(full_name)
@@ -243,7 +268,9 @@ def _refusal(full_name: str) -> Callable[..., Any]:
 def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     report.operator("aten::copy_")
     if self.device.type == "cpu" and not non_blocking:
-        report.synchronisation("copy to the host")
+        report.synchronisation("copy to the host", self.numel() * self.element_size())
+    if self.dtype != source.dtype and source.device.type == "npu":
+        _check_dtypes("aten::copy_", (self, source))
     as_cpu(self).copy_(as_cpu(source))
     return self
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ascend_adapt.emulation import saturation
+
 Kernel = Callable[..., Any]
 
 
@@ -62,6 +64,22 @@ def in_dtype(operator: Kernel) -> Kernel:
     return product
 
 
+def with_int32_target(operator: Kernel) -> Kernel:
+    """Return a loss whose target may be int32, which a device takes and a CPU does not.
+
+    Source: op-plugin@517f2e7 test/test_base_ops/test_nllloss.py and test_nllloss2d.py.
+    """
+
+    def loss(*args: Any, **named: Any) -> Any:
+        return operator(*map(_int64, args), **named)
+
+    return loss
+
+
+def _int64(value: Any) -> Any:
+    return value.long() if isinstance(value, torch.Tensor) and value.dtype == torch.int32 else value
+
+
 def histc(
     self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: torch.Tensor | None = None
 ) -> torch.Tensor:
@@ -71,12 +89,31 @@ def histc(
     return counts if out is None else out.resize_(counts.shape).copy_(counts)
 
 
+def non_finite_check_and_unscale(grads: list[torch.Tensor], found_inf: torch.Tensor, inv_scale: torch.Tensor) -> None:
+    """Unscale gradients in place, or report in ``found_inf`` that they overflowed; saturating devices have only a flag.
+
+    Source: op-plugin@517f2e7 opapi/AmpForeachNonFiniteCheckAndUnscaleKernelNpuOpApi.cpp; it clears the flag.
+    """
+    if not saturation.is_on():
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inv_scale)
+    elif grads and saturation.take_flag():
+        found_inf.fill_(1)
+    else:
+        for grad in grads:
+            grad.mul_(inv_scale)
+
+
 KERNELS: dict[str, Kernel] = {
+    "aten::_amp_foreach_non_finite_check_and_unscale_": non_finite_check_and_unscale,
     "aten::matmul_backward": matmul_backward,
     "aten::_masked_scale": masked_scale,
     "aten::_conv_depthwise2d": depthwise_convolution,
     "aten::histc": histc,
     "aten::histc.out": histc,
+    **{
+        f"aten::{name}": with_int32_target(getattr(torch.ops.aten, name).default)
+        for name in ("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "one_hot")
+    },
     "aten::mm.dtype": in_dtype(torch.mm),
     "aten::bmm.dtype": in_dtype(torch.bmm),
     "aten::addmm.dtype": in_dtype(torch.addmm),

@@ -93,11 +93,21 @@ def _check_request(devices: int, environ: Mapping[str, str]) -> None:
             f"--device npu-emulated: {devices} devices are requested, expected at most {MAX_DEVICES} — use a smaller "
             "--nproc, or smaller numbers in ASCEND_RT_VISIBLE_DEVICES"
         )
+    _check_cann(environ)
     memory = environ.get("ASCEND_ADAPT_EMULATED_MEMORY")
     if memory is not None and (re.fullmatch(r"[0-9]{1,18}", memory) is None or int(memory) == 0):
         raise EmulationError(
             f"ASCEND_ADAPT_EMULATED_MEMORY: is {memory!r}, expected a device's memory in bytes, such as {64 << 30} — "
             "set it to an integer, or unset it"
+        )
+
+
+def _check_cann(environ: Mapping[str, str]) -> None:
+    version = environ.get("ASCEND_ADAPT_EMULATED_CANN")
+    if version is not None and re.fullmatch(r"[1-9]\.\d{1,2}\.(\d{1,2}|RC\d{1,2})(\.[a-z0-9]{1,12})?", version) is None:
+        raise EmulationError(
+            f"ASCEND_ADAPT_EMULATED_CANN: is {version!r}, expected a version of CANN, such as 8.5.0 or 8.1.RC1 — "
+            "correct or unset it"
         )
 
 

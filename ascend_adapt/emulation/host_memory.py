@@ -33,7 +33,14 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
     storage.owner = memory
     # From the class: Megatron's parameters have an attribute ``stride`` that is a number.
     strides = torch.Tensor.stride(tensor)
-    alias = empty_on_cpu(tensor.dtype).set_(storage, tensor.storage_offset(), tensor.size(), strides)
+    try:
+        alias = empty_on_cpu(tensor.dtype).set_(storage, tensor.storage_offset(), tensor.size(), strides)
+    except RuntimeError:
+        raise RuntimeError(
+            f"a tensor {list(tensor.size())} {str(tensor.dtype).removeprefix('torch.')}: reaches beyond its storage of "
+            f"{memory.nbytes()} bytes, which was shrunk or freed (as FSDP does) — gather it again before it is used; a "
+            "real NPU would read other memory"
+        ) from None
     if tensor.is_conj():
         alias = torch._conj(alias)
     if tensor.is_neg():
@@ -46,13 +53,20 @@ def empty_on_cpu(dtype: torch.dtype) -> torch.Tensor:
     return _empty(0, dtype=dtype, device=_CPU)
 
 
-def as_npu(result: torch.Tensor, device: torch.device) -> torch.Tensor:
+def as_npu(result: torch.Tensor, device: torch.device, acl_format: int | None = None) -> torch.Tensor:
     """Return an npu tensor with the values, shape and strides of a CPU tensor, in memory of torch_npu's allocator.
+
+    With an ACL format the tensor is marked with it, and its storage has the size of that format; elements stay in
+    torch's order.
 
     Raises:
         RuntimeError: torch_npu's out-of-memory error.
     """
     result = result.resolve_conj().resolve_neg()
-    moved = torch.empty_strided(result.size(), result.stride(), dtype=result.dtype, device=device)
+    if acl_format is None:
+        moved = torch.empty_strided(result.size(), result.stride(), dtype=result.dtype, device=device)
+    else:
+        empty = torch.ops.npu.empty_with_format
+        moved = empty(result.size(), dtype=result.dtype, device=device, acl_format=acl_format)
     as_cpu(moved).copy_(result)
     return moved

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from ascend_adapt.emulation import MAX_DEVICES
@@ -58,6 +59,27 @@ def pending() -> ctypes.c_int:
 def overflow() -> ctypes.c_int:
     """Return a live view of the overflow flag of a device that saturates."""
     return ctypes.c_int.in_dll(load(), "ascend_adapt_emulated_overflow")
+
+
+def saturates() -> ctypes.c_int:
+    """Return a live view of whether the device saturates, which torch_npu sets when it initializes."""
+    return ctypes.c_int.in_dll(load(), "ascend_adapt_emulated_saturates")
+
+
+_Locate = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
+_locate: list[Any] = []
+
+
+def locate_calls_by(line: Callable[[], object]) -> None:
+    """Let errors of collectives name the line of the script, as ``line()`` of the calling thread returns it."""
+
+    def write(into: Any, room: int) -> None:
+        text = str(line()).encode()[-room + 1 :] + b"\0"
+        ctypes.memmove(into, text, len(text))
+
+    _locate.append(_Locate(write))  # the library keeps its address only
+    address = ctypes.cast(_locate[-1], ctypes.c_void_p).value
+    ctypes.c_void_p.in_dll(load(), "ascend_adapt_emulated_locate").value = address
 
 
 def settle(stream: int) -> None:

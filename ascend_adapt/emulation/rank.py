@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 from pathlib import Path
@@ -22,9 +23,9 @@ def watch() -> None:
         register_post_import_hook(_install, "torch_npu")
 
 
-def report_path(run_dir: Path, rank: int) -> Path:
-    """Return the path of a rank's report on the emulated device."""
-    return run_dir / f"rehearsal.{rank}.json"
+def report_path(run_dir: Path, process: str) -> Path:
+    """Return the path of a process's report: of a rank by its number, else ``RANK-PID`` or ``pPID``."""
+    return run_dir / f"rehearsal.{process}.json"
 
 
 def _install(torch_npu: ModuleType) -> None:
@@ -32,16 +33,16 @@ def _install(torch_npu: ModuleType) -> None:
 
     if not library.is_emulated():
         return
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    from ascend_adapt.emulation import aten, operators, report
+    from ascend_adapt.emulation import aten, location, operators, watching
 
     aten.install()
     aten.refuse(set(operators.register()))
-    register_optimizer_step_post_hook(lambda *_: report.step())
-    rank, run_dir = _own_rank(), os.environ.get("ASCEND_ADAPT_RUN_DIR")
-    if rank is not None and run_dir:
-        atexit.register(_write, report_path(Path(run_dir), rank), os.getpid())
+    library.locate_calls_by(location.of_caller)
+    watching.watch()
+    run_dir = os.environ.get("ASCEND_ADAPT_RUN_DIR")
+    if run_dir:
+        _write_at_exit(Path(run_dir))
+        os.register_at_fork(after_in_child=lambda: _begin_as_child(Path(run_dir)))
 
 
 def _own_rank() -> int | None:
@@ -50,9 +51,38 @@ def _own_rank() -> int | None:
     return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
 
 
-def _write(path: Path, pid: int) -> None:
-    if os.getpid() != pid:
-        return  # a forked child runs our exit handlers too
+def _process() -> str:
+    rank = _own_rank()
+    if rank is not None:
+        return str(rank)
+    inherited = os.environ.get("RANK", "")
+    return f"{inherited}-{os.getpid()}" if inherited.isdigit() else f"p{os.getpid()}"
+
+
+def _write_at_exit(run_dir: Path) -> None:
+    import multiprocessing
+    from multiprocessing import util
+
+    write = functools.partial(_write, run_dir, os.getpid())
+    if multiprocessing.parent_process() is None:
+        atexit.register(write)
+    else:  # its processes end without the exit handlers of the interpreter
+        util.Finalize(None, write, exitpriority=0)
+
+
+def _begin_as_child(run_dir: Path) -> None:
+    from ascend_adapt.emulation import report
+
+    report.tally = report.Tally()
+    _write_at_exit(run_dir)
+
+
+def _write(run_dir: Path, pid: int) -> None:
+    from ascend_adapt.emulation import report
+
+    if os.getpid() != pid or (_own_rank() is None and not report.tally.operators):
+        return  # a forked child runs our exit handlers too; other processes of a rank may have nothing to report
+    path = report_path(run_dir, _process())
     aside = path.with_name(f".{path.name}.{pid}")
     aside.write_text(json.dumps(_facts(), indent=1) + "\n")
     aside.replace(path)

@@ -1,15 +1,18 @@
-"""The rehearsal report: what the ranks of a job did on the emulated NPU, and what that proves."""
+"""The rehearsal report: what the ranks of a job did on the emulated NPU, what to change, and what that proves."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt.emulation import finding, page
 from ascend_adapt.errors import EmulationError, one_line
 
-_MOST_CALLED = 8
+_MOST_CALLED = 5
+_MOST_FINDINGS, _MOST_KNOWN = 10, 4
 PROVES = (
     "this proves: torch_npu's own Python and C++ accepted every call that the ranks made (names, arguments, dispatch, "
     "autograd, its allocator, its process group)"
@@ -20,54 +23,112 @@ DOES_NOT = (
 )
 
 
-def report_lines(run_dir: Path) -> list[str]:
-    """Return the lines of a run directory's report, and write the full report to its ``rehearsal.json``."""
-    ranks = _read(run_dir, "rehearsal")
-    if not ranks:
-        return ["rehearsal: no process of the job imported torch_npu, or none ended normally: nothing was rehearsed"]
-    statuses = _read(run_dir, "adapt-status")
-    patches = {rank: _applied(status) for rank, status in statuses.items()}
-    everything = {"evidence": "emulated", "ranks": {str(rank): facts for rank, facts in ranks.items()}}
+def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Sequence[str] = ()) -> list[str]:
+    """Return at most 25 lines about a job that ended with ``code``; write rehearsal.json and rehearsal.html.
+
+    With ``annotate="github"`` the lines that GitHub shows at the source follow, one a finding. ``known_problems`` are
+    lines about known problems of the job on an NPU.
+
+    Raises:
+        EmulationError: a file of a rank cannot be read.
+    """
+    processes = _read(run_dir, "rehearsal")
+    if not any(facts["operators"] or facts["findings"] for facts in processes.values()):
+        return [_nothing_ran(processes, code), *known_problems]
+    ranks = _with_their_children(processes)
+    statuses = {int(rank): status for rank, status in _read(run_dir, "adapt-status").items() if rank.isdigit()}
+    findings = finding.merged(ranks.values())
+    everything = {
+        "evidence": "emulated",
+        "code": code,
+        "ranks": {str(rank): facts for rank, facts in ranks.items()},
+        "known_problems": list(known_problems),
+    }
     (run_dir / "rehearsal.json").write_text(json.dumps(everything, indent=1) + "\n")
     first = ranks[min(ranks)]
     lines = [
         f"rehearsal: torch_npu {first['torch_npu']} on an emulated {first['soc']}, "
-        f"{_counted(str(len(ranks)), 'rank')}; full report: {run_dir / 'rehearsal.json'}"
+        f"{_how_many(processes)}; "
+        f"full report: {run_dir / 'rehearsal.html'}, rehearsal.json"
     ]
     ended = sorted(set(statuses) - set(ranks))
     if ended:
         lines.append(f"ranks without a report, because they did not end normally: {', '.join(map(str, ended))}")
-    lines += _operators(ranks)
-    lines += _problems(ranks)
-    lines += _shared_devices(ranks)
-    applied = sorted({name for names in patches.values() for name in names})
-    lines += [_waits(ranks), _memory(ranks), f"patches applied: {', '.join(applied) or 'none'}"]
-    return [*lines, PROVES + (", and these patches worked on it" if applied else ""), DOES_NOT]
+    lines += [f"{one.place}: {one.text()} — {one.instead}" for one in findings[:_MOST_FINDINGS]]
+    if len(findings) > _MOST_FINDINGS:
+        lines.append(f"{len(findings) - _MOST_FINDINGS} more findings are in rehearsal.html")
+    lines += known_problems[:_MOST_KNOWN]
+    if any(name.isdigit() for name in processes):
+        lines += _shared_devices(ranks)[:2]
+    applied = sorted({name for status in statuses.values() for name in _applied(status)})
+    lines += [*_operators(ranks), _waits(ranks), _memory(ranks), _patches(applied)]
+    lines += _proof(findings, code, bool(ended), bool(applied))
+    (run_dir / "rehearsal.html").write_text(page.page(lines, findings))
+    return [*lines, *map(finding.github_annotation, findings)] if annotate == "github" else lines
 
 
-def _read(run_dir: Path, name: str) -> dict[int, dict[str, Any]]:
+def _nothing_ran(processes: Mapping[str, Any], code: int) -> str:
+    imported = "torch_npu was imported, and no operator ran on the device" if processes else ""
+    ended = "" if code == 0 else f"; the job ended with exit code {code}"
+    return f"rehearsal: {imported or 'no process that imported torch_npu ended normally'}: nothing was rehearsed{ended}"
+
+
+def _with_their_children(processes: Mapping[str, Any]) -> dict[int, Any]:
+    """Return the facts by rank, with those of the processes that a rank started; without ranks, by process."""
+    ranks = {int(name): dict(facts) for name, facts in processes.items() if name.isdigit()}
+    if not ranks:  # a command that sets no RANK
+        return dict(enumerate(processes.values()))
+    for name, facts in processes.items():
+        parent = ranks.get(int(name.partition("-")[0])) if name.partition("-")[0].isdigit() else None
+        if parent is None or name.isdigit():
+            continue
+        for kind in ("operators", "on_the_host", "missing", "synchronisations"):
+            parent[kind] = dict(Counter(parent[kind]) + Counter(facts[kind]))
+        for kind in ("violations", "findings"):
+            parent[kind] = [*parent[kind], *facts[kind]]
+        parent["steps"] += facts["steps"]
+        parent["peak_bytes"] = {**facts["peak_bytes"], **parent["peak_bytes"]}
+    return ranks
+
+
+def _how_many(processes: Mapping[str, Any]) -> str:
+    ranks = sum(name.isdigit() for name in processes)
+    others = _counted(str(len(processes) - ranks), "process")
+    if not ranks:
+        return others
+    return _counted(str(ranks), "rank") + (f" and {others} that they started" if len(processes) > ranks else "")
+
+
+def _patches(applied: list[str]) -> str:
+    shown = ", ".join(applied[:8]) + (f" and {len(applied) - 8} more" if len(applied) > 8 else "")
+    return f"patches applied: {shown or 'none'}"
+
+
+def _proof(findings: list[finding.Finding], code: int, some_died: bool, patched: bool) -> list[str]:
+    """Return what the run proves: nothing about what did not run, or was refused."""
+    if code != 0 or some_died:
+        ended = f" with exit code {code}" if code else ""
+        return [f"the job failed{ended}: this proves nothing about what had not run by then"]
+    refused = any(found.kind in (finding.LIMIT, finding.UNSUPPORTED, finding.CUDA_ONLY) for found in findings)
+    proves = PROVES + (", except those refused above" if refused else "")
+    return [proves + (", and these patches worked on it" if patched else ""), DOES_NOT]
+
+
+def _read(run_dir: Path, name: str) -> dict[str, dict[str, Any]]:
     found = {}
-    for path in run_dir.glob(f"{name}.*.json"):
-        rank = path.name.split(".")[1]
-        if rank.isdigit():
-            try:
-                found[int(rank)] = json.loads(path.read_text())
-            except (ValueError, RecursionError) as error:
-                raise EmulationError(
-                    f"{path}: is not JSON ({one_line(error)}), expected what a rank reported — start the job again"
-                ) from error
-    return dict(sorted(found.items()))
+    for path in sorted(run_dir.glob(f"{name}.*.json")):
+        try:
+            found[path.name.split(".")[1]] = json.loads(path.read_text())
+        except (ValueError, RecursionError) as error:
+            raise EmulationError(
+                f"{path}: is not JSON ({one_line(error)}), expected what a rank reported — start the job again"
+            ) from error
+    return found
 
 
 def _operators(ranks: Mapping[int, Any]) -> Iterable[str]:
     counts = {rank: facts["operators"] for rank, facts in ranks.items()}
     kinds = {name for count in counts.values() for name in count}
-    if not kinds:
-        yield (
-            "operators: none ran on the device in the ranks themselves; processes that a rank starts (mp.spawn, "
-            "workers) are not counted"
-        )
-        return
     most = sorted(kinds, key=lambda name: -max(count.get(name, 0) for count in counts.values()))[:_MOST_CALLED]
     listed = ", ".join(f"{name} {_span(count.get(name, 0) for count in counts.values())}" for name in most)
     calls = _counted(_span(sum(count.values()) for count in counts.values()), "call")
@@ -75,35 +136,18 @@ def _operators(ranks: Mapping[int, Any]) -> Iterable[str]:
     yield f"operators: {_counted(str(len(kinds)), 'kind')}, {calls} per rank, {steps}; most: {listed}"
 
 
-def _problems(ranks: Mapping[int, Any]) -> Iterable[str]:
-    on_the_host = _merged(ranks, "on_the_host")
-    if on_the_host:
-        yield f"run on the host, as torch_npu has no kernel for them: {on_the_host}"
-    missing = _merged(ranks, "missing")
-    if missing:
-        yield f"not emulated, so not rehearsed: {missing}"
-    violations: dict[tuple[str, str], str] = {}
-    for rank, facts in ranks.items():
-        for one in facts["violations"]:
-            violations.setdefault(
-                (one["operator"], one["limit"]), f"{one['detail']} (rank {rank}, {_counted(str(one['count']), 'time')})"
-            )
-    for (operator, limit), detail in violations.items():
-        yield f"limit violated: {operator}: {detail}, expected: {limit}"
-
-
-def _shared_devices(ranks: Mapping[int, Any]) -> Iterable[str]:
+def _shared_devices(ranks: Mapping[int, Any]) -> list[str]:
     users: dict[tuple[str, str], list[int]] = {}
     for rank, facts in ranks.items():
         for device in facts["peak_bytes"]:
             # A job may set ASCEND_RT_VISIBLE_DEVICES for each rank, whose device is then 0.
             users.setdefault((facts["visible"], device), []).append(rank)
-    for (_, device), found in sorted(users.items()):
-        if len(found) > 1:
-            yield (
-                f"npu:{device}: has tensors of ranks {', '.join(map(str, found))}, expected one device for each rank — "
-                "torch.npu.set_device(local rank) before the first tensor, map_location in torch.load"
-            )
+    return [
+        f"npu:{device}: has tensors of ranks {', '.join(map(str, found))}, expected one device for each rank — "
+        "torch.npu.set_device(local rank) before the first tensor, map_location in torch.load"
+        for (_, device), found in sorted(users.items())
+        if len(found) > 1
+    ]
 
 
 def _waits(ranks: Mapping[int, Any]) -> str:
@@ -137,7 +181,7 @@ def _size(count: int) -> str:
 
 
 def _counted(number: str, thing: str) -> str:
-    return f"{number} {thing}{'' if number == '1' else 's'}"
+    return f"{number} {thing}{'' if number == '1' else 'es' if thing.endswith('s') else 's'}"
 
 
 def _span(numbers: Iterable[int]) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from ascend_adapt.emulation import finding, location
 from ascend_adapt.errors import OperatorLimit
 
 
@@ -25,6 +26,8 @@ class Tally:
     """(operator, limit) -> number of violations, and the details of the first."""
     steps: int = 0
     """Optimizer steps."""
+    findings: dict[tuple[str, str, location.Line], list[Any]] = field(default_factory=dict)
+    """(kind, what, line of the script) -> count, bytes, and the details of the first."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as JSON data."""
@@ -38,6 +41,11 @@ class Tally:
                 for (operator, limit), (count, detail) in self.violations.items()
             ],
             "steps": self.steps,
+            "findings": [
+                {"kind": kind, "what": what, "file": line.file, "line": line.number}
+                | {"count": count, "bytes": size, "detail": detail}
+                for (kind, what, line), (count, size, detail) in self.findings.items()
+            ],
         }
 
 
@@ -52,16 +60,26 @@ def operator(name: str) -> None:
 def on_the_host(name: str) -> None:
     """Count one call of an operator for which torch_npu has no kernel."""
     tally.on_the_host[name] += 1
+    found(finding.ON_THE_HOST, name)
 
 
 def missing(name: str) -> None:
     """Count one call of an operator that the emulation does not have."""
     tally.missing[name] += 1
+    found(finding.UNSUPPORTED, name)
 
 
-def synchronisation(name: str) -> None:
-    """Count one wait of the host for the device, caused by ``name``."""
+def synchronisation(name: str, size: int = 0) -> None:
+    """Count one wait of the host for the device, caused by ``name``, for a copy of ``size`` bytes."""
     tally.synchronisations[name] += 1
+    found(finding.WAIT, name, size=size)
+
+
+def found(kind: str, what: str, detail: str = "", size: int = 0) -> None:
+    """Count one finding at the line of the user's own code that makes the call."""
+    seen = tally.findings.setdefault((kind, what, location.of_caller()), [0, 0, detail])
+    seen[0] += 1
+    seen[1] += size
 
 
 def step() -> None:
@@ -79,4 +97,5 @@ def violation(operator: str, limit: str, detail: str) -> OperatorLimit:
     """
     count, first = tally.violations.get((operator, limit), (0, detail))
     tally.violations[operator, limit] = (count + 1, first)
+    found(finding.LIMIT, operator, f"{detail}, expected: {limit}")
     return OperatorLimit(f"{operator}: {detail}, expected: {limit} — a real NPU refuses this or returns a wrong result")

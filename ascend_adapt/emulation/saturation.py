@@ -1,4 +1,4 @@
-"""Saturating arithmetic of a device without Inf, NaN and bfloat16 (Ascend 910A), with its overflow flag.
+"""Saturating arithmetic of a device without Inf and NaN, with its overflow flag: a 910A, or a 910B that is set to it.
 
 A result beyond the largest finite value becomes that value, NaN becomes 0, and the overflow flag stays set until it is
 cleared; code that looks for Inf in gradients finds none. Loaded in ranks only.
@@ -6,13 +6,12 @@ cleared; code that looks for Inf in gradients finds none. Loaded in ranks only.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from ascend_adapt.emulation import library, report
+from ascend_adapt.emulation import library
 
 # These move values, or create them from constants; they compute nothing.
 _MOVES = frozenset(
@@ -62,9 +61,12 @@ _MOVES = frozenset(
 )
 
 
+_mode = library.saturates()
+
+
 def is_on() -> bool:
-    """Return whether the emulated device of this process saturates."""
-    return os.environ.get("ASCEND_ADAPT_EMULATED_SOC", "") == "Ascend910A"
+    """Return whether the device saturates: torch_npu sets this when it initializes, by the chip and INF_NAN_MODE_*."""
+    return bool(_mode.value)
 
 
 def computes(base_name: str) -> bool:
@@ -72,15 +74,9 @@ def computes(base_name: str) -> bool:
     return base_name not in _MOVES
 
 
-def saturate(results: Any, operator: str = "") -> None:
-    """Replace, in place, values that no result of the device can have, and set the flag if there were any.
-
-    Raises:
-        OperatorLimit: a result of the operator is bfloat16, which the device does not have.
-    """
-    for tensor in _floats(results):
-        if tensor.dtype == torch.bfloat16:
-            raise report.violation(operator, "no tensor is bfloat16 on a 910A", "a tensor is bfloat16")
+def saturate(results: Any) -> None:
+    """Replace, in place, values that no result of the device can have, and set the flag if there were any."""
+    for tensor in floats(results):
         if not bool(torch.isfinite(tensor).all()):
             tensor.nan_to_num_(nan=0.0)
             raise_flag()
@@ -101,10 +97,18 @@ def clear_flag() -> None:
     library.overflow().value = 0
 
 
-def _floats(value: Any) -> Iterable[torch.Tensor]:
+def take_flag() -> bool:
+    """Return whether the flag is set, and clear it."""
+    was = is_flag_raised()
+    clear_flag()
+    return was
+
+
+def floats(value: Any) -> Iterable[torch.Tensor]:
+    """Yield the floating-point tensors of a value with elements, inside lists too."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point() and value.numel():
             yield value
     elif isinstance(value, (list, tuple)):
         for one in value:
-            yield from _floats(one)
+            yield from floats(one)

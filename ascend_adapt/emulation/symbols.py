@@ -13,7 +13,7 @@ from ascend_adapt.errors import EmulationError
 
 # Libraries that every Linux has (manylinux policy), and one that torch_npu opens by name instead of linking it.
 _OF_THE_SYSTEM = re.compile(r"(ld-linux.*|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libgomp)\.so(\.\d+)*")
-_OPENED_BY_NAME = ("libacl_tdt_channel.so", "libascend_hal.so", "libopapi.so")
+_OPENED_BY_NAME = ("libacl_tdt_channel.so", "libascend_hal.so", "libhcomm.so", "libopapi.so")
 
 
 def cann_libraries(wheel: Wheel, torch_libraries: Path) -> list[str]:

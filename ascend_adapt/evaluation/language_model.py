@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ascend_adapt.checkpoint.detection import open_checkpoint
-from ascend_adapt.checkpoint.source import Source
+from ascend_adapt.checkpoint.source import Given, Source
 from ascend_adapt.checkpoint.vocabulary_rows import is_vocabulary
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native import device as devices
@@ -81,7 +81,7 @@ class LanguageModel:
     @classmethod
     def load(cls, path: Path, mesh: Mesh, dtype: str | None = None, config: Sequence[Path] = ()) -> LanguageModel:
         """Return the model of a checkpoint of any dialect; ``config``: GPT-NeoX's YAML, if the checkpoint has none."""
-        return cls(open_checkpoint(path, config), mesh, DTYPES[dtype] if dtype else None)
+        return cls(open_checkpoint(path, Given(config=config)), mesh, DTYPES[dtype] if dtype else None)
 
     @property
     def max_positions(self) -> int:

@@ -23,10 +23,27 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
             return backward(ctx, *grads)
         with torch.no_grad():
             results = backward(ctx, *grads)
-        each_of = results if isinstance(results, tuple) else (results,)
-        return tuple(None if each is None else _Refusal.apply(each.detach().requires_grad_()) for each in each_of)
+        return _refusing(results if isinstance(results, tuple) else (results,))
 
     return once
+
+
+def refuse_second_order(results: Any) -> None:
+    """Do the same for an operator whose backward is not ours: its results' gradients raise when differentiated."""
+    if torch.compiler.is_compiling():
+        return
+    for result in results if isinstance(results, tuple) else (results,):
+        if isinstance(result, torch.Tensor) and result.grad_fn is not None:
+            result.grad_fn.register_hook(_refuse_with_graph)
+            return  # the results of one operator have one node
+
+
+def _refuse_with_graph(gradients: tuple[torch.Tensor | None, ...], of_results: Any) -> Any:
+    return _refusing(gradients) if torch.is_grad_enabled() else None
+
+
+def _refusing(gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+    return tuple(None if each is None else _Refusal.apply(each.detach().requires_grad_()) for each in gradients)
 
 
 class _Refusal(torch.autograd.Function):

@@ -3,7 +3,8 @@
 ``masked_out`` is bool, True = masked (as in Megatron and torch_npu). ``bias`` is float and added after scaling; minus
 infinity in it masks too. ``causal`` is aligned to the last key: query i of Q attends to the keys up to i + K - Q.
 ``window=w`` is causal, and a query attends to itself and the w - 1 keys before it. ``cu_seqlens`` are the cumulative
-lengths of packed documents, which do not attend to each other. A fully masked row gives zeros, and zero gradients.
+lengths of packed documents, which do not attend to each other. ``prefix`` are lengths of a part of each row that all
+its queries attend to, causal after it. A fully masked row gives zeros, and zero gradients.
 
 Shapes: B batch, N heads, Q query length, K key length, D head dim.
 """
@@ -81,6 +82,16 @@ def check_cu_seqlens(cu_seqlens: Any, batch: int, queries: int, keys: int, devic
             )
 
 
+def check_prefix(prefix: Any, batch: int, queries: int, keys: int) -> None:
+    """Refuse a prefix that is not int64 [B], or queries and keys of different lengths."""
+    if prefix is None:
+        return
+    if not is_tensor(prefix) or str(prefix.dtype) != "torch.int64" or tuple(prefix.shape) != (batch,):
+        raise KernelArgumentError(f"prefix: is {describe(prefix)}, expected int64 [{batch}] — convert it")
+    if queries != keys:
+        raise KernelArgumentError(f"prefix: with {queries} queries and {keys} keys, expected as many — use masked_out")
+
+
 def hidden(rows: slice, columns: slice, shift: int, *, causal: bool, window: int | None, device: Any) -> Any:
     """Return the bool mask [rows, columns] for ``causal`` and ``window``, True = masked; ``shift`` is K - Q."""
     import torch
@@ -113,6 +124,30 @@ def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
     if version is not None:  # a tensor of inference_mode has no version counter
         _causal[identity] = (weakref.ref(masked_out, lambda _: _causal.pop(identity, None)), version, answer)
     return answer
+
+
+_prefixes: dict[tuple[int, int], tuple[Any, int, Any]] = {}
+
+
+def hidden_by_prefix(prefix: Any, length: int, device: Any) -> Any:
+    """Return ``prefix`` as masked_out, bool [B, 1, S, S]; cached, because all layers of a pass get the same tensor."""
+    version = None if prefix.is_inference() or not tracing.has_values(prefix) else prefix._version
+    known = _prefixes.get((id(prefix), length))
+    if known is not None and version is not None and known[0]() is prefix and known[1] == version:
+        return known[2]
+    whole = slice(0, length)
+    later = hidden(whole, whole, 0, causal=True, window=None, device=device)
+    mask = (later & (_places(length, device) >= prefix.to(device)[:, None, None]))[:, None]
+    if version is not None:
+        key = (id(prefix), length)
+        _prefixes[key] = (weakref.ref(prefix, lambda _: _prefixes.pop(key, None)), version, mask)
+    return mask
+
+
+def _places(length: int, device: Any) -> Any:
+    import torch
+
+    return torch.arange(length, device=device)
 
 
 def documents(cu_seqlens: Any, length: int) -> Any:

@@ -18,10 +18,14 @@ class Operator:
         self.overload = overload or "default"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Call the operator."""
+        """Call the operator; its gradient refuses to be differentiated, which torch_npu would silently ignore."""
         import torch
 
-        return getattr(getattr(torch.ops.npu, self.name), self.overload)(*args, **named)
+        from ascend_adapt.kernels.first_order import refuse_second_order
+
+        results = getattr(getattr(torch.ops.npu, self.name), self.overload)(*args, **named)
+        refuse_second_order(results)
+        return results
 
     def difference(self) -> str:
         """Return "" if the installed operator accepts our calls, else the difference."""

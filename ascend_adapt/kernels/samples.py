@@ -53,6 +53,8 @@ def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, KernelCall]]:
     yield attention, "window", AttentionCall(*qkv(64, 64), causal=True, window=9, scale=0.125)
     borders = torch.tensor([0, 5, 40, 64], dtype=torch.int32, device=device)
     yield attention, "packed", AttentionCall(*qkv(64, 64, batch=1), causal=True, scale=0.125, cu_seqlens=borders)
+    prefix = torch.tensor([9, 40])
+    yield attention, "prefix", AttentionCall(*qkv(64, 64), scale=0.125, prefix=prefix)
     softmax = "masked_softmax"
     yield softmax, "causal", MaskedSoftmaxCall(random(2, 4, 64, 64), None, 0.5, True)
     yield softmax, "mask", MaskedSoftmaxCall(random(2, 4, 64, 64), out(2, 1, 64, 64), 0.5, False, EXACT)

@@ -92,6 +92,7 @@ class Request:
     record_inputs: str | None = None
     log_dir: str | None = None
     progress: bool = True
+    annotate: str = ""
     dry_run: bool = False
     json: bool = False
     debug: bool = False
@@ -176,6 +177,7 @@ def parse(argv: Sequence[str]) -> Request:
         record_inputs=known.record_inputs,
         log_dir=known.log_dir,
         progress=not known.no_progress,
+        annotate=known.annotate,
         dry_run=known.dry_run,
         json=known.json,
         debug=known.debug,
@@ -292,6 +294,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--py", dest="python", metavar="PYTHON", help="with --container: interpreter inside (default: python3)")
     add("--wheel", metavar="FILE", help="with --container: install this wheel inside first")
     add("--cmd", dest="line", metavar="LINE", help="with --container: run this shell command instead of a script")
+    add("--annotate", choices=("github",), default="", help="npu-emulated: print findings for GitHub")
     add("--dry-run", action="store_true", help="check everything and print the plan, but start nothing")
     add("--json", action="store_true", help="with --dry-run: print the plan as JSON, also on a terminal")
     add("--debug", action="store_true", help="show tracebacks of errors in ascend_adapt")

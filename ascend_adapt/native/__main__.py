@@ -37,13 +37,14 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
         _write_config(config, run_dir)
     # Importing torch takes seconds; an invalid configuration should fail before it.
     from ascend_adapt.native import device, loop
+    from ascend_adapt.native.finetuning.run import FinetuningRun
     from ascend_adapt.native.metrics.progress_pipe import ProgressPipe
     from ascend_adapt.native.metrics.run_log import RunLog
 
     progress = ProgressPipe.of(environ, config.iterations)
     log = RunLog(config, run_dir, rank=rank, device_name=device.name(device.of_this_rank()), progress=progress)
     try:
-        loop.train(config, run_dir, log)
+        loop.train(config, run_dir, log, kind=FinetuningRun if config.cloze else loop.TrainingRun)
     finally:
         log.close()
 

@@ -27,10 +27,26 @@ from ascend_adapt.native.metrics.step_metrics import StepMetrics
 from ascend_adapt.native.metrics.stragglers import StepTimes
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.parallel.host_group import HostGroup
+from ascend_adapt.native.samples.glm_loader import GlmSamples
+from ascend_adapt.native.samples.glm_text import wait_for_tokens
 from ascend_adapt.native.samples.loader import Samples, is_evaluated
 from ascend_adapt.native.samples.token_files import empty_by_split, identities
 from ascend_adapt.native.signals import SignalHandler
+from ascend_adapt.native.step.pipeline import Batch
 from ascend_adapt.native.step.trainer import Trainer
+
+
+class Batches(Protocol):
+    """The batches of one part for this data-parallel rank."""
+
+    left: float
+    """Samples left at the start, over all ranks."""
+
+    def next(self, micro_batches: int) -> Batch:
+        """Return the next micro batches, on the device."""
+
+    def close(self) -> None:
+        """End the workers."""
 
 
 class Log(Protocol):
@@ -46,8 +62,10 @@ class Log(Protocol):
         """Log an evaluation."""
 
 
-def train(config: TrainConfig, run_dir: str | Path, log: Log) -> None:
+def train(config: TrainConfig, run_dir: str | Path, log: Log, kind: type[TrainingRun] | None = None) -> None:
     """Train on this rank; RANK and WORLD_SIZE name it, and the world size must fit the configuration.
+
+    ``kind`` is the kind of run, TrainingRun or one derived from it.
 
     Raises:
         ConfigError: the world size does not fit; raised before any process group is created.
@@ -65,7 +83,7 @@ def train(config: TrainConfig, run_dir: str | Path, log: Log) -> None:
         with SaveLock(config.checkpoint.save, mesh) as warnings:
             for line in warnings:
                 log.say(line)
-            TrainingRun(config, mesh, log, Path(run_dir)).to_the_end()
+            (kind or TrainingRun)(config, mesh, log, Path(run_dir)).to_the_end()
     finally:
         if started_here:
             dist.destroy_process_group()
@@ -83,6 +101,8 @@ class TrainingRun:
 
     def __init__(self, config: TrainConfig, mesh: meshes.Mesh, log: Log, run_dir: Path) -> None:
         self.config, self.mesh, self.log = config, mesh, log
+        if config.data.blanks is not None:
+            wait_for_tokens(config, writes=os.environ.get("LOCAL_RANK", "0") == "0")
         self.group = HostGroup(mesh)
         self.token_files = self._agreed_token_files()
         self.trainer = Trainer(config, mesh)
@@ -98,14 +118,14 @@ class TrainingRun:
         self.saver: Saver | None = None
         if config.checkpoint.save is not None:
             self.saver = Saver(self.trainer, Path(config.checkpoint.save), self.token_files)
-        self.opened: list[Samples] = []
+        self.opened: list[Batches] = []
         if not config.eval_only:
             self.train = self._samples("train", self.progress.consumed_samples)
             self._check_enough()
         if config.eval_interval and config.eval_iterations:
             for part in empty_by_split(config.data):
                 self.log.say(f"{part}: no sequence by split {config.data.split}, so it is not evaluated, as upstream")
-        self.valid: Samples | None = None
+        self.valid: Batches | None = None
         if is_evaluated(config, "valid"):
             evaluations = self.progress.iteration // config.eval_interval
             self.valid = self._samples("valid", evaluations * config.eval_iterations * config.batch.total)
@@ -149,7 +169,12 @@ class TrainingRun:
                     )
         return first
 
-    def _samples(self, part: str, consumed: int = 0) -> Samples:
+    def open(self, part: str, consumed: int) -> Batches:
+        """Return the batches of a part on this rank, starting after ``consumed`` samples."""
+        kind = Samples if self.config.data.blanks is None else GlmSamples
+        return kind(self.config, self.mesh, part, consumed)
+
+    def _samples(self, part: str, consumed: int = 0) -> Batches:
         """Return the samples of a part; every rank must call it.
 
         Rank 0 computes the sample order first. Then one rank of each host does, if it does not see the cached order;
@@ -158,7 +183,7 @@ class TrainingRun:
         turn = 0 if self.mesh.rank == 0 else 1 if os.environ.get("LOCAL_RANK", "0") == "0" else 2
         for now in range(3):
             if now == turn:
-                self.opened.append(Samples(self.config, self.mesh, part, consumed))
+                self.opened.append(self.open(part, consumed))
             self.group.together(lambda: None)
         return self.opened[-1]
 
@@ -185,11 +210,7 @@ class TrainingRun:
         """Evaluate on the validation and test data that training would come to next, as Megatron's --skip-train."""
         if self.valid is not None:
             self.log.evaluation(self.progress.iteration, "valid", self.evaluate(self.valid))
-        self._test()
-
-    def _test(self) -> None:
-        if is_evaluated(self.config, "test"):
-            self.log.evaluation(self.progress.iteration, "test", self.evaluate(self._samples("test")))
+        self.test()
 
     def _train(self) -> None:
         config, saved = self.config, -1
@@ -199,8 +220,8 @@ class TrainingRun:
             self.step()
             iteration = self.progress.iteration
             reason = self._reason_to_stop(iteration)
-            if self.valid is not None and iteration % config.eval_interval == 0 and not self.votes:
-                self.log.evaluation(iteration, "valid", self.evaluate(self.valid))
+            if not self.votes:
+                self.evaluate_if_due(iteration)
             if self.votes_to_save:
                 self._answer_save_request(iteration)
             if state.due(config, iteration) or (self.votes_to_save and self.saver is not None):
@@ -211,7 +232,17 @@ class TrainingRun:
                     self.save()
                 self.log.say(f"stopping after iteration {iteration}, {reason}")
                 return
-        self._test()
+        self.test()
+
+    def evaluate_if_due(self, iteration: int) -> None:
+        """Evaluate on the valid part after an iteration of the evaluation interval."""
+        if self.valid is not None and iteration % self.config.eval_interval == 0:
+            self.log.evaluation(iteration, "valid", self.evaluate(self.valid))
+
+    def test(self) -> None:
+        """Evaluate on the test part at the end of training."""
+        if is_evaluated(self.config, "test"):
+            self.log.evaluation(self.progress.iteration, "test", self.evaluate(self._samples("test")))
 
     def step(self) -> None:
         """Train on the next global batch.
@@ -271,7 +302,7 @@ class TrainingRun:
                 "anyway with --no-check-for-nan-in-loss-and-grad"
             )
 
-    def evaluate(self, samples: Samples) -> float:
+    def evaluate(self, samples: Batches) -> float:
         """Return the mean loss of the next ``eval_iterations`` global batches."""
         config = self.config
         sums = [

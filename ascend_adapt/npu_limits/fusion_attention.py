@@ -24,6 +24,8 @@ BATCH_SIZES = range(1, 2_000_001)
 """B, in layouts other than TND."""
 PACKED_SEQUENCES = range(1, 1_001)
 """Sequences of one call in TND."""
+PREFIXES = range(1, 33)
+"""Sequences of one call in sparse modes 5 and 6."""
 MASK_SIDE = 2048
 """Rows and columns of the compressed mask."""
 
@@ -105,7 +107,7 @@ EMPTY_ROW_TND = Limit(_ALL, "in TND no query has all its keys masked", _PAGE, si
 CAUSAL_LENGTHS = Limit("npu_fusion_attention_v2", "with sparse_mode 3 Sq <= Skv in each sequence", _V2, silent=True)
 PREFIX = Limit(
     _ALL,
-    "sparse_mode 5 and 6 take a prefix for each of at most 32 sequences, in [max(0, Skv - Sq), Skv]",
+    f"sparse_mode 5 and 6 take a prefix for each of at most {PREFIXES[-1]} sequences, in [max(0, Skv - Sq), Skv]",
     _PAGE,
 )
 PREFIX_MASK = Limit(

@@ -1,4 +1,4 @@
-"""Limits of the 910A (Atlas training series), the generation before the Atlas A2."""
+"""Limits of generations: the 910A (Atlas training series), the Atlas A2 (910B), and what only the 950 has."""
 
 from __future__ import annotations
 
@@ -9,5 +9,10 @@ A2_OPERATOR = Limit(
     "npu_apply_rotary_pos_emb",
     "the device is an Atlas A2 (910B) or later: the 910A does not have the operator",
     f"{OP_PLUGIN} docs, the tables of supported products",
+)
+FLOAT8 = Limit(
+    "every operator",
+    "no tensor is float8 before the Ascend950: an Atlas A2 (910B) stores and copies it, and computes nothing with it",
+    f"{OP_PLUGIN} docs, the dtypes by product; opapi/ScaledMmKernelNpuOpApi.cpp",
 )
 BFLOAT16 = Limit("every operator", "no tensor is bfloat16 on a 910A", f"{OP_PLUGIN} docs, the dtypes by product")

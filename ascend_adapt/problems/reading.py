@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ _LARGEST = 4 << 20
 # A command line in a shell script: --name value, --name=value, or name.of.option=value as in hydra.
 _FLAG = re.compile(r"--([\w.-]+)(?:[=\s]+(?!-)([^\s\\'\"]+|'[^']*'|\"[^\"]*\"))?")
 _HYDRA = re.compile(r"(?<![\w-])\+{0,2}((?:\w+\.)+\w+)=([^\s\\]+)")
+_WORD = re.compile(r"\w+")
 _EXPORT = re.compile(r"(?m)(?:^|[\s;])(?:export\s+)?([A-Z][A-Z0-9_]{3,})=([^\s;\\]*)")
 
 
@@ -33,6 +35,10 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.text}" if self.line else f"{self.file}: {self.text}"
+
+
+Setting = tuple[str, str, Place]
+"""A name, its value, and where it is set."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,8 @@ class Reading:
 
     imports: tuple[tuple[str, Place], ...] = ()
     calls: tuple[Call, ...] = ()
-    settings: tuple[tuple[str, str, Place], ...] = ()
-    environ: tuple[tuple[str, str, Place], ...] = ()
+    settings: tuple[Setting, ...] = ()
+    environ: tuple[Setting, ...] = ()
 
     def places(self, condition: Condition) -> list[Place]:
         """Return the places that meet the conditions on files; none if any condition is not met."""
@@ -112,8 +118,18 @@ def read(file: Path) -> Reading:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         raise SettingsError(f"{file}: {why}, expected a script or configuration — correct the path") from error
-    kinds = {".py": _python, ".json": _json, ".yaml": _yaml, ".yml": _yaml}
-    return kinds.get(file.suffix.lower(), _shell)(str(file), text)
+    return _KINDS.get(file.suffix.lower(), _shell)(str(file), text)
+
+
+def read_command(words: Sequence[str]) -> Reading:
+    """Parse the options and assignments of a command line, without the files that it names."""
+    return _shell("command line", shlex.join(words))
+
+
+def named_files(words: Sequence[str]) -> list[Path]:
+    """Return the scripts and configurations among the words of a command line, also of ``--option=FILE``."""
+    paths = [Path(word.rpartition("=")[2] if word.startswith("-") else word) for word in words]
+    return [one for one in dict.fromkeys(paths) if one.suffix.lower() in (*_KINDS, ".sh") and one.is_file()]
 
 
 def _python(file: str, text: str) -> Reading:
@@ -134,7 +150,7 @@ def _python(file: str, text: str) -> Reading:
     names: dict[str, str] = {}
     imports: list[tuple[str, Place]] = []
     calls: list[Call] = []
-    settings: list[tuple[str, str, Place]] = []
+    settings: list[Setting] = []
     guarded = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.Try) for inner in ast.walk(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -185,7 +201,7 @@ def _is_main(node: ast.If | ast.IfExp) -> bool:
     return any(isinstance(inner, ast.Name) and inner.id == "__name__" for inner in ast.walk(node.test))
 
 
-def _default(node: ast.Call, names: dict[str, str], place: Any) -> Iterator[tuple[str, str, Place]]:
+def _default(node: ast.Call, names: dict[str, str], place: Any) -> Iterator[Setting]:
     option = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""
     for keyword in node.keywords:
         if keyword.arg == "default" and isinstance(option, str) and (value := _value(keyword.value, names)) is not None:
@@ -232,7 +248,7 @@ def _json(file: str, text: str) -> Reading:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{file}: {error}, expected JSON — correct it") from error
-    return Reading(settings=tuple(_flat(file, text, data)))
+    return Reading(settings=tuple(_flat(file, _lines_of_words(text), data)))
 
 
 def _yaml(file: str, text: str) -> Reading:
@@ -242,27 +258,29 @@ def _yaml(file: str, text: str) -> Reading:
         data = bounded_yaml.load(text)
     except ValueError as error:
         raise SettingsError(f"{file}: {' '.join(str(error).split())}, expected YAML — correct it") from error
-    return Reading(settings=tuple(_flat(file, text, data)))
+    return Reading(settings=tuple(_flat(file, _lines_of_words(text), data)))
 
 
-def _flat(file: str, text: str, data: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, str, Place]]:
+def _lines_of_words(text: str) -> dict[str, int]:
+    """Return the number of the first line with each word."""
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        for word in _WORD.findall(line):
+            lines.setdefault(word, number)
+    return lines
+
+
+def _flat(file: str, lines: Mapping[str, int], data: Any, above: tuple[str, ...] = ()) -> Iterator[Setting]:
     """Yield each leaf by its last key, and by its path with dots."""
     if isinstance(data, dict):
         for key, value in data.items():
-            yield from _flat(file, text, value, (*above, str(key)))
+            yield from _flat(file, lines, value, (*above, str(key)))
     elif isinstance(data, list):
         for value in data:
-            yield from _flat(file, text, value, above)
+            yield from _flat(file, lines, value, above)
     elif above:
-        line = next(
-            (
-                number
-                for number, one in enumerate(text.splitlines(), 1)
-                if re.search(rf"\b{re.escape(above[-1])}\b", one)
-            ),
-            0,
-        )
-        place = Place(file, line, f"{above[-1]}: {data}")
+        word = _WORD.search(above[-1])
+        place = Place(file, lines.get(word[0], 0) if word else 0, f"{above[-1]}: {data}")
         for name in dict.fromkeys((above[-1], ".".join(above))):
             yield name, str(data), place
 
@@ -278,3 +296,6 @@ def _shell(file: str, text: str) -> Reading:
         for name, value in _EXPORT.findall(line):
             environ.append((name, value.strip("'\""), place))
     return Reading(settings=tuple(settings), environ=tuple(environ))
+
+
+_KINDS = {".py": _python, ".json": _json, ".yaml": _yaml, ".yml": _yaml}

@@ -8,7 +8,7 @@ from importlib import import_module
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.recipes.recipe import Recipe
 
-DIALECTS = ("neox", "megatron", "oneflow")
+DIALECTS = ("neox", "megatron", "oneflow", "glm")
 
 
 def read(dialect: str, argv: Sequence[str]) -> Recipe:
@@ -17,8 +17,6 @@ def read(dialect: str, argv: Sequence[str]) -> Recipe:
     Raises:
         ConfigError: the dialect does not exist, or its arguments are invalid.
     """
-    if dialect == "glm":
-        raise ConfigError("--native glm: is not supported yet — run GLM's own code under ascend-run")
     if dialect not in DIALECTS:
         raise ConfigError(f"--native: {dialect!r}, expected one of {', '.join(DIALECTS)} — choose one")
     recipe: Recipe = import_module(f"ascend_adapt.recipes.{dialect}").read(argv)

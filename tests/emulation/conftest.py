@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -20,7 +21,7 @@ LEFT_OUT = re.compile(r"ASCEND_|HCCL_|TORCH_TRANSFER|PYTORCH_|RANK$|LOCAL_|WORLD
 
 # These need an emulated NPU; test_on_device.py starts them on one.
 collect_ignore = [] if os.environ.get("ASCEND_ADAPT_EMULATED") else ["on_device"]
-if os.environ.get("ASCEND_ADAPT_EMULATED_SOC") != "Ascend910A":
+if os.environ.get("ASCEND_ADAPT_EMULATED_SOC") != "Ascend910A" and "INF_NAN_MODE_FORCE_DISABLE" not in os.environ:
     collect_ignore.append("on_device/test_saturation.py")
 
 
@@ -67,25 +68,34 @@ class Job:
         return self
 
 
+def _launch(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ascend_adapt.launch.cli", *arguments]
+    env = plain_environment(**more)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=280)
+
+
+def _job_in(folder: Path):
+    def run(script: str, *arguments: str, nproc: int = 1, device: str = "npu-emulated", options=(), **more: str) -> Job:
+        run_dir = folder / f"run-{len(list(folder.iterdir()))}"
+        ours = ["--device", device, "--nproc", str(nproc), "--log-dir", str(run_dir), *options]
+        return Job(_launch(folder, *ours, str(JOBS / script), *arguments, **more), run_dir)
+
+    return run
+
+
 @pytest.fixture
 def launch(tmp_path):
     """launch(*arguments, **variables): run ascend-run in tmp_path until it ends."""
-
-    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "ascend_adapt.launch.cli", *arguments]
-        env = plain_environment(**more)
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
-
-    return run
+    return functools.partial(_launch, tmp_path)
 
 
 @pytest.fixture
-def job(tmp_path, launch):
+def job(tmp_path):
     """job("name.py", *arguments, nproc=, device=, options=, **variables): run a script of jobs/ until it ends."""
+    return _job_in(tmp_path)
 
-    def run(script: str, *arguments: str, nproc: int = 1, device: str = "npu-emulated", options=(), **more: str) -> Job:
-        run_dir = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
-        ours = ["--device", device, "--nproc", str(nproc), "--log-dir", str(run_dir), *options]
-        return Job(launch(*ours, str(JOBS / script), *arguments, **more), run_dir)
 
-    return run
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory):
+    """Like ``job``, for jobs that the tests of a module share."""
+    return _job_in(tmp_path_factory.mktemp("jobs"))

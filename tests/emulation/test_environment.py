@@ -48,6 +48,13 @@ def test_a_real_cann(tmp_path, variable):
     assert "set_env.sh" in message
 
 
+@pytest.mark.parametrize("version", ["", "8", "8.5", "newest", "8.5.0; rm"])
+def test_a_version_of_cann_that_is_none(version):
+    assert f"ASCEND_ADAPT_EMULATED_CANN: is {version!r}, expected a version" in refusal(
+        {"ASCEND_ADAPT_EMULATED_CANN": version}
+    )
+
+
 @pytest.mark.parametrize("memory", ["100MB", "-5", "0", "", "1e9"])
 def test_memory_that_is_not_an_integer(memory):
     message = refusal({"ASCEND_ADAPT_EMULATED_MEMORY": memory})

@@ -57,12 +57,18 @@ def test_refusals_come_before_anything_starts(ascend_run, tmp_path):
 
 
 def test_a_failed_job_is_reported_up_to_its_failure(ascend_run, tmp_path):
-    (tmp_path / "train.py").write_text("import torch\ntorch.ones(2).npu() + torch.ones(2)\n")
+    # The last line is not reached: only the file shows it.
+    script = "import torch\ntorch.ones(2).npu() + torch.ones(2)\nArguments(optim='adamw_bnb_8bit')\n"
+    (tmp_path / "train.py").write_text(script)
     job = ascend_run("--device", "npu-emulated", "--log-dir", "run", "train.py")
     assert job.returncode == 1
     assert "found at least two devices, npu:0 and cpu!" in job.stderr
     assert "rehearsal: torch_npu" in job.stderr
-    assert json.loads((tmp_path / "run" / "rehearsal.json").read_text())["ranks"]["0"]["steps"] == 0
+    report = json.loads((tmp_path / "run" / "rehearsal.json").read_text())
+    assert report["ranks"]["0"]["steps"] == 0
+    (known,) = report["known_problems"]
+    assert known.startswith("known problem of NPUs: train.py:3: Arguments(optim='adamw_bnb_8bit') — ")
+    assert known in job.stderr
 
 
 def test_status_says_that_it_was_emulated(ascend_run, tmp_path):

@@ -23,7 +23,7 @@ def test_on_device(emulated, tmp_path):
     process = subprocess.run(
         command,
         cwd=folder.parents[2],
-        env=emulated(devices=2, ASCEND_ADAPT_EMULATED_MEMORY=str(64 << 20)),
+        env=emulated(devices=2, ASCEND_ADAPT_EMULATED_MEMORY=str(64 << 20), ASCEND_ADAPT_EMULATED_CANN="8.3.RC1"),
         capture_output=True,
         text=True,
         timeout=280,

@@ -1,4 +1,4 @@
-"""`npu-emulated:910A` has no Inf and no NaN: loss scaling that looks for them fails, loss scaling by the flag works."""
+"""Devices without Inf and NaN: loss scaling that looks for them fails, loss scaling by the overflow flag works."""
 
 from __future__ import annotations
 
@@ -6,17 +6,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PATCHES = ["overflow_flag_zero_1_2", "overflow_flag_zero_3", "overflow_flag_fp16", "overflow_flag_fp16_norm"]
 WITHOUT = [word for name in PATCHES for word in ("--disable", f"deepspeed.{name}")]
 
 
-def test_on_device(emulated):
+@pytest.mark.parametrize(("soc", "variables"), [("910A", {}), ("910B", {"INF_NAN_MODE_FORCE_DISABLE": "1"})])
+def test_on_device(emulated, soc, variables):
     file = Path(__file__).parent / "on_device" / "test_saturation.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "filterwarnings=ignore", str(file)]
     process = subprocess.run(
-        command, cwd=file.parents[3], env=emulated(soc="910A"), capture_output=True, text=True, timeout=200
+        command, cwd=file.parents[3], env=emulated(soc=soc, **variables), capture_output=True, text=True, timeout=200
     )
     assert process.returncode == 0, process.stdout[-6000:] + process.stderr[-2000:]
+
+
+def test_grad_scaler_and_collectives(job):
+    """torch_npu's GradScaler halves its scale twice, and sums of collectives saturate and set the flag."""
+    ended = job("saturating.py", nproc=2, INF_NAN_MODE_FORCE_DISABLE="1").check()
+    saturated = [["torch.float16", True, 1], ["torch.float32", True, 1]]
+    assert ended.recorded == {rank: [["scale", 2.0**28, [1.0] * 4], *saturated] for rank in (0, 1)}
 
 
 def test_deepspeeds_loss_scaler_reads_the_flag(job):

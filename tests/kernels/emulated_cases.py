@@ -17,7 +17,18 @@ from kernels import test_attention  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from ascend_adapt.emulation import report  # noqa: E402
-from ascend_adapt.kernels import adamw, attention, dispatch  # noqa: E402
+from ascend_adapt.errors import KernelError  # noqa: E402
+from ascend_adapt.kernels import (  # noqa: E402
+    adamw,
+    attention,
+    cross_entropy,
+    dispatch,
+    gelu,
+    masked_softmax,
+    rms_norm,
+    rotary,
+    swiglu,
+)
 from ascend_adapt.kernels.comparison import compare  # noqa: E402
 from ascend_adapt.kernels.samples import samples  # noqa: E402
 
@@ -70,6 +81,33 @@ def recomputed():
     return "" if torch.allclose(query.grad, again + more) and backends == {"npu"} else str(dispatch.choices())
 
 
+def second_derivatives():
+    """Raise for every backend of torch_npu, whose autograd would drop them silently."""
+    labels, turns = torch.arange(16, device="npu") % 8, torch.randn(1, 16, 1, 64, device="npu")
+    weight = torch.ones(32, device="npu")
+    wrong = {}
+    for run, *shape in (
+        (gelu, 2, 16, 32),
+        (swiglu, 2, 16, 32),
+        (lambda x: cross_entropy(x, labels), 16, 64),
+        (masked_softmax, 1, 2, 32, 32),
+        (lambda x: rms_norm(x, weight), 2, 16, 32),
+        (lambda x: rotary(x, turns, turns), 2, 16, 4, 64),
+        (lambda x: attention(x, x, x, causal=True), 1, 4, 128, 64),
+    ):
+        dispatch.forget()
+        x = torch.randn(*shape, device="npu", requires_grad=True)
+        (gradient,) = torch.autograd.grad(run(x).square().sum(), x, create_graph=True)
+        choice = dispatch.choices()[-1]
+        try:
+            gradient.square().sum().backward()
+        except KernelError:
+            if choice.backend == "npu":
+                continue
+        wrong[choice.kernel] = choice.backend
+    return str(wrong or "")
+
+
 def parameters():
     """Return a parameter at its third step, and one at its first."""
     ones, halves, zeros = ([torch.full((1,), value) for _ in range(2)] for value in (1.0, 0.5, 0.0))
@@ -79,7 +117,8 @@ def parameters():
 def main(to: str) -> None:
     results = {}
     late, within = ("adamw, a gradient that arrives late", late_gradient), ("attention, recomputed", recomputed)
-    for name, run in (within, *attention_cases(), *sample_cases(), late):
+    second = ("second derivatives", second_derivatives)
+    for name, run in (within, *attention_cases(), *sample_cases(), late, second):
         try:
             results[name] = run()
         except Exception:

@@ -13,6 +13,8 @@ import torch
 FILL = -10000.0
 MAX = 2147483647
 TRIANGLE = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
+PREFIX_TRIANGLE = torch.cat([TRIANGLE, torch.zeros(1024, 2048, dtype=torch.bool)])
+PREFIX_TRIANGLE[2048:, 1024:] = True
 
 _V1 = (
     "npu_fusion_attention(Tensor query, Tensor key, Tensor value, int head_num, str input_layout, Tensor? pse=None, "
@@ -138,6 +140,13 @@ def _scores(q, k, v, mask, pse, mode, scale, more):
         hidden = (distance < -more["next"] if mode == 4 else distance < 0) | (
             distance > more["pre"] if mode == 4 else torch.zeros_like(distance, dtype=torch.bool)
         )
+    elif mode == 6:
+        assert torch.equal(mask, PREFIX_TRIANGLE)
+        assert queries == keys
+        lengths = torch.tensor(more["prefix"])
+        assert len(lengths) == len(q) <= 32
+        later = torch.arange(keys) > torch.arange(queries)[:, None]
+        hidden = (later & (torch.arange(keys) >= lengths[:, None, None]))[:, None]
     elif mode == 1:
         assert mask.dtype == torch.bool
         assert mask.shape[2:] == (queries, keys)

@@ -12,7 +12,7 @@ from error_bounds import COMPUTED_IN, ELEMENTARY, assert_within
 from kernels import oracle
 
 from ascend_adapt.errors import BackendUnavailable, KernelArgumentError
-from ascend_adapt.kernels import attention, masked_out_from_keep, requests
+from ascend_adapt.kernels import attention, dispatch, masked_out_from_keep, requests
 from ascend_adapt.kernels.operators.attention import KERNEL
 
 BACKENDS = ("reference", "sdpa")
@@ -26,6 +26,11 @@ def mask_of(seed, *shape):
 
 def bias_of(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape)
+
+
+def outside(prefix, keys):
+    """What lengths of a prefix mask, [B, 1, K, K]."""
+    return np.array([[[[j > i and j >= length for j in range(keys)] for i in range(keys)]] for length in prefix])
 
 
 # name -> (B, N, Nk, Q, K, D, rules)
@@ -70,6 +75,8 @@ CASES = {
     "window, Q > K": (2, 2, 2, 19, 7, 64, {"window": 5}),
     "window, mask": (2, 2, 2, 19, 19, 64, {"window": 5, "masked_out": mask_of(9, 1, 1, 19, 19)}),
     "window, bias": (2, 2, 2, 19, 19, 64, {"window": 5, "bias": bias_of(10, 1, 2, 1, 19)}),
+    "prefix": (2, 2, 1, 19, 19, 64, {"prefix": [7, 0]}),
+    "prefix of one and of all": (2, 2, 2, 19, 19, 96, {"prefix": [1, 19]}),
     "packed": (1, 2, 1, 19, 19, 64, {"cu_seqlens": [0, 4, 4, 11, 19]}),
     "packed, causal": (1, 2, 2, 19, 19, 64, {"cu_seqlens": [0, 1, 11, 19], "causal": True}),
     "packed, window": (1, 2, 2, 19, 19, 64, {"cu_seqlens": [0, 11, 19], "window": 3}),
@@ -95,6 +102,8 @@ def check(case, dtype, run, device="cpu"):
             given[name], exact[name] = rounded.to(device), rounded.double().numpy()
         elif name == "masked_out":
             given[name] = torch.from_numpy(value).to(device)
+        elif name == "prefix":
+            given[name], exact["masked_out"] = torch.tensor(value, device=device), outside(exact.pop(name), keys)
         elif name == "cu_seqlens":
             given[name], exact["borders"] = (
                 torch.tensor(value, dtype=torch.int32, device=device),
@@ -203,6 +212,28 @@ def test_a_bias_in_fp32_is_not_rounded_to_the_dtype_of_the_queries(dtype, backen
     far = attention(q, k, v, bias=bias + 2**17, causal=True)
     assert far.dtype == dtype
     torch.testing.assert_close(far, near, atol=2e-2, rtol=2e-2)
+
+
+def test_gradients_of_a_row_whose_bias_is_wholly_the_least_number():
+    """Also if a fused kernel of torch was chosen before, for an equal call with another bias."""
+    dispatch.forget()
+    torch.manual_seed(0)
+    tensors = [torch.randn(1, 2, 8, 16, requires_grad=True) for _ in range(3)]
+    bias = torch.zeros(1, 1, 8, 8)
+    attention(*tensors, bias=bias)
+    least = bias.index_fill(2, torch.tensor(3), torch.finfo(torch.float32).min)
+    hidden = torch.zeros(8, 8, dtype=torch.bool)
+    hidden[5, :4] = True
+    partly = least.clone()
+    partly[..., 5, 4:] = torch.finfo(torch.float32).min
+    for given in ({"bias": least}, {"bias": partly, "masked_out": hidden}):
+        q, k, v = tensors
+        scores = (q @ k.mT) * 0.25 + given["bias"]
+        weights = scores.masked_fill(given.get("masked_out", torch.tensor(False)), -torch.inf).softmax(-1)
+        expected = torch.autograd.grad((weights @ v).square().sum(), tensors)
+        found = torch.autograd.grad(attention(*tensors, **given).square().sum(), tensors)
+        for mine, true in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine, true, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [False, True])

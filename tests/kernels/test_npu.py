@@ -64,6 +64,7 @@ def test_attention_satisfies_the_contract(case, dtype):
         ("packed", {"layout": "TND", "sparse_mode": 0, "ends": [4, 11, 19]}),
         ("packed, causal", {"layout": "TND", "sparse_mode": 3, "ends": [1, 11, 19], "mask": (2048, 2048)}),
         ("packed, window", {"layout": "TND", "sparse_mode": 4, "ends": [11, 19], "pre": 2, "next": 0}),
+        ("prefix", {"layout": "BNSD", "sparse_mode": 6, "mask": (3072, 2048)}),
         ("mask", {"layout": "BNSD", "sparse_mode": 1, "mask": (2, 1, 13, 19)}),
         ("mask [Q, K]", {"layout": "BNSD", "sparse_mode": 1, "mask": (1, 1, 13, 13)}),
         ("bias", {"layout": "BNSD", "sparse_mode": 1, "mask": (1, 2, 13, 19), "pse": (1, 2, 13, 19)}),
@@ -103,6 +104,10 @@ def attention_call(shape=(1, 2, 4, 64), dtype=torch.float16, **given):
         (attention_call((1, 512, 4, 64)), attention_limits.HEADS.unmet(False, "N is 512")),
         (attention_call((1, 1, 1_000_001, 1)), "Sq is 1000001, Skv is 1000001, expected: the lengths"),
         (attention_call((2_000_001, 1, 1, 1)), "B is 2000001, expected: the batch size is in [1, 2000000]"),
+        (
+            attention_call((33, 1, 4, 64), prefix=torch.ones(33, dtype=torch.int64)),
+            "B is 33, expected: sparse_mode 5 and 6",
+        ),
         (attention_call(bias=torch.zeros(4, 4, requires_grad=True)), "it has no gradient of the bias"),
         (AttentionCall(*[torch.empty(1, 2, 4, 64)] * 2, torch.empty(1, 2, 4, 32), scale=1.0), "differ"),
     ],

@@ -42,5 +42,9 @@ def test_it_satisfies_the_contract(results, kernel):
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
+def test_second_derivatives_are_refused(results):
+    assert results["second derivatives"] == ""
+
+
 def test_no_documented_limit_was_exceeded(results):
     assert results["limits kept"] == ""

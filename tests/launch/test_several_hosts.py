@@ -109,6 +109,8 @@ def test_the_earliest_error_and_its_code(ascend_run, stub, tmp_path):
     job = ascend_run(*JOB, "fails.py", **stub)
     assert job.returncode == 9
     assert "rank 1 on 10.255.0.2 failed first: sys.exit(9) (exit code 9)" in job.stderr
+    (kept,) = json.loads((tmp_path / "run" / "job.json").read_text())["failure"]
+    assert kept.startswith("rank 1 on 10.255.0.2 failed first: ")
     assert time.monotonic() - began < 20
 
 
@@ -157,6 +159,7 @@ def test_a_restart_begins_anew_everywhere(ascend_run, stub, tmp_path):
     assert job.returncode == 0, job.stderr
     assert {".0 1", ".1 0", ".1 1"} <= set(job.stdout.splitlines())
     assert "ascend-run: restart 1 of 2" in job.stderr
+    assert json.loads((tmp_path / "run" / "job.json").read_text())["failure"] == []
 
 
 def test_a_host_that_cannot_be_reached(ascend_run, stub, tmp_path):

@@ -72,6 +72,7 @@ MODELS = {
     "gpt_j_tied": replace(NEOX, shared_norm=True),
     "neox_4h": replace(NEOX, ffn_hidden_size=128),
     "odd": replace(GPT2, max_positions=LENGTH + 1),
+    "glm": replace(GPT2, positions="block", max_positions=LENGTH + 1),
 }
 
 
@@ -105,11 +106,17 @@ def batch(step, settings, data_rank=0):
     counted = torch.rand(SAMPLES, LENGTH, generator=numbers) > 0.1
     micro, ranks = settings.batch.micro, settings.parallel.data
     mine = torch.arange(SAMPLES).view(-1, ranks, micro)[:, data_rank].flatten()
-    return {
+    chosen = {
         "tokens": text[mine, :-1],
         "labels": text[mine, 1:],
         "loss_mask": counted[mine].float(),
     }
+    if settings.model.positions == "block":
+        prefix = torch.randint(2, LENGTH - 2, (SAMPLES,), generator=numbers)[mine]
+        inside = (torch.arange(LENGTH) - prefix[:, None] + 1).clamp(min=0)
+        positions = torch.arange(LENGTH).minimum(prefix[:, None] - 1)
+        chosen |= {"prefix": prefix, "position_ids": positions, "block_position_ids": inside}
+    return chosen
 
 
 @dataclass(frozen=True)

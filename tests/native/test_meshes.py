@@ -24,6 +24,9 @@ TWO_RANKS = [
     Case("sequence", "gated", {"tensor": 2, "sequence": True}, steps=STEPS),
     Case("zero-1", "gpt2", {"data": 2, "zero_stage": 1}, loss_mean="tokens", steps=STEPS),
     Case("zero-3", "neox", {"data": 2, "zero_stage": 3, "recompute": "full"}, steps=STEPS),
+    Case("glm: tensor", "glm", {"tensor": 2}, steps=STEPS),
+    Case("glm: pipeline", "glm", {"pipeline": 2}, steps=STEPS),
+    Case("glm: zero-2", "glm", {"data": 2, "zero_stage": 2, "recompute": "full"}, steps=STEPS),
     Case("interleaved", "gpt2", {"pipeline": 2, "virtual_stages": 2}, loss_mean="tokens", steps=STEPS),
 ]
 

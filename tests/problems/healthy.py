@@ -57,6 +57,9 @@ LOGS = {
     "ascend-run": "ascend-run: 2 ranks on npu-emulated\nascend-run: rehearsal: 2 ranks, 10 steps, 40 operators\n",
     "triton autotune": "Warning: The cache directory for DeepSpeed Triton autotune appears to be on an NFS system.\n",
     "resume": "successfully loaded checkpoint from checkpoints at iteration 100\nresuming, consumed samples 800\n",
+    "advice about crashes and devices": "WARNING: flash attention only supports Ampere GPUs or newer, SDPA is used\n"
+    "set PYTHONFAULTHANDLER=1 to see where a Segmentation fault comes from\ndevices: {'npu': 8, 'cpu': 192}\n"
+    "UserWarning: torch.cuda.amp only supports CUDA, autocast is off\nHCCL function HcclAllReduce took 15 us\n",
     "an import that was caught": "import error: No module named 'triton'\nstep 1 loss 3.2\n",
     "elastic": "W0428 15:09:48.454000 1704539 torch/distributed/run.py:792] Setting OMP_NUM_THREADS environment variable for each "
     "process to be 1 in default\n",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import time
 from types import ModuleType
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from ascend_adapt import hookimpl
 from ascend_adapt.cli import main
 from ascend_adapt.errors import PluginError
-from ascend_adapt.problems import explanation, known, literals, problem, reading
+from ascend_adapt.problems import error_codes, explanation, known, literals, problem, reading
 from ascend_adapt.problems.facts import Facts, of_text
 from ascend_adapt.problems.log_text import LogText
 from ascend_adapt.runtime.plugin_manager import PluginManager
@@ -97,6 +98,21 @@ def test_prefixes_of_launchers_are_ignored_and_lines_keep_their_numbers():
     ):
         (found,) = explanation.explain(LogText("\n".join(f"{prefix}{line}" for line in lines)), PROBLEMS, Facts())
         assert (found.line, str(found.frames[-1])) == (6, "/home/u/train.py:3: model.cuda()")
+
+
+@pytest.mark.parametrize("spelled", ["error code is 507035", "error code:507035", "error code is:507035"])
+def test_a_code_of_cann_is_found_in_every_spelling(spelled):
+    log = LogText(f"RuntimeError: ACL stream synchronize failed, {spelled}")
+    assert [one.problem.name for one in explanation.explain(log, PROBLEMS, Facts())] == ["ai_core_exception"]
+    assert [one.code for one in error_codes.codes_in(log)] == ["507035"]
+
+
+def test_a_large_configuration_is_read_once(tmp_path):
+    names = ", ".join(f'"name{number}": {number}' for number in range(30000))
+    (tmp_path / "vocabulary.json").write_text("{" + names.replace(", ", ",\n") + "}")
+    began = time.monotonic()
+    assert reading.read(tmp_path / "vocabulary.json").settings[-1][2].line == 30000
+    assert time.monotonic() - began < 10
 
 
 def test_explain_prints_lines_codes_and_the_next_step(tmp_path, capsys):

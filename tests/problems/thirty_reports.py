@@ -138,12 +138,13 @@ REPORTS = (
     Report(
         "D21",
         f"{GITHUB}/verl-project/verl/pull/7837",
-        PARTLY,
-        ("vllm_ascend_patch_misses_its_target",),
-        "a patch that does not fit the pinned vLLM is named when it raises; one that is missing in a spawned engine is not",
-        log="Traceback (most recent call last):\n"
-        '  File "/vllm-workspace/vllm-ascend/vllm_ascend/patch/worker/patch_scheduler.py", line 12, in <module>\n'
-        "AttributeError: type object 'EngineCore' has no attribute 'is_scheduler_paused'\n",
+        NAMED,
+        ("glm_5_2_without_its_patch_in_verl",),
+        "the two vLLM fixes that its pull request names, from the run script; it quotes no error text",
+        files={
+            "run.sh": "python3 -m verl.experimental.fully_async_policy.fully_async_main "
+            "actor_rollout_ref.model.path=zai-org/GLM-5.2\n"
+        },
     ),
     Report(
         "D23",
@@ -303,11 +304,13 @@ REPORTS = (
     Report(
         "D53",
         f"{GITHUB}/linkedin/Liger-Kernel/pull/1256",
-        PARTLY,
-        ("ai_core_exception",),
-        "the kind of fault and the way around it; that the launch grid was too large is named only if Triton says so",
+        NAMED,
+        ("ai_core_exception", "fused_moe_of_liger_on_npu"),
+        "the log gives the kind of fault, the configuration with the version of Liger the kernel",
         log="EZ9999: Inner Error!\n   errorStr: UB address accessed by the VEC instruction is out of bounds\n"
         "RuntimeError: NPU function error: aclrtSynchronizeStream, error code is 507035\n",
+        versions={"liger-kernel": "0.8.0", "triton-ascend": "3.2.1"},
+        files={"sft.yaml": "enable_liger_kernel: true\nmodel_name_or_path: Qwen/Qwen3-30B-A3B\n"},
     ),
     Report(
         "D55",

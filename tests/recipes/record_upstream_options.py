@@ -2,9 +2,10 @@
 
     python tests/recipes/record_upstream_options.py megatron core_v0.9.0 CHECKOUT
 
-for neox (v2.0, newest), megatron (v2.5, bigscience, deepspeed, core_v0.9.0, newest) and oneflow (gpt), each with a
-checkout of that commit. Megatron's and OneFlow's parsers are built by their own code, with the packages that are not
-there replaced by stand-ins; GPT-NeoX's fields are read off its dataclasses. Writes ascend_adapt/recipes/upstream/.
+for neox (v2.0, newest), megatron (v2.5, bigscience, deepspeed, core_v0.9.0, newest), oneflow (gpt) and glm (4f61ed7),
+each with a checkout of that commit. Megatron's, OneFlow's and GLM's parsers are built by their own code, with the
+packages that are not there replaced by stand-ins; GPT-NeoX's fields are read off its dataclasses. Writes
+ascend_adapt/recipes/upstream/.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ COMMITS = {
     ("megatron", "core_v0.9.0"): "NVIDIA/Megatron-LM@core_v0.9.0",
     ("megatron", "newest"): "NVIDIA/Megatron-LM@d98e8a64",
     ("oneflow", "gpt"): "Oneflow-Inc/OneFlow-Benchmark@de4698a7",
+    ("glm", "4f61ed7"): "THUDM/GLM@4f61ed72",
 }
 # Not there, or not needed to build a parser.
 UNCLOSED = '    Either "tune", "run", or `None`.\n'
@@ -66,6 +68,8 @@ def load(checkout: Path, dialect: str) -> types.ModuleType:
         module.__path__ = [str(root.joinpath(*name.split(".")))]
         sys.modules[name] = module
     sys.path.insert(0, str(root))
+    if dialect == "glm":
+        return of_glm()
     # Before a stand-in of triton is there, which they would look into.
     importlib.import_module("torch._inductor.compile_fx")
     importlib.import_module("torch.utils.flop_counter")
@@ -82,6 +86,26 @@ def load(checkout: Path, dialect: str) -> types.ModuleType:
         sys.modules[name] = StandIns().create_module(importlib.machinery.ModuleSpec(name, None))
     at_training = (root / "megatron" / "training" / "arguments.py").exists()
     return importlib.import_module("megatron.training.arguments" if at_training else "megatron.arguments")
+
+
+def of_glm() -> types.ModuleType:
+    """Return GLM's module of arguments; DeepSpeed adds its own options to them, of 0.6.0 as of its guide."""
+    deepspeed = types.ModuleType("deepspeed")
+
+    def add_config_arguments(parser):
+        group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations")
+        for name in ("--deepspeed", "--deepscale", "--deepspeed_mpi"):
+            group.add_argument(name, default=False, action="store_true")
+        for name in ("--deepspeed_config", "--deepscale_config"):
+            group.add_argument(name, default=None, type=str)
+        return parser
+
+    deepspeed.add_config_arguments = add_config_arguments
+    sys.modules["deepspeed"] = deepspeed
+    sys.modules["utils"] = mock.MagicMock(name="utils")
+    module = importlib.import_module("arguments")
+    module.parse_args = module.get_args
+    return module
 
 
 def parser_of(module: types.ModuleType) -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ import pytest
 from recipes.probing import tripping, unheeded
 
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.recipes import megatron, neox, oneflow
+from ascend_adapt.recipes import glm, megatron, neox, oneflow
 from ascend_adapt.recipes.command_line import OwnOptions, parse
 from ascend_adapt.recipes.options import Options, choose_version, version
 from ascend_adapt.recipes.same_options import _SAME, same_options
@@ -18,6 +18,8 @@ MEGATRON = {**SIZES, "seq_length": 32, "max_position_embeddings": 64, "micro_bat
 NEOX = {**SIZES, "seq_length": 32, "max_position_embeddings": 64, "train_micro_batch_size_per_gpu": 2}
 ONEFLOW = {**SIZES, "micro_batch_size": 2, "dataset": "x", "lr_decay_style": "cosine", "lr_decay_iters": 10}
 
+GLM = {**SIZES, "block_lm": True, "tokenizer_type": "GPT2BPETokenizer", "train_data": ["x"], "batch_size": 2}
+
 # A value of these may change nothing alone, and does beside others.
 BESIDE_OTHERS = {
     "dataloader_type": "single is what None comes to",
@@ -27,6 +29,7 @@ BESIDE_OTHERS = {
     "sequence_parallel": "of more than one tensor rank",
     "tokenizer_type": "GPT2BPETokenizer is what None comes to",
     "checkpoint_scale": "of a checkpoint_factor",
+    "experiment_name": "of save",
     "exit_signal": "of exit_signal_handler",
     "exit_signal_handler": "every native run saves and ends at SIGTERM; beside it exit_signal may be another",
     "gpt_j_tied": "of gpt_j_residual",
@@ -68,12 +71,34 @@ def build_oneflow(name):
     return of, build
 
 
+def build_glm(name):
+    of = version("glm", name)
+
+    def build(given):
+        options = Options(of, given, glm.IGNORED)
+        return glm._config(options, OWN, 8), options
+
+    return of, build
+
+
+@pytest.fixture(autouse=True)
+def files_of_glm(tmp_path, monkeypatch):
+    """What GLM's options name: a vocabulary, text, and a model of languages."""
+    monkeypatch.chdir(tmp_path)
+    words = tmp_path / ".pytorch_pretrained_bert"
+    words.mkdir()
+    (words / "gpt2-vocab.json").write_text(json.dumps({str(number): number for number in range(500)}))
+    for name in (words / "gpt2-merges.txt", "x", "something", "7", "8", "lid.176.bin"):
+        (tmp_path / name).write_text("")
+
+
 EVERY_LINE = pytest.mark.parametrize(
     ("of", "build", "base", "fewest"),
     [
         *((*build_megatron(name), {**MEGATRON, "data_path": ["x"]}, 130) for name in megatron.VERSIONS),
         *((*build_neox(name), {**NEOX, "data_path": "x"}, 200) for name in neox.VERSIONS),
         (*build_oneflow("gpt"), ONEFLOW, 50),
+        (*build_glm("4f61ed7"), GLM, 170),
     ],
     ids=lambda value: f"{value.dialect}-{value.name}" if hasattr(value, "dialect") else "",
 )
@@ -90,7 +115,7 @@ def test_no_value_is_answered_with_a_traceback(of, build, base, fewest):
     assert tripping(build, base, of.options) == []
 
 
-@pytest.mark.parametrize("module", [megatron, neox, oneflow])
+@pytest.mark.parametrize("module", [glm, megatron, neox, oneflow])
 def test_what_is_ignored_is_upstreams_and_stands_once(module):
     dialect = module.__name__.rpartition(".")[2]
     known = set().union(*(version(dialect, name).defaults for name in module.VERSIONS))

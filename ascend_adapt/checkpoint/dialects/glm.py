@@ -3,14 +3,16 @@
     latest_checkpointed_iteration.txt, latest           the tag, a number
     126000/mp_rank_00_model_states.pt                   "module": the parameters
 
-The native model does not support GLM's block positions, so parameters keep GLM's names, and a checkpoint can only be
-resized to another number of ranks. Query, key and value are blocks on each rank. Vocabulary padding stays the same.
+Its files do not say how many heads the model has, so it can be read as a canonical state only beside a configuration
+that does; without one it can be resized to another number of ranks, under GLM's names. Query, key and value are blocks
+on each rank. Vocabulary padding does not depend on the ranks.
 
 Source: THUDM/GLM@4f61ed72 utils.py, change_mp.py, model/modeling_glm.py.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +20,13 @@ from typing import Any
 
 import torch
 
+from ascend_adapt.checkpoint.canonical import BLOCK_POSITIONS, POSITIONS, QUERY_KEY_VALUE, WORDS, heads, parameters
+from ascend_adapt.checkpoint.qkv import reordered
+from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, Tensors, refuse_leftover
 from ascend_adapt.checkpoint.torch_files import load_torch_dict
 from ascend_adapt.checkpoint.writing import owned, save
 from ascend_adapt.errors import CheckpointError
 
-UNSUPPORTED = "block positions (transformer.block_position_embeddings)"
 TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
 _CUT = {
     "word_embeddings.weight": 0,
@@ -31,6 +35,11 @@ _CUT = {
     **{f"mlp.dense_h_to_4h.{kind}": 0 for kind in ("weight", "bias")},
 }
 _BLOCKS = ("attention.query_key_value.weight", "attention.query_key_value.bias")
+_NAMES = {
+    WORDS: "word_embeddings.weight",
+    POSITIONS: "transformer.position_embeddings.weight",
+    BLOCK_POSITIONS: "transformer.block_position_embeddings.weight",
+}
 # What a run resumes from, besides random states and the optimizer, which belong to a rank.
 _KEPT = (
     *("iteration", "client_lr_scheduler", "lr_scheduler", "skipped_steps", "global_steps", "global_samples"),
@@ -71,6 +80,48 @@ class GlmCheckpoint:
         return tensor
 
 
+@dataclass(frozen=True)
+class AsGlm:
+    """A checkpoint of another dialect under GLM's names and in its layout; tensors are read lazily."""
+
+    source: Source
+
+    @property
+    def folder(self) -> Path:
+        """The tag, a number, that GLM gives such a folder."""
+        return Path(str(self.source.iteration or 0))
+
+    @property
+    def files(self) -> list[dict[str, Any]]:
+        """What a file holds besides parameters."""
+        return [{"iteration": self.source.iteration or 0}]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the parameters."""
+        return [glm_name(one.name) for one in self.source.parameters()]
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return a parameter."""
+        ours = next(one.name for one in self.source.parameters() if glm_name(one.name) == name)
+        tensor = self.source.read(ours)
+        return reordered(tensor, heads(self.source.model), "grouped", "block") if QUERY_KEY_VALUE in ours else tensor
+
+    @classmethod
+    def of(cls, source: Source) -> AsGlm:
+        """Return a checkpoint that GLM's model can express.
+
+        Raises:
+            CheckpointError: it cannot.
+        """
+        if source.model.positions != "block":
+            raise CheckpointError(
+                f"{source.path}: has positions {source.model.positions!r}, expected 'block' for GLM — convert it to "
+                "another dialect"
+            )
+        return cls(source)
+
+
 def tag_folder(path: Path) -> Path | None:
     """Return the folder of a checkpoint: ``path``, or the one that a tracker in it names; None if there is none."""
     for tracker in (path / name for name in TRACKERS):
@@ -108,7 +159,65 @@ def open_glm(path: Path) -> GlmCheckpoint:
     return GlmCheckpoint(folder, files)
 
 
-def write(source: GlmCheckpoint, folder: Path, ranks: int, done: Callable[[int], None]) -> None:
+def glm_name(name: str) -> str:
+    """Return GLM's name of a canonical parameter."""
+    local = name.replace("input_norm", "input_layernorm").replace("post_attention_norm", "post_attention_layernorm")
+    return _NAMES.get(name, f"transformer.{local.replace('final_norm', 'final_layernorm')}")
+
+
+def open_source(path: Path, given: Given) -> Source:
+    """Return the checkpoint as a canonical state; ``given.assumed`` says what its files do not, such as the heads.
+
+    Raises:
+        CheckpointError: it cannot be read, is of another architecture, or no model is assumed.
+    """
+    assumed = given.assumed
+    if assumed is None:
+        raise CheckpointError(
+            f"{path}: is a glm checkpoint, whose files do not describe its model — resize it with --to glm --tp N, or "
+            "load it into a native run by --load-pretrained"
+        )
+    found = open_glm(path)
+    module = found.files[0]["module"]
+    hidden, ranks = module["word_embeddings.weight"].shape[1], len(found.files)
+    if hidden % assumed.num_heads or _NAMES[BLOCK_POSITIONS] not in module:
+        what = "no block positions" if not hidden % assumed.num_heads else f"hidden size {hidden}"
+        raise CheckpointError(
+            f"{found.folder}: has {what}, expected block positions and a multiple of {assumed.num_heads} heads — "
+            "configure the model that was saved"
+        )
+    rows = ranks * module["word_embeddings.weight"].shape[0]
+    model = dataclasses.replace(
+        assumed,
+        hidden_size=hidden,
+        head_dim=hidden // assumed.num_heads,
+        num_layers=sum(name.endswith("input_layernorm.weight") for name in found.names),
+        ffn_hidden_size=ranks * module["transformer.layers.0.mlp.dense_h_to_4h.weight"].shape[0],
+        max_positions=module[_NAMES[POSITIONS]].shape[0],
+        padded_vocab_size=rows,
+        vocab_size=min(assumed.vocab_size, rows),
+    )
+
+    def per_head(tensors: Tensors) -> Tensors:
+        return [reordered(tensors[0], heads(model), "block", "grouped")]
+
+    rules = [
+        Rule((one.name,), (glm_name(one.name),), *((per_head,) if QUERY_KEY_VALUE in one.name else ()))
+        for one in parameters(model)
+    ]
+    refuse_leftover(found.names, rules, found.folder)
+    return Source(
+        "glm",
+        found.folder,
+        model,
+        RuleReader(rules, lambda rule: [found.read(rule.theirs[0])], parameters(model), found.folder),
+        module["word_embeddings.weight"].dtype,
+        iteration=found.files[0].get("iteration"),
+        layout={"tensor_parallel": ranks, "files": ranks},
+    )
+
+
+def write(source: GlmCheckpoint | AsGlm, folder: Path, ranks: int, done: Callable[[int], None]) -> None:
     """Write the checkpoint for ``ranks`` model-parallel ranks into the empty ``folder``.
 
     Raises:

@@ -13,9 +13,9 @@ const char *collective_name(int what)
     return what > 0 && what <= SEND_RECV ? names[what] : names[0];
 }
 
-static int exchange(Mesh *mesh, Parcel *parcels, int what)
+static int exchange(Mesh *mesh, Parcel *parcels, const Task *task)
 {
-    return mesh_exchange(mesh, parcels, what, collective_name);
+    return mesh_exchange(mesh, parcels, &task->call, task->call.what == SEND_RECV);
 }
 
 static int no_memory(Mesh *mesh)
@@ -36,7 +36,7 @@ static size_t share_begin(const Mesh *mesh, size_t count, int rank)
 static int reduce_pieces(Mesh *mesh, const Task *task, const Piece *out, char *result, size_t count, int root)
 {
     int size = mesh->size, rank = mesh->rank;
-    size_t bytes = count * element_bytes(task->type);
+    size_t bytes = count * element_bytes(task->call.type);
     int receives = root < 0 || root == rank;
     char *came = receives ? malloc(bytes * (size_t)size + 1) : NULL;
     Parcel *parcels = calloc((size_t)size, sizeof *parcels);
@@ -48,25 +48,25 @@ static int reduce_pieces(Mesh *mesh, const Task *task, const Piece *out, char *r
         parcels[peer] = (Parcel){sends ? out[peer].at : NULL, sends ? out[peer].bytes : 0,
                                  receives ? came + bytes * (size_t)peer : NULL, receives ? bytes : 0, sends, receives};
     }
-    good = good && exchange(mesh, parcels, task->what);
+    good = good && exchange(mesh, parcels, task);
     if (good && receives) {
         memcpy(result, came, bytes);
         for (int peer = 1; peer < size; peer++)
-            reduce(result, came + bytes * (size_t)peer, count, task->type, task->operation);
+            reduce(result, came + bytes * (size_t)peer, count, task->call.type, task->call.operation);
     }
     free(came);
     free(parcels);
     return good;
 }
 
-static int gather_pieces(Mesh *mesh, const char *own, size_t own_bytes, const Piece *in, int what)
+static int gather_pieces(Mesh *mesh, const Task *task, const char *own, size_t own_bytes, const Piece *in)
 {
     Parcel *parcels = calloc((size_t)mesh->size, sizeof *parcels);
     if (parcels == NULL)
         return no_memory(mesh);
     for (int peer = 0; peer < mesh->size; peer++)
         parcels[peer] = (Parcel){own, own_bytes, in[peer].at, in[peer].bytes, 1, 1};
-    int good = exchange(mesh, parcels, what);
+    int good = exchange(mesh, parcels, task);
     free(parcels);
     return good;
 }
@@ -74,7 +74,7 @@ static int gather_pieces(Mesh *mesh, const char *own, size_t own_bytes, const Pi
 static int run_all_reduce(Mesh *mesh, Task *task)
 {
     int size = mesh->size, rank = mesh->rank;
-    size_t unit = element_bytes(task->type);
+    size_t unit = element_bytes(task->call.type);
     Piece *out = calloc((size_t)size * 2, sizeof *out), *in = out + size;
     if (out == NULL)
         return no_memory(mesh);
@@ -84,7 +84,7 @@ static int run_all_reduce(Mesh *mesh, Task *task)
         in[peer] = (Piece){task->recv + begin * unit, (end - begin) * unit, peer, 1};
     }
     int good = reduce_pieces(mesh, task, out, in[rank].at, in[rank].bytes / unit, -1) &&
-               gather_pieces(mesh, in[rank].at, in[rank].bytes, in, task->what);
+               gather_pieces(mesh, task, in[rank].at, in[rank].bytes, in);
     free(out);
     return good;
 }
@@ -94,8 +94,8 @@ static int run_reduce(Mesh *mesh, Task *task)
     Piece *out = calloc((size_t)mesh->size, sizeof *out);
     if (out == NULL)
         return no_memory(mesh);
-    out[task->root] = (Piece){(char *)task->send, task->count * element_bytes(task->type), task->root, 0};
-    int good = reduce_pieces(mesh, task, out, task->recv, task->count, task->root);
+    out[task->call.root] = (Piece){(char *)task->send, task->count * element_bytes(task->call.type), task->call.root, 0};
+    int good = reduce_pieces(mesh, task, out, task->recv, task->count, task->call.root);
     free(out);
     return good;
 }
@@ -103,18 +103,18 @@ static int run_reduce(Mesh *mesh, Task *task)
 static int run_from_root(Mesh *mesh, Task *task)
 {
     int rank = mesh->rank;
-    size_t bytes = task->count * element_bytes(task->type);
+    size_t bytes = task->count * element_bytes(task->call.type);
     Parcel *parcels = calloc((size_t)mesh->size, sizeof *parcels);
     if (parcels == NULL)
         return no_memory(mesh);
     for (int peer = 0; peer < mesh->size; peer++) {
-        size_t offset = task->what == SCATTER ? bytes * (size_t)peer : 0;
-        if (rank == task->root)
+        size_t offset = task->call.what == SCATTER ? bytes * (size_t)peer : 0;
+        if (rank == task->call.root)
             parcels[peer] = (Parcel){task->send + offset, bytes, task->recv, bytes, 1, peer == rank};
-        else if (peer == task->root)
+        else if (peer == task->call.root)
             parcels[peer] = (Parcel){NULL, 0, task->recv, bytes, 0, 1};
     }
-    int good = exchange(mesh, parcels, task->what);
+    int good = exchange(mesh, parcels, task);
     free(parcels);
     return good;
 }
@@ -126,7 +126,7 @@ static int run_all_to_all(Mesh *mesh, Task *task)
         return no_memory(mesh);
     for (int peer = 0; peer < mesh->size; peer++)
         parcels[peer] = (Parcel){task->out[peer].at, task->out[peer].bytes, task->in[peer].at, task->in[peer].bytes, 1, 1};
-    int good = exchange(mesh, parcels, task->what);
+    int good = exchange(mesh, parcels, task);
     free(parcels);
     return good;
 }
@@ -145,13 +145,13 @@ static int run_batch(Mesh *mesh, Task *task)
             if (parcel == NULL || (piece->is_recv ? parcel->has_in : parcel->has_out))
                 continue;
             if (piece->is_recv)
-                parcel->in = piece->at, parcel->in_bytes = piece->bytes, parcel->has_in = 1;
+                parcel->in = piece->at, parcel->in_bytes = piece->bytes, parcel->in_type = piece->type, parcel->has_in = 1;
             else
-                parcel->out = piece->at, parcel->out_bytes = piece->bytes, parcel->has_out = 1;
+                parcel->out = piece->at, parcel->out_bytes = piece->bytes, parcel->out_type = piece->type, parcel->has_out = 1;
             piece->peer = -1;
             left--;
         }
-        good = exchange(mesh, parcels, task->what);
+        good = exchange(mesh, parcels, task);
     }
     free(parcels);
     return good;
@@ -159,7 +159,7 @@ static int run_batch(Mesh *mesh, Task *task)
 
 int collective_run(Mesh *mesh, Task *task)
 {
-    switch (task->what) {
+    switch (task->call.what) {
     case ALL_REDUCE:
         return run_all_reduce(mesh, task);
     case REDUCE:
@@ -168,7 +168,7 @@ int collective_run(Mesh *mesh, Task *task)
     case SCATTER:
         return run_from_root(mesh, task);
     case ALL_GATHER:
-        return gather_pieces(mesh, task->send, task->count * element_bytes(task->type), task->in, ALL_GATHER);
+        return gather_pieces(mesh, task, task->send, task->count * element_bytes(task->call.type), task->in);
     case REDUCE_SCATTER:
         return reduce_pieces(mesh, task, task->out, task->recv, task->count, -1);
     case ALL_TO_ALL:

@@ -13,19 +13,18 @@ typedef struct Piece {
     size_t bytes;
     int peer;
     int is_recv;
+    int type; /* of an item of a batch */
 } Piece;
 
 typedef struct Task {
-    int what;
+    Call call;
     const char *send;
     char *recv;
     size_t count; /* elements, of all ranks together in a reduction */
-    int type;
-    int operation;
-    int root;
     Piece *out; /* [size] of a collective whose pieces differ, or [pieces] of a batch */
     Piece *in;
     size_t pieces;
+    struct Communicator *comm;
     Stream *stream;
     uint64_t number;
     struct Task *next;

@@ -15,18 +15,84 @@
 #include <time.h>
 #include <unistd.h>
 
+typedef struct Header {
+    Call call;
+    uint64_t bytes;
+    int64_t type;
+} Header;
+
 static int fail(Mesh *mesh, const char *what, int peer)
 {
     snprintf(mesh->failure, sizeof mesh->failure, "rank %d of %d: %s (rank %d)", mesh->rank, mesh->size, what, peer);
     return 0;
 }
 
-static int fail_in(Mesh *mesh, const char *collective, int peer)
+/* ---- what a rank waits in, for the message of a rank that waits for it elsewhere ---- */
+
+static int path_of_wait(char *path, size_t room, pid_t process)
 {
+    const char *folder = getenv("ASCEND_ADAPT_RUN_DIR");
+    return folder != NULL && (size_t)snprintf(path, room, "%s/.waits.%d", folder, (int)process) < room;
+}
+
+static void write_wait(const Mesh *mesh, const Call *call)
+{
+    char path[4096];
+    FILE *file = path_of_wait(path, sizeof path, getpid()) ? fopen(path, "w") : NULL;
+    if (file == NULL)
+        return;
+    fprintf(file, "%s of another group, of %d ranks", call->text, mesh->size);
+    fclose(file);
+}
+
+static void remove_wait(void)
+{
+    char path[4096];
+    if (path_of_wait(path, sizeof path, getpid()))
+        unlink(path);
+}
+
+static void read_wait(int socket, char *text, int room)
+{
+    struct ucred peer;
+    socklen_t length = sizeof peer;
+    char path[4096];
+    FILE *file = NULL;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && path_of_wait(path, sizeof path, peer.pid))
+        file = fopen(path, "r");
+    if (file == NULL || fgets(text, room, file) == NULL)
+        snprintf(text, (size_t)room, "in no collective");
+    if (file != NULL)
+        fclose(file);
+}
+
+static int fail_late(Mesh *mesh, const Call *call, int peer)
+{
+    char other[400];
+    read_wait(mesh->sockets[peer], other, sizeof other);
     snprintf(mesh->failure, sizeof mesh->failure,
-             "rank %d of %d: is in %s, and rank %d has not joined it within HCCL_EXEC_TIMEOUT — all ranks must call the "
-             "same collectives",
-             mesh->rank, mesh->size, collective, peer);
+             "rank %d of %d: is in %s, and rank %d has not joined it within HCCL_EXEC_TIMEOUT: it is %s%s — all ranks of a "
+             "group must call the same collectives",
+             mesh->rank, mesh->size, call->text, peer, strncmp(other, "in ", 3) == 0 ? "" : "in ", other);
+    return 0;
+}
+
+static int is_same_call(const Call *one, const Call *other)
+{
+    return one->what == other->what && one->type == other->type && one->operation == other->operation &&
+           one->root == other->root && one->count == other->count;
+}
+
+static int fail_apart(Mesh *mesh, const Call *call, const Parcel *parcel, int peer, const Header *came)
+{
+    char sizes[96] = "";
+    if (is_same_call(&came->call, call) && came->bytes != parcel->in_bytes)
+        snprintf(sizes, sizeof sizes, " and sends %llu bytes where %zu are expected", (unsigned long long)came->bytes,
+                 parcel->in_bytes);
+    snprintf(mesh->failure, sizeof mesh->failure,
+             "rank %d of %d: is in %s; rank %d is in %s%s — all ranks of a group must call the same collectives, in the same "
+             "order, with the same dtype, reduction, root and matching shapes",
+             mesh->rank, mesh->size, call->text, peer, came->call.text, sizes);
     return 0;
 }
 
@@ -132,12 +198,6 @@ void mesh_close(Mesh *mesh)
     mesh->sockets = NULL;
 }
 
-typedef struct Header {
-    uint32_t what;
-    uint32_t reserved;
-    uint64_t bytes;
-} Header;
-
 /* Progress of the exchange with one rank: bytes of header and payload sent and received. */
 typedef struct Progress {
     Header out_header;
@@ -164,7 +224,12 @@ static int push(Mesh *mesh, int peer, const Parcel *parcel, Progress *at)
     return 1;
 }
 
-static int pull(Mesh *mesh, int peer, const Parcel *parcel, Progress *at, int what, const char *(*name)(int))
+static int is_same(const Header *came, const Call *call, const Parcel *parcel)
+{
+    return is_same_call(&came->call, call) && came->bytes == parcel->in_bytes && came->type == parcel->in_type;
+}
+
+static int pull(Mesh *mesh, int peer, const Parcel *parcel, Progress *at, const Call *call)
 {
     while (at->in < in_total(parcel)) {
         int is_header = at->in < sizeof(Header);
@@ -174,19 +239,25 @@ static int pull(Mesh *mesh, int peer, const Parcel *parcel, Progress *at, int wh
         if (got < 0)
             return errno == EAGAIN || errno == EINTR ? 1 : fail(mesh, "is gone", peer);
         if (got == 0)
-            return fail(mesh, "is gone: it ended, or destroyed this communicator", peer);
+            return fail(mesh, "is gone: it ended, failed, or destroyed this communicator", peer);
         at->in += (size_t)got;
-        if (at->in == sizeof(Header) && is_header &&
-            (at->in_header.what != (uint32_t)what || at->in_header.bytes != parcel->in_bytes)) {
-            snprintf(mesh->failure, sizeof mesh->failure,
-                     "rank %d of %d: is in %s and expects %zu bytes of rank %d, which is in %s and sent %llu — all "
-                     "ranks must call the same collectives, in the same order, with matching shapes",
-                     mesh->rank, mesh->size, name(what), parcel->in_bytes, peer, name((int)at->in_header.what),
-                     (unsigned long long)at->in_header.bytes);
-            return 0;
-        }
+        if (at->in == sizeof(Header) && is_header && !is_same(&at->in_header, call, parcel))
+            return fail_apart(mesh, call, parcel, peer, &at->in_header);
     }
     return 1;
+}
+
+/* Let the other ranks see the call that they differ from, and then that this rank is out of step. */
+static void give_up(Mesh *mesh, const Parcel *parcels, Progress *progress)
+{
+    for (int peer = 0; peer < mesh->size; peer++) {
+        if (peer == mesh->rank)
+            continue;
+        Parcel only_header = {.has_out = parcels[peer].has_out};
+        if (progress[peer].out < sizeof(Header))
+            push(mesh, peer, &only_header, &progress[peer]);
+        shutdown(mesh->sockets[peer], SHUT_WR);
+    }
 }
 
 /* As in HCCL: how long a collective waits for other ranks, in seconds. */
@@ -196,16 +267,22 @@ static int64_t execution_timeout_ns(void)
     return (seconds != NULL && atoll(seconds) > 0 ? atoll(seconds) : 1836) * 1000000000ll;
 }
 
-int mesh_exchange(Mesh *mesh, Parcel *parcels, int what, const char *(*name)(int what))
+int mesh_exchange(Mesh *mesh, Parcel *parcels, const Call *call, int one_sided)
 {
     const Parcel *own = &parcels[mesh->rank];
     if (own->has_out && own->has_in && own->in != own->out)
         memmove(own->in, own->out, own->in_bytes < own->out_bytes ? own->in_bytes : own->out_bytes);
     Progress *progress = calloc((size_t)mesh->size, sizeof *progress);
     struct pollfd *ready = calloc((size_t)mesh->size, sizeof *ready);
-    int good = progress != NULL && ready != NULL;
-    for (int peer = 0; good && peer < mesh->size; peer++)
-        progress[peer].out_header = (Header){(uint32_t)what, 0, parcels[peer].out_bytes};
+    int allocated = progress != NULL && ready != NULL, good = allocated, has_waited = 0;
+    for (int peer = 0; good && peer < mesh->size; peer++) {
+        if (!one_sided) {
+            parcels[peer].out_bytes = parcels[peer].has_out ? parcels[peer].out_bytes : 0;
+            parcels[peer].in_bytes = parcels[peer].has_in ? parcels[peer].in_bytes : 0;
+            parcels[peer].has_out = parcels[peer].has_in = 1;
+        }
+        progress[peer].out_header = (Header){*call, parcels[peer].out_bytes, parcels[peer].out_type};
+    }
     int64_t deadline_ns = emulated_now_ns() + execution_timeout_ns();
     while (good) {
         nfds_t waiting = 0;
@@ -214,7 +291,7 @@ int mesh_exchange(Mesh *mesh, Parcel *parcels, int what, const char *(*name)(int
             if (peer == mesh->rank)
                 continue;
             good = push(mesh, peer, &parcels[peer], &progress[peer]) &&
-                   pull(mesh, peer, &parcels[peer], &progress[peer], what, name);
+                   pull(mesh, peer, &parcels[peer], &progress[peer], call);
             int wants_out = progress[peer].out < out_total(&parcels[peer]);
             int wants_in = progress[peer].in < in_total(&parcels[peer]);
             if (wants_out || wants_in) {
@@ -225,11 +302,17 @@ int mesh_exchange(Mesh *mesh, Parcel *parcels, int what, const char *(*name)(int
         }
         if (!good || waiting == 0)
             break;
-        if (emulated_now_ns() > deadline_ns)
-            good = fail_in(mesh, name(what), last);
-        else
-            poll(ready, waiting, 1000);
+        if (emulated_now_ns() > deadline_ns) {
+            good = fail_late(mesh, call, last);
+        } else if (poll(ready, waiting, 1000) == 0 && !has_waited) {
+            has_waited = 1;
+            write_wait(mesh, call);
+        }
     }
+    if (good && has_waited)
+        remove_wait();
+    if (!good && allocated)
+        give_up(mesh, parcels, progress);
     free(progress);
     free(ready);
     return good;

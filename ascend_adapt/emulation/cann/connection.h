@@ -11,7 +11,7 @@ typedef struct Mesh {
     int size;
     int rank;
     int *sockets; /* [size], -1 at rank */
-    char failure[512];
+    char failure[1024];
 } Mesh;
 
 /* Data that one rank sends to, and receives from, another; NULL and 0 for nothing. */
@@ -22,13 +22,27 @@ typedef struct Parcel {
     size_t in_bytes;
     int has_out;
     int has_in;
+    int out_type; /* of an item of a batch of sends and receives */
+    int in_type;
 } Parcel;
+
+/* A call of a collective, which must be the same on all ranks, except for its text. */
+typedef struct Call {
+    int32_t what;
+    int32_t type;
+    int32_t operation;
+    int32_t root;
+    uint64_t count; /* elements, where all ranks give the same number */
+    char text[232]; /* for a person: the collective, its tensor, the line of the script, the rank in the job */
+} Call;
 
 /* Connect each pair of ranks; all ranks call it with the same secret. Returns whether it succeeded, else see failure. */
 int mesh_connect(Mesh *mesh, const unsigned char secret[SECRET_BYTES], int timeout_s);
 void mesh_close(Mesh *mesh);
 
-/* Exchange one parcel with each rank, itself included; ``what`` names the collective and must be the same on all ranks. */
-int mesh_exchange(Mesh *mesh, Parcel *parcels, int what, const char *(*name)(int what));
+/* Exchange one parcel with each rank, itself included. Every rank checks the call of every other one, so that a call that
+ * differs fails even if no data would pass; only ``one_sided`` calls (sends and receives) are checked where data passes.
+ */
+int mesh_exchange(Mesh *mesh, Parcel *parcels, const Call *call, int one_sided);
 
 #endif

@@ -156,17 +156,19 @@ API int aclrtSetSysParamOpt(int option, int64_t value)
 API int aclrtCtxGetSysParamOpt(int option, int64_t *value) { return aclrtGetSysParamOpt(option, value); }
 API int aclrtCtxSetSysParamOpt(int option, int64_t value) { return aclrtSetSysParamOpt(option, value); }
 
-/* 0 saturates, 1 keeps Inf and NaN. This is only the requested mode; the kernels know what the device can do. */
-static int saturation_mode = 1;
+/* torch_npu chooses by the chip, INF_NAN_MODE_ENABLE and INF_NAN_MODE_FORCE_DISABLE. */
+API int ascend_adapt_emulated_saturates;
+
+/* 0 saturates, 1 keeps Inf and NaN. */
 API int aclrtSetDeviceSatMode(int mode)
 {
-    saturation_mode = mode;
+    ascend_adapt_emulated_saturates = mode == 0;
     return OK;
 }
 
 API int aclrtGetDeviceSatMode(int *mode)
 {
-    *mode = saturation_mode;
+    *mode = !ascend_adapt_emulated_saturates;
     return OK;
 }
 
@@ -210,19 +212,26 @@ API int aclmdlInitDump(void) { return OK; }
 API int aclmdlSetDump(const char *path) { return OK; }
 API int aclmdlFinalizeDump(void) { return OK; }
 
-/* CANN 8.5.0; torch_npu compares versions before it uses newer functions. */
+/* torch_npu compares versions before it uses newer functions. ASCEND_ADAPT_EMULATED_CANN is checked by the launcher. */
+static void write_version(char *version)
+{
+    const char *wanted = getenv("ASCEND_ADAPT_EMULATED_CANN");
+    snprintf(version, 32, "%s", wanted != NULL && *wanted != '\0' ? wanted : "8.5.0");
+}
+
 API int aclsysGetVersionStr(char *package, char *version)
 {
-    strcpy(version, "8.5.0");
+    write_version(version);
     return OK;
 }
 
-// torch_npu 2.1 reads the text even after a failure, so it is an empty string.
+/* aclCANNPackageVersion begins with the text, in 128 characters. */
 API int aclsysGetCANNVersion(int package, char *version)
 {
-    if (version)
-        *version = 0;
-    return emulated_failure(UNSUPPORTED, "no such version");
+    if (version == NULL)
+        return emulated_failure(INVALID_PARAMETER, "aclsysGetCANNVersion: no place for the version");
+    write_version(version);
+    return OK;
 }
 
 /* Profiler interface: nothing is profiled. */

@@ -46,6 +46,10 @@ typedef struct Statistics {
 
 extern Statistics emulated_statistics;
 
+/* Whether the device saturates, and its flag: set when a result overflows, until it is cleared. */
+extern int ascend_adapt_emulated_saturates;
+extern int ascend_adapt_emulated_overflow;
+
 /* Store a message for aclGetRecentErrMsg of this thread; returns code. */
 int emulated_failure(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int64_t emulated_now_ns(void);

@@ -148,13 +148,49 @@ API int HcclSetConfig(int which, int value) { return OK; }
 
 /* ---- collectives ---- */
 
+/* Writes the line of the script that the calling thread is at, as ``train.py:12``; set by the kernels in Python. */
+API void (*ascend_adapt_emulated_locate)(char *into, size_t room);
+
+static void describe(Call *call, const Communicator *comm, const Task *task)
+{
+    static const char *const reductions[] = {"sum", "product", "max", "min"};
+    char reduction[16] = "", root[24] = "", line[128] = "", rank[24] = "";
+    if (call->what == ALL_REDUCE || call->what == REDUCE || call->what == REDUCE_SCATTER)
+        snprintf(reduction, sizeof reduction, ", %s", reductions[call->operation & 3]);
+    if (call->what == BROADCAST || call->what == REDUCE || call->what == SCATTER)
+        snprintf(root, sizeof root, ", root %d", call->root);
+    const char *of_job = getenv("RANK");
+    if (of_job != NULL && atoi(of_job) != comm->mesh.rank)
+        snprintf(rank, sizeof rank, " (RANK %d)", atoi(of_job));
+    if (ascend_adapt_emulated_locate != NULL)
+        ascend_adapt_emulated_locate(line, sizeof line);
+    int at = 0;
+    if (call->what == SEND_RECV && task->pieces == 1)
+        at = snprintf(call->text, sizeof call->text, "%s %d of %zu %s", task->out[0].is_recv ? "recv from" : "send to",
+                      task->out[0].peer, task->out[0].bytes / element_bytes(task->out[0].type),
+                      type_name(task->out[0].type));
+    else if (call->what == SEND_RECV)
+        at = snprintf(call->text, sizeof call->text, "a batch of %zu sends and receives", task->pieces);
+    else if (call->what == ALL_TO_ALL)
+        at = snprintf(call->text, sizeof call->text, "all_to_all of %s", type_name(call->type));
+    else
+        at = snprintf(call->text, sizeof call->text, "%s of %zu %s%s%s", collective_name(call->what), task->count,
+                      type_name(call->type), reduction, root);
+    snprintf(call->text + at, sizeof call->text - (size_t)at, "%s%s%s", line[0] != '\0' ? " at " : "", line, rank);
+}
+
 static int launch(Communicator *comm, Task description, Stream *stream)
 {
     Task *task = malloc(sizeof *task);
     if (task == NULL)
         return E_MEMORY;
     *task = description;
+    int what = task->call.what;
+    if (what == ALL_REDUCE || what == REDUCE || what == BROADCAST || what == SCATTER)
+        task->call.count = task->count;
+    describe(&task->call, comm, task);
     task->stream = stream;
+    task->comm = comm;
     task->next = NULL;
     pthread_mutex_lock(&comm->lock);
     task->number = emulated_task_issue(stream);
@@ -194,7 +230,7 @@ static Piece *cut(const Communicator *comm, const void *buffer, const uint64_t *
 API int HcclAllReduce(void *send, void *recv, uint64_t count, int type, int operation, Communicator *comm, Stream *stream)
 {
     int code = check(ALL_REDUCE, type, 1);
-    Task task = {.what = ALL_REDUCE, .send = send, .recv = recv, .count = count, .type = type, .operation = operation};
+    Task task = {.call.what = ALL_REDUCE, .send = send, .recv = recv, .count = count, .call.type = type, .call.operation = operation};
     return code != OK ? code : launch(comm, task, stream);
 }
 
@@ -202,22 +238,22 @@ API int HcclReduce(void *send, void *recv, uint64_t count, int type, int operati
                    Stream *stream)
 {
     int code = check(REDUCE, type, 1);
-    Task task = {.what = REDUCE,         .send = send,           .recv = recv,     .count = count,
-                 .type = type,           .operation = operation, .root = (int)root};
+    Task task = {.call.what = REDUCE,         .send = send,           .recv = recv,     .count = count,
+                 .call.type = type,           .call.operation = operation, .call.root = (int)root};
     return code != OK ? code : launch(comm, task, stream);
 }
 
 API int HcclBroadcast(void *buffer, uint64_t count, int type, uint32_t root, Communicator *comm, Stream *stream)
 {
     int code = check(BROADCAST, type, 0);
-    Task task = {.what = BROADCAST, .send = buffer, .recv = buffer, .count = count, .type = type, .root = (int)root};
+    Task task = {.call.what = BROADCAST, .send = buffer, .recv = buffer, .count = count, .call.type = type, .call.root = (int)root};
     return code != OK ? code : launch(comm, task, stream);
 }
 
 API int HcclScatter(void *send, void *recv, uint64_t count, int type, uint32_t root, Communicator *comm, Stream *stream)
 {
     int code = check(SCATTER, type, 0);
-    Task task = {.what = SCATTER, .send = send, .recv = recv, .count = count, .type = type, .root = (int)root};
+    Task task = {.call.what = SCATTER, .send = send, .recv = recv, .count = count, .call.type = type, .call.root = (int)root};
     return code != OK ? code : launch(comm, task, stream);
 }
 
@@ -227,7 +263,7 @@ static int all_gather(const void *send, uint64_t count, void *recv, const uint64
     int code = check(ALL_GATHER, type, 0);
     if (code != OK)
         return code;
-    Task task = {.what = ALL_GATHER, .send = send, .count = count, .type = type};
+    Task task = {.call.what = ALL_GATHER, .send = send, .count = count, .call.type = type};
     task.in = cut(comm, recv, counts, offsets, count, element_bytes(type));
     return task.in == NULL ? E_MEMORY : launch(comm, task, stream);
 }
@@ -249,7 +285,7 @@ static int reduce_scatter(const void *send, const uint64_t *counts, const uint64
     int code = check(REDUCE_SCATTER, type, 1);
     if (code != OK)
         return code;
-    Task task = {.what = REDUCE_SCATTER, .recv = recv, .count = count, .type = type, .operation = operation};
+    Task task = {.call.what = REDUCE_SCATTER, .recv = recv, .count = count, .call.type = type, .call.operation = operation};
     task.out = cut(comm, send, counts, offsets, count, element_bytes(type));
     return task.out == NULL ? E_MEMORY : launch(comm, task, stream);
 }
@@ -268,7 +304,7 @@ API int HcclReduceScatterV(void *send, const void *counts, const void *offsets, 
 
 static int all_to_all(Piece *out, Piece *in, int type, Communicator *comm, Stream *stream)
 {
-    Task task = {.what = ALL_TO_ALL, .type = type, .out = out, .in = in};
+    Task task = {.call.what = ALL_TO_ALL, .call.type = type, .out = out, .in = in};
     if (out != NULL && in != NULL)
         return launch(comm, task, stream);
     free(out);
@@ -301,6 +337,50 @@ API int HcclAlltoAll(const void *send, uint64_t send_count, int send_type, const
                       cut(comm, recv, NULL, NULL, recv_count, element_bytes(recv_type)), send_type, comm, stream);
 }
 
+/* ---- groups: what a thread launches between start and end begins together ----
+ *
+ * So the sends and receives of a group become one batch for each communicator, launched at the end. Its collectives are
+ * launched at once, in their order, which is the same on all ranks.
+ */
+
+static __thread int group_depth;
+static __thread Task *grouped;
+
+/* The batch of this thread's group for a communicator and stream; NULL outside a group. */
+static Task *grouped_task(Communicator *comm, Stream *stream)
+{
+    Task **at = &grouped;
+    while (*at != NULL && ((*at)->comm != comm || (*at)->stream != stream))
+        at = &(*at)->next;
+    if (*at == NULL && group_depth > 0 && (*at = calloc(1, sizeof **at)) != NULL)
+        **at = (Task){.call.what = SEND_RECV, .comm = comm, .stream = stream};
+    return group_depth > 0 ? *at : NULL;
+}
+
+API int HcclGroupStart(void)
+{
+    group_depth++;
+    return OK;
+}
+
+API int HcclGroupEnd(void)
+{
+    if (group_depth == 0)
+        return emulated_failure(E_PARAMETER, "HCCL: HcclGroupEnd without HcclGroupStart");
+    if (--group_depth > 0)
+        return OK;
+    int code = OK;
+    while (grouped != NULL) {
+        Task *task = grouped;
+        grouped = task->next;
+        task->next = NULL;
+        int launched = launch(task->comm, *task, task->stream);
+        code = code != OK ? code : launched;
+        free(task);
+    }
+    return code;
+}
+
 /* As HCCL declares it. */
 typedef struct SendRecvItem {
     int is_recv;
@@ -319,13 +399,18 @@ API int HcclBatchSendRecv(SendRecvItem *items, uint32_t number, Communicator *co
         if (code != OK)
             return code;
     }
-    Task task = {.what = SEND_RECV, .pieces = number, .out = calloc((size_t)number + 1, sizeof(Piece))};
-    if (task.out == NULL)
+    Task *into = grouped_task(comm, stream);
+    Task alone = {.call.what = SEND_RECV};
+    if (into == NULL)
+        into = &alone;
+    Piece *pieces = realloc(into->out, (into->pieces + number + 1) * sizeof *pieces);
+    if (pieces == NULL)
         return E_MEMORY;
+    into->out = pieces;
     for (uint32_t i = 0; i < number; i++)
-        task.out[i] = (Piece){items[i].buffer, items[i].count * element_bytes(items[i].type), (int)items[i].peer,
-                              items[i].is_recv};
-    return launch(comm, task, stream);
+        pieces[into->pieces++] = (Piece){items[i].buffer, items[i].count * element_bytes(items[i].type),
+                                         (int)items[i].peer, items[i].is_recv, items[i].type};
+    return into == &alone ? launch(comm, alone, stream) : OK;
 }
 
 API int HcclSend(void *buffer, uint64_t count, int type, uint32_t peer, Communicator *comm, Stream *stream)

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Set by kernels of a saturating device when a result overflows, until it is cleared. */
 API int ascend_adapt_emulated_overflow;
 
 /* ---- aclnn: tensors with shapes and strides ---- */

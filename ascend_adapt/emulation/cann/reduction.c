@@ -1,5 +1,9 @@
 #include "reduction.h"
 
+#include "emulated.h"
+
+#include <float.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -72,6 +76,15 @@ static uint16_t to_float16(float value)
     return (uint16_t)(sign | (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13);
 }
 
+/* What a device that saturates gives instead of a value, in a type whose largest finite value is ``largest``. */
+static float saturated(float value, float largest)
+{
+    if (fabsf(value) <= largest)
+        return value;
+    ascend_adapt_emulated_overflow = 1;
+    return isnan(value) ? 0 : copysignf(largest, value);
+}
+
 #define COMBINE(a, b, operation)                                                                                       \
     ((operation) == SUM ? (a) + (b) : (operation) == PRODUCT ? (a) * (b) : (operation) == MAXIMUM ? ((a) > (b) ? (a) : (b)) : ((a) < (b) ? (a) : (b)))
 
@@ -83,18 +96,21 @@ static uint16_t to_float16(float value)
             left[i] = (type)COMBINE(left[i], right[i], operation);                                                     \
     } while (0)
 
-#define REDUCE_THROUGH_FLOAT(from_half, to_half)                                                                       \
+static const float LARGEST_FLOAT16 = 65504.0f, LARGEST_BFLOAT16 = 0x1.fep127f;
+
+#define REDUCE_FLOATS(type, from_type, to_type, largest)                                                               \
     do {                                                                                                               \
-        uint16_t *left = into;                                                                                         \
-        const uint16_t *right = from;                                                                                  \
+        type *left = into;                                                                                             \
+        const type *right = from;                                                                                      \
         for (size_t i = 0; i < count; i++) {                                                                           \
-            float a = from_half(left[i]), b = from_half(right[i]);                                                     \
-            left[i] = to_half(COMBINE(a, b, operation));                                                               \
+            float a = from_type(left[i]), b = from_type(right[i]), c = COMBINE(a, b, operation);                       \
+            left[i] = to_type(saturates ? saturated(c, largest) : c);                                                  \
         }                                                                                                              \
     } while (0)
 
 void reduce(void *into, const void *from, size_t count, int type, int operation)
 {
+    int saturates = ascend_adapt_emulated_saturates && (operation == SUM || operation == PRODUCT);
     switch (type) {
     case INT8:
         REDUCE_AS(int8_t);
@@ -109,13 +125,13 @@ void reduce(void *into, const void *from, size_t count, int type, int operation)
         REDUCE_AS(int64_t);
         break;
     case FLOAT32:
-        REDUCE_AS(float);
+        REDUCE_FLOATS(float, , , FLT_MAX);
         break;
     case FLOAT16:
-        REDUCE_THROUGH_FLOAT(from_float16, to_float16);
+        REDUCE_FLOATS(uint16_t, from_float16, to_float16, LARGEST_FLOAT16);
         break;
     case BFLOAT16:
-        REDUCE_THROUGH_FLOAT(from_bfloat16, to_bfloat16);
+        REDUCE_FLOATS(uint16_t, from_bfloat16, to_bfloat16, LARGEST_BFLOAT16);
         break;
     }
 }

@@ -43,9 +43,9 @@ def dtype_cast_backward(grad: torch.Tensor, dtype: int | torch.dtype, grad_dtype
     return grad.to(_dtype(dtype), copy=True)
 
 
-@kernel("_npu_format_cast", "_npu_format_cast.aclnn", "_npu_format_cast.input_dtype")
+@kernel("_npu_format_cast", "_npu_format_cast.aclnn", "_npu_format_cast.input_dtype", has_format=True)
 def format_cast(self: torch.Tensor, acl_format: int, customize_dtype: int = 0, input_dtype: int = 0) -> torch.Tensor:
-    """Return a copy; elements are always in torch's order here, whatever the format."""
+    """Return a copy in that format; elements are always in torch's order here."""
     _require_format(self, acl_format)
     return self.detach().clone()
 

@@ -32,9 +32,7 @@ def get_float_status(self: torch.Tensor, mode: int = 0) -> torch.Tensor:
 @kernel("_amp_foreach_non_finite_check")
 def take_flag(scaled_grads: list[torch.Tensor]) -> bool:
     """Return whether the flag is set, and clear it."""
-    was = saturation.is_flag_raised()
-    saturation.clear_flag()
-    return was
+    return saturation.take_flag()
 
 
 @kernel("npu_clear_float_status")

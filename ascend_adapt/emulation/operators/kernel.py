@@ -38,6 +38,8 @@ class OperatorKernel:
     dispatch_key: str = "PrivateUse1"
     takes: Collection[str] = ()
     """The parameters of a function that takes them as ``**given``."""
+    has_format: bool = False
+    """Whether the argument ``acl_format`` is the format of the result."""
     needs_a2: bool = False
     """Whether devices before the Atlas A2 lack the operator."""
 
@@ -48,13 +50,14 @@ def kernel(
     host_results: Collection[int] = (),
     dispatch_key: str = "PrivateUse1",
     takes: Collection[str] = (),
+    has_format: bool = False,
     needs_a2: bool = False,
 ) -> Callable[[Function], Function]:
     """Mark a function as the kernel of these operators; ``kernels_of`` finds it in its module."""
 
     def mark(function: Function) -> Function:
         vars(function)["kernels"] = [
-            OperatorKernel(operator, function, host, host_results, dispatch_key, takes, needs_a2)
+            OperatorKernel(operator, function, host, host_results, dispatch_key, takes, has_format, needs_a2)
             for operator in operators
         ]
         return function
@@ -76,13 +79,13 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
 
     parameters = set(entry.takes or inspect.signature(entry.function).parameters)
     name = f"npu::{entry.operator}"
-    saturates = saturation.is_on()
     writes = any(one.alias_info is not None and one.alias_info.is_write for one in schema.arguments)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         report.operator(name)
         values = _bound(name, schema, parameters, args, kwargs)
         device = _device(name, entry, values)
+        acl_format = values["acl_format"] if entry.has_format else None
         originals: dict[int, torch.Tensor] = {}
 
         def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
@@ -95,7 +98,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
         def to_npu(index: int, result: Any) -> Any:
             if not isinstance(result, torch.Tensor) or index in entry.host_results:
                 return result
-            return originals[id(result)] if id(result) in originals else as_npu(result.detach(), device)
+            return originals[id(result)] if id(result) in originals else as_npu(result.detach(), device, acl_format)
 
         values = {key: _mapped(to_cpu, value) for key, value in values.items()}
         try:
@@ -103,9 +106,10 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
             # As in torch_npu's own kernels, random numbers come from the generator of this device.
             with torch.no_grad(), torch.npu.device(device):
                 results = entry.function(**values)
+            products.require(False, saturation.floats(results))
         except LimitNotKept as broken:
             raise report.violation(name, broken.limit.text, broken.observed) from None
-        if saturates:
+        if saturation.is_on():
             saturation.saturate((results, list(values.values()) if writes else ()))
         if not isinstance(results, tuple):
             return to_npu(0, results)

@@ -30,9 +30,12 @@ def run(
     )
     if context.emulation:
         from ascend_adapt.emulation import rehearsal
+        from ascend_adapt.launch.jobs import known_problems
 
-        for line in rehearsal.report_lines(run_dir.path):
-            say(line)
+        known = known_problems.lines(context, plan, run_dir)
+        for line in rehearsal.report(run_dir.path, code, request.annotate, known):
+            # GitHub reads its commands at the beginning of a line.
+            print(line, flush=True) if line.startswith("::") else say(line)
     # With --cuda-code off or --no-adapt the job decides alone what it runs on, and leaves no file.
     if code == 0 and context.device == "npu" and device_use.is_unused(run_dir.path):
         say(

@@ -76,7 +76,7 @@ class HostsLauncher:
         self._facts: dict[int, dict[str, dict[str, str]]] = {}
         self._differ, self._status_failed = "", False
         self._unreached: list[str] = []
-        self._cause = ""
+        self._failure: list[str] = []
         self._signals: int | None = None
         self._selector = selectors.DefaultSelector()
 
@@ -90,7 +90,7 @@ class HostsLauncher:
             self._attempt, at_most=self._assignment.max_restarts, is_stopped=lambda: self._stop is not None
         )
         self._is_over.set()
-        self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached, cause=self._cause)
+        self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached, failure=self._failure)
         return code
 
     def _write_job(self, **more: Any) -> None:
@@ -240,28 +240,28 @@ class HostsLauncher:
 
     def _outcome(self) -> int:
         """Print the first failure, and return the exit code."""
+        self._failure = []
         for link in self._links:
             for line in (link.ended or {}).get("unreached", ()):
                 self._unreached.append(f"{link.name}: {line}")
         if self._differ:
-            say(f"{self._differ} — give all ranks the same packages and settings")
+            self._fail(f"{self._differ} — give all ranks the same packages and settings")
             return 1
         refused = [link for link in self._links if (link.ended or {}).get("error")]
         if refused:
             for link in refused:
-                say(f"host {link.name}: {(link.ended or {})['error']}")
+                self._fail(f"host {link.name}: {(link.ended or {})['error']}")
             return 1
         if self._stop is not None:
             return 128 + self._stop
         failures = [failure for link in self._links if (failure := link.failure()) is not None]
         lost = [link for link in self._links if link.lost and link.ended is None]
         for link in lost:
-            say(f"host {link.name}: lost, {link.lost} — look at that machine, and at the network to it")
+            self._fail(f"host {link.name}: lost, {link.lost} — look at that machine, and at the network to it")
         if failures:
             first = min(failures, key=lambda one: one.time_ns)
-            self._cause = first.cause
             for line in first.report(self._assignment.run_dir):
-                say(line)
+                self._fail(line)
             return first.code
         if lost:
             return 1
@@ -271,8 +271,13 @@ class HostsLauncher:
         # No rank failed there, so its guardian was killed; later exit codes are the result of our own signal.
         first_ended = min(wrong, key=lambda link: link.ended_at)
         code = int((first_ended.ended or {})["code"])
-        say(f"host {first_ended.name}: ended with {code_name(code)}")
+        self._fail(f"host {first_ended.name}: ended with {code_name(code)}")
         return code
+
+    def _fail(self, line: str) -> None:
+        """Print a line about the failure, and keep it for the job's file."""
+        say(line)
+        self._failure.append(line)
 
     def _keep_status(self, status: Mapping[str, Any]) -> None:
         """Write a rank's status file for `ascend-adapt status`, and compare the rank with the others."""

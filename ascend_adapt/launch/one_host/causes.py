@@ -13,7 +13,8 @@ from ascend_adapt.launch.one_host.run_directory import RunDirectory
 if TYPE_CHECKING:
     from ascend_adapt.problems.log_text import LogText
 
-_LARGEST = 1 << 20
+LARGEST_LOG = 1 << 20
+"""Bytes of each rank's log, from its end, that are searched for known problems."""
 _LAST_LINES = 400
 _MOST = 2
 
@@ -29,7 +30,7 @@ def of_failure(run_dir: RunDirectory, failure: Failure, since_ns: int, environ: 
     try:
         if failure.rank is not None:
             log = run_dir.rank_log(failure.rank)
-            return "\n".join(_explained(log_text.read(log, _LARGEST), environ)) if log.is_file() else ""
+            return "\n".join(_explained(log_text.read(log, LARGEST_LOG), environ)) if log.is_file() else ""
         first = failures.first_recorded(run_dir, since_ns, None)
         if first is None:
             return ""

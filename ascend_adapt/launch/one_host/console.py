@@ -12,6 +12,8 @@ import time
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
+from ascend_adapt.launch.one_host.repeated_warnings import RepeatedWarnings
+
 if TYPE_CHECKING:
     from ascend_adapt.launch.one_host.progress_bar import ProgressBar
 
@@ -48,6 +50,7 @@ class Console:
     ) -> None:
         self._whole_lines, self._bar = whole_lines or bar is not None, bar
         self._held: dict[tuple[Hashable, int], bytes] = {}
+        self._repeated = RepeatedWarnings()
         self._streams = {number: _Stream(number, patience_s, signals) for number in (STDOUT, STDERR)}
 
     @property
@@ -61,6 +64,8 @@ class Console:
         if self._whole_lines and not ended and len(text) < _LONGEST_LINE:
             end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
             text, self._held[source, console] = text[:end], text[end:]
+        if self._whole_lines and console == STDERR:
+            text = self._repeated.removed_from(source, text)
         if self._bar is not None and text:
             line_end = b"" if text.endswith((b"\n", b"\r")) else b"\n"
             self._write(STDERR, self._bar.erased())
@@ -86,7 +91,9 @@ class Console:
             stream.patience_s = patience_s
 
     def close(self) -> None:
-        """Print how many bytes each stream misses."""
+        """Print how many repeated warnings were left out, and how many bytes each stream misses."""
+        if self._repeated.count:
+            self._write(STDERR, _line(f"{self._repeated.count} repeated warnings are only in the logs of the ranks"))
         for number, stream in self._streams.items():
             if stream.missing_in_all:
                 self._other(number).write(_line(f"{_NAMES[number]} misses {stream.missing_in_all} bytes, {_KEPT}"))

@@ -94,8 +94,9 @@ class Guardian:
         code, restarts = run_with_restarts(
             self._attempt, at_most=self._assignment.max_restarts, is_stopped=lambda: self._requests.stop is not None
         )
-        cause = self._failure.cause if self._failure is not None else ""
-        self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached, cause=cause)
+        failed = self._failure if code and self._requests.stop is None else None
+        lines = failed.report(self._assignment.run_dir) if failed is not None else []
+        self._write_job(exit_code=code, restarts=restarts, unreached=self._unreached, failure=lines)
         return code
 
     def _write_job(self, **more: Any) -> None:
@@ -129,13 +130,15 @@ class Guardian:
             if self._requests.stop is not None:
                 return 128 + self._requests.stop
             return 0 if ranks else self._code_of_a_command(began_ns)
-        first = failures.earliest(self._assignment.run_dir, failure, began_ns)
+        return self._report(failures.earliest(self._assignment.run_dir, failure, began_ns), began_ns)
+
+    def _report(self, first: Failure, began_ns: int) -> int:
+        """Print the first failure with its cause, keep it for the job's file, and return its exit code."""
         cause = causes.of_failure(self._assignment.run_dir, first, began_ns, os.environ)
-        first = replace(first, cause=cause, traceback="")
+        self._failure = replace(first, cause=cause, traceback="")
         if self._assignment.part is None:
-            for line in first.report(self._assignment.run_dir):
+            for line in self._failure.report(self._assignment.run_dir):
                 say(line)
-        self._failure = first
         return first.code
 
     def _code_of_a_command(self, began_ns: int) -> int:
@@ -144,11 +147,11 @@ class Guardian:
         if hidden is None:
             return 0
         (command,) = self._assignment.plan.ranks
-        say(
+        error = (
             f"{command.argv[0]} ended with exit code 0, but rank {hidden.rank} on {hidden.host} failed: {hidden.error} "
             f"— exit code {hidden.code}"
         )
-        return hidden.code
+        return self._report(Failure(None, hidden.time_ns, hidden.code, error, hidden.host), began_ns)
 
     def _start(self, command: RankCommand, output: Output, restarts: int, bar: ProgressBar | None) -> int:
         env = {**os.environ, **command.env, "ASCEND_ADAPT_JOB": f"{self._job_name()}.{restarts}"}

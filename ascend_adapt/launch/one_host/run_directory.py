@@ -57,6 +57,8 @@ class RunDirectory:
         of_ranks = (
             "adapt-status.*.json",
             "rehearsal*.json",
+            "rehearsal.html",
+            ".waits.*",
             "failures/*",
             *(() if elsewhere else ("beacons/*", "device-*")),
         )

@@ -22,10 +22,14 @@ MAY_CHANGE = ("hidden_dropout", "attention_dropout", "embedding_init", "init", "
 
 def changes_of_order(then: Mapping[str, Any], config: TrainConfig, token_files: Mapping[str, str]) -> list[str]:
     """Return a warning that lists the settings and token files whose change alters the order of samples."""
-    # A cyclic order is drawn for each data-parallel rank.
-    names = (*ORDER, "batch.micro", "parallel.data") if config.data.sampler == "cyclic" else ORDER
+    # A cyclic order is drawn for each data-parallel rank, and GLM's blanks for each micro batch.
+    is_glm = config.data.blanks is not None
+    names = (*ORDER, "batch.micro", "parallel.data") if is_glm or config.data.sampler == "cyclic" else ORDER
+    names = (*names, "data.blanks") if is_glm else names
     configs = (then["config"], to_dict(config))
-    before, now = ({**{name: _value(one, name) for name in names}, **_wanted(one)} for one in configs)
+    before, now = (
+        {**{name: _value(one, name) for name in names}, **({} if is_glm else _wanted(one))} for one in configs
+    )
     # Checkpoints of earlier releases do not record their token files.
     was = then.get("token_files", {})
     now |= {prefix: what for prefix, what in token_files.items() if prefix in was}

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import torch
 
+from ascend_adapt.checkpoint.canonical import BLOCK_POSITIONS, POSITIONS
 from ascend_adapt.checkpoint.detection import open_checkpoint
 from ascend_adapt.checkpoint.source import Given, Source
 from ascend_adapt.checkpoint.vocabulary_rows import is_vocabulary, with_rows
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native.checkpoint.config_changes import changes_of_model
-from ascend_adapt.native.model.initialisation import part
+from ascend_adapt.native.model.initialisation import fill, generator, part
 from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.step.trainer import Trainer
 
@@ -59,7 +60,7 @@ def _check(trainer: Trainer, source: Source, group: HostGroup) -> None:
         if is_vocabulary(name):
             if shapes[name][0] < model.vocab_size:
                 problems.append(f"has {shapes[name][0]} rows of {name}, expected at least the {model.vocab_size} ids")
-        elif shapes[name] != needed[name]:
+        elif shapes[name] != needed[name] and not _grows(source, name, needed[name]):
             problems.append(f"{name} is {list(shapes[name])}, expected {list(needed[name])}")
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
@@ -69,6 +70,15 @@ def _check(trainer: Trainer, source: Source, group: HostGroup) -> None:
         )
 
 
+def _grows(source: Source, name: str, needed: tuple[int, ...]) -> bool:
+    """Return whether a position table of GLM gets more rows, whose values are those of a new model.
+
+    Source: THUDM/GLM@4f61ed72 train_utils.py (load_pretrained).
+    """
+    is_table = source.model.positions == "block" and name in (POSITIONS, BLOCK_POSITIONS)
+    return is_table and source.model.max_positions < needed[0]
+
+
 @torch.no_grad()
 def _fill(trainer: Trainer, source: Source) -> None:
     model = trainer.config.model
@@ -76,4 +86,8 @@ def _fill(trainer: Trainer, source: Source) -> None:
         whole = source.read(one.name)
         if is_vocabulary(one.name):
             whole = with_rows(whole, model.padded_vocab_size, model.vocab_size)
+        if _grows(source, one.name, needed := one.whole_shape(trainer.mesh.parallel.tensor)):
+            read, whole = whole, torch.empty(needed)
+            fill(whole, one.layout.init, generator(trainer.config.seed, one.name))
+            whole[: len(read)] = read
         one.local.copy_(part(whole, one, trainer.mesh))

@@ -28,9 +28,19 @@ from ascend_adapt.native.step.trainer import Trainer
 class Saver:
     """Saver of a run's checkpoints in ``folder``. Every rank must create it and call its methods in the same order."""
 
-    def __init__(self, trainer: Trainer, folder: Path, token_files: Mapping[str, str] | None = None) -> None:
-        """``token_files``: of the training data, by ``token_files.identities``; resuming on others logs a warning."""
-        self.trainer, self.folder = trainer, CheckpointFolder(folder)
+    def __init__(
+        self,
+        trainer: Trainer,
+        folder: Path,
+        token_files: Mapping[str, str] | None = None,
+        *,
+        weights_only: bool = False,
+    ) -> None:
+        """``token_files``: of the training data, by ``token_files.identities``; resuming on others logs a warning.
+
+        ``weights_only``: no optimizer and generator states, and only the latest checkpoint is kept.
+        """
+        self.trainer, self.folder, self._weights_only = trainer, CheckpointFolder(folder), weights_only
         self._token_files = dict(token_files or {})
         self._group = HostGroup(trainer.mesh)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
@@ -47,9 +57,9 @@ class Saver:
         self.wait()
         config = self.trainer.config.checkpoint
         state = model_state(self.trainer)
-        if config.save_optimizer:
+        if config.save_optimizer and not self._weights_only:
             state |= optimizer_state(self.trainer)
-        if config.save_rng:
+        if config.save_rng and not self._weights_only:
             state |= generators(self.trainer.mesh)
         copied = BlockingAsyncStager().stage(state)
         self._running = self._thread.submit(self._write, copied, progress, self._metadata(progress))
@@ -79,7 +89,7 @@ class Saver:
 
     def _write(self, state: dict[str, Any], progress: TrainState, metadata: str) -> None:
         iteration, group = progress.iteration, self._group
-        keep_last = self.trainer.config.checkpoint.keep_last
+        keep_last = 1 if self._weights_only else self.trainer.config.checkpoint.keep_last
         aside = self.folder.aside(iteration)
         try:
             group.on_first(lambda: self.folder.begin(iteration))

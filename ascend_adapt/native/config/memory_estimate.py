@@ -102,4 +102,4 @@ def _norm_parameters(model: Model) -> int:
 
 
 def _position_parameters(model: Model) -> int:
-    return model.max_positions * model.hidden_size if model.positions == "learned" else 0
+    return model.position_tables * model.max_positions * model.hidden_size

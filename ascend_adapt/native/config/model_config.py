@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.checks import at_least, divides, one_of
 
-POSITIONS = ("learned", "rotary", "none")
+POSITIONS = ("learned", "block", "rotary", "none")
 NORMS = ("layernorm", "rmsnorm")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu")
 INITS = ("normal", "xavier_uniform", "xavier_normal", "orthogonal")
@@ -35,7 +35,8 @@ class Model:
     """GPT decoder architecture.
 
     ``vocab_size`` counts the tokenizer's ids, ``padded_vocab_size`` the rows of the embedding. ``num_query_groups`` is
-    the number of key and value heads. Rotary embedding applies to ``rotary_fraction`` of each head, half-split style.
+    the number of key and value heads. ``positions`` "block" is GLM's: one learned embedding of the position, and one of
+    the position inside a blank. Rotary embedding applies to ``rotary_fraction`` of each head, half-split style.
     With ``parallel_residual`` a block is x + attention(norm1(x)) + mlp(norm2(x)); with ``shared_norm`` norm2 is norm1.
     ``ffn_hidden_size`` is the width after the gate for swiglu and geglu. LayerNorm has a bias, RMSNorm has none.
     RMSNorm divides by sqrt(mean(x^2) + eps); with ``rms_eps_on_root`` by sqrt(mean(x^2)) + eps.
@@ -109,6 +110,11 @@ class Model:
     def rotary_dim(self) -> int:
         """Number of dimensions of each head with rotary embedding."""
         return int(self.head_dim * self.rotary_fraction)
+
+    @property
+    def position_tables(self) -> int:
+        """Number of learned position embeddings, each [max_positions, H]."""
+        return {"learned": 1, "block": 2}.get(self.positions, 0)
 
     @property
     def gated(self) -> bool:

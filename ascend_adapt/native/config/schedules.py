@@ -6,6 +6,7 @@ is skipped after an overflow does not count. Sources:
 - megatron: Megatron-LM@v2.5 megatron/learning_rates.py, Megatron-LM@core_v0.9.0 and @d98e8a64
   megatron/core/optimizer_param_scheduler.py; the later versions only add styles.
 - neox-v2: EleutherAI/gpt-neox@9610391a megatron/learning_rates.py; neox: @ea7aefd8, which differs throughout.
+- glm: THUDM/GLM@4f61ed72 learning_rates.py.
 - oneflow: OneFlow's CosineScheduler with a linear warm-up, oneflow@v0.3.5 learning_rate_schedule_kernel_util.
 """
 
@@ -106,9 +107,23 @@ def _oneflow(schedule: Schedule, progress: float) -> float:
     return lr * ((1 - least) * share + least)
 
 
+def _glm(schedule: Schedule, progress: float) -> float:
+    lr, least, warmup, decay = schedule.lr, schedule.min_lr, schedule.warmup, schedule.decay
+    if warmup > 0 and progress <= warmup:
+        return lr * progress / warmup
+    ratio = (progress - warmup) / (decay - warmup)
+    if schedule.style == "linear":
+        # Upstream's line continues below min_lr, and below 0, where a step would raise the loss.
+        return max(0.0, lr - (lr - least) * ratio)
+    if schedule.style == "cosine":
+        return least + (lr - least) * 0.5 * (math.cos(math.pi * min(1.0, ratio)) + 1)
+    return lr  # exponential too, which upstream has not implemented
+
+
 _DIALECTS: dict[str, Callable[[Schedule, float], float]] = {
     "megatron": _megatron,
     "neox-v2": _neox_v2,
     "neox": _neox,
     "oneflow": _oneflow,
+    "glm": _glm,
 }

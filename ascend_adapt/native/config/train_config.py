@@ -11,13 +11,16 @@ from dataclasses import dataclass, field, replace
 
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.checks import Problems, at_least, check_split, divides, one_of
+from ascend_adapt.native.config.glm_config import BlankInfilling as BlankInfilling
+from ascend_adapt.native.config.glm_config import Cloze as Cloze
+from ascend_adapt.native.config.glm_config import GlmVocabulary as GlmVocabulary
 from ascend_adapt.native.config.model_config import Init as Init
 from ascend_adapt.native.config.model_config import Model as Model
 from ascend_adapt.native.config.profile_config import Profile as Profile
 
 RECOMPUTE = ("none", "full", "selective")
 OPTIMIZERS = ("adam", "adamw", "sgd")
-SCHEDULES = ("megatron", "neox-v2", "neox", "oneflow")
+SCHEDULES = ("megatron", "neox-v2", "neox", "oneflow", "glm")
 DECAY_STYLES = ("constant", "linear", "cosine", "exponential", "inverse-square-root", "WSD")
 WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
 DTYPES = ("fp32", "fp16", "bf16")
@@ -207,7 +210,9 @@ class Data:
 
     ``train``, ``valid`` and ``test`` are prefixes, or alternating weights and prefixes; if ``valid`` and ``test`` are
     empty, ``split`` divides ``train``. ``order`` is a dialect of ``ascend_adapt.data``. ``eod`` is the end-of-document
-    id, needed only for ``reset_position_ids``, ``reset_attention_mask`` and ``eod_mask_loss``.
+    id, needed only for ``reset_position_ids``, ``reset_attention_mask`` and ``eod_mask_loss``. With
+    ``blanks`` (GLM) the names are of .jsonl files or folders of them, which are tokenized once, beside them or in
+    ``cache``.
     """
 
     train: tuple[str, ...]
@@ -229,6 +234,7 @@ class Data:
     vocab_file: str | None = None
     merge_file: str | None = None
     cache: str | None = None
+    blanks: BlankInfilling | None = None
 
     def __post_init__(self) -> None:
         at_least("seq_length", self.seq_length, 1)
@@ -305,6 +311,7 @@ class TrainConfig:
 
     ``exit_signals``: of SIGUSR1 and SIGUSR2, those that save and stop the run; the others save and continue.
     ``compile``: compile the transformer blocks with torch.compile. ``eval_only``: evaluate and do not train.
+    ``cloze``: a task to finetune on, instead of ``data``, of which only the lengths count.
     ``check_for_nan_in_loss_and_grad``: the run ends at the first NaN or Inf that no loss scale can mend.
     """
 
@@ -329,6 +336,7 @@ class TrainConfig:
     check_for_nan_in_loss_and_grad: bool = True
     compile: bool = False
     profile: Profile = field(default_factory=Profile)
+    cloze: Cloze | None = None
     eval_only: bool = False
 
     def for_evaluation(self) -> TrainConfig:
@@ -360,10 +368,16 @@ class TrainConfig:
             self._check_profile,
             self._check_batch,
             self._check_positions,
+            self._check_blanks,
         ):
             with problems:
                 check()
         problems.raise_all()
+
+    @property
+    def rows_per_sample(self) -> int:
+        """Rows of a batch for each sample: the answers of an example, for a cloze task that has several."""
+        return 1 if self.cloze is None else self.cloze.rows
 
     def _check_tensor_parallel(self) -> None:
         model, tensor, problems = self.model, self.parallel.tensor, Problems()
@@ -421,4 +435,20 @@ class TrainConfig:
             raise ConfigError(
                 f"seq_length: {self.data.seq_length}, expected at most max_positions = {model.max_positions} — "
                 "raise the positions or shorten the samples"
+            )
+        if model.positions == "block" and self.data.seq_length >= model.max_positions:
+            raise ConfigError(
+                f"seq_length: {self.data.seq_length}, expected at most {model.max_positions - 1}, the positions of the "
+                "model — raise the positions or shorten the samples"
+            )
+
+    def _check_blanks(self) -> None:
+        if (self.data.blanks or self.cloze) and self.model.positions != "block":
+            raise ConfigError(
+                f"positions: {self.model.positions!r} with blanks, expected 'block' — a GLM model has block positions"
+            )
+        if self.data.blanks and self.data.blanks.short_seq_prob and self.parallel.pipeline > 1:
+            raise ConfigError(
+                f"short_seq_prob: {self.data.blanks.short_seq_prob} with {self.parallel.pipeline} pipeline stages, "
+                "expected 0 — micro batches of a pipeline have one shape; leave it out, or use no pipeline"
             )

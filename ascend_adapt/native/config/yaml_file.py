@@ -14,7 +14,7 @@ _PARTS = {
     name: getattr(parts, name)
     for name in (
         *("Batch", "Checkpoint", "Data", "Init", "Logging", "LossScale", "Model", "OptimizerConfig", "Parallel"),
-        *("Precision", "Profile", "Schedule"),
+        *("Precision", "Profile", "Schedule", "BlankInfilling", "Cloze", "GlmVocabulary"),
     )
 }
 
@@ -50,8 +50,9 @@ def _built(kind: type, data: Any, where: str) -> Any:
         raise ConfigError(f"{where}: unknown {', '.join(unknown)}, expected {', '.join(fields)} — correct the names")
     values = {}
     for name, value in data.items():
-        if fields[name] in _PARTS:
-            values[name] = _built(_PARTS[fields[name]], value, f"{where}.{name}")
+        part = fields[name].removesuffix(" | None")
+        if part in _PARTS and not (value is None and part != fields[name]):
+            values[name] = _built(_PARTS[part], value, f"{where}.{name}")
             continue
         values[name] = tuple(value) if isinstance(value, list) else value
         _check_type(f"{where}.{name}", values[name], fields[name])

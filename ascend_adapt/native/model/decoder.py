@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -21,6 +23,29 @@ from ascend_adapt.native.parallel.zero import ComputeWeights
 IGNORE_INDEX = -100
 
 
+class Objective(Protocol):
+    """The loss of the last stage, where it is not the language modelling loss."""
+
+    def __call__(
+        self, x: torch.Tensor, weight: torch.Tensor, tp: TensorParallel, rows: Rows, *, training: bool
+    ) -> torch.Tensor:
+        """Return the loss [1], fp32, from hidden states [B, S, H] and this rank's rows of the head [V / ranks, H]."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the loss of a batch is computed from."""
+
+    labels: torch.Tensor
+    """int64 [B, S]."""
+    loss_mask: torch.Tensor | None
+    """[B, S], 0 where a label is ignored."""
+    prefix: torch.Tensor | None = None
+    """int64 [B], see Decoder.forward."""
+    answers: torch.Tensor | None = None
+    """int64 [B], the right choice of each row's example; -1: the row fills up a batch."""
+
+
 class Positions(Declared):
     """Learned position embedding, [max_positions, H]."""
 
@@ -35,22 +60,33 @@ class Positions(Declared):
 
 
 class Embedding(nn.Module):
-    """Token embedding, plus learned positions."""
+    """Token embedding, plus learned positions and block positions."""
 
     def __init__(self, model: Model, tp: TensorParallel) -> None:
         super().__init__()
         self.model, self.tp = model, tp
         self.words = VocabularyParallelEmbedding(tp, model.padded_vocab_size, model.hidden_size, model.embedding_init)
-        if model.positions == "learned":
+        if model.position_tables:
             self.positions = Positions(model, tp)
+        if model.positions == "block":
+            self.block_positions = Positions(model, tp)
 
-    def forward(self, tokens: torch.Tensor, position_ids: torch.Tensor | None) -> torch.Tensor:
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        position_ids: torch.Tensor | None,
+        block_position_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Embed token ids, int64 [B, S]; returns [B, S, H], sharded along S under sequence parallelism."""
         x = self.words(tokens)
-        if self.model.positions == "learned":
+        if self.model.position_tables:
             if position_ids is None:
                 position_ids = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
             x = x + self.positions(self.tp.piece(position_ids))
+        if self.model.positions == "block":
+            if block_position_ids is None:
+                block_position_ids = torch.zeros_like(tokens)
+            x = x + self.block_positions(self.tp.piece(block_position_ids))
         return dropout(x, self.model.hidden_dropout, self.tp, training=self.training)
 
 
@@ -84,6 +120,7 @@ class Decoder(nn.Module):
         self.model, self.tp, self.first, self.last = model, tp, first, last
         self.recompute_run = recompute_layers if recompute == "full" else 0
         self.copies: ComputeWeights | None = None
+        self.objective: Objective | None = None
         if first:
             self.embedding = Embedding(model, tp)
         selective = recompute == "selective"
@@ -100,9 +137,12 @@ class Decoder(nn.Module):
         x: torch.Tensor,
         *,
         position_ids: torch.Tensor | None = None,
+        block_position_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         loss_mask: torch.Tensor | None = None,
         masked_out: torch.Tensor | None = None,
+        prefix: torch.Tensor | None = None,
+        answers: torch.Tensor | None = None,
         cache: KeyValueCache | None = None,
         logits_to_keep: int | None = None,
     ) -> torch.Tensor:
@@ -111,9 +151,12 @@ class Decoder(nn.Module):
         Args:
             x: token ids, int64 [B, S], on the first stage; hidden states of the previous stage on others.
             position_ids: int64 [B, S], for learned positions; None counts from 0.
+            block_position_ids: int64 [B, S], for positions inside a blank; None is 0 everywhere.
             labels: int64 [B, S]; without labels the last stage returns logits [B, S, V / tensor ranks].
             loss_mask: [B, S], 0 where a label is ignored. The loss is the mean over the others.
             masked_out: bool [B, S, S], True = masked out; None: causal.
+            prefix: int64 [B], the length of the part that every token attends to; causal after it. Without masked_out.
+            answers: int64 [B], for an ``objective`` that needs them.
             cache: of the tokens before x, for generation; it gives the positions and the mask, and x is added to it.
             logits_to_keep: return the logits of the last so many tokens only; None: of all.
         """
@@ -121,19 +164,21 @@ class Decoder(nn.Module):
         if cache is not None:
             position_ids, masked_out = cache.position_ids(x), cache.masked_out(length)
         if self.first:
-            x = self.embedding(x, position_ids)
+            x = self.embedding(x, position_ids, block_position_ids)
         rotary = None
         if self.model.positions == "rotary":
             # Without a cache they count from 0 in every row, as upstream's.
             rotary = rotary_tables(self.model, length, x, None if cache is None else position_ids)
-        x = self._through(x, AttentionContext(None if masked_out is None else masked_out[:, None], rotary, cache))
+        mask = None if masked_out is None else masked_out[:, None]
+        x = self._through(x, AttentionContext(mask, rotary, cache, prefix))
         if cache is not None:
             cache.advance(length)
         if not self.last:
             return x
         if logits_to_keep is not None:
             x = x[:, -logits_to_keep:]
-        return self._loss_or_logits(self.final_norm(x), labels, loss_mask)
+        rows = None if labels is None else Rows(labels, loss_mask, prefix, answers)
+        return self._loss_or_logits(self.final_norm(x), rows)
 
     def _through(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
         blocks = list(self.layers.values())
@@ -143,18 +188,22 @@ class Decoder(nn.Module):
             x = checkpoint(_chain, blocks[start : start + self.recompute_run], x, context, use_reentrant=False)
         return x
 
-    def _loss_or_logits(
-        self, x: torch.Tensor, labels: torch.Tensor | None, loss_mask: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _loss_or_logits(self, x: torch.Tensor, rows: Rows | None) -> torch.Tensor:
         weight = self.head.weight if hasattr(self, "head") else self.embedding.words.weight
-        if labels is None:
+        if rows is None:
             return functional.linear(self.tp.enter(x), weight)
-        if loss_mask is not None:
-            labels = labels.masked_fill(loss_mask == 0, IGNORE_INDEX)
         x = self.tp.gathered(x)
+        if self.objective is not None:
+            return self.objective(x, weight, self.tp, rows, training=self.training)
+        labels = counted_labels(rows)
         loss = kernels.linear_cross_entropy(x, weight, labels, ignore_index=IGNORE_INDEX, group=self.tp.group)
         # Not a view: an in-place change of a view would lose FSDP's backward hook.
         return torch.stack([loss])
+
+
+def counted_labels(rows: Rows) -> torch.Tensor:
+    """Return the labels, with IGNORE_INDEX where the loss mask is 0."""
+    return rows.labels if rows.loss_mask is None else rows.labels.masked_fill(rows.loss_mask == 0, IGNORE_INDEX)
 
 
 def _chain(blocks: Sequence[nn.Module], x: torch.Tensor, context: AttentionContext) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,6 +28,8 @@ class AttentionContext:
     """cos and sin [S, R] or [B, 1, S, R], in the dtype of the hidden states."""
     cache: KeyValueCache | None = None
     """Keys and values of the tokens before x."""
+    prefix: torch.Tensor | None = None
+    """int64 [B], the length of the part that all tokens attend to; causal after it. Without masked_out."""
 
 
 class Norm(Declared):
@@ -91,7 +94,9 @@ class Attention(nn.Module):
             query, key = kernels.rotary(query, cos, sin), kernels.rotary(key, cos, sin)
         if context.cache is not None:
             key, value = context.cache.extend(self, key, value)
-        masks = {"causal": True} if context.masked_out is None else {"masked_out": context.masked_out}
+        masks: dict[str, Any] = {"causal": True} if context.masked_out is None else {"masked_out": context.masked_out}
+        if context.prefix is not None:
+            masks = {"prefix": context.prefix}
         dropout_p = self.model.attention_dropout if self.training else 0.0
         if dropout_p == 0.0:
             return kernels.attention(query, key, value, **masks)

@@ -96,10 +96,11 @@ def is_evaluated(config: TrainConfig, part: str) -> bool:
     """Return whether the run evaluates on a part: evaluation is on, and the part has token files or a share that
     is not empty."""
     data = config.data
-    if not (config.eval_interval and config.eval_iterations):
+    if config.cloze is not None or not (config.eval_interval and config.eval_iterations):
         return False
-    if data.valid or data.test:
-        return bool({"valid": data.valid, "test": data.test}[part])
+    own = {"valid": data.valid, "test": data.test}[part]
+    if own or (data.blanks is None and (data.valid or data.test)):
+        return bool(own)
     shares = [float(share) for share in re.split("[,/]", data.split)]
     number = PARTS.index(part)
     return number < len(shares) and shares[number] > 0 and part not in empty_by_split(data)

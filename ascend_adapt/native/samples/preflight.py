@@ -10,6 +10,8 @@ from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data.sample_order import find_dialect, split_sequences
 from ascend_adapt.errors import DataError
 from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.native.samples.cloze_examples import check_examples
+from ascend_adapt.native.samples.glm_text import check_text, load_vocabulary, text_paths
 from ascend_adapt.native.samples.token_files import empty_by_split, prefixes, words_by_part
 
 # Token ids checked at the front of each file; checking all would take as long as reading the corpus.
@@ -22,6 +24,15 @@ def check_data(config: TrainConfig) -> None:
     Raises:
         DataError: no token files, a part without sequences or shorter than one sample, or an id beyond the table.
     """
+    if config.cloze is not None:
+        load_vocabulary(config.cloze.vocabulary)
+        check_examples(config.cloze)
+        return
+    if config.data.blanks is not None:
+        load_vocabulary(config.data.blanks.vocabulary)
+        for path in text_paths(config):
+            check_text(path)
+        return
     data, parts = config.data, words_by_part(config)
     if data.valid or data.test:
         for part, words in parts.items():
@@ -40,6 +51,10 @@ def check_data(config: TrainConfig) -> None:
 
 def missing_files(config: TrainConfig) -> list[str]:
     """Return the token files of the run that are missing on this host."""
+    if config.cloze is not None:
+        return [name for name in (config.cloze.folder,) if not Path(name).exists()]
+    if config.data.blanks is not None:
+        return [name for name in text_paths(config) if not Path(name).exists()]
     named = [prefix for words in words_by_part(config).values() for prefix in prefixes(words, config.data)]
     return [f"{prefix}.bin" for prefix in dict.fromkeys(named) if not Path(f"{prefix}.bin").exists()]
 

@@ -11,6 +11,7 @@ from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data.blending import parse_blend
 from ascend_adapt.data.sample_order import find_dialect, split_sequences
 from ascend_adapt.native.config.train_config import Data, TrainConfig
+from ascend_adapt.native.samples.glm_text import token_prefix
 
 
 def words_by_part(config: TrainConfig) -> dict[str, tuple[str, ...]]:
@@ -22,7 +23,7 @@ def words_by_part(config: TrainConfig) -> dict[str, tuple[str, ...]]:
 
 def prefixes(words: tuple[str, ...], data: Data) -> list[str]:
     """Return the prefixes among weights and prefixes; weights may be derived from the number of documents."""
-    if len(words) < 2 or data.weight_by_documents is not None:
+    if data.blanks is not None or len(words) < 2 or data.weight_by_documents is not None:
         return list(words)
     return list(parse_blend(words)[1])
 
@@ -37,7 +38,7 @@ def empty_by_split(data: Data) -> tuple[str, ...]:
     Raises:
         DataError: token files that cannot be read.
     """
-    if data.valid or data.test or find_dialect(data.order).splits_at_bookends:
+    if data.blanks is not None or data.valid or data.test or find_dialect(data.order).splits_at_bookends:
         return ()
     sequences = [len(IndexedDataset(prefix)) for prefix in prefixes(data.train, data)]
     cuts = [split_sequences(data.split, count, data.order) for count in sequences]
@@ -52,10 +53,13 @@ def identities(config: TrainConfig) -> dict[str, str]:
     Raises:
         DataError: token files that cannot be read.
     """
+    if config.cloze is not None:
+        return {}
     found = {}
     for words in words_by_part(config).values():
         for prefix in prefixes(words, config.data):
-            sizes = np.asarray(IndexedDataset(prefix).sizes)
+            tokens_at = prefix if config.data.blanks is None else token_prefix(prefix, config.data)
+            sizes = np.asarray(IndexedDataset(tokens_at).sizes)
             tokens, digest = int(sizes.sum(dtype=np.int64)), hashlib.sha256(sizes.data).hexdigest()[:12]
             found[prefix] = f"{len(sizes)} sequences of {tokens} tokens (sizes {digest})"
     return found

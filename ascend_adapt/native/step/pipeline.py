@@ -15,8 +15,14 @@ from ascend_adapt.native.model.decoder import Decoder
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.step.data_parallel import DTYPES, after_passes, before_backward, before_passes
 
-Batch = Mapping[str, torch.Tensor]
-"""tokens and labels, int64 [M, S]; loss_mask [M, S], position_ids [M, S] and masked_out [M, S, S] where needed."""
+MicroBatch = Mapping[str, torch.Tensor]
+"""tokens and labels, int64 [B, S], and the other arguments of Decoder.forward where needed."""
+
+Batch = MicroBatch | Sequence[MicroBatch]
+"""The micro batches of a step, concatenated along the batch axis, or one by one where their shapes differ.
+
+In a pipeline all have one shape.
+"""
 
 
 class PipelineSchedule(Protocol):
@@ -56,14 +62,14 @@ class Accumulation:
             (loss * (scale / micro_batches)).sum().backward()
             losses.append(loss.detach())
         after_passes(self.decoder)
-        return _sums(self.config, torch.cat(losses), batch)
+        return _sums(self.config, torch.cat(losses), batch, micro_batches)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, micro_batches: int) -> torch.Tensor:
         """See PipelineSchedule."""
         before_passes(self.decoder)
         losses = [_loss(self.decoder, part) for part in _parts(batch, micro_batches)]
-        return _sums(self.config, torch.cat(losses), batch)
+        return _sums(self.config, torch.cat(losses), batch, micro_batches)
 
 
 class Pipeline:
@@ -73,7 +79,7 @@ class Pipeline:
         self.config, self.mesh = config, mesh
         self.stages = [_Stage(decoder) for decoder in decoders]
         self._scale = 1.0
-        self._schedules: dict[tuple[int, bool], Any] = {}
+        self._schedules: dict[tuple[int, bool, int], Any] = {}
 
     def train(self, batch: Batch, micro_batches: int, scale: float) -> torch.Tensor:
         """See PipelineSchedule."""
@@ -93,18 +99,20 @@ class Pipeline:
     def _run(self, batch: Batch, micro_batches: int, *, trains: bool) -> torch.Tensor:
         for stage in self.stages:
             before_passes(stage.decoder)
-        key = (micro_batches, trains)
+        if not isinstance(batch, Mapping):
+            batch = {name: torch.cat([part[name] for part in batch]) for name in batch[0]}
+        key = (micro_batches, trains, batch["tokens"].shape[1])
         if key not in self._schedules:
-            self._schedules[key] = self._schedule(micro_batches, trains=trains)
+            self._schedules[key] = self._schedule(*key[:2], length=key[2])
         others = {name: tensor for name, tensor in batch.items() if name != "tokens"}
         inputs = (batch["tokens"],) if self.mesh.pipeline_rank == 0 else ()
         more = {"target": batch["labels"]} if trains else {}
         losses = self._schedules[key].step(*inputs, **more, **others)
         if losses is None:
             return torch.zeros(2, device=self.mesh.device)
-        return _sums(self.config, losses.detach().flatten(), batch)
+        return _sums(self.config, losses.detach().flatten(), batch, micro_batches)
 
-    def _schedule(self, micro_batches: int, *, trains: bool) -> Any:
+    def _schedule(self, micro_batches: int, trains: bool, *, length: int) -> Any:
         """Return a schedule with its own stages, whose buffers differ between training and evaluation."""
         parallel, count = self.config.parallel, len(self.config.parallel.stages)
         stages = [
@@ -113,8 +121,8 @@ class Pipeline:
                 number,
                 count,
                 self.mesh.device,
-                input_args=self._example(number),
-                output_args=self._example(number + 1),
+                input_args=self._example(number, length),
+                output_args=self._example(number + 1, length),
                 group=self.mesh.group("pipeline"),
             )
             for stage, number in zip(self.stages, stages_of(self.config, self.mesh), strict=True)
@@ -130,10 +138,10 @@ class Pipeline:
     def _scaled_mean(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return (output * (self._scale / self.stages[0].expected)).sum()
 
-    def _example(self, border: int) -> torch.Tensor:
+    def _example(self, border: int, length: int) -> torch.Tensor:
         """Return a meta tensor with the shape and dtype of the input of stage ``border``."""
         config, count = self.config, len(self.config.parallel.stages)
-        batch, length = config.batch.micro, config.data.seq_length
+        batch = config.batch.micro * config.rows_per_sample
         if border == 0:
             return torch.empty(batch, length, dtype=torch.int64, device="meta")
         if border == count:
@@ -167,7 +175,7 @@ class _Stage(nn.Module):
     def forward(self, x: torch.Tensor, **others: torch.Tensor) -> torch.Tensor:
         """Run the decoder; only the last stage gets the labels."""
         if not self.decoder.last:
-            others = {name: tensor for name, tensor in others.items() if name not in ("labels", "loss_mask")}
+            others = {name: tensor for name, tensor in others.items() if name not in ("labels", "loss_mask", "answers")}
         output: torch.Tensor = self.decoder(x, **others)
         if output.requires_grad:
             output.register_hook(self._backward_begins)
@@ -183,22 +191,25 @@ def _unscaled(kind: Any) -> dict[str, Any]:
     return {"scale_grads": False} if "scale_grads" in inspect.signature(kind.__init__).parameters else {}
 
 
-def _sums(config: TrainConfig, losses: torch.Tensor, batch: Batch) -> torch.Tensor:
+def _sums(config: TrainConfig, losses: torch.Tensor, batch: Batch, micro_batches: int) -> torch.Tensor:
     """Return the two sums of PipelineSchedule from the losses of micro batches, [M]."""
     weights = torch.ones_like(losses)
     if config.logging.loss_mean == "tokens":
-        weights = batch["loss_mask"].view(len(losses), -1).sum(1).to(losses)
+        weights = torch.stack([part["loss_mask"].sum() for part in _parts(batch, micro_batches)]).to(losses)
         losses = losses.where(weights > 0, 0.0)  # without an unmasked token the mean is NaN
     return torch.stack([(losses * weights).sum(), weights.sum()])
 
 
-def _loss(decoder: Decoder, part: Batch) -> torch.Tensor:
+def _loss(decoder: Decoder, part: MicroBatch) -> torch.Tensor:
     others = {name: tensor for name, tensor in part.items() if name != "tokens"}
     loss: torch.Tensor = decoder(part["tokens"], **others)
     return loss
 
 
-def _parts(batch: Batch, micro_batches: int) -> Iterator[Batch]:
+def _parts(batch: Batch, micro_batches: int) -> Iterator[MicroBatch]:
+    if not isinstance(batch, Mapping):
+        yield from batch
+        return
     chunks = {name: tensor.chunk(micro_batches) for name, tensor in batch.items()}
     for number in range(micro_batches):
         yield {name: parts[number] for name, parts in chunks.items()}

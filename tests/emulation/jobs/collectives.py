@@ -5,6 +5,7 @@ import os
 import torch
 import torch.distributed as dist
 from record import record
+from torch.distributed import _coalescing_manager
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.npu.set_device(RANK)
@@ -104,4 +105,26 @@ objects = [None] * SIZE
 dist.all_gather_object(objects, {"rank": RANK})
 record(["objects", objects])
 dist.barrier()
-record(["mismatch", failure(lambda: (dist.all_reduce(full(1, 3 + RANK)), torch.npu.synchronize()))])
+
+DEVICE = torch.device("npu", RANK)
+tensors = [full(RANK + part) for part in range(2)]
+with _coalescing_manager(device=DEVICE):
+    for tensor in tensors:
+        dist.all_reduce(tensor)
+record(["coalesced all_reduce", [tensor.tolist() for tensor in tensors]])
+tensors = [empty(2 * SIZE) for _ in range(2)]
+with _coalescing_manager(device=DEVICE, async_ops=True) as pending:
+    for part, tensor in enumerate(tensors):
+        dist.all_gather_into_tensor(tensor, full(RANK + part))
+pending.wait()
+record(["coalesced all_gather", [tensor.tolist() for tensor in tensors]])
+tensors = [empty() for _ in range(2)]
+with _coalescing_manager(device=DEVICE):
+    for tensor in tensors:
+        dist.reduce_scatter_tensor(tensor, torch.arange(2.0 * SIZE, device="npu"))
+record(["coalesced reduce_scatter", [tensor.tolist() for tensor in tensors]])
+with _coalescing_manager(device=DEVICE, async_ops=True) as pending:
+    dist.isend(sent, other)
+    dist.irecv(came, other)
+pending.wait()
+record(["coalesced messages", came.unique().tolist()])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch_npu.npu import utils
@@ -48,6 +50,18 @@ def test_a_grad_scaler_finds_no_inf():
     assert utils.get_npu_overflow_flag()
 
 
+def test_unscaling_asks_the_flag_as_the_kernel_of_op_plugin_does():
+    def unscale():
+        gradient, found = half(4.0), torch.zeros(1, device=NPU)
+        torch._amp_foreach_non_finite_check_and_unscale_([gradient], found, torch.full((1,), 0.5, device=NPU))
+        return gradient.item(), found.item(), utils.get_npu_overflow_flag()
+
+    utils.clear_npu_overflow_flag()
+    assert unscale() == (2.0, 0.0, False)
+    half(60000).mul_(4)
+    assert unscale() == (4.0, 1.0, False)
+
+
 def test_moving_a_constant_does_not_overflow():
     utils.clear_npu_overflow_flag()
     masked = half(1.0, 2.0).masked_fill(torch.tensor([True, False], device=NPU), float("-inf"))
@@ -55,6 +69,10 @@ def test_moving_a_constant_does_not_overflow():
     assert not utils.get_npu_overflow_flag()
 
 
-def test_there_is_no_bfloat16():
+def test_bfloat16():
+    if os.environ["ASCEND_ADAPT_EMULATED_SOC"] != "Ascend910A":
+        largest = torch.finfo(torch.bfloat16).max
+        assert (torch.full((1,), largest, dtype=torch.bfloat16, device=NPU) * 2).tolist() == [largest]
+        return
     with pytest.raises(OperatorLimit, match=r"aten::ones: a tensor is bfloat16, expected: no tensor"):
         torch.ones(2, dtype=torch.bfloat16, device=NPU) + 1

@@ -263,6 +263,8 @@ def older_devices():
     yield on_910a(of_attention("attention", products.A2_OPERATOR))
     half = lambda: npu(2, 8, dtype=torch.bfloat16)  # noqa: E731
     yield on_910a(misuse("bfloat16", "npu_rms_norm", products.BFLOAT16, half, lambda: npu(8)))
+    eighths = lambda: torch.ones(2, 8).to(torch.float8_e4m3fn).npu()  # noqa: E731
+    yield misuse("float8", "npu_swiglu", products.FLOAT8, eighths)
 
 
 def softmax_and_norms():

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from ascend_adapt.diagnosis import status_report
 from ascend_adapt.launch.one_host import causes
 from ascend_adapt.launch.one_host.failures import Failure
 from ascend_adapt.launch.one_host.run_directory import RunDirectory
@@ -44,6 +45,30 @@ def test_ranks_of_a_command_end_with_cause_and_next_step(failed):
     assert ended.endswith("env ended with exit code 1")
     assert first.startswith("ascend-run: rank 1 on ")
     assert cause.startswith(CAUSE)
+
+
+def test_status_of_a_failed_job_says_why_and_what_to_do(failed, tmp_path):
+    failed("fail.py")
+    first, cause, step = status_report.of_run(tmp_path / "run").failure
+    assert first.startswith("rank 0 on ")
+    assert cause.startswith("cause: the code requires the package flash_attn")
+    assert step.startswith("next step: ")
+
+
+def test_status_without_a_known_cause_names_the_log_and_the_next_step(failed, tmp_path):
+    (tmp_path / "fail.py").write_text("raise ValueError('my own')\n")
+    failed("fail.py")
+    first, step = status_report.of_run(tmp_path / "run").failure
+    assert first.endswith(f"its log: {tmp_path / 'run' / 'rank-0.log'}")
+    assert step.startswith(f"next step: `ascend-adapt explain {tmp_path / 'run'}`")
+
+
+def test_a_pipe_that_hides_a_failure_does_not_hide_its_cause(failed, tmp_path):
+    script = f"RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 {sys.executable} fail.py | cat"
+    ended, _, cause, _ = failed("bash", "-c", script)
+    assert "bash ended with exit code 0, but rank 0" in ended
+    assert cause.startswith(CAUSE)
+    assert status_report.of_run(tmp_path / "run").failure[0] == ended.removeprefix("ascend-run: ")
 
 
 def test_a_log_that_shows_nothing_known_has_no_cause(tmp_path):

@@ -46,7 +46,7 @@ class SparseMode:
         if self.mode in (0, 4):
             limits.BAND_EMPTY.require(self.pre_tokens + self.next_tokens >= 0, f"{found}, {tokens}")
         if self.mode in (5, 6):
-            counted = len(self.prefix) == sequences and sequences <= 32
+            counted = len(self.prefix) == sequences and sequences in limits.PREFIXES
             limits.PREFIX.require(counted, f"prefix is {list(self.prefix)} for {sequences} sequences")
         if self.mask is None:
             limits.MASK_MISSING.require(self.mode == 0, f"{found}, atten_mask is None")

@@ -10,6 +10,7 @@ from ascend_adapt.kernels import masks, small_tensors
 from ascend_adapt.kernels.arguments import check_float, check_number, check_together
 from ascend_adapt.kernels.dispatch import Kernel
 from ascend_adapt.kernels.operation import KernelCall
+from ascend_adapt.npu_limits.fusion_attention import PREFIXES
 
 
 @dataclass(eq=False)
@@ -26,6 +27,7 @@ class AttentionCall(KernelCall):
     dropout_p: float = 0.0
     cu_seqlens: Any = None
     window: int | None = None
+    prefix: Any = None
 
     def check(self) -> None:
         """Refuse a float masked_out, a bool bias, and shapes, dtypes and devices that do not match."""
@@ -59,6 +61,10 @@ class AttentionCall(KernelCall):
                     "scale: requires grad, and attention has no gradient of it — scale q by it instead"
                 )
         masks.check_cu_seqlens(self.cu_seqlens, batch, queries, keys, q.device)
+        masks.check_prefix(self.prefix, batch, queries, keys)
+        others = (self.masked_out, self.bias, self.cu_seqlens, self.window)
+        if self.prefix is not None and any(one is not None for one in others):
+            raise KernelArgumentError("prefix: with another mask, expected it alone — merge both into masked_out")
 
     @property
     def factor(self) -> float:
@@ -86,6 +92,7 @@ class AttentionCall(KernelCall):
             masked_out=small_tensors.corner(self.masked_out, rows, columns, heads),
             bias=small_tensors.corner(self.bias, rows, columns, heads),
             cu_seqlens=borders,
+            prefix=None if self.prefix is None else self.prefix[:1].clamp(max=columns),
         )
 
 
@@ -101,6 +108,7 @@ def attention(
     dropout_p: float = 0.0,
     cu_seqlens: Any = None,
     window: int | None = None,
+    prefix: Any = None,
 ) -> Any:
     """Return softmax(scale * QK^T + bias) V, accumulated in fp32, in the dtype of ``q``.
 
@@ -116,6 +124,8 @@ def attention(
         cu_seqlens: int32 [documents + 1], cumulative lengths of documents packed into one row (B = 1, Q = K), which do
             not attend to each other.
         window: causal, and each query attends to itself and the ``window - 1`` keys before it.
+        prefix: int64 [B] on the host or on q's device: each query attends to the first ``prefix`` keys of its row, and
+            is causal after them. Q = K, without another mask. On the host no kernel has to wait for the device.
 
     Returns:
         [B, N, Q, Dv]. A fully masked row is all zeros, and its gradients are zero.
@@ -129,7 +139,11 @@ def attention(
     if not 0.0 <= dropout_p < 1.0:
         raise KernelArgumentError(f"dropout_p={dropout_p!r}: expected at least 0 and less than 1 — correct it")
     causal = bool(causal) or window is not None
-    call = AttentionCall(q, k, v, masked_out, bias, causal, scale, dropout_p, cu_seqlens, window)
+    call = AttentionCall(q, k, v, masked_out, bias, causal, scale, dropout_p, cu_seqlens, window, prefix)
+    if prefix is not None and (q.device.type != "npu" or q.shape[0] not in PREFIXES):
+        call.check()
+        # Only an NPU has a kernel for it, for so many rows. The mask is shared by all layers.
+        call = replace(call, masked_out=masks.hidden_by_prefix(prefix, q.shape[2], q.device), causal=False, prefix=None)
     if cu_seqlens is not None:
         call.check()  # the values of cu_seqlens are not part of the kind of call
     return KERNEL(call)

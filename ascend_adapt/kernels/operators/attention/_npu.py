@@ -8,6 +8,7 @@ adds the bias before scaling, version 2 with pse_type=0 after it; packed rows (T
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ FUSION_ATTENTION = npu.Operator(
     "int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None, int sparse_mode=0, bool gen_mask_parallel=True, "
     'bool sync=False, str softmax_layout="", Tensor? sink=None, Tensor? dropout_mask=None, int seed=0, int offset=0) '
     "-> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
-    (*_ARGUMENTS, "pre_tockens", "next_tockens", "actual_seq_qlen", "actual_seq_kvlen"),
+    (*_ARGUMENTS, "pre_tockens", "next_tockens", "actual_seq_qlen", "actual_seq_kvlen", "prefix"),
 )
 FUSION_ATTENTION_V2 = npu.Operator(
     "npu_fusion_attention_v2(Tensor query, Tensor key, Tensor value, int head_num, str input_layout, *, "
@@ -36,7 +37,7 @@ FUSION_ATTENTION_V2 = npu.Operator(
     "Tensor? dropout_mask=None, int seed=0, int offset=0) -> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
     (*_ARGUMENTS, "pse", "pse_type"),
 )
-_WHOLE_MASK, _CAUSAL, _BAND = 1, 3, 4
+_WHOLE_MASK, _CAUSAL, _BAND, _PREFIX = 1, 3, 4, 6
 
 
 def supports(call: AttentionCall) -> str:
@@ -55,6 +56,8 @@ def supports(call: AttentionCall) -> str:
         return reason
     if call.v.shape != call.k.shape:
         return f"k {list(call.k.shape)} and v {list(call.v.shape)} differ"
+    if call.prefix is not None and batch not in limits.PREFIXES:
+        return limits.PREFIX.unmet(False, f"B is {batch}")
     if call.bias is not None and call.bias.dtype == torch.float64:
         return "its bias is at most fp32"
     if call.bias is not None and call.bias.requires_grad:
@@ -104,6 +107,11 @@ def _packed(call: AttentionCall, start: int, ends: list[int]) -> torch.Tensor:
 
 def _whole(call: AttentionCall) -> torch.Tensor:
     tensors = (call.q.contiguous(), call.k.contiguous(), call.v.contiguous(), call.q.shape[1], "BNSD")
+    if call.prefix is not None:
+        length = call.k.shape[2]
+        own = {"atten_mask": _prefix_triangle(call.q.device), "sparse_mode": _PREFIX}
+        lengths = [min(one, length) for one in _on_host(call.prefix)]
+        return FUSION_ATTENTION(*tensors, prefix=lengths, **_common(call), **own)[0]
     hidden = call.masked_out
     if call.bias is not None:
         endless = call.bias == float("-inf")
@@ -135,6 +143,29 @@ def _sparse(call: AttentionCall) -> dict[str, Any]:
 @functools.cache
 def _triangle(device: torch.device) -> torch.Tensor:
     return torch.ones(limits.MASK_SIDE, limits.MASK_SIDE, dtype=torch.bool, device=device).triu(1)
+
+
+@functools.cache
+def _prefix_triangle(device: torch.device) -> torch.Tensor:
+    """Return the compressed mask of sparse mode 6: causal rows, and rows that show the left half."""
+    half = torch.arange(limits.MASK_SIDE, device=device) >= limits.MASK_SIDE // 2
+    return torch.cat([_triangle(device), half.expand(limits.MASK_SIDE // 2, -1)])
+
+
+_lengths: dict[int, tuple[weakref.ref[torch.Tensor], int, list[int]]] = {}
+
+
+def _on_host(prefix: torch.Tensor) -> list[int]:
+    """Return lengths as numbers; those on a device are read once for all layers of a pass."""
+    if prefix.device.type == "cpu":
+        lengths: list[int] = prefix.tolist()
+        return lengths
+    identity, version = id(prefix), prefix._version
+    known = _lengths.get(identity)
+    if known is None or known[0]() is not prefix or known[1] != version:
+        reference = weakref.ref(prefix, lambda _: _lengths.pop(identity, None))
+        known = _lengths[identity] = (reference, version, prefix.tolist())
+    return known[2]
 
 
 def _whole_mask(call: AttentionCall, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -45,6 +45,14 @@ def masked_by_document(call: AttentionCall) -> AttentionCall:
     return replace(call, masked_out=hidden, cu_seqlens=None)
 
 
+def masked_by_prefix(call: AttentionCall) -> AttentionCall:
+    """Return the call with a prefix replaced by a mask."""
+    if call.prefix is None:
+        return call
+    hidden = masks.hidden_by_prefix(call.prefix, call.k.shape[2], call.q.device)
+    return replace(call, masked_out=hidden, causal=False, prefix=None)
+
+
 def part(call: AttentionCall, rows: slice, columns: slice) -> AttentionCall:
     """Return the call for some queries and some keys; causal stays correct if both end at the same position."""
     return replace(

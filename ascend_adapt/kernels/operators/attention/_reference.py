@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.kernels import masks
-from ascend_adapt.kernels.operators.attention import AttentionCall
+from ascend_adapt.kernels.operators.attention import AttentionCall, _pieces
 from ascend_adapt.kernels.operators.masked_softmax._reference import softmax
 
 
@@ -16,6 +16,7 @@ def supports(call: AttentionCall) -> str:
 
 def run(call: AttentionCall) -> torch.Tensor:
     """Return the attention."""
+    call = _pieces.masked_by_prefix(call)
     q, k, v = call.q, call.k, call.v
     exact = torch.promote_types(q.dtype, torch.float32)
     shared = q.shape[1] // k.shape[1]

@@ -25,6 +25,10 @@ _BLOCK = (128, 1024)
 """Bounds of the number of queries that share one mask with a window."""
 
 
+_ABSORBING = -1024.0
+"""fp32 has 24 bits: the log of a sum beside a maximum of 2**10 keeps 14, so probabilities are within 2**-14."""
+
+
 class _Torch:
     """torch's own choice; in deterministic mode only CUDA kernels with deterministic gradients."""
 
@@ -34,12 +38,15 @@ class _Torch:
 
     def run(self, call: AttentionCall) -> torch.Tensor:
         """Return the attention."""
+        call = _pieces.masked_by_prefix(call)
         with self._selected(call):
             if _is_torchs_own(call):
                 return self._attend(call, is_causal=call.causal)
             return _pieces.without_blind_rows(_pieces.as_wide_as_its_bias(call), self._whole).to(call.q.dtype)
 
     def _selected(self, call: AttentionCall) -> Any:
+        if _loses_sums_on_cpu(call):
+            return _only(SDPBackend.MATH)
         if call.q.device.type != "cuda" or not dispatch.is_deterministic():
             return nullcontext()
         repeats = dispatch.attention_gradients_repeat()
@@ -107,6 +114,25 @@ class _Torch:
         return scaled_dot_product_attention(
             q, call.k, call.v, dropout_p=call.dropout_p, scale=scale, enable_gqa=shared, **more
         )
+
+
+def _loses_sums_on_cpu(call: AttentionCall) -> bool:
+    """Whether the gradients of torch's fused CPU kernel may be wrong: all of a row's bias is large and negative.
+
+    That kernel keeps max + log(sum) of each row in fp32, where a large maximum absorbs the sum, and recomputes the
+    probabilities from it: the gradients of a row wholly of finfo.min are too large by the number of its keys.
+    """
+    if call.bias is None or call.q.device.type != "cpu" or not torch.is_grad_enabled():
+        return False
+    if not any(each.requires_grad for each in (call.q, call.k, call.v, call.bias)):
+        return False
+    if not tracing.has_values(call.bias):
+        return True
+    # Where keys are hidden too, a row may have only large negative ones left.
+    hides = call.causal or call.masked_out is not None or call.window is not None or call.cu_seqlens is not None
+    bias = call.bias.detach()
+    largest = bias if hides or not bias.numel() else bias.amax(-1)
+    return bool(((largest < _ABSORBING) & (largest > float("-inf"))).any())
 
 
 def _is_torchs_own(call: AttentionCall) -> bool:

@@ -1,0 +1,104 @@
+"""What a rehearsal finds at one line of a script, how serious it is on a cluster, and what to write instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED = "unsupported operator", "limit", "CUDA-only call", "not on the device"
+SCALER, CAST, ON_THE_HOST, WAIT = "scaler of another device", "cast", "operator on the host", "wait for the device"
+
+# In the order of the report: what ends the job, what makes its result wrong, what costs time.
+_KINDS = (UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED, SCALER, CAST, ON_THE_HOST, WAIT)
+
+_INSTEAD = {
+    UNSUPPORTED: "it was not rehearsed from there on: use a variant of the model without it",
+    LIMIT: "change the call so that it keeps the limit",
+    CUDA_ONLY: "use torch.accelerator, or the same function of torch.npu",
+    NOT_MOVED: "model.to(device) before the optimizer is created",
+    SCALER: 'torch.amp.GradScaler("npu"), or bfloat16 without a scaler',
+    CAST: "use float32, or compute in float64 on the host: x.cpu().double()",
+    ON_THE_HOST: "each call copies its tensors to the host and back: use another operator, or call it before the loop",
+    WAIT: "keep the value on the device, and read it every N steps",
+}
+_BY_VALUES = "torch.where(mask, a, b) or a product with the mask, whose shape does not depend on values"
+_INSTEAD_OF_OPERATORS = {
+    "aten::nonzero": _BY_VALUES,
+    "aten::masked_select": _BY_VALUES,
+    "aten::index": _BY_VALUES,
+    "aten::unique": "compute it in the DataLoader, on the host",
+    "copy to the host": "copy it every N steps, or with non_blocking=True into pinned memory",
+    "torch.npu.synchronize": "remove it, or keep it for timing only",
+}
+_IN_PYTHON = {
+    "aten::_local_scalar_dense": ".item(), float() or a condition",
+    "copy to the host": ".cpu(), .tolist(), .numpy() or print",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One kind of finding at one line, of all ranks."""
+
+    kind: str
+    what: str
+    file: str
+    line: int
+    count: int
+    """Of the rank that has most."""
+    bytes: int
+    detail: str
+    steps: int
+    """Optimizer steps of that rank."""
+
+    @property
+    def instead(self) -> str:
+        """What to write instead."""
+        base = self.what.partition(".")[0] if self.what.startswith("aten::") else self.what
+        return _INSTEAD_OF_OPERATORS.get(base, _INSTEAD[self.kind])
+
+    @property
+    def place(self) -> str:
+        """``train.py:12``, or that the line is not known."""
+        return f"{self.file}:{self.line}" if self.file else "(no line of a script)"
+
+    def text(self) -> str:
+        """Return what was found, without its place."""
+        often = f"{self.count} time{'' if self.count == 1 else 's'}"
+        if self.kind in (WAIT, ON_THE_HOST) and self.steps and self.count >= self.steps:
+            a_step = round(self.count / self.steps, 1)
+            often = f"{a_step:g} time{'' if a_step == 1 else 's'} per optimizer step"
+        size = f", {self.bytes} bytes" if self.bytes else ""
+        python = f" ({_IN_PYTHON[self.what]})" if self.what in _IN_PYTHON else ""
+        what = f"{self.kind}: {self.what}{python}" + (f": {self.detail}" if self.detail else "")
+        return f"{what} ({often}{size})"
+
+
+def merged(ranks: Iterable[Mapping[str, Any]]) -> list[Finding]:
+    """Return the findings of all ranks, the most serious first; where ranks agree, that of the rank with most."""
+    most: dict[tuple[str, str, str, int], Finding] = {}
+    for facts in ranks:
+        for one in facts.get("findings", ()):
+            found = Finding(**one, steps=facts["steps"])
+            key = found.kind, found.what, found.file, found.line
+            if key not in most or most[key].count < found.count:
+                most[key] = found
+    return sorted(most.values(), key=lambda found: (_KINDS.index(found.kind), -found.count, found.file, found.line))
+
+
+def github_annotation(found: Finding) -> str:
+    """Return the workflow command with which GitHub shows a finding at its line."""
+    level = "error" if _KINDS.index(found.kind) < _KINDS.index(CAST) else "warning"
+    root = os.environ.get("GITHUB_WORKSPACE") or os.getcwd()
+    file = os.path.relpath(found.file, root) if found.file.startswith(f"{root}/") else found.file
+    at = f"file={_property(file)},line={found.line}," if found.file else ""
+    message = f"{found.text()} — {found.instead}".replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::{level} {at}title={_property(f'rehearsal: {found.kind}')}::{message}"
+
+
+def _property(text: str) -> str:
+    for sign, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), (":", "%3A"), (",", "%2C")):
+        text = text.replace(sign, code)
+    return text

@@ -1,0 +1,79 @@
+"""The line of the user's own code that a call on the device comes from; loaded in ranks only.
+
+The user's own code is in no folder of installed packages or of Python: a script, a package beside it, a checkout.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+
+class Line(NamedTuple):
+    """A line of a file."""
+
+    file: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.number}" if self.file else "?"
+
+
+UNKNOWN = Line("", 0)
+
+_PACKAGE = str(Path(__file__).parents[1])
+_RUNTIME = tuple(str(Path(_PACKAGE, room)) for room in ("emulation", "launch", "runtime", "patches", "kernels"))
+_is_own: dict[CodeType, bool] = {}
+
+
+def of_caller() -> Line:
+    """Return the innermost line of the user's own code in this thread, else in the main thread.
+
+    Autograd and hooks of torch run in threads without a Python frame of the user's: then the main thread, which called
+    backward(), is the place. A program that consists of installed code only is located there.
+    """
+    # No variable here may hold this function's own frame: such a cycle would keep the tensors of all its callers.
+    return _innermost(sys._getframe(1)) or _innermost(_of_main_thread()) or UNKNOWN
+
+
+def _of_main_thread() -> FrameType | None:
+    main = threading.main_thread().ident
+    return None if main is None or main == threading.get_ident() else sys._current_frames().get(main)
+
+
+def _innermost(frame: FrameType | None) -> Line | None:
+    outermost = None
+    while frame is not None:
+        code = frame.f_code
+        own = _is_own.get(code)
+        if own is None:
+            own = _is_own[code] = _belongs_to_user(code.co_filename)
+        if own:
+            return Line(code.co_filename, frame.f_lineno)
+        if not code.co_filename.startswith(("<", *_RUNTIME)):
+            outermost = outermost or (frame if frame.f_globals.get("__name__") == "__main__" else None)
+        frame = frame.f_back
+    return None if outermost is None else Line(outermost.f_code.co_filename, outermost.f_lineno)
+
+
+def _belongs_to_user(file: str) -> bool:
+    return not file.startswith(("<", *_installed()))
+
+
+_folders: list[str] = []
+
+
+def _installed() -> tuple[str, ...]:
+    if not _folders:
+        torch_npu = sys.modules.get("torch_npu")
+        site = [] if torch_npu is None else [str(Path(torch_npu.__file__ or "").parents[1])]
+        paths = sysconfig.get_paths()
+        found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+        plugins = sys.modules.get("ascend_adapt_plugins")
+        ours = [_PACKAGE, *(str(path) for path in getattr(plugins, "__path__", ()))]
+        _folders.extend(f"{folder.rstrip('/')}/" for folder in (*found, *site, *ours))
+    return tuple(_folders)

@@ -1,0 +1,1 @@
+"""Finetuning of GLM on SuperGLUE's tasks as clozes."""

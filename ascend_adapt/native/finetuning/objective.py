@@ -1,0 +1,106 @@
+"""Scores of a cloze task's answers, and the losses that compare them.
+
+Source: THUDM/GLM@4f61ed72 model/downstream.py (GLMForMultiTokenCloze, GLMForSingleTokenCloze) and finetune_glm.py
+(finetune_forward_step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.nn import functional
+
+from ascend_adapt import kernels
+from ascend_adapt.native.config.train_config import Cloze
+from ascend_adapt.native.model.decoder import IGNORE_INDEX, Rows, counted_labels
+from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
+
+
+def cross_entropy(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
+    """Cross entropy of the answers; as all losses here, the mean of scores [E, C] for answers int64 [E]."""
+    return functional.cross_entropy(scores, answers)
+
+
+def hinge(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
+    """By how much less than 1 the right answer's score is above each other's, summed over these."""
+    margins = (1 + scores - scores.gather(1, answers[:, None])).clamp(min=0)
+    return margins.sum(1).mean() - 1.0
+
+
+def generative(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
+    """Minus the score of the right answer."""
+    return -scores.gather(1, answers[:, None]).mean()
+
+
+def mix(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
+    """The sum of the generative loss and the cross entropy."""
+    return generative(scores, answers) + cross_entropy(scores, answers)
+
+
+LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "cross_entropy": cross_entropy,
+    "hinge": hinge,
+    "generative": generative,
+    "mix": mix,
+}
+
+
+class ClozeObjective:
+    """The loss of the last stage; in evaluation it also keeps the answers with the highest score, until ``clear``."""
+
+    def __init__(self, cloze: Cloze, choices: int, answer_ids: Sequence[int] | None) -> None:
+        """``answer_ids`` are the tokens of ``choices`` answers; None: each row of a batch has an answer of its own."""
+        self._loss, self._penalty = LOSSES[cloze.loss], cloze.length_penalty
+        self._choices, self._answer_ids = choices, answer_ids
+        self.predictions: list[int] = []
+        self.loss_sum = 0.0
+        """Sum of the losses of these examples."""
+
+    def __call__(
+        self, x: torch.Tensor, weight: torch.Tensor, tp: TensorParallel, rows: Rows, *, training: bool
+    ) -> torch.Tensor:
+        """Return the loss [1], fp32, from hidden states [B, S, H], which all tensor-parallel ranks have."""
+        if rows.answers is None or rows.prefix is None:
+            raise RuntimeError("cloze: the batch has no answers or no prefix, expected both of cloze_batches.collate")
+        answers = rows.answers
+        if self._answer_ids is None:
+            scores, answers = self._of_texts(x, weight, tp, rows), answers[:: self._choices]
+        else:
+            scores = self._of_words(x, weight, tp, rows.prefix)
+        counted = answers >= 0
+        if counted.all():
+            loss = self._loss(scores, answers)
+        elif counted.any():
+            loss = self._loss(scores[counted], answers[counted])
+        else:
+            loss = 0.0 * scores.sum()
+        if not training:
+            self.predictions += scores.argmax(1)[counted].tolist()
+            self.loss_sum += loss.item() * int(counted.sum())
+        return torch.stack([loss])
+
+    def clear(self) -> None:
+        """Forget the evaluated examples."""
+        self.predictions, self.loss_sum = [], 0.0
+
+    def _of_texts(self, x: torch.Tensor, weight: torch.Tensor, tp: TensorParallel, rows: Rows) -> torch.Tensor:
+        """Return the log probability of each answer's text, [E, C]."""
+        labels = counted_labels(rows)
+        losses = kernels.linear_cross_entropy(
+            x, weight, labels, ignore_index=IGNORE_INDEX, reduction="none", group=tp.group
+        )
+        scores = -losses.sum(1)
+        if self._penalty:
+            scores = scores / (labels != IGNORE_INDEX).sum(1).clamp(min=1) ** self._penalty
+        return scores.view(-1, self._choices)
+
+    def _of_words(
+        self, x: torch.Tensor, weight: torch.Tensor, tp: TensorParallel, prefix: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the logit of each answer's token after [sop], [E, C]."""
+        ids = torch.tensor(self._answer_ids, device=x.device) - tp.rank * weight.shape[0]
+        elsewhere = (ids < 0) | (ids >= weight.shape[0])
+        partial = functional.embedding(ids.masked_fill(elsewhere, 0), weight).masked_fill(elsewhere[:, None], 0.0)
+        first = x[torch.arange(len(x), device=x.device), prefix.to(x.device)]
+        return functional.linear(first.float(), tp.leave(partial).float())

@@ -1,0 +1,5 @@
+import torch
+
+labels = torch.tensor([1, -100, 2], device="npu")
+first = labels[torch.tensor([0, 1], device="npu")]
+kept = labels[labels != -100]  # wait for the device: aten::index.Tensor
