@@ -49,3 +49,13 @@ def allowed(terms: int, roundings: int, storage: float, compute: float) -> float
         compute: unit roundoff that products are summed in.
     """
     return 2 * CONFIDENCE * (math.sqrt(terms) * compute + math.sqrt(roundings) * storage)
+
+
+def copied(dtypes: Iterable[str]) -> float:
+    """Return the relative difference that two copies of one tensor may have, by a rounding to one of these dtypes."""
+    return allowed(0, 1, unit_roundoff(dtypes), unit_roundoff(()))
+
+
+def elementwise(dtypes: Iterable[str]) -> float:
+    """Return the relative difference that elementwise operations may make in these dtypes."""
+    return allowed(1, OPERATIONS_A_CALL, unit_roundoff(dtypes), unit_roundoff(()))

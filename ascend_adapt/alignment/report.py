@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from ascend_adapt.alignment.comparison import Finding, Report
+from ascend_adapt.alignment.findings import Finding, Report
 
 
 def show(report: Report, a: str, b: str) -> None:

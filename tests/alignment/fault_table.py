@@ -17,7 +17,7 @@ from alignment.planted_faults import FAULTS, ON_TWO_RANKS, Fault, record_on_two_
 from alignment.small_training import Run  # noqa: E402
 
 from ascend_adapt.alignment import comparison, recording  # noqa: E402
-from ascend_adapt.alignment.comparison import Finding  # noqa: E402
+from ascend_adapt.alignment.findings import Finding  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "alignment.md"
 BEGIN, END = "<!-- planted faults -->\n", "<!-- end of planted faults -->"

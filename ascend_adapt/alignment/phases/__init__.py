@@ -1,0 +1,1 @@
+"""How each phase of a training step is judged."""

@@ -1,0 +1,77 @@
+"""The update of one parameter in an optimizer's step, in both runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ascend_adapt.alignment import bounds
+from ascend_adapt.alignment.findings import Finding
+from ascend_adapt.alignment.phases.step import Step, owner
+from ascend_adapt.alignment.step_view import WeightKey
+from ascend_adapt.alignment.values import Value
+
+
+@dataclass(frozen=True)
+class Update:
+    """One parameter in the same optimizer of both runs."""
+
+    step: Step
+    key: tuple[int, int, str]
+    """The optimizer, and the parameter's root and name. A flat buffer of weights has no name, and a root below 0."""
+
+    @property
+    def name(self) -> WeightKey:
+        """Root and name of the parameter."""
+        return self.key[1:]
+
+    @property
+    def mine(self) -> dict[str, Any]:
+        """The update as A's first rank recorded it."""
+        line: dict[str, Any] = self.step.pair.a.updates[self.key][0]
+        return line
+
+    @property
+    def theirs(self) -> dict[str, Any]:
+        """The update as B's first rank recorded it."""
+        line: dict[str, Any] = self.step.pair.b.updates[self.key][0]
+        return line
+
+    def both_have(self, part: str) -> bool:
+        """Return whether both runs recorded this part."""
+        return part in self.mine and part in self.theirs
+
+    def sides(self, part: str, state: str | None = None) -> tuple[Value | None, Value | None]:
+        """Return a tensor of both runs: "gradient", "before", "after", or "state" with its name."""
+        one, other = (
+            side.value([line[part] if state is None else line[part][state] for line in side.updates[self.key]])
+            for side in (self.step.pair.a, self.step.pair.b)
+        )
+        return one, other
+
+    def finding(self, phase: str, what: str, error: float, allowed: float, *details: str) -> Finding:
+        """Return a finding at the module that owns the parameter."""
+        root, name = self.name
+        at = (root, name, 0, False) if root < 0 else owner(self.name)
+        return self.step.finding(phase, at, what, error, allowed, *details)
+
+    def is_other_partition(self) -> bool:
+        """Return whether a flat buffer holds other weights in both runs, and note that it is not compared."""
+        if self.name[0] >= 0 or not self.both_have("before"):
+            return False
+        pair, name = self.step.pair, self.name[1]
+        one, other = self.sides("before")
+        apart = pair.compared(one, other, name)
+        if apart is None or one is None or other is None:
+            return True
+        known = max(pair.weights_together, self.step.group.states.get((self.key, "after"), 0.0))
+        if apart <= bounds.elementwise({one.dtype, other.dtype}) + bounds.GAIN * known:
+            return False
+        pair.uncompared.add(f"optimizer's {name}")
+        return True
+
+
+def updates_of(step: Step) -> list[Update]:
+    """Return the updates that both runs made of the same weights."""
+    updates = [Update(step, key) for key in step.pair.a.updates if key in step.pair.b.updates]
+    return [each for each in updates if not each.is_other_partition()]

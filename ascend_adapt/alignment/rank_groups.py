@@ -1,0 +1,92 @@
+"""Ranks of two runs that are compared: one with one, or one with a tensor-parallel group."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ascend_adapt.alignment.recording import Recording
+from ascend_adapt.alignment.step_view import Pair, StepView, WeightKey
+from ascend_adapt.errors import AlignmentError
+
+
+@dataclass
+class RankGroup:
+    """One rank, or tensor-parallel group, of both runs, and the differences that its earlier steps left."""
+
+    rank: int
+    ours: list[Recording]
+    theirs: list[Recording]
+    after: dict[WeightKey, float] | None = None
+    """The difference of each weight after the step before this one; None if that step was not compared."""
+    states: dict[tuple[Any, ...], float] = field(default_factory=dict)
+    """The difference of each optimizer state, and of each weight, after its last update."""
+
+    def steps(self) -> list[int]:
+        """Return the steps that all ranks recorded.
+
+        Raises:
+            AlignmentError: there is none.
+        """
+        steps = sorted(set.intersection(*(set(each.steps) for each in (*self.ours, *self.theirs))))
+        if not steps:
+            raise AlignmentError(
+                f"rank {self.rank}: steps {sorted(self.ours[0].steps)} and {sorted(self.theirs[0].steps)} were "
+                "recorded, expected common ones — record the same steps of both, with --record-steps"
+            )
+        return steps
+
+    def pair(self, step: int, compute: float) -> Pair:
+        """Return a step of both runs.
+
+        Raises:
+            AlignmentError: the runs have no module in common.
+        """
+        pair = Pair(
+            StepView([one.steps[step] for one in self.ours]),
+            StepView([one.steps[step] for one in self.theirs]),
+            compute,
+            len(self.ours) == len(self.theirs),
+            self.ours[0].facts.get("form") == self.theirs[0].facts.get("form"),
+        )
+        if not any(pair.has(key) for key in pair.a.calls):
+            raise AlignmentError(
+                f"rank {self.rank}: no module of one recording is in the other, expected the same model in both — "
+                "record the same code"
+            )
+        return pair
+
+
+def matched(a: dict[int, Recording], b: dict[int, Recording]) -> Iterator[RankGroup]:
+    """Yield each pair of ranks or tensor-parallel groups.
+
+    Raises:
+        AlignmentError: the ranks cannot be matched.
+    """
+    sizes = [next(iter(each.values())).tensor_ranks[1] for each in (a, b)]
+    small, large = sorted(sizes)
+    if large % small or (small != large and small != 1):
+        raise AlignmentError(
+            f"tensor-parallel sizes {sizes[0]} and {sizes[1]}, expected equal ones, or 1 in one run — record such a run"
+        )
+
+    def groups(run: dict[int, Recording], size: int) -> dict[int, list[Recording]]:
+        wide = large // size if size == small and small != large else 1
+        if size == small:
+            return {rank * wide: [one] for rank, one in run.items()}
+        found: dict[int, list[Recording]] = defaultdict(list)
+        for rank, one in sorted(run.items()):
+            found[rank - one.tensor_ranks[0]].append(one)
+        return {rank: ranks for rank, ranks in found.items() if len(ranks) == size}
+
+    ours, theirs = groups(a, sizes[0]), groups(b, sizes[1])
+    common = sorted(ours.keys() & theirs.keys())
+    if not common:
+        raise AlignmentError(
+            f"ranks {sorted(a)} and {sorted(b)} were recorded, expected common ones — record the same, with "
+            "--record-ranks"
+        )
+    for rank in common:
+        yield RankGroup(rank, ours[rank], theirs[rank])
