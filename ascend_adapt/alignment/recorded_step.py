@@ -1,0 +1,134 @@
+"""One step as it is recorded: its lines, and the digests of its tensors in the order of time."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascend_adapt.alignment.digest import WIDTH, digest, is_digestible
+from ascend_adapt.alignment.module_names import Name
+from ascend_adapt.alignment.recording import Writer
+from ascend_adapt.alignment.shards import Shard
+
+
+@dataclass
+class RecordedTensor:
+    """One version of a tensor and, once it has arrived, its gradient: their rows in the step's array."""
+
+    row: int
+    dtype: str
+    shape: list[int]
+    gradient: int | None = None
+    has_gradient: bool = False
+    gradient_shard: Shard | None = None
+
+    def entry(self, shard: Shard | None) -> dict[str, Any]:
+        """Return the tensor's entry in a line, without its gradient."""
+        entry: dict[str, Any] = {"row": self.row, "dtype": self.dtype, "shape": self.shape}
+        return entry | ({"shard": _as_list(shard)} if shard is not None else {})
+
+    def gradient_entry(self) -> dict[str, Any]:
+        """Return what the gradient adds to an entry, once the step is over."""
+        entry: dict[str, Any] = {"gradient": self.gradient}
+        return entry | ({"gradient_shard": _as_list(self.gradient_shard)} if self.gradient_shard is not None else {})
+
+
+@dataclass
+class RecordedStep:
+    """What is gathered during one step; rows are numbered in the order of time."""
+
+    number: int
+    folder: Path
+    is_open: bool = True
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    call_numbers: Iterator[int] = field(default_factory=itertools.count)
+    calls: Counter[tuple[Name, bool]] = field(default_factory=Counter)
+    backwards: Counter[str] = field(default_factory=Counter)
+    hooked: dict[int, Any] = field(default_factory=dict)
+    """The hooks on parameters, by the parameter's id."""
+    _digests: dict[int, torch.Tensor] = field(default_factory=dict)
+    _rows: Iterator[int] = field(default_factory=itertools.count)
+    _known: dict[int, tuple[Any, int, RecordedTensor]] = field(default_factory=dict)
+    _awaited: list[tuple[dict[str, Any], RecordedTensor]] = field(default_factory=list)
+
+    def add(self, kind: str, **line: Any) -> None:
+        """Add a line."""
+        self.lines.append({"kind": kind, "step": self.number, **line})
+
+    def known(self, tensor: torch.Tensor) -> RecordedTensor | None:
+        """Return this version of a tensor, if it was digested in this step."""
+        seen = self._known.get(id(tensor))
+        return seen[2] if seen is not None and seen[0]() is tensor and seen[1] == _version(tensor) else None
+
+    def record(self, tensor: torch.Tensor, shard: Shard | None) -> RecordedTensor:
+        """Digest a tensor, and remember this version of it."""
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        recorded = RecordedTensor(self.row_of(tensor, shard), dtype, list(tensor.shape))
+        self._known[id(tensor)] = (weakref.ref(tensor), _version(tensor), recorded)
+        return recorded
+
+    def entry(self, tensor: torch.Tensor, shard: Shard | None, once: bool = False) -> dict[str, Any]:
+        """Return the entry of a tensor without its gradient.
+
+        ``once``: it is digested once a version. Optimizers and DeepSpeed change tensors without a new version.
+        """
+        return ((self.known(tensor) if once else None) or self.record(tensor, shard)).entry(shard)
+
+    def await_gradient(self, entry: dict[str, Any], recorded: RecordedTensor) -> None:
+        """Add the tensor's gradient to its entry when the step is over."""
+        self._awaited.append((entry, recorded))
+
+    def row_of(self, tensor: torch.Tensor, shard: Shard | None) -> int:
+        """Digest a tensor and return its row."""
+        local: Any = getattr(tensor, "to_local", None)
+        with torch.no_grad():
+            here = local() if local is not None else tensor
+            if hasattr(here, "wait"):  # an asynchronous collective's result
+                here = here.wait()
+        row = next(self._rows)
+        if is_digestible(here):
+            place = (shard.axis, shard.offset(here.shape)) if shard is not None and shard.axis is not None else (0, 0)
+            self._digests[row] = digest(here, *place)
+        else:
+            self._digests[row] = torch.full((WIDTH,), float("nan"))
+        return row
+
+    def write(self, writer: Writer, is_complete: bool) -> None:
+        """End the step and write it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.is_open = False
+        for hook in self.hooked.values():
+            hook.remove()
+        for entry, recorded in self._awaited:
+            entry |= recorded.gradient_entry()
+        self.add("step", complete=is_complete)
+        writer.write(self.number, self.lines, _gathered(self._digests))
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _as_list(shard: Shard) -> list[int | None]:
+    return [shard.axis, shard.rank, shard.size]
+
+
+def _gathered(digests: dict[int, torch.Tensor]) -> Any:
+    """Return all digests as one float32 array [rows, WIDTH], with one transfer for each device."""
+    whole = torch.full((len(digests), WIDTH), float("nan"))
+    by_device: dict[torch.device, list[int]] = {}
+    for row, value in digests.items():
+        by_device.setdefault(value.device, []).append(row)
+    for rows in by_device.values():
+        whole[rows] = torch.stack([digests[row] for row in rows]).cpu()
+    return whole.numpy()
