@@ -71,6 +71,6 @@ class Report:
             self.notes.append(text)
 
     def keep_largest(self, phase: str, error: float, where: str) -> None:
-        """Remember a difference if it is the largest of its phase."""
+        """Keep a difference if it is the largest of its phase."""
         if error > self.largest.get(phase, (0.0, ""))[0]:
             self.largest[phase] = (error, where)

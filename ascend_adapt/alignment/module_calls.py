@@ -49,7 +49,7 @@ class ModuleCalls:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the calls that are under way, whose ends no hook saw."""
+        """Forget the calls that are under way, whose end no hook has seen."""
         self._thread = threading.local()
 
     @property
@@ -120,9 +120,9 @@ class ModuleCalls:
         """Record once what a module is."""
         if call.name not in self._described:
             self._described.add(call.name)
-            kind, settings = type(call.module).__name__, run_facts.settings_of(call.module)
-            line = {"kind": "module", "root": call.name.root, "name": call.name.path, "class": kind}
-            step.lines.append({**line, "settings": settings})
+            line = {"kind": "module", "root": call.name.root, "name": call.name.path}
+            settings = run_facts.settings_of(call.module)
+            step.lines.append({**line, "class": type(call.module).__name__, "settings": settings})
 
 
 def in_backward() -> bool:

@@ -24,8 +24,9 @@ class Backward:
     def first(self) -> Finding | None:
         """Return the first difference that arises in the backward pass."""
         pair, known = self._pair, self._step.forward_error
-        starts = {key: self._first_gradient(key) for key in pair.inside(None) if not key[3]}
-        for _, key in sorted(((row, key) for key, row in starts.items() if row is not None), key=lambda one: one[0]):
+        tops = {key: self._first_gradient(key) for key in pair.inside(None) if not key[3]}
+        starts = {key: row for key, row in tops.items() if row is not None}
+        for key in sorted(starts, key=starts.__getitem__):
             finding = self._output(None, key, known) or self._visit(key, known)
             if finding is not None:
                 return finding

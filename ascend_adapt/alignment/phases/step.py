@@ -53,7 +53,7 @@ class Step:
         return self.finding(phase, around, what, error, allowed, *both, replay=replay, moment=moment)
 
     def keep_largest(self, phase: str, error: float, where: str) -> None:
-        """Remember a difference that was not too large, or is about to be judged."""
+        """Keep a difference for the report if it is the largest of its phase."""
         self.report.keep_largest(phase, error, f"{where}, step {self.number}")
 
     def name(self, key: Key) -> str:

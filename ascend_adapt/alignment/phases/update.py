@@ -18,24 +18,16 @@ class Update:
 
     step: Step
     key: tuple[int, int, str]
-    """The optimizer, and the parameter's root and name. A flat buffer of weights has no name, and a root below 0."""
+    """The optimizer, and the parameter's root and name; of a flat buffer of weights the root is below 0."""
+    mine: dict[str, Any]
+    """As A's first rank recorded it."""
+    theirs: dict[str, Any]
+    """As B's first rank recorded it."""
 
     @property
     def name(self) -> WeightKey:
         """Root and name of the parameter."""
         return self.key[1:]
-
-    @property
-    def mine(self) -> dict[str, Any]:
-        """The update as A's first rank recorded it."""
-        line: dict[str, Any] = self.step.pair.a.updates[self.key][0]
-        return line
-
-    @property
-    def theirs(self) -> dict[str, Any]:
-        """The update as B's first rank recorded it."""
-        line: dict[str, Any] = self.step.pair.b.updates[self.key][0]
-        return line
 
     def both_have(self, part: str) -> bool:
         """Return whether both runs recorded this part."""
@@ -73,5 +65,6 @@ class Update:
 
 def updates_of(step: Step) -> list[Update]:
     """Return the updates that both runs made of the same weights."""
-    updates = [Update(step, key) for key in step.pair.a.updates if key in step.pair.b.updates]
+    ours, theirs = step.pair.a.updates, step.pair.b.updates
+    updates = [Update(step, key, mine[0], theirs[key][0]) for key, mine in ours.items() if key in theirs]
     return [each for each in updates if not each.is_other_partition()]
