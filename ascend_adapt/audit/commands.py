@@ -92,8 +92,9 @@ def _of_source(read: Reading) -> list[tuple[str, list[str]]]:
 
 
 def _of_run(seen: Seen) -> list[tuple[str, list[str]]]:
-    ended = f"exit code {seen.exit_code}, {seen.processes} Python processes"
-    groups: list[tuple[str, list[str]]] = [(f"{' '.join(seen.command)}: {ended}, {len(seen.changes)} changes", [])]
+    counted = f"{_counted(seen.processes, 'Python process', 'es')}, {_counted(len(seen.changes), 'change', 's')}"
+    title = f"{' '.join(seen.command)}: exit code {seen.exit_code}, {counted}"
+    groups: list[tuple[str, list[str]]] = [(title, [])]
     for pair in dict.fromkeys(change.pair for change in seen.changes):
         of_pair = [change for change in seen.changes if change.pair == pair]
         counts = Counter(change.kind for change in of_pair)
@@ -105,6 +106,10 @@ def _of_run(seen: Seen) -> list[tuple[str, list[str]]]:
         ("still the original, under another name", [f"{alias} (of {target})" for alias, target in seen.stale])
     )
     return [*groups, ("modules that no file provides", list(seen.fake))]
+
+
+def _counted(count: int, noun: str, plural: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else plural}"
 
 
 def _shortened(groups: Iterable[tuple[str, Sequence[str]]], most: int | None) -> list[str]:
