@@ -63,7 +63,9 @@ def read(folder: Path) -> dict[int, Recording]:
         ours.steps[step.record.number] = step.record
         ours.modules.update(step.modules)
     if not any(record.calls for each in found.values() for record in each.steps.values()):
-        raise AlignmentError(f"{folder}: no modules in dump.json, expected level L0 or mix — dump with that level")
+        raise AlignmentError(
+            f"{folder}: no modules in dump.json, expected level L0 or mix — dump again at one of these levels"
+        )
     return found
 
 

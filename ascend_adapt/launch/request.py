@@ -20,7 +20,7 @@ USAGE = """\
 ascend-run [options] script.py [script arguments ...]
        ascend-run [options] -m package.module [arguments ...]
        ascend-run [options] COMMAND [arguments ...]
-       ascend-run [options] --native neox|megatron|oneflow [arguments of that dialect ...]"""
+       ascend-run [options] --native neox|megatron|oneflow|glm [arguments of that dialect ...]"""
 
 EXIT_SIGNALS = ("SIGUSR1", "SIGUSR2")
 COMPILE_MODES = ("keep", "binary", "jit")

@@ -38,7 +38,7 @@ def test_agreement_and_difference(clean, tmp_path, capsys):
     assert "agree in steps 1, 2, 3" in capsys.readouterr().out
     assert cli.main(["compare", str(clean()), faulty]) == 1
     text = capsys.readouterr().out
-    assert "part in step 1, forward, at blocks.1.norm2 (rank 0)" in text
+    assert "diverge in step 1, forward, at blocks.1.norm2 (rank 0)" in text
     settings = next(line for line in text.splitlines() if line.startswith("  settings: "))
     assert "eps=1e-05" in settings.partition(" and ")[0]
     assert "eps=1e-06" in settings.partition(" and ")[2]
