@@ -1,8 +1,9 @@
 """Tolerances for two computations of the same result, from their dtypes and the lengths of their sums.
 
 A sum of n terms in a dtype of unit roundoff u has an error of at most about lambda sqrt(n) u times the size of its
-terms, except with probability 2 exp(-lambda^2 / 2) (Higham and Mary, SIAM J. Sci. Comput. 41, 2019, theorem 2.4). Kernels add up in
-fp32 for tensors of 16 bits, and round to the tensor's dtype at the end of each operation.
+terms, except with probability 2 exp(-lambda^2 / 2) (Higham and Mary, SIAM J. Sci. Comput.
+41, 2019, theorem 2.4). Kernels accumulate 16-bit tensors in fp32, and round to the tensor's dtype at the end of each
+operation.
 """
 
 from __future__ import annotations

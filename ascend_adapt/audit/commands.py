@@ -78,7 +78,7 @@ def _of_source(read: Reading) -> list[tuple[str, list[str]]]:
     groups: list[tuple[str, list[str]]] = [(f"{read.folder}: {len(read.judged)} patch sites: {counts}", [])]
     for state, title in (
         ("missing", "the target does not exist"),
-        ("added", "adds a name that did not exist: no effect unless the patcher itself uses it"),
+        ("added", "adds a name that did not exist, with no effect unless the patcher itself uses it"),
         ("set to None", "a function or class set to None"),
         ("signature differs", "the replacement does not accept a call that the original accepts"),
     ):
@@ -101,9 +101,7 @@ def _of_run(seen: Seen) -> list[tuple[str, list[str]]]:
         groups.append((title, [f"{one.kind}: {one.target} = {one.new} ({one.at or one.by})" for one in of_pair]))
     several = [f"{target}: {', '.join(one.at or one.by for one in both)}" for target, both in seen.several.items()]
     groups.append(("changed more than once", several))
-    groups.append(
-        ("stale: another name still holds the original", [f"{alias} (of {target})" for alias, target in seen.stale])
-    )
+    groups.append(("stale references to the original", [f"{alias} (of {target})" for alias, target in seen.stale]))
     return [*groups, ("modules in sys.modules without a file", list(seen.fake))]
 
 

@@ -52,7 +52,7 @@ def test_what_cannot_be_compared_is_said(clean, tmp_path, capsys):
     assert cli.main(["compare", str(tmp_path), str(clean())]) == 1
     assert "no folder rank-N, expected a recording" in capsys.readouterr().err
     assert cli.main(["compare", str(clean())]) == 2
-    assert "expected one of these" in capsys.readouterr().err
+    assert "neither or both given, expected one" in capsys.readouterr().err
     damaged = tmp_path / "damaged"
     shutil.copytree(clean(), damaged)
     (damaged / "rank-0" / "step-2.npy").write_bytes(b"\x93NUMPY")

@@ -120,13 +120,13 @@ def test_a_person_reads_groups(folder, capsys):
     assert cli.main(["audit", "--", sys.executable, "-c", "import patcher.patch"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "patcher changes victim: 3 changed, 1 set to None, 1 setting, 1 added"
-    assert "stale: another name still holds the original: 2" in lines
+    assert "stale references to the original: 2" in lines
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "COMMAND and --static: expected one of them"),
+        ([], "COMMAND, --static: neither or both given, expected one"),
         (["--static", "nowhere"], "nowhere: is not a folder"),
         (["--", "no-such-command"], "no-such-command: No such file or directory, expected a command"),
         (["--", "true"], "true: no Python process of it ended normally (exit code 0)"),
