@@ -1,4 +1,4 @@
-"""Compares two recordings: finds the first module whose result differs by more than what went into it explains.
+"""Compares two recordings: finds the first module whose result differs by more than its inputs and dtype explain.
 
 Every call of a module is judged by itself. Its inputs, weights and outputs differ by some amount between the runs; the
 outputs may differ by what its own arithmetic can round (bounds.py) plus GAIN times the difference of what it was given.
@@ -30,7 +30,7 @@ _IRRELEVANT = {"foreach", "fused", "capturable", "differentiable", "params", "in
 
 @dataclass(frozen=True)
 class Finding:
-    """Where two runs part: the step, the phase, the module, and what is different there."""
+    """Where two runs diverge: the step, the phase, the module, and what differs there."""
 
     step: int
     phase: str
@@ -59,7 +59,7 @@ class Report:
 
     @property
     def first(self) -> Finding | None:
-        """The first place where the runs part."""
+        """The first divergence of the runs."""
         order = {phase: number for number, phase in enumerate(PHASES)}
         return min(
             self.findings,
@@ -96,7 +96,7 @@ def compare(a: dict[int, Recording], b: dict[int, Recording]) -> Report:
         if not steps:
             raise AlignmentError(
                 f"rank {rank}: steps {sorted(ours[0].steps)} and {sorted(theirs[0].steps)} were recorded, expected "
-                "common ones — record the same steps of both, with --record-steps"
+                "steps in common — record the same steps in both, with --record-steps"
             )
         report.steps = report.steps or steps
         _Ranks(rank, ours, theirs, report).compare(steps)
@@ -111,7 +111,7 @@ def _matched(
     small, large = sorted(sizes)
     if large % small or (small != large and small != 1):
         raise AlignmentError(
-            f"tensor-parallel sizes {sizes[0]} and {sizes[1]}, expected equal ones, or 1 in one run — record such a run"
+            f"tensor-parallel sizes {sizes[0]} and {sizes[1]}, expected equal sizes, or 1 in one run — record again"
         )
 
     def groups(run: dict[int, Recording], size: int) -> dict[int, list[Recording]]:
@@ -127,8 +127,8 @@ def _matched(
     common = sorted(ours.keys() & theirs.keys())
     if not common:
         raise AlignmentError(
-            f"ranks {sorted(a)} and {sorted(b)} were recorded, expected common ones — record the same, with "
-            "--record-ranks"
+            f"ranks {sorted(a)} and {sorted(b)} were recorded, expected ranks in common — record the same "
+            "ranks, with --record-ranks"
         )
     for rank in common:
         yield rank, ours[rank], theirs[rank]
@@ -155,8 +155,8 @@ class _Ranks:
             )
             if not any(pair.has(key) for key in pair.a.calls):
                 raise AlignmentError(
-                    f"rank {self.rank}: no module of one recording is in the other, expected the same model in both — "
-                    "record the same code"
+                    f"rank {self.rank}: the recordings have no module in common, expected the same model in both — "
+                    "record the same model"
                 )
             if earlier is None or earlier != step - 1:
                 self.after = None
@@ -181,7 +181,7 @@ class _Step:
         self.forward_error = 0.0
 
     def first(self) -> Finding | None:
-        """Return the first place where this step parts."""
+        """Return the first divergence in this step."""
         self._note_structure()
         return self._batch() or self._weights() or self._passes() or self._optimizer()
 
@@ -219,7 +219,7 @@ class _Step:
         )
 
     def seen(self, phase: str, error: float, where: str) -> None:
-        """Remember the largest difference that was not too large."""
+        """Remember the largest difference of a phase, for the report."""
         largest = self.ranks.report.largest
         if error > largest.get(phase, (0.0, ""))[0]:
             largest[phase] = (error, f"{where}, step {self.number}")
@@ -252,7 +252,7 @@ class _Step:
         """Return the random number generators whose states differ before the step."""
         ours, theirs = (side.facts.get("random_state", {}) for side in (self.pair.a, self.pair.b))
         found = [name for name in ours if theirs.get(name, ours[name]) != ours[name]]
-        return [f"random states that differ before the step: {', '.join(found)}"] if found else []
+        return [f"RNG states that differ before the step: {', '.join(found)}"] if found else []
 
     # Batch and weights
 
@@ -348,7 +348,7 @@ class _Step:
     def _of_input(self, around: Key | None, key: Key, error: float, allowed: float, phase: str = "forward") -> Finding:
         path = max(self.pair.errors(key, "inputs").items(), key=lambda item: item[1])[0]
         shown = path.removeprefix("args.").removeprefix("kwargs.")
-        what = f"what it computes before it calls {self._name(key)} differs: that module's input {shown}"
+        what = f"what it computes before it calls {self._name(key)} differs: input {shown} of that module"
         moment, both = self._row(key, "inputs", path), self._both(key, "inputs", path)
         return self.finding(phase, around, what, error, allowed, *both, replay=around is not None, moment=moment)
 
@@ -415,7 +415,7 @@ class _Step:
         for path, error in self.pair.errors(key, "outputs", "gradient").items():
             if error > limit:
                 if around is None:
-                    what = f"the gradient that the loss gives {self._name(key)} differs: labels, loss or its scale"
+                    what = f"the gradient from the loss to {self._name(key)} differs: labels, loss or loss scale"
                 else:
                     what = f"its backward pass after {self._name(key)} differs: the gradient of that module's output"
                 moment, both = self._row(key, "outputs", path, "gradient"), self._both(key, "outputs", path, "gradient")
@@ -447,7 +447,7 @@ class _Step:
                 what = "the gradient of its input differs, that of its output agrees"
                 together = self._consumers[key]
                 if len(together) > 1:
-                    what += f"; the input is shared, it may be any of {', '.join(together)}"
+                    what += f"; the input is shared by {', '.join(together)}: any of them may be the cause"
                 around = self._around.get(key)
                 if around is not None:
                     what += f" (or the code of {self._name(around)} uses that input too)"
@@ -580,9 +580,9 @@ class _Step:
         factor, rest = values.factor(one, other)
         what = f"the gradient of {name[1]} differs in the optimizer, and agrees in the backward pass: "
         if is_scaled := rest <= limit:
-            what += f"B's is {factor:.4g} times A's: how it is averaged, unscaled or clipped"
+            what += f"B's is {factor:.4g} times A's: averaging, unscaling or clipping differs"
         else:
-            what += "how it is reduced over ranks, accumulated or cleared"
+            what += "reduction over ranks, accumulation or zero_grad differs"
         both = (f"A: {one}", f"B: {other}")
         return is_scaled, self._of_update("gradients", name, what, apart, limit, *both)
 
@@ -594,7 +594,7 @@ class _Step:
             if what not in _IRRELEVANT and what in theirs["settings"] and theirs["settings"][what] != value
         ]
         if mine["class"] == theirs["class"] and settings:
-            what = f"{of} steps {name[1]} with other hyperparameters: {', '.join(settings)}"
+            what = f"{of} updates {name[1]} with different hyperparameters: {', '.join(settings)}"
             return self._of_update("optimizer", name, what, math.inf, 0.0)
         if "gradient" not in mine or "gradient" not in theirs:
             return None
