@@ -16,7 +16,8 @@ from ascend_adapt.patches.declare import syntax
 from ascend_adapt.patches.judge.installation import SourceTree
 
 EXISTS, MISSING, UNKNOWN = "exists", "missing", "unknown"
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+# Of difflib: above it, a name is probably the same one renamed.
+_CLOSE = 0.88
 
 
 @dataclass(frozen=True)
@@ -156,10 +157,10 @@ class Targets:
 
 
 def _similar(scope: ast.Module | ast.ClassDef, name: str) -> str:
-    """Return which name defined there is close to a missing one, as text to append."""
-    names = [one.name for one in syntax.statements(scope) if isinstance(one, (ast.ClassDef, *_FUNCTIONS))]
-    close = difflib.get_close_matches(name.lower(), [one.lower() for one in names], 1, 0.8)
-    return f", it has {names[[one.lower() for one in names].index(close[0])]}" if close else ""
+    """Return which name bound there is close to a missing one, as text to append."""
+    bound = {one.lower(): one for statement in syntax.statements(scope) for one in syntax.names_bound(statement)}
+    close = difflib.get_close_matches(name.lower(), bound, 1, _CLOSE)
+    return f", it has {bound[close[0]]}" if close else ""
 
 
 def _is_namespace(folder: Path) -> bool:
