@@ -36,7 +36,7 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 class Request:
     """Conversion request. ``dtype`` None keeps the source's; ``vocab_size``: the tokenizer's ids, None if unknown.
 
-    ``ckpt_format`` (torch, torch_dist) and ``transformer_impl`` (local, transformer_engine) are options of Megatron-core.
+    ``ckpt_format`` (torch, torch_dist) and ``transformer_impl`` (local, transformer_engine): of Megatron-core.
     """
 
     source: Path

@@ -46,6 +46,13 @@ TO_RANKS = ("--tp", "2")
 TO_DIST = ("--to", "megatron-core", "--ckpt-format", "torch_dist")
 
 
+LLAMA = (
+    *("--normalization", "RMSNorm", "--swiglu", "--disable-bias-linear"),
+    *("--position-embedding-type", "rope", "--no-rope-fusion"),
+    *("--untie-embeddings-and-output-weights", "--group-query-attention", "--num-query-groups", "2"),
+)
+
+
 @dataclass(frozen=True)
 class Back:
     """What ``convert`` makes of a checkpoint, and in which settings upstream loads that."""
@@ -154,6 +161,21 @@ CASES = {
         for tag in ("0.12.0", "0.19.0")
         for layout, other, multiple, step in (("tp2", "pp2", "256", "256"), ("pp2", "tp2", "128", "64"))
     },
+    **{
+        f"megatron-{tag}-llama": Case(
+            f"Megatron-LM-{tag}",
+            2,
+            {"layout": "tp2", "ckpt-format": "torch"},
+            LLAMA,
+            back=Back(
+                (*TO_DIST, "--vocab-size", str(tokens.VOCABULARY), f"--{DIVISIBLE}", "256"),
+                2,
+                {"layout": "pp2", DIVISIBLE: "256", "ckpt-format": "torch_dist"},
+                LLAMA,
+            ),
+        )
+        for tag in ("0.12.0", "0.19.0")
+    },
 }
 
 
@@ -175,7 +197,7 @@ def saving(case: Case, place: Place) -> Sequence[str]:
     if case.code_base == "GLM":
         return glm.pretrain(case.ranks, case.ranks)(place)
     more = {"save": saved, "save-interval": 3, "ckpt-format": case.settings["ckpt-format"]}
-    return megatron(place, case.settings["layout"], more)
+    return [*megatron(place, case.settings["layout"], more), *case.arguments]
 
 
 def loading(case: Case, load: Path, place: Place) -> Sequence[str]:
@@ -197,7 +219,7 @@ def loading(case: Case, load: Path, place: Place) -> Sequence[str]:
         return command
     rows = {DIVISIBLE: given.settings[DIVISIBLE]}
     more = {"load": load, "ckpt-format": given.settings.get("ckpt-format", "torch"), "lr": RATE, "min-lr": 0, **rows}
-    return [*megatron(place, given.settings["layout"], more), "--finetune"]
+    return [*megatron(place, given.settings["layout"], more), *given.arguments, "--finetune"]
 
 
 def bigscience(place: Place, ranks: int, settings: dict[str, Any], words: Sequence[str]) -> Sequence[str]:

@@ -67,9 +67,7 @@ def open_source(path: Path, _given: Given) -> Source:
     if WORDS not in places:
         raise CheckpointError(f"{folder}: has no word embeddings, expected the complete checkpoint of a GPT model")
     words = stored.tensors[places[WORDS][0]]
-    model = described(common, words.size[0]) or descriptions.of_megatron(
-        arguments, words.size[0], folder, is_core=True
-    )
+    model = described(common, words.size[0]) or descriptions.of_megatron(arguments, words.size[0], folder, is_core=True)
     sharding = Sharding(model, Convention(), 1)
     rules = [sharding.rule(names, names[-1]) for names in units(model)]
     refuse_leftover(places, rules, folder, [HEAD] if model.tied_embeddings else [])
