@@ -46,8 +46,9 @@ TO_RANKS = ("--tp", "2")
 TO_DIST = ("--to", "megatron-core", "--ckpt-format", "torch_dist")
 
 
-LLAMA = (
-    *("--normalization", "RMSNorm", "--swiglu", "--disable-bias-linear"),
+# Without RMSNorm, which local layers have only with apex.
+GATED_CORE = (
+    *("--swiglu", "--disable-bias-linear"),
     *("--position-embedding-type", "rope", "--no-rope-fusion"),
     *("--untie-embeddings-and-output-weights", "--group-query-attention", "--num-query-groups", "2"),
 )
@@ -162,16 +163,16 @@ CASES = {
         for layout, other, multiple, step in (("tp2", "pp2", "256", "256"), ("pp2", "tp2", "128", "64"))
     },
     **{
-        f"megatron-{tag}-llama": Case(
+        f"megatron-{tag}-gated": Case(
             f"Megatron-LM-{tag}",
             2,
             {"layout": "tp2", "ckpt-format": "torch"},
-            LLAMA,
+            GATED_CORE,
             back=Back(
                 (*TO_DIST, "--vocab-size", str(tokens.VOCABULARY), f"--{DIVISIBLE}", "256"),
                 2,
                 {"layout": "pp2", DIVISIBLE: "256", "ckpt-format": "torch_dist"},
-                LLAMA,
+                GATED_CORE,
             ),
         )
         for tag in ("0.12.0", "0.19.0")
