@@ -1,8 +1,9 @@
-"""How far two computations of the same numbers may part, by their dtypes and the lengths of their sums.
+"""Tolerances for two computations of the same result, from their dtypes and the lengths of their sums.
 
-A sum of n terms in a dtype of unit roundoff u is off by at most about lambda sqrt(n) u of the size of its terms, except
-with probability 2 exp(-lambda^2 / 2) (Higham and Mary, SIAM J. Sci. Comput. 41, 2019, theorem 2.4). Kernels add up in
-fp32 for tensors of 16 bits, and round to the tensor's dtype at the end of each operation.
+A sum of n terms in a dtype of unit roundoff u has an error of at most about lambda sqrt(n) u times the size of its
+terms, except with probability 2 exp(-lambda^2 / 2) (Higham and Mary, SIAM J. Sci. Comput.
+41, 2019, theorem 2.4). Kernels accumulate 16-bit tensors in fp32, and round to the tensor's dtype at the end of each
+operation.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ UNIT_ROUNDOFF = {
 
 
 def unit_roundoff(dtypes: Iterable[str]) -> float:
-    """Return the largest unit roundoff of some dtypes; whole numbers are exact but for their digest."""
+    """Return the largest unit roundoff of some dtypes; integers are exact except for their digest."""
     return max((UNIT_ROUNDOFF.get(dtype, 2.0**-24) for dtype in dtypes), default=2.0**-24)
 
 

@@ -1,4 +1,4 @@
-"""Compares two recordings: finds the first module whose result differs by more than what went into it explains.
+"""Compares two recordings: finds the first module whose result differs by more than its inputs and dtype explain.
 
 Every call of a module is judged by itself. Its inputs, weights and outputs differ by some amount between the runs; the
 outputs may differ by what its own arithmetic can round (bounds.py) plus GAIN times the difference of what it was given.
@@ -51,7 +51,7 @@ def _first_of_ranks(group: RankGroup, steps: list[int], report: Report) -> Findi
 
 
 def _first_of_step(step: Step) -> Finding | None:
-    """Return the first place where a step parts, in the order of training."""
+    """Return the first divergence in a step, in the order of training."""
     step.note_structure()
     finding = batch.first(step) or weights.first(step) or _first_of_passes(step)
     if finding is not None:

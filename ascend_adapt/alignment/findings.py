@@ -13,7 +13,7 @@ SCRIPT = "the script"
 
 @dataclass(frozen=True)
 class Finding:
-    """Where two runs part: the step, the phase, the module, and what is different there."""
+    """Where two runs diverge: the step, the phase, the module, and what differs there."""
 
     step: int
     phase: str
@@ -42,7 +42,7 @@ class Report:
 
     @property
     def first(self) -> Finding | None:
-        """The first place where the runs part."""
+        """The first divergence of the runs."""
         order = {phase: number for number, phase in enumerate(PHASES)}
         return min(
             self.findings,

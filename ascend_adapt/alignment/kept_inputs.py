@@ -1,4 +1,4 @@
-"""The inputs, output and state of a module, kept for a replay."""
+"""The inputs, output and state of a module, saved for a replay."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def save(folder: Path, step: int, name: str, call: int, module: nn.Module, args:
 
 
 def load(folder: str | Path, name: str, step: int = 1, call: int = 0) -> dict[str, Any]:
-    """Return what was kept of one call: class, args, kwargs, output, state and training.
+    """Return what was saved of one call: class, args, kwargs, output, state and training.
 
     Args:
         folder: a rank's folder of a recording, such as DIR/rank-0.
 
     Raises:
-        AlignmentError: nothing was kept of it.
+        AlignmentError: nothing was saved of it.
     """
     path = path_of(Path(folder), step, name, call)
     try:

@@ -30,7 +30,7 @@ _MODULE = re.compile(r"(?:Module|Cell)\.(.+)\.([^.]+)\.(forward|backward|paramet
 
 
 def read_any(folder: Path) -> dict[int, Recording]:
-    """Read a recording, or a dump of msprobe.
+    """Read a recording, or an msprobe dump.
 
     Raises:
         AlignmentError: it is neither, or damaged.
@@ -41,7 +41,7 @@ def read_any(folder: Path) -> dict[int, Recording]:
 
 
 def read(folder: Path) -> dict[int, Recording]:
-    """Read a dump of msprobe, of level L0 or mix, as a recording; its step 0 is step 1.
+    """Read an msprobe dump of level L0 or mix as a recording; its step 0 is step 1.
 
     Raises:
         AlignmentError: it is damaged, or has no modules.
@@ -57,13 +57,15 @@ def read(folder: Path) -> dict[int, Recording]:
             step = _Step(int(number[1]) + 1, path.parent, data, parents)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise AlignmentError(
-                f"{path}: {one_line(error)}, expected a dump of msprobe with construct.json — dump again"
+                f"{path}: {one_line(error)}, expected an msprobe dump with construct.json — dump again"
             ) from error
         ours = found.setdefault(int(rank[1]) if rank else 0, Recording(folder, {"form": FORM}))
         ours.steps[step.record.number] = step.record
         ours.modules.update(step.modules)
     if not any(record.calls for each in found.values() for record in each.steps.values()):
-        raise AlignmentError(f"{folder}: no modules in dump.json, expected level L0 or mix — dump with that level")
+        raise AlignmentError(
+            f"{folder}: no modules in dump.json, expected level L0 or mix — dump again at one of these levels"
+        )
     return found
 
 
@@ -161,7 +163,7 @@ def _number(value: Any) -> float:
 
 
 def write(ranks: dict[int, Recording], folder: Path) -> int:
-    """Write a recording as a dump of msprobe of level L0, with statistics, and return the number of steps.
+    """Write a recording as an msprobe dump of level L0, with statistics, and return the number of steps.
 
     Raises:
         AlignmentError: the folder is not empty.

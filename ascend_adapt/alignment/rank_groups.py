@@ -34,7 +34,7 @@ class RankGroup:
         if not steps:
             raise AlignmentError(
                 f"rank {self.rank}: steps {sorted(self.ours[0].steps)} and {sorted(self.theirs[0].steps)} were "
-                "recorded, expected common ones — record the same steps of both, with --record-steps"
+                "recorded, expected steps in common — record the same steps in both, with --record-steps"
             )
         return steps
 
@@ -53,8 +53,8 @@ class RankGroup:
         )
         if not any(pair.has(key) for key in pair.a.calls):
             raise AlignmentError(
-                f"rank {self.rank}: no module of one recording is in the other, expected the same model in both — "
-                "record the same code"
+                f"rank {self.rank}: the recordings have no module in common, expected the same model in both — "
+                "record the same model"
             )
         return pair
 
@@ -69,7 +69,7 @@ def matched(a: dict[int, Recording], b: dict[int, Recording]) -> Iterator[RankGr
     small, large = sorted(sizes)
     if large % small or (small != large and small != 1):
         raise AlignmentError(
-            f"tensor-parallel sizes {sizes[0]} and {sizes[1]}, expected equal ones, or 1 in one run — record such a run"
+            f"tensor-parallel sizes {sizes[0]} and {sizes[1]}, expected equal sizes, or 1 in one run — record again"
         )
 
     def groups(run: dict[int, Recording], size: int) -> dict[int, list[Recording]]:
@@ -85,8 +85,8 @@ def matched(a: dict[int, Recording], b: dict[int, Recording]) -> Iterator[RankGr
     common = sorted(ours.keys() & theirs.keys())
     if not common:
         raise AlignmentError(
-            f"ranks {sorted(a)} and {sorted(b)} were recorded, expected common ones — record the same, with "
-            "--record-ranks"
+            f"ranks {sorted(a)} and {sorted(b)} were recorded, expected ranks in common — record the same "
+            "ranks, with --record-ranks"
         )
     for rank in common:
         yield RankGroup(rank, ours[rank], theirs[rank])

@@ -36,7 +36,7 @@ class Recorder:
         folder: the recording; this rank's files are in the folder rank-N there.
         steps: numbers of optimizer steps, from 1.
         ranks: the ranks that are recorded.
-        keep_inputs: names of modules whose inputs and state are kept for a replay.
+        keep_inputs: names of modules whose inputs and state are saved for a replay.
         report: prints why this process cannot be recorded; the training continues.
     """
 
@@ -162,7 +162,7 @@ class Recorder:
 
     def _give_up(self, error: Exception) -> None:
         """Report why nothing more is recorded; the training itself is worth more than its recording."""
-        self._report(f"--record {self._folder}: {one_line(error)}, this process is not recorded any further")
+        self._report(f"--record {self._folder}: {one_line(error)}, recording stops in this process")
         self.close()
 
     # Optimizers
@@ -171,7 +171,7 @@ class Recorder:
     def optimizer_step(
         self, optimizer: object, kind: str, groups: list[dict[str, Any]], updates: Callable[[], list[Update]]
     ) -> Iterator[None]:
-        """Record the step of an optimizer that is none of torch's (updates.StepRecorder)."""
+        """Record the step of an optimizer that is not a torch.optim.Optimizer (updates.StepRecorder)."""
         self._begin_update(optimizer, kind, groups, updates)
         yield
         self._end_update(optimizer)

@@ -1,4 +1,4 @@
-"""The files of a recording: one folder a rank, with what was called as JSON lines and the digests as arrays.
+"""The files of a recording: one folder per rank, with the calls as JSON lines and the digests as arrays.
 
     DIR/rank-0/run.json     facts about the run: versions, device, seed, tensor-parallel rank
     DIR/rank-0/steps.jsonl  one object a module, call, gradient, optimizer and step, in the order of the run
@@ -158,7 +158,9 @@ def _refuse_running(folder: Path) -> None:
     except (OSError, ValueError):
         return
     if pid not in (None, os.getpid()) and os.path.exists(f"/proc/{pid}"):
-        raise AlignmentError(f"{folder}: process {pid} records there, expected one process a rank — record one of them")
+        raise AlignmentError(
+            f"{folder}: process {pid} records there, expected one process per rank — record only one of them"
+        )
 
 
 def refuse_existing(folder: Path) -> None:

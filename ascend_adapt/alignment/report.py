@@ -8,7 +8,7 @@ from ascend_adapt.alignment.findings import Finding, Report
 
 
 def show(report: Report, a: str, b: str) -> None:
-    """Print where two recordings part, or how far they agree."""
+    """Print where two recordings diverge, or how closely they agree."""
     first = report.first
     steps = ", ".join(map(str, report.steps))
     if first is None:
@@ -24,12 +24,14 @@ def show(report: Report, a: str, b: str) -> None:
         print(f"  note: {note}")
     if first is not None and first.replayable:
         words = f"--record NEW --record-steps {first.step} --record-inputs {shlex.quote(first.module)}"
-        print(f"  next: keep its inputs with ascend-run {words} ..., and replay it (docs/alignment.md)")
+        print(f"  next: save its inputs with ascend-run {words} ..., and replay it (docs/alignment.md)")
 
 
 def _show_first(first: Finding, a: str, b: str) -> None:
     place = f", call {first.call}" if first.call else ""
-    print(f"{a} (A) and {b} (B) part in step {first.step}, {first.phase}, at {first.module}{place} (rank {first.rank})")
+    print(
+        f"{a} (A) and {b} (B) diverge in step {first.step}, {first.phase}, at {first.module}{place} (rank {first.rank})"
+    )
     print(f"  {first.what}")
     if first.error not in (0.0, float("inf")):
         print(f"  relative difference {first.error:.2g}, allowed {first.allowed:.2g}")

@@ -1,4 +1,4 @@
-"""Facts about a run and its modules that explain a difference before any number does."""
+"""Facts about a run and its modules, such as versions and settings, that may explain a difference."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def plain(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _matmul_precision(device: torch.device) -> str:
-    """Return what the device multiplies fp32 matrices in."""
+    """Return the precision of the device's fp32 matrix products."""
     if device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
         return "tf32"
     npu: Any = getattr(torch, "npu", None)

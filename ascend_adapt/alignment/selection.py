@@ -10,7 +10,7 @@ from ascend_adapt.errors import SettingsError
 
 @dataclass(frozen=True)
 class Selection:
-    """Ranges of whole numbers, both ends included; no ranges select everything."""
+    """Ranges of integers, both ends included; no ranges select everything."""
 
     ranges: tuple[tuple[int, int], ...] = ()
 
@@ -29,7 +29,7 @@ class Selection:
             first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, -1)
             if not least <= first <= last:
                 raise SettingsError(
-                    f"{option}: {text!r}, expected numbers from {least} and ranges of them, or all — such as 1,10-12"
+                    f"{option}: {text!r}, expected numbers from {least} on, ranges, or all — such as 1,10-12"
                 )
             ranges.append((first, last))
         return cls(tuple(ranges))

@@ -76,7 +76,7 @@ class Limits:
     dtypes: set[str] = field(default_factory=set)
 
     def allowed(self, compute: float) -> float:
-        """Return the relative difference that this much computation may make."""
+        """Return the relative difference that this much computation may cause."""
         storage = bounds.unit_roundoff(self.dtypes)
         return bounds.allowed(self.terms, bounds.OPERATIONS_A_CALL * max(1, self.calls), storage, compute)
 

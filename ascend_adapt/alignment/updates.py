@@ -1,4 +1,4 @@
-"""What an optimizer that is none of torch's reports to the recorder of its process."""
+"""What an optimizer that is not a torch.optim.Optimizer reports to the recorder of its process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StepRecorder(Protocol):
     def optimizer_step(
         self, optimizer: object, kind: str, groups: list[dict[str, Any]], updates: Callable[[], list[Update]]
     ) -> AbstractContextManager[None]:
-        """Record the step that is made inside.
+        """Record the optimizer step made inside this context.
 
         Args:
             optimizer: what is the same object in each step.

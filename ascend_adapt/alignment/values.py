@@ -42,7 +42,7 @@ class Value:
 
     def __str__(self) -> str:
         _, total, low, high, nans, larges = (float(each) for each in self.numbers[:FIRST_BUCKET])
-        marks = f", {nans:.0f} NaN" * (nans > 0) + f", {larges:.0f} Inf or as large" * (larges > 0)
+        marks = f", {nans:.0f} NaN" * (nans > 0) + f", {larges:.0f} Inf or fill values" * (larges > 0)
         mean = total / max(1, self.count)
         shape = ", ".join(map(str, self.shape))
         return f"{self.dtype}[{shape}] norm {self.norm:.6g}, mean {mean:.4g}, min {low:.4g}, max {high:.4g}{marks}"

@@ -1,1 +1,1 @@
-"""Audit of other patchers: what they change in the packages of others, read off their source or seen as they run."""
+"""Audit of other patchers: what they change in other packages, read from their source or recorded as they run."""

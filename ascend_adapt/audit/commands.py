@@ -24,18 +24,18 @@ def add_audit(commands: Any) -> argparse.ArgumentParser:
     """Add the command to the subparsers ``commands``."""
     audit: argparse.ArgumentParser = commands.add_parser(
         "audit",
-        help="what another patcher changes: run it, or read its source",
+        help="what another package patches: recorded as it runs, or read from its source",
         usage="ascend-adapt audit [options] -- COMMAND ...\n       ascend-adapt audit [options] --static DIR",
     )
-    audit.add_argument("words", nargs="*", metavar="COMMAND", help="run this and record what is changed")
-    audit.add_argument("--static", type=Path, metavar="DIR", help="read the patcher's source instead; nothing runs")
+    audit.add_argument("words", nargs="*", metavar="COMMAND", help="run this command and record what is patched")
+    audit.add_argument("--static", type=Path, metavar="DIR", help="read the patcher's source instead; nothing is run")
     audit.add_argument(
         "--upstream",
         type=Path,
         action="append",
         default=[],
         metavar="DIR",
-        help="with --static: a source tree of what it patches (default: what is installed); repeatable",
+        help="with --static: a source tree of what it patches, searched before the installed packages; repeatable",
     )
     audit.add_argument("--all", action="store_true", help=f"every row, not the first {_ROWS} of each group")
     audit.add_argument("--json", action="store_true", help="print JSON")
@@ -46,9 +46,9 @@ def add_audit(commands: Any) -> argparse.ArgumentParser:
 def run(known: argparse.Namespace) -> int:
     """Audit by running a command, or by reading a source; return the exit code."""
     if bool(known.words) == (known.static is not None):
-        raise SettingsError("COMMAND and --static: expected one of them — give -- COMMAND, or --static DIR")
+        raise SettingsError("COMMAND, --static: neither or both given, expected one — pass -- COMMAND, or --static DIR")
     if known.upstream and known.static is None:
-        raise SettingsError("--upstream: is only for --static, which reads source trees — leave it out")
+        raise SettingsError("--upstream: given without --static, expected both — leave it out, or add --static DIR")
     if known.static is not None:
         from ascend_adapt.audit import reading
 
@@ -77,23 +77,24 @@ def _of_source(read: Reading) -> list[tuple[str, list[str]]]:
 
     groups: list[tuple[str, list[str]]] = [(f"{read.folder}: {len(read.judged)} patch sites: {counts}", [])]
     for state, title in (
-        ("missing", "aimed at a name that does not exist"),
-        ("added", "assigned to a name that did not exist: it changes nothing unless the patcher itself reads it"),
+        ("missing", "the target does not exist"),
+        ("added", "adds a name that did not exist, with no effect unless the patcher itself uses it"),
         ("set to None", "a function or class set to None"),
-        ("signature differs", "the replacement does not accept a call that the original does"),
+        ("signature differs", "the replacement does not accept a call that the original accepts"),
     ):
         found = [one for one in read.judged if one.state == state]
         groups.append((title, [f"{place(one.site)}: {one.site.target}: {one.reason}" for one in found]))
     several = [f"{target}: {', '.join(map(place, sites))}" for target, sites in read.several.items()]
-    groups.append(("given several values; which one acts depends on order or settings", several))
+    groups.append(("assigned several values; which one wins depends on import order or settings", several))
     unknown = Counter(one.reason for one in read.judged if one.state == "unknown")
     groups.append(("not judged", [f"{count}: {reason}" for reason, count in unknown.most_common()]))
     return [*groups, ("not read", list(read.problems))]
 
 
 def _of_run(seen: Seen) -> list[tuple[str, list[str]]]:
-    ended = f"exit code {seen.exit_code}, {seen.processes} Python processes"
-    groups: list[tuple[str, list[str]]] = [(f"{' '.join(seen.command)}: {ended}, {len(seen.changes)} changes", [])]
+    counted = f"{_counted(seen.processes, 'Python process', 'es')}, {_counted(len(seen.changes), 'change', 's')}"
+    title = f"{' '.join(seen.command)}: exit code {seen.exit_code}, {counted}"
+    groups: list[tuple[str, list[str]]] = [(title, [])]
     for pair in dict.fromkeys(change.pair for change in seen.changes):
         of_pair = [change for change in seen.changes if change.pair == pair]
         counts = Counter(change.kind for change in of_pair)
@@ -101,10 +102,12 @@ def _of_run(seen: Seen) -> list[tuple[str, list[str]]]:
         groups.append((title, [f"{one.kind}: {one.target} = {one.new} ({one.at or one.by})" for one in of_pair]))
     several = [f"{target}: {', '.join(one.at or one.by for one in both)}" for target, both in seen.several.items()]
     groups.append(("changed more than once", several))
-    groups.append(
-        ("still the original, under another name", [f"{alias} (of {target})" for alias, target in seen.stale])
-    )
-    return [*groups, ("modules that no file provides", list(seen.fake))]
+    groups.append(("stale references to the original", [f"{alias} (of {target})" for alias, target in seen.stale]))
+    return [*groups, ("modules in sys.modules without a file", list(seen.fake))]
+
+
+def _counted(count: int, noun: str, plural: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else plural}"
 
 
 def _shortened(groups: Iterable[tuple[str, Sequence[str]]], most: int | None) -> list[str]:

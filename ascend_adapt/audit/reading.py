@@ -1,4 +1,4 @@
-"""Static audit: every patch site of a source, judged on the packages that it patches."""
+"""Static audit: every patch site in a patcher's source, checked against the packages that it patches."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def read(folder: Path, upstream: Sequence[Path]) -> Reading:
         SettingsError: a folder does not exist.
     """
     if absent := [str(one) for one in (folder, *upstream) if not one.is_dir()]:
-        raise SettingsError(f"{', '.join(absent)}: is not a folder — give a folder of Python source")
+        raise SettingsError(f"{', '.join(absent)}: is not a folder, expected one of Python source — correct the path")
     found, problems = sites(folder)
     targets, own = Targets(upstream), Targets([folder.parent, folder])
     judged = tuple(one for site in found if not _keeps_original(one := _judge(site, targets, own)))

@@ -1,4 +1,4 @@
-"""Recorder of what code changes in the packages of others, inside the audited process.
+"""Records what a package changes in other packages, inside the audited process.
 
 It needs Python 3.8 and its standard library only: the audited command may use another interpreter. Assignments to
 modules are seen as they happen. Assignments to classes cannot be intercepted; they are found at the end, by comparing

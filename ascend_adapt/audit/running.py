@@ -1,4 +1,4 @@
-"""Dynamic audit: runs a command and collects what code changed in the packages of others, in all its processes."""
+"""Dynamic audit: runs a command and collects what each package changed in others, in all its processes."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ from ascend_adapt.patches.declare import syntax
 from ascend_adapt.patches.judge.installation import SourceTree
 
 EXISTS, MISSING, UNKNOWN = "exists", "missing", "unknown"
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+# Of difflib: above it, a name is probably the same one renamed.
+_CLOSE = 0.88
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Targets:
     def find(self, dotted: str) -> Verdict:
         """Return whether ``package.module.Class.name`` exists."""
         if dotted not in self._known:
-            self._known[dotted] = Verdict(UNKNOWN, f"{dotted} is imported in a circle")  # while it is looked up
+            self._known[dotted] = Verdict(UNKNOWN, f"{dotted} is imported circularly")  # while it is looked up
             try:
                 self._known[dotted] = self._look_up(dotted)
             except PatchDrift as error:
@@ -71,7 +72,7 @@ class Targets:
         parts = dotted.split(".")
         tree = self._tree(parts[0])
         if tree is None:
-            return Verdict(UNKNOWN, f"{parts[0]} is not here")
+            return Verdict(UNKNOWN, f"{parts[0]} was not found")
         for end in range(len(parts), 0, -1):
             module = ".".join(parts[:end])
             if tree.source_of(module) is not None or _is_namespace(tree.root.joinpath(*parts[:end])):
@@ -93,7 +94,7 @@ class Targets:
         package = module if source.name == "__init__.py" else module.rpartition(".")[0]
         verdicts = [self._bound(tree, module, package, found.node, path) for found in syntax.find(parsed, (path[0],))]
         if not verdicts and (syntax.find(parsed, ("__getattr__",)) or "_LazyModule" in text):
-            return Verdict(UNKNOWN, f"{module} makes its names at run time")
+            return Verdict(UNKNOWN, f"{module} defines its names at run time")
         verdicts += self._from_stars(parsed, package, path) if not verdicts else []
         for state in (EXISTS, UNKNOWN):
             for verdict in verdicts:
@@ -119,7 +120,7 @@ class Targets:
             name = next(alias.name for alias in node.names if (alias.asname or alias.name) == path[0])
             home = _home(node, package)
             if self._tree(home.partition(".")[0]) is None:
-                return Verdict(EXISTS if not rest else UNKNOWN, f"imported from {home}, which is not here")
+                return Verdict(EXISTS if not rest else UNKNOWN, f"imported from {home}, which was not found")
             return self.find(".".join([home, name, *rest]))
         if isinstance(node, ast.Import):
             name = next(alias.name if alias.asname else path[0] for alias in node.names if _bound_by(alias) == path[0])
@@ -132,7 +133,7 @@ class Targets:
             return Verdict(UNKNOWN if rest else EXISTS, f"{module}.{path[0]} is a function" if rest else "", node)
         if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Attribute)) and rest:
             return self.find(".".join([module, ast.unparse(node.value), *rest]))
-        return Verdict(UNKNOWN, f"{module}.{path[0]} is made at run time") if rest else Verdict(EXISTS)
+        return Verdict(UNKNOWN, f"{module}.{path[0]} is defined at run time") if rest else Verdict(EXISTS)
 
     def _of_class(self, module: str, package: str, cls: ast.ClassDef, path: Sequence[str]) -> Verdict:
         for found in syntax.find(ast.Module([cls], []), (cls.name, path[0])):
@@ -156,10 +157,10 @@ class Targets:
 
 
 def _similar(scope: ast.Module | ast.ClassDef, name: str) -> str:
-    """Return which name defined there is close to a missing one, as text to append."""
-    names = [one.name for one in syntax.statements(scope) if isinstance(one, (ast.ClassDef, *_FUNCTIONS))]
-    close = difflib.get_close_matches(name.lower(), [one.lower() for one in names], 1, 0.8)
-    return f", it has {names[[one.lower() for one in names].index(close[0])]}" if close else ""
+    """Return which name bound there is close to a missing one, as text to append."""
+    bound = {one.lower(): one for statement in syntax.statements(scope) for one in syntax.names_bound(statement)}
+    close = difflib.get_close_matches(name.lower(), bound, 1, _CLOSE)
+    return f", it has {bound[close[0]]}" if close else ""
 
 
 def _is_namespace(folder: Path) -> bool:

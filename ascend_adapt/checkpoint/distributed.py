@@ -16,13 +16,15 @@ from __future__ import annotations
 import io
 import pathlib
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
@@ -129,23 +131,50 @@ class DistributedTensors:
             ) from error
 
 
-def write_distributed(folder: Path, names: Iterable[str], read: Callable[[str], torch.Tensor], prefix: str) -> None:
-    """Write tensors under ``prefix`` plus their names, as a single rank would; one is in memory at a time."""
-    entries, places = {}, {}
+@dataclass(frozen=True)
+class Entry:
+    """What ``write_distributed`` writes: a tensor, or data that becomes an entry of bytes.
+
+    ``stacked``: the tensor is slice [number, ...] of a tensor [count, ...] under this name.
+    """
+
+    name: str
+    content: Any
+    stacked: tuple[int, int] | None = None
+
+
+def write_distributed(folder: Path, contents: Iterable[Entry]) -> None:
+    """Write entries as a single rank would; one is in memory at a time."""
+    entries: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
+    places: dict[MetadataIndex, _StorageInfo] = {}
     file = "__0_0.distcp"
     with (folder / file).open("wb") as stream:
-        for name in names:
-            tensor, begin = owned(read(name)), stream.tell()
-            torch.save(tensor, stream)
-            chunk = ChunkStorageMetadata(torch.Size([0] * tensor.dim()), tensor.shape)
-            properties = TensorProperties.create_from_tensor(tensor)
-            entries[prefix + name] = TensorStorageMetadata(properties, tensor.shape, [chunk])
-            index = MetadataIndex(prefix + name, chunk.offsets, 0)
+        for one in contents:
+            begin = stream.tell()
+            if isinstance(one.content, torch.Tensor):
+                tensor = owned(one.content if one.stacked is None else one.content[None])
+                torch.save(tensor, stream)
+                index = MetadataIndex(one.name, _add_chunk(entries, one, tensor))
+            else:
+                torch.save(one.content, stream)
+                entries[one.name] = BytesStorageMetadata()
+                index = MetadataIndex(one.name)
             places[index] = _StorageInfo(file, begin, stream.tell() - begin)
     metadata = Metadata(entries, planner_data={name: (name,) for name in entries}, storage_data=places)
     metadata.storage_meta = StorageMeta()
     with (folder / METADATA).open("wb") as stream:
         pickle.dump(metadata, stream)
+
+
+def _add_chunk(entries: dict[str, Any], one: Entry, tensor: torch.Tensor) -> torch.Size:
+    """Add a tensor to the metadata's entries, and return its offsets in the tensor of that name."""
+    number, count = one.stacked or (0, tensor.shape[0] if tensor.dim() else 0)
+    offsets = torch.Size([number, *[0] * (tensor.dim() - 1)][: tensor.dim()])
+    size = torch.Size([count, *tensor.shape[1:]][: tensor.dim()])
+    if one.name not in entries:
+        entries[one.name] = TensorStorageMetadata(TensorProperties.create_from_tensor(tensor), size, [])
+    entries[one.name].chunks.append(ChunkStorageMetadata(offsets, tensor.shape))
+    return offsets
 
 
 class _RestrictedUnpickler(pickle.Unpickler):

@@ -56,6 +56,14 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
         help="version of GPT-NeoX (default: newest)",
     )
     parser.add_argument(
+        "--ckpt-format", choices=("torch", "torch_dist"), help="format of megatron-core's files (default: torch)"
+    )
+    parser.add_argument(
+        "--transformer-impl",
+        choices=("local", "transformer_engine"),
+        help="layers whose parameter names megatron-core's torch format has (default: local)",
+    )
+    parser.add_argument(
         "--dtype", choices=("fp32", "fp16", "bf16"), help="dtype of the output (default: that of the input)"
     )
     parser.add_argument(
@@ -97,9 +105,11 @@ def _convert(known: argparse.Namespace) -> int:
         raise SettingsError(
             f"{', '.join(wrong)}: expected at least 1 (--pp 0: GPT-NeoX without a pipeline) — correct it"
         )
-    if known.to in ("hf", "native") and (known.tp, known.pp) != (1, 1):
+    _check_of_core(known)
+    if (known.to in ("hf", "native") or known.ckpt_format == "torch_dist") and (known.tp, known.pp) != (1, 1):
         raise SettingsError(
-            f"--tp, --pp: given for {known.to}, whose files do not depend on parallel sizes — omit them"
+            f"--tp, --pp: given for {known.ckpt_format or known.to}, whose files do not depend on parallel sizes — "
+            "omit them"
         )
     if known.to == "glm":
         return _resize_glm(known)
@@ -116,6 +126,8 @@ def _convert(known: argparse.Namespace) -> int:
             tensor=known.tp,
             pipeline=known.pp,
             version=known.upstream_version,
+            ckpt_format=known.ckpt_format or "torch",
+            transformer_impl=known.transformer_impl or "local",
             dtype=known.dtype,
             vocab_size=known.vocab_size,
             divisible_by=known.make_vocab_size_divisible_by,
@@ -135,6 +147,18 @@ def _convert(known: argparse.Namespace) -> int:
         )
         return 1
     return 0
+
+
+def _check_of_core(known: argparse.Namespace) -> None:
+    options = {"--ckpt-format": known.ckpt_format, "--transformer-impl": known.transformer_impl}
+    given = [f"{name} {value}" for name, value in options.items() if value]
+    if given and known.to != "megatron-core":
+        raise SettingsError(f"{', '.join(given)}: given for --to {known.to}, expected megatron-core — omit it")
+    if known.ckpt_format == "torch_dist" and known.transformer_impl:
+        raise SettingsError(
+            f"{given[1]}: given with torch_dist, expected torch, because torch_dist's parameter names are the same for "
+            "both — omit it"
+        )
 
 
 def _resize_glm(known: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.detection import open_checkpoint
-from ascend_adapt.checkpoint.dialects import deepspeed_writing, megatron, native
+from ascend_adapt.checkpoint.dialects import deepspeed_writing, megatron, megatron_core, native
 from ascend_adapt.checkpoint.hugging_face import files as hugging_face
 from ascend_adapt.checkpoint.source import Given, Source
 from ascend_adapt.checkpoint.vocabulary_rows import is_vocabulary, with_rows
@@ -27,7 +27,6 @@ _WRITERS: Mapping[str, Callable[[Output, Path], object]] = {
     "native": native.write,
     "neox": deepspeed_writing.write_neox,
     "megatron": megatron.write,
-    "megatron-core": partial(megatron.write, core=True),
     "megatron-deepspeed": deepspeed_writing.write_megatron_deepspeed,
 }
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -35,7 +34,10 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Request:
-    """Conversion request. ``dtype`` None keeps the source's; ``vocab_size``: the tokenizer's ids, None if unknown."""
+    """Conversion request. ``dtype`` None keeps the source's; ``vocab_size``: the tokenizer's ids, None if unknown.
+
+    ``ckpt_format`` (torch, torch_dist) and ``transformer_impl`` (local, transformer_engine): of Megatron-core.
+    """
 
     source: Path
     output: Path
@@ -45,6 +47,8 @@ class Request:
     tensor: int = 1
     pipeline: int = 1
     version: str | None = None
+    ckpt_format: str = "torch"
+    transformer_impl: str = "local"
     dtype: str | None = None
     vocab_size: int | None = None
     divisible_by: int = 128
@@ -97,7 +101,7 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
 
     output = Output(model, read, done, dtype, request.tensor, request.pipeline, request.version)
     with unfinished(request.output) as folder:
-        _WRITERS[request.target](output, folder)
+        _writer(request)(output, folder)
         if source.differing:
             some = ", ".join(source.differing[:3])
             notes.append(f"{len(source.differing)} parameters differed between ranks and were averaged: {some}")
@@ -112,6 +116,15 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
         place = request.output if is_good else request.output.with_name(request.output.name + UNVERIFIED)
         publish(folder, place, native.iteration_folder(folder) or folder)
     return Converted(source, model, place, tuple(notes), verification)
+
+
+def _writer(request: Request) -> Callable[[Output, Path], object]:
+    if request.target != "megatron-core":
+        return _WRITERS[request.target]
+    if request.ckpt_format == "torch_dist":
+        return megatron_core.write
+    is_fused = request.transformer_impl == "transformer_engine"
+    return partial(megatron.write, names=megatron.TRANSFORMER_ENGINE if is_fused else megatron.LOCAL)
 
 
 def resized(model: Model, request: Request) -> Model:

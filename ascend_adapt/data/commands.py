@@ -69,9 +69,13 @@ def _preprocess_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tokenizer-type", required=True, metavar="TYPE", help="one of those below")
     parser.add_argument(
-        "--vocab-file", "--vocab", "--tokenizer-model", metavar="FILE", help="vocabulary, tokenizer.json or model"
+        "--vocab-file",
+        "--vocab",
+        "--tokenizer-model",
+        metavar="FILE",
+        help="vocabulary, tokenizer.json or tokenizer.model",
     )
-    parser.add_argument("--merge-file", metavar="FILE", help="merges, of GPT2BPETokenizer")
+    parser.add_argument("--merge-file", metavar="FILE", help="merges of GPT2BPETokenizer")
     parser.add_argument(
         "--json-keys", "--json-key", "--jsonl-keys", nargs="+", default=["text"], metavar="KEY", help="default: text"
     )

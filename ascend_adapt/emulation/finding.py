@@ -7,21 +7,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED = "unsupported operator", "limit", "CUDA-only call", "not on the device"
-SCALER, CAST, ON_THE_HOST, WAIT = "scaler of another device", "cast", "operator on the host", "wait for the device"
+UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED = "unsupported operator", "limit", "CUDA-only call", "model on the CPU"
+SCALER, CAST, ON_THE_HOST, WAIT = "GradScaler for another device", "cast", "CPU fallback", "host-device sync"
 
-# In the order of the report: what ends the job, what makes its result wrong, what costs time.
+# In the order of the report: what stops the job, what makes its results wrong, what slows it down.
 _KINDS = (UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED, SCALER, CAST, ON_THE_HOST, WAIT)
 
 _INSTEAD = {
-    UNSUPPORTED: "it was not rehearsed from there on: use a variant of the model without it",
-    LIMIT: "change the call so that it keeps the limit",
+    UNSUPPORTED: "nothing after it was rehearsed: use a variant of the model without it",
+    LIMIT: "change the call to stay within the limit",
     CUDA_ONLY: "use torch.accelerator, or the same function of torch.npu",
-    NOT_MOVED: "model.to(device) before the optimizer is created",
+    NOT_MOVED: "call model.to(device) before you create the optimizer",
     SCALER: 'torch.amp.GradScaler("npu"), or bfloat16 without a scaler',
     CAST: "use float32, or compute in float64 on the host: x.cpu().double()",
     ON_THE_HOST: "each call copies its tensors to the host and back: use another operator, or call it before the loop",
-    WAIT: "keep the value on the device, and read it every N steps",
+    WAIT: "keep the value on the device, and read it only every N steps",
 }
 _BY_VALUES = "torch.where(mask, a, b) or a product with the mask, whose shape does not depend on values"
 _INSTEAD_OF_OPERATORS = {
@@ -61,8 +61,8 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """``train.py:12``, or that the line is not known."""
-        return f"{self.file}:{self.line}" if self.file else "(no line of a script)"
+        """``train.py:12``, or that the line is unknown."""
+        return f"{self.file}:{self.line}" if self.file else "(unknown line)"
 
     def text(self) -> str:
         """Return what was found, without its place."""

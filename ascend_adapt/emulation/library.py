@@ -61,6 +61,7 @@ def overflow() -> ctypes.c_int:
     return ctypes.c_int.in_dll(load(), "ascend_adapt_emulated_overflow")
 
 
+@functools.cache
 def saturates() -> ctypes.c_int:
     """Return a live view of whether the device saturates, which torch_npu sets when it initializes."""
     return ctypes.c_int.in_dll(load(), "ascend_adapt_emulated_saturates")

@@ -1,4 +1,4 @@
-"""The rehearsal report: what the ranks of a job did on the emulated NPU, what to change, and what that proves."""
+"""The rehearsal report: what the ranks of a job did on the emulated NPU, what to change, and what the run proves."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
 
 
 def _nothing_ran(processes: Mapping[str, Any], code: int) -> str:
-    imported = "torch_npu was imported, and no operator ran on the device" if processes else ""
+    imported = "torch_npu was imported, but no operator ran on the device" if processes else ""
     ended = "" if code == 0 else f"; the job ended with exit code {code}"
     return f"rehearsal: {imported or 'no process that imported torch_npu ended normally'}: nothing was rehearsed{ended}"
 
@@ -111,7 +111,7 @@ def _proof(findings: list[finding.Finding], code: int, some_died: bool, patched:
         return [f"the job failed{ended}: this proves nothing about what had not run by then"]
     refused = any(found.kind in (finding.LIMIT, finding.UNSUPPORTED, finding.CUDA_ONLY) for found in findings)
     proves = PROVES + (", except those refused above" if refused else "")
-    return [proves + (", and these patches worked on it" if patched else ""), DOES_NOT]
+    return [proves + (", with these patches applied" if patched else ""), DOES_NOT]
 
 
 def _read(run_dir: Path, name: str) -> dict[str, dict[str, Any]]:
@@ -154,8 +154,7 @@ def _waits(ranks: Mapping[int, Any]) -> str:
     waits = {rank: sum(facts["synchronisations"].values()) for rank, facts in ranks.items()}
     a_step = _span(waits[rank] // facts["steps"] if facts["steps"] else 0 for rank, facts in ranks.items())
     listed = _merged(ranks, "synchronisations") or "none"
-    times = _counted(_span(waits.values()), "time")
-    return f"the host waited for the device: {times} per rank, {a_step} per optimizer step ({listed})"
+    return f"host-device syncs: {_span(waits.values())} per rank, {a_step} per optimizer step ({listed})"
 
 
 def _memory(ranks: Mapping[int, Any]) -> str:

@@ -21,7 +21,7 @@ class Tally:
     missing: Counter[str] = field(default_factory=Counter)
     """Operators that torch_npu has and the emulation does not."""
     synchronisations: Counter[str] = field(default_factory=Counter)
-    """What made the host wait for the device."""
+    """What caused host-device syncs."""
     violations: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     """(operator, limit) -> number of violations, and the details of the first."""
     steps: int = 0
@@ -70,7 +70,7 @@ def missing(name: str) -> None:
 
 
 def synchronisation(name: str, size: int = 0) -> None:
-    """Count one wait of the host for the device, caused by ``name``, for a copy of ``size`` bytes."""
+    """Count one host-device sync, caused by ``name``, for a copy of ``size`` bytes."""
     tally.synchronisations[name] += 1
     found(finding.WAIT, name, size=size)
 

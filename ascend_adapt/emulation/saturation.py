@@ -61,12 +61,9 @@ _MOVES = frozenset(
 )
 
 
-_mode = library.saturates()
-
-
 def is_on() -> bool:
     """Return whether the device saturates: torch_npu sets this when it initializes, by the chip and INF_NAN_MODE_*."""
-    return bool(_mode.value)
+    return bool(library.saturates().value)
 
 
 def computes(base_name: str) -> bool:

@@ -30,24 +30,38 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     evaluate.add_argument(
         "--data", required=True, type=Path, metavar="FILE", help="JSON lines; for ppl also a .txt file"
     )
-    evaluate.add_argument("--stride", type=int, metavar="N", help="ppl: tokens that each window predicts")
+    evaluate.add_argument(
+        "--stride", type=int, metavar="N", help="ppl: tokens that each window predicts (default: a full context)"
+    )
     evaluate.add_argument("--json-key", default="text", metavar="KEY", help="ppl: key of the text (default: text)")
     evaluate.set_defaults(run=_evaluate)
 
-    generate = commands.add_parser("generate", help="text that continues prompts")
-    generate.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="may be repeated")
-    generate.add_argument("--prompt-file", type=Path, metavar="FILE", help="more prompts: JSON lines with text")
+    generate = commands.add_parser("generate", help="generate text from prompts")
+    generate.add_argument(
+        "--prompt", action="append", default=[], metavar="TEXT", help="text to continue; may be repeated"
+    )
+    generate.add_argument("--prompt-file", type=Path, metavar="FILE", help="more prompts: JSON lines with the key text")
     generate.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="default: 64")
-    generate.add_argument("--temperature", type=float, metavar="T", help="default: greedy; with --top-k or --top-p 1.0")
+    generate.add_argument(
+        "--temperature", type=float, metavar="T", help="default: greedy, or 1.0 with --top-k or --top-p"
+    )
     generate.add_argument("--top-k", type=int, default=0, metavar="K", help="sample among the K most likely tokens")
     generate.add_argument(
-        "--top-p", type=float, default=1.0, metavar="P", help="sample among the fewest tokens that sum to P"
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="sample among the fewest tokens whose probabilities sum to P",
     )
     generate.add_argument("--seed", type=int, default=0, metavar="N", help="seed of sampling (default: 0)")
     generate.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated"
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="stop string, left out of the result; may be repeated",
     )
-    generate.add_argument("--no-cache", action="store_true", help="compute every token again at each step")
+    generate.add_argument("--no-cache", action="store_true", help="recompute every token at each step")
     generate.set_defaults(run=_generate)
     for command in (evaluate, generate):
         _common_options(command)
@@ -58,9 +72,9 @@ def _common_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, type=Path, metavar="DIR", help="a checkpoint of any dialect")
     command.add_argument("--config", nargs="+", default=[], type=Path, metavar="FILE", help="GPT-NeoX's YAML")
     command.add_argument("--tokenizer-type", metavar="TYPE", help="as for preprocess (default: the checkpoint's)")
-    command.add_argument("--vocab-file", metavar="FILE", help="vocabulary, tokenizer.json or model")
-    command.add_argument("--merge-file", metavar="FILE", help="merges, of GPT2BPETokenizer")
-    command.add_argument("--batch-size", type=int, default=8, metavar="N", help="sequences at a time (default: 8)")
+    command.add_argument("--vocab-file", metavar="FILE", help="vocabulary, tokenizer.json or tokenizer.model")
+    command.add_argument("--merge-file", metavar="FILE", help="merges of GPT2BPETokenizer")
+    command.add_argument("--batch-size", type=int, default=8, metavar="N", help="sequences per batch (default: 8)")
     command.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), help="default: the checkpoint's")
     command.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks, one per device")
     command.add_argument(
@@ -77,7 +91,7 @@ def _evaluate(known: argparse.Namespace) -> int:
 def _generate(known: argparse.Namespace) -> int:
     if not known.prompt and known.prompt_file is None:
         raise SettingsError(
-            "--prompt: not given, expected a text to continue — add --prompt TEXT or --prompt-file FILE"
+            "--prompt: not given, expected at least one prompt — add --prompt TEXT or --prompt-file FILE"
         )
     return _with_model(known, _generated, _show_generations)
 

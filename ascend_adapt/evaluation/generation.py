@@ -31,9 +31,9 @@ class Sampling:
         if self.max_new_tokens < 1:
             wrong.append(f"--max-new-tokens: {self.max_new_tokens}, expected at least 1")
         if not 0 <= self.temperature < float("inf"):
-            wrong.append(f"--temperature: {self.temperature}, expected at least 0, which is greedy")
+            wrong.append(f"--temperature: {self.temperature}, expected 0 (greedy) or more")
         if self.top_k < 0:
-            wrong.append(f"--top-k: {self.top_k}, expected at least 0, which keeps all tokens")
+            wrong.append(f"--top-k: {self.top_k}, expected 0 (all tokens) or more")
         if not 0 < self.top_p <= 1:
             wrong.append(f"--top-p: {self.top_p}, expected above 0 and at most 1")
         if wrong:
@@ -75,7 +75,7 @@ def generate(
         sampling: how tokens are chosen, and how many.
         eod: the token that ends a text.
         is_stop: whether generated tokens contain a stop string, which ends a text.
-        use_cache: False computes every token again at each step.
+        use_cache: False recomputes every token at each step.
         batch_size: number of prompts at a time.
 
     Raises:
@@ -100,7 +100,9 @@ def _check(model: LanguageModel, prompts: Sequence[Sequence[int]]) -> None:
         if len(prompt) >= model.max_positions
     ]
     if problems:
-        raise DataError(f"{'; '.join(problems[:5])} — shorten it to leave room for new tokens, or give some text")
+        raise DataError(
+            f"{'; '.join(problems[:5])} — shorten it to leave room for new tokens, or pass a prompt that is not empty"
+        )
 
 
 class _Batch:

@@ -59,7 +59,7 @@ class TextTokenizer:
         if self.eod is None:
             raise DataError(
                 f"{self.description}: has no end-of-document token, expected one as the context of a text's first "
-                "token — name a tokenizer that has one by --tokenizer-type and --vocab-file"
+                "token — pass a tokenizer that has one with --tokenizer-type and --vocab-file"
             )
         return self.eod
 
@@ -82,7 +82,7 @@ def tokenizer_of(source: Source, options: TokenizerOptions) -> TextTokenizer:
     if loaded.vocab_size > source.model.padded_vocab_size:
         raise DataError(
             f"{description}: {loaded.vocab_size} ids, expected at most the {source.model.padded_vocab_size} rows of "
-            f"{source.path} — name the model's own tokenizer by --tokenizer-type and --vocab-file"
+            f"{source.path} — pass the model's own tokenizer with --tokenizer-type and --vocab-file"
         )
     eod = loaded.eod if loaded.eod is not None else _end_in_config(source)
     return TextTokenizer(loaded, description, eod)

@@ -20,7 +20,7 @@ USAGE = """\
 ascend-run [options] script.py [script arguments ...]
        ascend-run [options] -m package.module [arguments ...]
        ascend-run [options] COMMAND [arguments ...]
-       ascend-run [options] --native neox|megatron|oneflow [arguments of that dialect ...]"""
+       ascend-run [options] --native neox|megatron|oneflow|glm [arguments of that dialect ...]"""
 
 EXIT_SIGNALS = ("SIGUSR1", "SIGUSR2")
 COMPILE_MODES = ("keep", "binary", "jit")
@@ -280,13 +280,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-restarts", type=_at_least_zero, default=0, metavar="N", help="restart all ranks up to N times")
     add("--grace", type=_seconds, metavar="SECONDS", help=_GRACE)
     add("--compile", action="store_true", help="with --native: compile the transformer layers with torch.compile")
-    add("--eval-only", action="store_true", help="with --native: evaluate the checkpoint of --load, and do not train")
+    add("--eval-only", action="store_true", help="with --native: evaluate the checkpoint of --load, without training")
     add("--profile", metavar="N[-M]", help="with --native: write a profiler trace of these iterations")
     add("--profile-ranks", default="0", metavar="R,R-R", help="with --profile: ranks to profile (default: 0)")
     add("--record", metavar="DIR", help="record digests of what each module and optimizer computes, for compare")
     add("--record-steps", type=_steps, metavar="N,M-K", help="with --record: steps to record, or all (default: 1-3)")
     add("--record-ranks", type=_ranks, metavar="R,R-R", help="with --record: ranks to record (default: all)")
-    add("--record-inputs", metavar="MODULE", help="with --record: keep the inputs of these modules for a replay")
+    add("--record-inputs", metavar="MODULE", help="with --record: save the inputs of these modules for a replay")
     add("--log-dir", metavar="DIR", help="run directory (default: runs/<script>-<time>-<pid>)")
     add("--no-progress", action="store_true", help="with --native: no progress bar on a terminal")
     add("--container", "--image", metavar="IMAGE", help="run the job in a container (docker or podman)")
@@ -294,7 +294,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--py", dest="python", metavar="PYTHON", help="with --container: interpreter inside (default: python3)")
     add("--wheel", metavar="FILE", help="with --container: install this wheel inside first")
     add("--cmd", dest="line", metavar="LINE", help="with --container: run this shell command instead of a script")
-    add("--annotate", choices=("github",), default="", help="npu-emulated: print findings for GitHub")
+    add(
+        "--annotate",
+        choices=("github",),
+        default="",
+        help="with --device npu-emulated: print findings as GitHub annotations",
+    )
     add("--dry-run", action="store_true", help="check everything and print the plan, but start nothing")
     add("--json", action="store_true", help="with --dry-run: print the plan as JSON, also on a terminal")
     add("--debug", action="store_true", help="show tracebacks of errors in ascend_adapt")

@@ -133,7 +133,7 @@ def _config(
 
 def _check_kind(options: Options) -> None:
     if not options("block_lm"):
-        raise ConfigError("--block-lm: is not given, expected it — the native trainer fills blanks only")
+        raise ConfigError("--block-lm: not given, but required — the native trainer supports only blank infilling")
     kind = options("tokenizer_type")
     if kind != "GPT2BPETokenizer":
         raise ConfigError(
@@ -141,10 +141,10 @@ def _check_kind(options: Options) -> None:
         )
     if options("finetune") and options("task"):
         if not options("cloze_eval"):
-            raise ConfigError("--cloze-eval: is not given, expected it — the native trainer has no classification head")
+            raise ConfigError("--cloze-eval: not given, but required — the native trainer has no classification head")
         if options("task").lower() not in CHOICES:
             raise ConfigError(
-                f"--task: {options('task')!r}, expected one of {', '.join(CHOICES)} — choose one the native trainer has"
+                f"--task: {options('task')!r}, expected one of {', '.join(CHOICES)} — choose one of these"
             )
 
 
@@ -161,7 +161,7 @@ def _deepspeed(options: Options) -> dict[str, Any]:
     optimizer = content.get("optimizer")
     if not isinstance(optimizer, dict) or str(optimizer.get("type")).lower() not in ("adam", "adamw"):
         raise ConfigError(
-            f"deepspeed_config {path!r}: optimizer {optimizer!r}, expected one of type Adam — GLM takes it from there"
+            f"deepspeed_config {path!r}: optimizer {optimizer!r}, expected type Adam — GLM reads it from this file"
         )
     if not isinstance(optimizer.get("params", {}), dict):
         raise ConfigError(f"deepspeed_config {path!r}: optimizer.params is not an object — correct it")
@@ -204,7 +204,7 @@ def _batch(options: Options, parallel: Parallel, file: dict[str, Any]) -> Batch:
     accumulation = file.get("gradient_accumulation_steps", 1) if file else options("gradient_accumulation_steps")
     for name, value in (("batch size", micro), ("gradient accumulation", accumulation)):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{name}: {value!r}, expected a whole number — correct it")
+            raise ConfigError(f"{name}: {value!r}, expected an integer — correct it")
     total = file.get("train_batch_size")
     return resolve_batch(parallel.data, total if isinstance(total, int) else None, micro, accumulation)
 
@@ -379,7 +379,7 @@ def _language_model() -> str:
     found = next((path for path in LANGUAGE_MODELS if Path(path).is_file()), None)
     if found is None:
         raise ConfigError(
-            "--filter-english: fastText's lid.176.bin is in none of its places, expected it in the working folder — "
+            "--filter-english: fastText's lid.176.bin was not found, expected it in the working folder — "
             "put it there, or leave the option out"
         )
     return str(Path(found).absolute())
@@ -424,7 +424,7 @@ def _checkpoint(
     save, load, pretrained = options("save"), options("load"), options("load_pretrained")
     interval = options("save_interval", 0)
     if pretrained is not None and cloze is None:
-        raise ConfigError("--load-pretrained: without a --task to finetune on, expected --load — give that instead")
+        raise ConfigError("--load-pretrained: without a --task to finetune on, expected --load — use that instead")
     if cloze is not None:
         interval = max(options("save_epoch") * cloze.micro_batches(batch.micro, parallel.data) // batch.accumulation, 1)
     return Checkpoint(

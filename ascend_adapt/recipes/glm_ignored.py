@@ -1,31 +1,31 @@
 """GLM's options without effect on a native run, by reason; the names are argparse's dests."""
 
 IGNORED = {
-    "the launcher starts the ranks, and the device decides how they talk to each other": """
+    "the launcher starts the ranks, and the device determines the communication backend": """
         DDP_impl deepscale deepscale_config deepspeed_mpi distributed_backend local_rank""",
-    "where and how fast numbers are computed is the kernels' own choice": """
+    "the kernels choose precision and placement themselves": """
         attention_scale cpu_optimizer cpu_torch_adam deepspeed_activation_checkpointing fp32_allreduce
         fp32_embedding fp32_layernorm fp32_tokentypes""",
     "token files are mapped into memory, and every rank samples from all of them": """
         half_lazy_loader loader_scatter no_lazy_loader""",
     "a resumed run always continues with the samples that follow": "resume_dataloader",
-    "evaluation in pretraining has the batch and the length of training": """
+    "evaluation in pretraining uses the batch size and length of training": """
         eval_max_preds_per_seq eval_text_key max_preds_per_seq""",
     "upstream itself does not read it for blank infilling and cloze tasks": """
         blank_maskratio deep_init delim fix_command_token input_data_sizes_file intermediate_size label_smoothing
         layernorm_epsilon loose_json mask_pad_token mem_length out_seq_length output_dropout
         overlapping_eval pool_token presplit_sentences prompt_func reset_attention_mask reset_position_ids
         src_seq_length text_key tgt_seq_length tokenizer_path unidirectional vocab_size""",
-    "it is for generation": """
+    "it only affects generation": """
         min_tgt_length no_repeat_ngram_size num_beams select_topk temperature top_k top_p""",
-    "it is of a prompt or a task that is not there without other options": """
+    "it belongs to a prompt or task that other options enable": """
         num_prompt_tokens prompt_init multi_batch_size multi_seq_length tune_prefix_layers wsc_negative""",
     "a native run never deletes results": "overwrite",
     "checkpoints have one format": "no_deepspeed_load",
     "the recipe has no BERT or sentencepiece, whose files these name": "cache_dir",
 }
 IN_PRETRAINING = {
-    "it is of a task to finetune on": """
+    "it only affects finetuning tasks": """
         adapet cloze_eval continuous_prompt data_dir epochs eval_epoch eval_valid fast_decode few_superglue
         length_penalty loss_func multi_token no_validation pattern_id save_epoch segment_length task
         validation_metric"""

@@ -4,7 +4,7 @@ An option that is neither here nor in the recipe is an error unless it has upstr
 """
 
 IGNORED = {
-    "where and how fast numbers are computed is the kernels' own choice": """
+    "the kernels choose precision and placement themselves": """
         DDP_impl abort_on_unmet_fused_kernel_constraints align_grad_reduce align_param_gather apply_rope_fusion
         async_tensor_model_parallel_allreduce attention_backend barrier_with_L1_time bias_dropout_fusion
         bias_swiglu_fusion clone_scatter_output_in_embedding cross_entropy_fusion_impl cross_entropy_loss_fusion

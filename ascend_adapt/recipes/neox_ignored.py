@@ -4,7 +4,7 @@ A key that is neither here nor in the recipe is an error unless it has upstream'
 """
 
 IGNORED = {
-    "where and how fast numbers are computed is the kernels' own choice": """
+    "the kernels choose precision and placement themselves": """
         bias_dropout_fusion fused_kernels_build_path gradient_noise_scale_cpu_offload
         gradient_noise_scale_n_batches layernorm_fusion lazy_mpu_init mamba_causal_conv_fusion
         mamba_inner_func_fusion mamba_selective_scan_fusion prescale_gradients gradient_predivide_factor

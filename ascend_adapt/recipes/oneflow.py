@@ -34,7 +34,7 @@ from ascend_adapt.recipes.recipe import Recipe
 VERSIONS = ("gpt",)
 
 IGNORED = {
-    "where and how fast numbers are computed is the kernels' own choice": """
+    "the kernels choose precision and placement themselves": """
         bias_dropout_fusion bias_gelu_fusion multihead_attention_fusion scale_tril_softmax_dropout_fusion""",
     "softmax is always computed in fp32, which needs no scaling by layer": "apply_query_key_layer_scaling",
     "the launcher starts the ranks": "ctrl_port",

@@ -15,7 +15,7 @@ states_are_synchronized_on_cpu = rewrite(
     )""",
     new="device = 'cpu'",
     name="states_are_synchronized_on_cpu",
-    requires="accelerate>=1.11",
+    requires="accelerate>=1.5",
     devices="cpu",
     why="sync_module_states raises without an accelerator, and Trainer's --fsdp sets it",
     until="accelerate's FSDP plugin accepts a CPU",

@@ -38,7 +38,7 @@ def test_agreement_and_difference(clean, tmp_path, capsys):
     assert "agree in steps 1, 2, 3" in capsys.readouterr().out
     assert cli.main(["compare", str(clean()), faulty]) == 1
     text = capsys.readouterr().out
-    assert "part in step 1, forward, at blocks.1.norm2 (rank 0)" in text
+    assert "diverge in step 1, forward, at blocks.1.norm2 (rank 0)" in text
     settings = next(line for line in text.splitlines() if line.startswith("  settings: "))
     assert "eps=1e-05" in settings.partition(" and ")[0]
     assert "eps=1e-06" in settings.partition(" and ")[2]
@@ -52,7 +52,7 @@ def test_what_cannot_be_compared_is_said(clean, tmp_path, capsys):
     assert cli.main(["compare", str(tmp_path), str(clean())]) == 1
     assert "no folder rank-N, expected a recording" in capsys.readouterr().err
     assert cli.main(["compare", str(clean())]) == 2
-    assert "expected one of these" in capsys.readouterr().err
+    assert "neither or both given, expected one" in capsys.readouterr().err
     damaged = tmp_path / "damaged"
     shutil.copytree(clean(), damaged)
     (damaged / "rank-0" / "step-2.npy").write_bytes(b"\x93NUMPY")

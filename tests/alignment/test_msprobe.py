@@ -60,5 +60,5 @@ def test_a_dump_without_modules_is_refused(tmp_path):
     with pytest.raises(AlignmentError, match="no modules in dump.json, expected level L0 or mix"):
         msprobe.read_any(tmp_path)
     (home / "dump.json").write_text("{")
-    with pytest.raises(AlignmentError, match="expected a dump of msprobe"):
+    with pytest.raises(AlignmentError, match="expected an msprobe dump"):
         msprobe.read_any(tmp_path)

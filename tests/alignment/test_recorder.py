@@ -179,7 +179,7 @@ def test_a_folder_that_cannot_be_written_stops_no_training(tmp_path):
         model = decoder()
         assert len(train(model, adamw(model))) == 3
     assert len(said) == 1
-    assert "this process is not recorded any further" in said[0]
+    assert "recording stops in this process" in said[0]
 
 
 def test_a_running_process_keeps_its_recording(tmp_path):

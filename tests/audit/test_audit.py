@@ -89,7 +89,7 @@ def test_the_source_of_a_patcher(folder, capsys):
         (f"victim.core.Layer.{name}", "the replacement does not accept every argument by position")
         for name in ("inherited", "forward")
     ]
-    assert by_state["unknown"] == [("absent_package.f", "absent_package is not here")]
+    assert by_state["unknown"] == [("absent_package.f", "absent_package was not found")]
     assert set(found["several"]) == {"victim.core.norm", "victim.core.Layer.forward"}
     assert not any("original" in site["target"] for site in found["sites"])
 
@@ -120,13 +120,13 @@ def test_a_person_reads_groups(folder, capsys):
     assert cli.main(["audit", "--", sys.executable, "-c", "import patcher.patch"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "patcher changes victim: 3 changed, 1 set to None, 1 setting, 1 added"
-    assert "still the original, under another name: 2" in lines
+    assert "stale references to the original: 2" in lines
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "COMMAND and --static: expected one of them"),
+        ([], "COMMAND, --static: neither or both given, expected one"),
         (["--static", "nowhere"], "nowhere: is not a folder"),
         (["--", "no-such-command"], "no-such-command: No such file or directory, expected a command"),
         (["--", "true"], "true: no Python process of it ended normally (exit code 0)"),

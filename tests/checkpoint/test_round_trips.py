@@ -10,7 +10,7 @@ from checkpoint.small_checkpoints import MODELS, new_folder, output_of, state_of
 
 from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.detection import open_checkpoint
-from ascend_adapt.checkpoint.dialects import deepspeed_writing, megatron, native
+from ascend_adapt.checkpoint.dialects import deepspeed_writing, megatron, megatron_core, native
 from ascend_adapt.checkpoint.hugging_face import files as hugging_face
 from ascend_adapt.native.model.decoder import Decoder
 from ascend_adapt.native.parallel.parameters import placed
@@ -19,6 +19,7 @@ from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 GPT2, NEOX, LLAMA = (
     [name for name in MODELS if name.startswith(kind)] for kind in (("gpt2",), ("neox",), ("llama", "qwen2"))
 )
+CORE = [*GPT2, "neox one after the other", *LLAMA]
 SIZES = [(1, 1), (2, 1), (4, 2), (1, 2)]
 # Dialect, its writer, the models that it expresses, and the sizes of its files.
 WRITERS = {
@@ -30,11 +31,18 @@ WRITERS = {
     "megatron-deepspeed": (deepspeed_writing.write_megatron_deepspeed, ["gpt2"], SIZES, {}),
     "megatron": (megatron.write, [*GPT2, "neox one after the other", "llama shared key heads"], SIZES, {}),
     "megatron-core": (
-        lambda output, folder: megatron.write(output, folder, core=True),
-        [*GPT2, "neox one after the other", *LLAMA],
+        lambda output, folder: megatron.write(output, folder, names=megatron.LOCAL),
+        CORE,
         SIZES,
         {},
     ),
+    "megatron-core, Transformer Engine": (
+        lambda output, folder: megatron.write(output, folder, names=megatron.TRANSFORMER_ENGINE),
+        CORE,
+        [(2, 2)],
+        {},
+    ),
+    "megatron-core, torch_dist": (megatron_core.write, CORE, [(1, 1)], {}),
 }
 CASES = [
     (dialect, name, *sizes) for dialect, (_, names, every, _) in WRITERS.items() for name in names for sizes in every

@@ -114,6 +114,8 @@ def test_nan_is_not_verified():
     ("words", "code", "message"),
     [
         (("--to", "hf", "--tp", "2"), 2, "--tp, --pp: given for hf"),
+        (("--to", "megatron-core", "--ckpt-format", "torch_dist", "--tp", "2"), 2, "--tp, --pp: given for torch_dist"),
+        (("--to", "megatron", "--ckpt-format", "torch"), 2, "--ckpt-format torch: given for --to megatron, expected"),
         (("--to", "neox", "--tp", "0", "--vocab-size", "0"), 2, "--tp 0, --vocab-size 0: expected at least 1"),
         (("--to", "hf", "--from", "megatron"), 1, "is a neox checkpoint, expected megatron — pass --from neox"),
         (("--to", "neox", "--tp", "3"), 1, "--tp 3: does not divide 4 heads, 4 key heads, .* — choose another size"),

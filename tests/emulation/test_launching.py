@@ -67,7 +67,7 @@ def test_a_failed_job_is_reported_up_to_its_failure(ascend_run, tmp_path):
     report = json.loads((tmp_path / "run" / "rehearsal.json").read_text())
     assert report["ranks"]["0"]["steps"] == 0
     (known,) = report["known_problems"]
-    assert known.startswith("known problem of NPUs: train.py:3: Arguments(optim='adamw_bnb_8bit') — ")
+    assert known.startswith("known problem on NPUs: train.py:3: Arguments(optim='adamw_bnb_8bit') — ")
     assert known in job.stderr
 
 

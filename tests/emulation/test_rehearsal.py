@@ -31,7 +31,7 @@ def one(kind, what, file="", line=0, count=1, detail=""):
 def test_two_ranks(tmp_path):
     write_rank(tmp_path, 0)
     found = [
-        one("operator on the host", "aten::eig", file="solver.py", line=3),
+        one("CPU fallback", "aten::eig", file="solver.py", line=3),
         one("unsupported operator", "npu::npu_x", count=2),
     ]
     write_rank(tmp_path, 1, operators={"aten::mm": 12}, findings=found)
@@ -40,13 +40,13 @@ def test_two_ranks(tmp_path):
     report = "\n".join(rehearsal.report(tmp_path))
     assert "torch_npu 2.13.0 on an emulated Ascend910B2, 2 ranks" in report
     assert "operators: 2 kinds, 12 to 14 calls per rank, 2 optimizer steps; most: aten::mm 10 to 12" in report
-    assert "solver.py:3: operator on the host: aten::eig (1 time) — each call copies" in report
-    assert "(no line of a script): unsupported operator: npu::npu_x (2 times) — it was not rehearsed" in report
+    assert "solver.py:3: CPU fallback: aten::eig (1 time) — each call copies" in report
+    assert "(unknown line): unsupported operator: npu::npu_x (2 times) — nothing after it was rehearsed" in report
     assert "most: aten::mm 10 to 12" in report
-    assert "the host waited for the device: 6 times per rank, 3 per optimizer step" in report
+    assert "host-device syncs: 6 per rank, 3 per optimizer step" in report
     assert "npu:0 3.0 MiB, npu:1 3.0 MiB" in report
     assert "patches applied: here\n" in report
-    assert "its process group), except those refused above, and these patches worked on it\n" in report
+    assert "its process group), except those refused above, with these patches applied\n" in report
     assert report.endswith("(evidence: emulated)")
     written = json.loads((tmp_path / "rehearsal.json").read_text())
     assert (written["evidence"], sorted(written["ranks"])) == ("emulated", ["0", "1"])
@@ -59,10 +59,10 @@ def test_one_of_each(tmp_path):
     report = "\n".join(rehearsal.report(tmp_path))
     assert "operators: 1 kind, 1 call per rank, 1 optimizer step; most: aten::mm 1" in report
     assert "limit: npu::npu_swiglu: dim is 7, expected: dim is even (1 time)" in report
-    assert "1 time per rank, 1 per optimizer step" in report
+    assert "syncs: 1 per rank, 1 per optimizer step" in report
     assert "npu:0 0.5 KiB" in report
     assert "patches applied: none\n" in report
-    assert "these patches worked" not in report
+    assert "with these patches" not in report
 
 
 def test_processes_that_a_rank_starts_are_counted_with_it(tmp_path):
@@ -89,11 +89,11 @@ def test_a_job_that_failed_proves_nothing(tmp_path):
 def test_no_operator_ran(tmp_path):
     write_rank(tmp_path, 0, operators={})
     (line,) = rehearsal.report(tmp_path)
-    assert line == "rehearsal: torch_npu was imported, and no operator ran on the device: nothing was rehearsed"
+    assert line == "rehearsal: torch_npu was imported, but no operator ran on the device: nothing was rehearsed"
 
 
 def test_at_most_25_lines(tmp_path):
-    found = [one("wait for the device", "aten::x", file="a.py", line=line) for line in range(40)]
+    found = [one("host-device sync", "aten::x", file="a.py", line=line) for line in range(40)]
     write_rank(tmp_path, 0, findings=found)
     write_rank(tmp_path, 1, peak_bytes={"0": 1})
     report = rehearsal.report(tmp_path)
@@ -130,5 +130,5 @@ def test_nothing_was_rehearsed(tmp_path):
 
 def test_known_problems_are_part_of_the_report(tmp_path):
     write_rank(tmp_path, 0)
-    assert "known problem of NPUs: x" in rehearsal.report(tmp_path, known_problems=["known problem of NPUs: x"])
-    assert json.loads((tmp_path / "rehearsal.json").read_text())["known_problems"] == ["known problem of NPUs: x"]
+    assert "known problem on NPUs: x" in rehearsal.report(tmp_path, known_problems=["known problem on NPUs: x"])
+    assert json.loads((tmp_path / "rehearsal.json").read_text())["known_problems"] == ["known problem on NPUs: x"]

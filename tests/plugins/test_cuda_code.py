@@ -29,7 +29,8 @@ def launch(tmp_path):
     return run
 
 
-def test_a_script_for_a_gpu_trains_and_says_what_was_done(launch):
+def test_a_script_for_a_gpu_trains_and_says_what_was_done(launch, monkeypatch):
+    monkeypatch.setenv("ASCEND_ADAPT_CUDA_CODE_PRINTED", "1")  # as in a job that an adapted process starts
     done = launch(JOBS / "own_script.py")
     assert len(re.findall(r"step \d loss \d+\.\d+", done.stdout)) == 3
     assert "own_script.py uses CUDA: " in done.stderr

@@ -136,7 +136,7 @@ def test_shell_files(working_folder):
         (f"{PRETRAIN} --train-data pile", "pile: does not exist, expected a .jsonl file or a folder"),
         (f"{PRETRAIN} --sentinel-token", "--sentinel-token: True, expected False — the native trainer does not"),
         (f"{PRETRAIN} --tokenizer-type ChineseSPTokenizer", "--tokenizer-type: ChineseSPTokenizer, expected GPT2BPE"),
-        (f"{PRETRAIN} --filter-english", "--filter-english: fastText's lid.176.bin is in none of its places"),
+        (f"{PRETRAIN} --filter-english", "--filter-english: fastText's lid.176.bin was not found"),
         (f"{FINETUNE} --task ReCoRD", "--task: 'ReCoRD', expected one of boolq, cb, copa, rte"),
         (f"{FINETUNE} --data-dir nowhere", "nowhere/train.jsonl: no such file, expected the training examples of copa"),
         (f"{FINETUNE} --validation-metric f1", "validation_metric: 'f1', expected one of accuracy"),

@@ -61,7 +61,8 @@ def main() -> None:
         counts = read.counts()
         cells = [str(counts.get(state, 0)) for state in STATES]
         rows.append(f"| {case.patcher} | {case.on} | {len(read.judged)} | {' | '.join(cells)} | {len(read.several)} |")
-        missing = [one for one in read.judged if one.state == "missing" or ", it has " in one.reason]
+        missing = [one for one in read.judged if one.state == "missing"]
+        missing += [one for one in read.judged if one.state == "added" and ", it has " in one.reason]
         if missing:
             faults += ["", f"{case.patcher} on {case.on}:", ""]
             faults += [f"- `{one.site.target}`: {one.reason}" for one in missing[:SHOWN]]

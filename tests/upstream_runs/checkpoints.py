@@ -43,6 +43,15 @@ V2 = "gpt-neox-v2.0"
 RATE = 1e-30
 DIVISIBLE = "make-vocab-size-divisible-by"
 TO_RANKS = ("--tp", "2")
+TO_DIST = ("--to", "megatron-core", "--ckpt-format", "torch_dist")
+
+
+# Without RMSNorm, which local layers have only with apex.
+GATED_CORE = (
+    *("--swiglu", "--disable-bias-linear"),
+    *("--position-embedding-type", "rope", "--no-rope-fusion"),
+    *("--untie-embeddings-and-output-weights", "--group-query-attention", "--num-query-groups", "2"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,8 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     back: Back | None = None
+    saved_by: str | None = None
+    """Case whose checkpoint is converted; None: this case saves its own."""
 
 
 CASES = {
@@ -137,6 +148,35 @@ CASES = {
             ("pp2", "torch", "tp2", TO_RANKS, "64"),
         )
     },
+    **{
+        f"megatron-{tag}-{layout}-to-dist": Case(
+            f"Megatron-LM-{tag}",
+            2,
+            back=Back(
+                (*TO_DIST, "--vocab-size", str(tokens.VOCABULARY), f"--{DIVISIBLE}", multiple),
+                2,
+                {"layout": other, DIVISIBLE: step, "ckpt-format": "torch_dist"},
+            ),
+            saved_by=f"megatron-{tag}-{layout}",
+        )
+        for tag in ("0.12.0", "0.19.0")
+        for layout, other, multiple, step in (("tp2", "pp2", "256", "256"), ("pp2", "tp2", "128", "64"))
+    },
+    **{
+        f"megatron-{tag}-gated": Case(
+            f"Megatron-LM-{tag}",
+            2,
+            {"layout": "tp2", "ckpt-format": "torch"},
+            GATED_CORE,
+            back=Back(
+                (*TO_DIST, "--vocab-size", str(tokens.VOCABULARY), f"--{DIVISIBLE}", "256"),
+                2,
+                {"layout": "pp2", DIVISIBLE: "256", "ckpt-format": "torch_dist"},
+                GATED_CORE,
+            ),
+        )
+        for tag in ("0.12.0", "0.19.0")
+    },
 }
 
 
@@ -158,7 +198,7 @@ def saving(case: Case, place: Place) -> Sequence[str]:
     if case.code_base == "GLM":
         return glm.pretrain(case.ranks, case.ranks)(place)
     more = {"save": saved, "save-interval": 3, "ckpt-format": case.settings["ckpt-format"]}
-    return megatron(place, case.settings["layout"], more)
+    return [*megatron(place, case.settings["layout"], more), *case.arguments]
 
 
 def loading(case: Case, load: Path, place: Place) -> Sequence[str]:
@@ -179,8 +219,8 @@ def loading(case: Case, load: Path, place: Place) -> Sequence[str]:
         configuration.write_text(re.sub(r'"lr": [^,]+', f'"lr": {RATE}', configuration.read_text()))
         return command
     rows = {DIVISIBLE: given.settings[DIVISIBLE]}
-    more = {"load": load, "ckpt-format": "torch", "lr": RATE, "min-lr": 0, **rows}
-    return [*megatron(place, given.settings["layout"], more), "--finetune"]
+    more = {"load": load, "ckpt-format": given.settings.get("ckpt-format", "torch"), "lr": RATE, "min-lr": 0, **rows}
+    return [*megatron(place, given.settings["layout"], more), *given.arguments, "--finetune"]
 
 
 def bigscience(place: Place, ranks: int, settings: dict[str, Any], words: Sequence[str]) -> Sequence[str]:
@@ -264,11 +304,12 @@ def back(name: str, case: Case, folder: Path) -> bool:
     if case.back is None:
         return True
     converted, place = folder / f"{name}-converted", folder / f"{name}-back"
+    source = folder / (case.saved_by or name)
     shutil.rmtree(converted, ignore_errors=True)
-    command = [sys.executable, "-m", "ascend_adapt.cli", "convert", "--input", str(saved_in(folder / name))]
+    command = [sys.executable, "-m", "ascend_adapt.cli", "convert", "--input", str(saved_in(source))]
     subprocess.run([*command, "--output", str(converted), *case.back.words], check=True)
     run(job(case, case.back.ranks, lambda place: loading(case, converted, place)), case, place, folder)
-    losses = validation(folder / name), validation(place)
+    losses = validation(source), validation(place)
     print(f"{name}: of its own {losses[0]:.6f}, of the converted {losses[1]:.6f}", flush=True)
     return abs(losses[0] - losses[1]) / losses[0] < BOUND
 
@@ -291,7 +332,9 @@ def main(folder: Path, action: str, names: Sequence[str]) -> int:
     good = True
     for name in names or CASES:
         case = CASES[name]
-        if action == "save":
+        if case.saved_by and action != "back":
+            print(f"{name}: has the checkpoint of {case.saved_by}")
+        elif action == "save":
             print(
                 name,
                 run(job(case, case.ranks, lambda place, case=case: saving(case, place)), case, folder / name, folder),

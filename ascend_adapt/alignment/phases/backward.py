@@ -75,7 +75,7 @@ class Backward:
             if error > limit:
                 name = self._step.name(key)
                 if around is None:
-                    what = f"the gradient that the loss gives {name} differs: labels, loss or its scale"
+                    what = f"the gradient from the loss to {name} differs: labels, loss or loss scale"
                 else:
                     what = f"its backward pass after {name} differs: the gradient of that module's output"
                 tensor = key, "outputs", path
@@ -107,7 +107,7 @@ class Backward:
                 what = "the gradient of its input differs, that of its output agrees"
                 together = self._consumers[key]
                 if len(together) > 1:
-                    what += f"; the input is shared, it may be any of {', '.join(together)}"
+                    what += f"; the input is shared by {', '.join(together)}: any of them may be the cause"
                 around = self._around.get(key)
                 if around is not None:
                     what += f" (or the code of {self._step.name(around)} uses that input too)"

@@ -55,6 +55,6 @@ def _input(step: Step, around: Key | None, key: Key, own: float, known: float, p
     path, error = max(step.pair.errors(key, "inputs").items(), key=lambda item: item[1], default=("", 0.0))
     limit = own + bounds.GAIN * known
     if error > limit:
-        what = f"what it computes before it calls {step.name(key)} differs: that module's input {shown(path)}"
+        what = f"what it computes before it calls {step.name(key)} differs: input {shown(path)} of that module"
         return step.finding_at(phase, around, what, error, limit, (key, "inputs", path))
     return None

@@ -40,9 +40,9 @@ def _reduced(update: Update) -> tuple[bool, Finding] | None:
     factor, rest = values.factor(one, other)
     what = f"the gradient of {name} differs in the optimizer, and agrees in the backward pass: "
     if is_scaled := rest <= limit:
-        what += f"B's is {factor:.4g} times A's: how it is averaged, unscaled or clipped"
+        what += f"B's is {factor:.4g} times A's: averaging, unscaling or clipping differs"
     else:
-        what += "how it is reduced over ranks, accumulated or cleared"
+        what += "reduction over ranks, accumulation or zero_grad differs"
     return is_scaled, update.finding("gradients", what, apart, limit, f"A: {one}", f"B: {other}")
 
 

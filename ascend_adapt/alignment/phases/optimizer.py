@@ -39,7 +39,7 @@ def _updated(update: Update, after: dict[WeightKey, float]) -> Finding | None:
         if what not in _IRRELEVANT and what in theirs["settings"] and theirs["settings"][what] != value
     ]
     if mine["class"] == theirs["class"] and settings:
-        what = f"{mine['class']} steps {update.name[1]} with other hyperparameters: {', '.join(settings)}"
+        what = f"{mine['class']} updates {update.name[1]} with different hyperparameters: {', '.join(settings)}"
         return update.finding("optimizer", what, math.inf, 0.0)
     if not update.both_have("gradient"):
         return None

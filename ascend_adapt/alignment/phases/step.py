@@ -91,7 +91,7 @@ class Step:
         """Return the random number generators whose states differ before the step."""
         ours, theirs = (side.facts.get("random_state", {}) for side in (self.pair.a, self.pair.b))
         found = [name for name in ours if theirs.get(name, ours[name]) != ours[name]]
-        return [f"random states that differ before the step: {', '.join(found)}"] if found else []
+        return [f"RNG states that differ before the step: {', '.join(found)}"] if found else []
 
 
 def owner(name: WeightKey) -> Key:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from ascend_adapt.checkpoint import descriptions
-from ascend_adapt.checkpoint.canonical import HEAD, WORDS, local_name
+from ascend_adapt.checkpoint.canonical import WORDS, local_name
 from ascend_adapt.checkpoint.source import Given, Source
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
 from ascend_adapt.checkpoint.torch_files import attributes, load_torch_dict
@@ -162,34 +162,54 @@ def _ranks(folder: Path) -> dict[tuple[int, int], Path]:
     return found
 
 
-_BLOCK_KEYS = {
-    "input_norm": "input_layernorm",
-    "post_attention_norm": "post_attention_layernorm",
-    "attention.query_key_value": "self_attention.query_key_value",
-    "attention.dense": "self_attention.dense",
-    "mlp.dense_h_to_4h": "mlp.dense_h_to_4h",
-    "mlp.dense_4h_to_h": "mlp.dense_4h_to_h",
+# Beginnings of upstream's names for each canonical module; "layers" is that of a block.
+CLASSIC = {
+    "layers": "language_model.encoder.layers.",
+    "input_norm": "input_layernorm.",
+    "post_attention_norm": "post_attention_layernorm.",
+    "attention.query_key_value": "self_attention.query_key_value.",
+    "attention.dense": "self_attention.dense.",
+    "mlp.dense_h_to_4h": "mlp.dense_h_to_4h.",
+    "mlp.dense_4h_to_h": "mlp.dense_4h_to_h.",
+    "embedding.words": "language_model.embedding.word_embeddings.",
+    "embedding.positions": "language_model.embedding.position_embeddings.",
+    "final_norm": "language_model.encoder.final_layernorm.",
+    "head": "language_model.output_layer.",
 }
-# Of --transformer-impl local.
-_CORE_KEYS = {
-    "input_norm": "input_layernorm",
-    "post_attention_norm": "pre_mlp_layernorm",
-    "attention.query_key_value": "self_attention.linear_qkv",
-    "attention.dense": "self_attention.linear_proj",
-    "mlp.dense_h_to_4h": "mlp.linear_fc1",
-    "mlp.dense_4h_to_h": "mlp.linear_fc2",
+# Megatron-core with --transformer-impl local.
+LOCAL = {
+    "layers": "decoder.layers.",
+    "input_norm": "input_layernorm.",
+    "post_attention_norm": "pre_mlp_layernorm.",
+    "attention.query_key_value": "self_attention.linear_qkv.",
+    "attention.dense": "self_attention.linear_proj.",
+    "mlp.dense_h_to_4h": "mlp.linear_fc1.",
+    "mlp.dense_4h_to_h": "mlp.linear_fc2.",
+    "embedding.words": "embedding.word_embeddings.",
+    "embedding.positions": "embedding.position_embeddings.",
+    "final_norm": "decoder.final_layernorm.",
+    "head": "output_layer.",
 }
+# Megatron-core with --transformer-impl transformer_engine, whose linear layers contain the norm before them.
+TRANSFORMER_ENGINE = {
+    **LOCAL,
+    "input_norm": "self_attention.linear_qkv.layer_norm_",
+    "post_attention_norm": "mlp.linear_fc1.layer_norm_",
+}
+EXTRA_STATE = "_extra_state"
+"""Key of FP8 scales. Upstream's layers require it when they load, and accept None."""
+LINEAR_LAYERS = ("self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2")
 
 
-def write(output: Output, folder: Path, *, core: bool = False) -> None:
+def write(output: Output, folder: Path, *, names: Mapping[str, str] = CLASSIC) -> None:
     """Write the weights as a "release" into the empty ``folder``; upstream loads it at iteration 0, without optimizer.
 
-    ``core``: by the names of Megatron-core's local layers, for --ckpt-format torch.
+    ``names``: CLASSIC, or LOCAL or TRANSFORMER_ENGINE for Megatron-core with --ckpt-format torch.
 
     Raises:
         CheckpointError: Megatron cannot express the model.
     """
-    model = output.model
+    model, core = output.model, names is not CLASSIC
     check_model(model, "Megatron", needs_equal_biases=not core)
     output.check_sizes()
     sharding = Sharding(model, Convention(), output.tensor)
@@ -197,22 +217,24 @@ def write(output: Output, folder: Path, *, core: bool = False) -> None:
     for stage, blocks in enumerate(stages):
         is_first, is_last = stage == 0, stage == len(stages) - 1
         keys: dict[str, tuple[str, ...]] = {}
-        for names in units(model):
-            block, local = local_name(names[-1])
+        for ours in units(model):
+            block, local = local_name(ours[-1])
             if block in blocks if block is not None else is_first if local.startswith("embedding.") else is_last:
-                keys[_key(names[-1], blocks.start, core=core)] = names
+                keys[key_of(ours[-1], names, blocks.start)] = ours
         if is_last and not is_first and model.tied_embeddings:
             keys["output_layer.weight" if core else "word_embeddings_for_head.weight"] = (WORDS,)
         suffix = f"_{stage:03d}" if len(stages) > 1 else ""
+        extra = _extra_states(keys) if names is TRANSFORMER_ENGINE else {}
         ranks = []
         for rank in range(output.tensor):
-            tensors = {key: placeholder(sharding.shapes(names)[rank], output.dtype) for key, names in keys.items()}
-            state = {"checkpoint_version": 3.0, "iteration": 0, "model": tensors if core else _nested(tensors)}
+            tensors = {key: placeholder(sharding.shapes(ours)[rank], output.dtype) for key, ours in keys.items()}
+            content = {**tensors, **extra} if core else _nested(tensors)
+            state = {"checkpoint_version": 3.0, "iteration": 0, "model": content}
             path = folder / "release" / f"mp_rank_{rank:02d}{suffix}" / FILE
             written = mapped_file({**state, **description(model)}, path)["model"]
             ranks.append({".".join(place): _at(written, place) for place in flattened(written)})
-        for key, names in keys.items():
-            pieces = sharding.cut(names, [output.read(name) for name in names])
+        for key, ours in keys.items():
+            pieces = sharding.cut(ours, [output.read(name) for name in ours])
             for tensors, piece in zip(ranks, pieces, strict=True):
                 tensors[key].copy_(piece)
                 output.done(piece.nbytes)
@@ -238,21 +260,18 @@ def check_model(model: Model, name: str, *, needs_equal_biases: bool = True, nee
         raise CheckpointError(f"{name}: cannot express {'; '.join(problems)} — convert to another dialect")
 
 
-def _key(name: str, first_block: int, *, core: bool) -> str:
+def key_of(name: str, names: Mapping[str, str], first_block: int = 0) -> str:
+    """Return upstream's name of a parameter; ``names`` is one of the tables above."""
     block, local = local_name(name)
     layer, _, kind = local.rpartition(".")
-    if block is not None:
-        number, keys = block - first_block, _CORE_KEYS if core else _BLOCK_KEYS
-        prefix = "decoder" if core else "language_model.encoder"
-        return f"{prefix}.layers.{number}.{keys[layer]}.{kind}"
-    before = "" if core else "language_model."
-    outside = {
-        "embedding.words": f"{before}embedding.word_embeddings",
-        "embedding.positions": f"{before}embedding.position_embeddings",
-        "final_norm": "decoder.final_layernorm" if core else "language_model.encoder.final_layernorm",
-        HEAD.removesuffix(".weight"): f"{before}output_layer",
-    }
-    return f"{outside[layer]}.{kind}"
+    inside = "" if block is None else f"{names['layers']}{block - first_block}."
+    return f"{inside}{names[layer]}{kind}"
+
+
+def _extra_states(keys: Iterable[str]) -> dict[str, None]:
+    """Return the extra states of Transformer Engine's layers among those with these keys."""
+    layers = {key.rpartition(".")[0] for key in keys}
+    return {f"{one}.{EXTRA_STATE}": None for one in layers if one.endswith((*LINEAR_LAYERS, "final_layernorm"))}
 
 
 def _nested(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
-
-import torch
 
 from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.dialects.megatron import LATEST
-from ascend_adapt.checkpoint.distributed import METADATA, DistributedTensors, write_distributed
+from ascend_adapt.checkpoint.distributed import METADATA, DistributedTensors, Entry, write_distributed
 from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, refuse_leftover
 from ascend_adapt.checkpoint.writing import Output
 from ascend_adapt.errors import CheckpointError, ConfigError, one_line
@@ -88,12 +87,13 @@ def write(output: Output, folder: Path) -> Path:
     target = folder / "iter_0000000"
     target.mkdir()
 
-    def counted(name: str) -> torch.Tensor:
-        tensor = output.read(name)
-        output.done(tensor.nbytes)
-        return tensor
+    def entries() -> Iterator[Entry]:
+        for one in parameters(output.model):
+            tensor = output.read(one.name)
+            output.done(tensor.nbytes)
+            yield Entry(PREFIX + one.name, tensor)
 
-    write_distributed(target, [one.name for one in parameters(output.model)], counted, PREFIX)
+    write_distributed(target, entries())
     progress = {
         "iteration": 0,
         "consumed_samples": 0,

@@ -1,4 +1,4 @@
-"""Known problems of a rehearsed job: those that its logs show, and those that its files predict for an NPU."""
+"""Known problems of a rehearsed job: those that its logs show, and those that its files predict on an NPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ascend_adapt.problems.reading import Reading
 
 
 def lines(context: Context, plan: Plan, run_dir: RunDirectory) -> list[str]:
-    """Return one line for each known problem, or one that says what was searched and found free of them."""
+    """Return one line for each known problem, or one that lists what was searched if there are none."""
     problems, _ = known.problems(context.environ)
     request = context.request
     words = (request.target, *request.arguments)
@@ -32,7 +32,7 @@ def lines(context: Context, plan: Plan, run_dir: RunDirectory) -> list[str]:
     logs = [log for log in logs if log.is_file()]
     found = list(dict.fromkeys([*_predicted(problems, facts), *_shown(problems, facts, logs, run_dir)]))
     searched = ", ".join(["the command line", *map(str, files), f"{len(logs)} rank logs"])
-    return [*unread, *(found or [f"known problems of NPUs: none in {searched}"])]
+    return [*unread, *(found or [f"known problems on NPUs: none in {searched}"])]
 
 
 def _read(files: list[Path]) -> tuple[list[Reading], list[str]]:
@@ -56,7 +56,7 @@ def _facts(context: Context, problems: list[Problem], read: Reading) -> Facts:
 def _predicted(problems: list[Problem], facts: Facts) -> Iterator[str]:
     for one in explanation.predict(problems, facts):
         where = "; ".join(one.shown_by[:3])
-        kind = "known problem of NPUs" if one.must_fix else "note for NPUs"
+        kind = "known problem on NPUs" if one.must_fix else "note on NPUs"
         yield f"{kind}: {where} — {one.cause} — {one.do}"
 
 

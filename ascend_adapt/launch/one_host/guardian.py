@@ -155,8 +155,8 @@ class Guardian:
 
     def _start(self, command: RankCommand, output: Output, restarts: int, bar: ProgressBar | None) -> int:
         env = {**os.environ, **command.env, "ASCEND_ADAPT_JOB": f"{self._job_name()}.{restarts}"}
-        # Inherited if a rank has started this launcher.
-        for name in ("ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_PROGRESS_FD"):
+        # Inherited if a rank, or another adapted process, has started this launcher.
+        for name in ("ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_PROGRESS_FD", "ASCEND_ADAPT_CUDA_CODE_PRINTED"):
             env.pop(name, None)
         stdout = stderr = None
         inherited: tuple[int, ...] = ()

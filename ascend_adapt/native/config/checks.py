@@ -37,9 +37,7 @@ class Problems:
 def one_of(name: str, value: object, choices: Collection[object]) -> None:
     """Check that a value is one of the choices."""
     if value not in choices:
-        raise ConfigError(
-            f"{name}: {value!r}, expected one of {', '.join(map(str, choices))} — choose one the native trainer has"
-        )
+        raise ConfigError(f"{name}: {value!r}, expected one of {', '.join(map(str, choices))} — choose one of these")
 
 
 def at_least(name: str, value: float, least: float) -> None:

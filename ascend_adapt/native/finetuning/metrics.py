@@ -1,4 +1,4 @@
-"""Metrics of cloze tasks, from predictions and labels by the places of the answers."""
+"""Metrics of cloze tasks, from predictions and labels as answer indices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def accuracy(predictions: Sequence[int], labels: Sequence[int]) -> float:
 
 
 def f1_macro(predictions: Sequence[int], labels: Sequence[int]) -> float:
-    """Return the mean F1 of the answers, 0 to 1; one that is neither predicted nor right is left out."""
+    """Return the mean F1 of the answers, 0 to 1; an answer that is neither predicted nor a label is left out."""
     pairs = list(zip(predictions, labels, strict=True))
     scores = []
     for answer in {*predictions, *labels}:

@@ -23,13 +23,13 @@ def cross_entropy(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
 
 
 def hinge(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
-    """By how much less than 1 the right answer's score is above each other's, summed over these."""
+    """Multi-class hinge loss with margin 1: the sum over the wrong answers, the mean over examples."""
     margins = (1 + scores - scores.gather(1, answers[:, None])).clamp(min=0)
     return margins.sum(1).mean() - 1.0
 
 
 def generative(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
-    """Minus the score of the right answer."""
+    """The negative score of the right answer, its log-likelihood."""
     return -scores.gather(1, answers[:, None]).mean()
 
 

@@ -146,8 +146,8 @@ class Pattern:
             place = max((place for place, (ids, may) in enumerate(half) if may and ids), default=None)
             if place is None:
                 raise DataError(
-                    f"prompt: {total} tokens, {surplus} above what --seq-length {self.length} leaves, and too few may "
-                    "be left out — raise --seq-length"
+                    f"prompt: {total} tokens, {surplus} above what --seq-length {self.length} leaves, and too few of "
+                    "them may be truncated — raise --seq-length"
                 )
             half[place] = (half[place][0][:-1], True)
 

@@ -1,4 +1,4 @@
-"""Finetuning run: epochs over a cloze task, validation after each, and the test of the best weights.
+"""Finetuning run: epochs over a cloze task, validation after each, and a test of the best weights.
 
 The loop is that of every native run; what differs is the batches, the objective, and the end of an epoch.
 Source: THUDM/GLM@4f61ed72 finetune_glm.py (_train, finetune) and tasks/eval_utils.py.
@@ -84,7 +84,7 @@ class FinetuningRun(TrainingRun):
                     one.local.copy_(weights)
         part = "valid" if self.cloze.tests_validation_set else "test"
         if not Path(self.cloze.folder, FILES[part]).exists():
-            self.log.say(f"test: {FILES[part]} is not there, so nothing is tested")
+            self.log.say(f"test: {FILES[part]} does not exist, so there is no test")
             return
         scores, _, predictions = self._scored(part)
         examples = read_examples(self.cloze, part)

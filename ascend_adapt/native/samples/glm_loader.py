@@ -119,8 +119,8 @@ class BlankBatches(torch.utils.data.Dataset[MicroBatch]):
             if any(row.loss_mask.any() for row in rows):
                 return collate(rows, least=self._rows)
         raise DataError(
-            f"batch {number}: none of its samples has room for a blank in {_ATTEMPTS} attempts — lengthen the samples "
-            "by --seq-length, or give more text"
+            f"batch {number}: none of its samples has room for a blank in {_ATTEMPTS} attempts — increase "
+            "--seq-length, or add text"
         )
 
 

@@ -110,7 +110,7 @@ def tokenize(path: str, data: Data) -> Path:
     except OSError as error:
         raise DataError(
             f"{prefix}: its token files cannot be written ({error.strerror}), expected a folder to write to — make "
-            "room, or name another by --cache-dir"
+            "room, or name another with --token-cache"
         ) from error
     finally:
         for part in aside.values():

@@ -1,4 +1,4 @@
-"""Filter of documents that are not English, by fastText's model of languages; loaded when the first is sampled."""
+"""Filter for English documents by fastText's language identification model, loaded when the first is sampled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOKENS = 1024
 
 
 class EnglishOnly:
-    """Says of a document whether its first 1024 tokens are English.
+    """Whether the first 1024 tokens of a document are English.
 
     Source: THUDM/GLM@4f61ed72 data_utils/datasets.py (BlockDataset.get_weighted_samples).
     """

@@ -63,7 +63,7 @@ def _bound(
 ) -> list[Found]:
     found = []
     for statement in statements(scope):
-        if path[0] not in _names_bound(statement):
+        if path[0] not in names_bound(statement):
             continue
         if len(path) == 1:
             found.append(Found(tree, around, statement))
@@ -84,7 +84,8 @@ def statements(scope: ast.AST) -> list[ast.stmt]:
     return found
 
 
-def _names_bound(statement: ast.stmt) -> set[str]:
+def names_bound(statement: ast.stmt) -> set[str]:
+    """Return the names that one statement binds in its scope."""
     if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         return {statement.name}
     if isinstance(statement, (ast.Import, ast.ImportFrom)):

@@ -1,5 +1,5 @@
 import torch
 
 loss = torch.ones(4, device="npu").sum()
-if loss > 3:  # wait for the device: aten::_local_scalar_dense
+if loss > 3:  # host-device sync: aten::_local_scalar_dense
     loss = loss / 2

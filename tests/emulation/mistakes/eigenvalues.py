@@ -1,4 +1,4 @@
 import torch
 
 matrix = torch.eye(3, device="npu")
-values = torch.linalg.eigvals(matrix)  # operator on the host: aten::_linalg_eigvals
+values = torch.linalg.eigvals(matrix)  # CPU fallback: aten::_linalg_eigvals

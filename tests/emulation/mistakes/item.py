@@ -6,4 +6,4 @@ for _ in range(3):
     loss = model(torch.ones(2, 8, device="npu")).mean()
     loss.backward()
     optimizer.step()
-    total = loss.item()  # wait for the device: aten::_local_scalar_dense
+    total = loss.item()  # host-device sync: aten::_local_scalar_dense

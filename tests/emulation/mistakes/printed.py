@@ -1,4 +1,4 @@
 import torch
 
 losses = torch.ones(3, device="npu")
-print(losses)  # wait for the device: copy to the host
+print(losses)  # host-device sync: copy to the host

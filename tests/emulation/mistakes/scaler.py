@@ -1,4 +1,4 @@
 import torch
 
 enabled = True
-scaler = torch.amp.GradScaler("cuda", enabled=enabled)  # scaler of another device: GradScaler('cuda')
+scaler = torch.amp.GradScaler("cuda", enabled=enabled)  # GradScaler for another device: GradScaler('cuda')

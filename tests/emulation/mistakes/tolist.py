@@ -1,4 +1,4 @@
 import torch
 
 predictions = torch.arange(6, device="npu").view(2, 3)
-rows = predictions.tolist()  # wait for the device: copy to the host
+rows = predictions.tolist()  # host-device sync: copy to the host

@@ -125,7 +125,7 @@ def attention(
             not attend to each other.
         window: causal, and each query attends to itself and the ``window - 1`` keys before it.
         prefix: int64 [B] on the host or on q's device: each query attends to the first ``prefix`` keys of its row, and
-            is causal after them. Q = K, without another mask. On the host no kernel has to wait for the device.
+            is causal after them. Q = K, without another mask. Lengths on the host avoid a host-device sync.
 
     Returns:
         [B, N, Q, Dv]. A fully masked row is all zeros, and its gradients are zero.
