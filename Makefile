@@ -42,9 +42,9 @@ demo: install
 	    --data-path data/stdlib_text_document --pipeline-model-parallel-size 2 --exit-loss-drop 2.0
 	$(BIN)/ascend-adapt status runs/demo
 
-# Files with tests are shared out among this many processes; WORKERS=0 runs all in one.
+# Files with tests are shared out among this many processes, in the order of tests/conftest.py; WORKERS=0 runs all in one.
 WORKERS ?= 2
-IN_PARALLEL := --numprocesses $(WORKERS) --dist loadfile
+IN_PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 SUITE := --pyargs ascend_adapt.testing
 
@@ -69,6 +69,7 @@ check: install
 # Every release, every alteration, every patch, every order: nothing is read from a record. `--evidence` renews the shipped records.
 conformance: install
 	$(BIN)/python -m pytest tests/upstream/every_release.py tests/upstream/mutations.py tests/upstream/test_record.py
+	ASCEND_ADAPT_EVERY_CASE=1 $(BIN)/python -m pytest tests/launch/jobs/test_dry_run.py
 	$(BIN)/python -m pytest $(SUITE) --all-orders --evidence ascend_adapt/diagnosis/evidence_records.json
 
 record-upstreams: install

@@ -20,6 +20,56 @@ for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
+LONGEST_FIRST = (
+    "emulation/test_jobs.py",
+    "plugins/test_deepspeed_behaviour.py",
+    "emulation/test_cuda_code.py",
+    "emulation/test_saturation.py",
+    "data/test_preprocessing.py",
+    "native/test_meshes.py",
+    "plugins/test_deepspeed_0_9_2.py",
+    "launch/one_host/test_guardian.py",
+    "launch/jobs/test_native.py",
+    "launch/test_commands.py",
+    "launch/test_several_hosts.py",
+    "plugins/test_cuda_code.py",
+    "kernels/test_triton.py",
+    "plugins/test_gpt_neox.py",
+    "plugins/test_deepspeed_runtime.py",
+    "plugins/hf/test_kernel_swaps.py",
+    "native/test_unshared_folder.py",
+    "emulation/test_launching.py",
+    "upstream/test_record.py",
+    "plugins/test_deepspeed_source_archive.py",
+    "plugins/test_without_cuda.py",
+    "upstream/test_installed_mutations.py",
+    "launch/test_arguments.py",
+    "patches/test_session.py",
+    "launch/one_host/test_signals.py",
+    "plugins/hf/test_npu_without_cann.py",
+    "launch/hosts/test_several_hosts.py",
+    "native/metrics/test_stragglers.py",
+    "native/parallel/test_zero.py",
+    "launch/jobs/test_dry_run.py",
+    "upstream_runs/test_own_scripts.py",
+    "emulation/test_other_patchers.py",
+    "diagnosis/test_doctor.py",
+    "runtime/test_third_party_patchers.py",
+    "launch/jobs/test_fallback.py",
+    "examples/test_third_party_plugin.py",
+    "emulation/test_on_device.py",
+    "native/test_compile.py",
+)
+"""Files of 12 s and more, by their seconds in a whole run: if one started last, the other process would idle."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first: ``--dist loadfile`` assigns files in the order of collection."""
+    places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST_FIRST)}
+    if missing := [str(path) for path in places if not path.is_file()]:
+        raise pytest.UsageError(f"LONGEST_FIRST: {', '.join(missing)}: no such file, expected a test file - correct it")
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:

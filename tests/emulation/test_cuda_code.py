@@ -10,10 +10,9 @@ def losses(ended) -> list[float]:
 
 
 def test_a_script_for_a_gpu_trains_as_on_the_cpu(job):
-    one, on_cpu = losses(job("own_script.py")), losses(job("own_script.py", device="cpu"))
-    two = losses(job("own_script.py", nproc=2))
+    on_cpu, on_npus = losses(job("own_script.py", device="cpu")), losses(job("own_script.py", nproc=2))
     assert len(on_cpu) == 3
-    assert all(abs(a - b) < 1e-4 and abs(c - b) < 1e-4 for a, b, c in zip(one, on_cpu, two, strict=True))
+    assert all(abs(a - b) < 1e-4 for a, b in zip(on_cpu, on_npus, strict=True))
 
 
 def test_what_cuda_packages_compute(job):

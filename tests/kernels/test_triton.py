@@ -15,7 +15,7 @@ PACKAGES = ROOT / ".triton"
 CASES = ("tests/kernels/triton_cases.py", "tests/kernels/triton_oracle_cases.py")
 
 
-@pytest.mark.timeout(900)  # 37 s alone; seen to take 300 s beside other work
+@pytest.mark.timeout(900)  # with every case 37 s alone; seen to take 300 s beside other work
 def test_the_kernels_agree_with_their_references():
     assert (PACKAGES / "triton").is_dir(), f"{PACKAGES}: has no Triton — run make {PACKAGES.name}/.installed"
     path = os.pathsep.join([str(PACKAGES), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
@@ -27,4 +27,4 @@ def test_the_kernels_agree_with_their_references():
     assert ended.returncode == 0, ended.stdout[-3000:]
     passed = re.search(r"(\d+) passed", ended.stdout)
     assert passed is not None
-    assert int(passed.group(1)) >= 400
+    assert int(passed.group(1)) >= 130

@@ -5,11 +5,10 @@ On a machine with a GPU: ``python -m pytest tests/kernels/triton_cases.py`` runs
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
+from covering import every_pair
 from error_bounds import ELEMENTARY, assert_within, of_exponent
 from kernels import oracle
 
@@ -74,10 +73,9 @@ def check_softmax(x, grad, hidden, scale, *rest):
     assert_within(found[1], right[1], dx_terms, *steps)
 
 
-@pytest.mark.parametrize("fill", [EXACT, FINITE, FINITE_ZEROED])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "mask", "causal", "fill"), every_pair(SHAPES, MASKS, [False, True], [EXACT, FINITE, FINITE_ZEROED])
+)
 def test_softmax(shape, mask, causal, fill):
     torch.manual_seed(0)
     hidden = mask_of(mask, shape)
@@ -150,9 +148,7 @@ def check_cross_entropy(losses, gradient, logits, labels, smoothing, grad):
     assert_within(gradient, dx * factor, dx_terms * np.abs(factor), computed, (ROUNDINGS[logits.dtype], logits.dtype))
 
 
-@pytest.mark.parametrize(
-    ("columns", "smoothing", "padded"), list(itertools.product([1, 7, 1000, 20011], [0.0, 0.1], [False, True]))
-)
+@pytest.mark.parametrize(("columns", "smoothing", "padded"), every_pair([1, 7, 1000, 20011], [0.0, 0.1], [False, True]))
 def test_cross_entropy(columns, smoothing, padded):
     torch.manual_seed(0)
     labels = torch.randint(0, columns, (9,))
@@ -238,9 +234,9 @@ def test_cross_entropy_over_ranks():
         check_cross_entropy(losses, torch.cat(gradients, -1), logits, labels, 0.1, torch.ones(6))
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(1, 1), (3, 5, 33), (40, 1000), (2, 3000)])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "shape", "bias"), every_pair(DTYPES, [(1, 1), (3, 5, 33), (40, 1000), (2, 3000)], [True, False])
+)
 def test_layer_norm_and_rms_norm(dtype, shape, bias):
     torch.manual_seed(0)
     x, grad = (torch.randn(shape, dtype=dtype) + 1 for _ in range(2))

@@ -10,6 +10,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from covering import every_pair
 from error_bounds import ELEMENTARY, Step, assert_within, of_exponent
 from kernels import oracle
 
@@ -57,9 +58,10 @@ def check_swiglu(x: torch.Tensor, grad: torch.Tensor, bias: torch.Tensor | None 
         assert_within(gradients[1], of_bias.sum(0), bias_terms.sum(0), *steps)
 
 
-@pytest.mark.parametrize("bias", ["none", "alike", "fp32"])
-@pytest.mark.parametrize("shape", [(2,), (1, 2), (3, 5, 66), (70, 34), (2, 16390)])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "shape", "bias"),
+    every_pair(DTYPES, [(2,), (1, 2), (3, 5, 66), (70, 34), (2, 16390)], ["none", "alike", "fp32"]),
+)
 def test_swiglu(dtype, shape, bias):
     torch.manual_seed(0)
     x, grad = random(*shape, dtype=dtype) * 2, random(*shape[:-1], shape[-1] // 2, dtype=dtype)
@@ -124,11 +126,10 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize(("shape", "angles"), LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_rotary(dtype, shape, angles, interleaved):
+@pytest.mark.parametrize(("dtype", "layout", "interleaved"), every_pair(DTYPES, LAYOUTS, [False, True]))
+def test_rotary(dtype, layout, interleaved):
     torch.manual_seed(0)
+    shape, angles = layout
     for of_angles in {dtype, torch.float32}:
         # Cosine and sine of a pair's two elements may differ.
         cos, sin = (random(*angles, dtype=of_angles) for _ in range(2))
@@ -158,12 +159,13 @@ def test_rotary_says_what_it_does_not_take():
     assert rotary.supports(RotaryCall(x[:0], angle, angle)) == "x is empty"
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize(("columns", "smoothing"), [(1, 0.0), (7, 0.1), (1000, 0.0), (9001, 0.1)])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_linear_cross_entropy(dtype, bias, columns, smoothing, reduction, monkeypatch):
+@pytest.mark.parametrize(
+    ("dtype", "bias", "size", "reduction"),
+    every_pair(DTYPES, [True, False], [(1, 0.0), (7, 0.1), (1000, 0.0), (9001, 0.1)], ["mean", "sum", "none"]),
+)
+def test_linear_cross_entropy(dtype, bias, size, reduction, monkeypatch):
     torch.manual_seed(0)
+    columns, smoothing = size
     # Two tokens at a time, and one that is left; few columns all at once.
     monkeypatch.setattr(_chunks, "_CHUNK_BYTES", (2 if columns > 7 else 9) * columns * (4 if bias else dtype.itemsize))
     labels = torch.randint(0, columns, (5,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import os
 import re
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -83,6 +84,7 @@ def installed(site: Site, name: str, source: str | None) -> None:
     if source is not None:
         site.write(**{f"{name}_module": source})
     site.install(f"dist_{name}", "1.0", f"{name} = {name}_module")
+    os.environ["ASCEND_ADAPT_PLUGINS"] += f",{name}"  # the fixture site restores it
 
 
 @pytest.mark.parametrize("kind", BROKEN)
@@ -125,8 +127,9 @@ def test_a_broken_plugin_that_was_given_raises_and_leaves_nothing(site: Site, ki
     assert ascend_adapt.enable(plugins=[good])["good"].state == "armed"
 
 
-def test_plugins_are_ordered_by_name_and_patches_as_declared(site: Site) -> None:
+def test_plugins_are_ordered_by_name_and_patches_as_declared(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(site, "bbb", PLUGIN)
+    monkeypatch.delenv("ASCEND_ADAPT_PLUGINS")  # beside all that ship
     last = plugin(*(counting("m:f", [], name=name) for name in ("z", "a")), name="zzz")
     first = plugin(counting("m:f", [], name="only"), name="aaa")
     outcomes = ascend_adapt.enable(plugins=[last, first]).outcomes

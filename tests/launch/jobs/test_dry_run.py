@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from covering import EVERY_CASE
 
 from ascend_adapt.launch import cli
 from ascend_adapt.launch.jobs.show import described
 from ascend_adapt.launch.many_hosts import launcher
 from ascend_adapt.launch.one_host import runner
 
-COMMAND_LINES = 200
+COMMAND_LINES = 200 if EVERY_CASE else 80
 TARGETS = (
     *(
         ["train.py"],
