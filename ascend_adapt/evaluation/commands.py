@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any
 from ascend_adapt.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
+    from ascend_adapt.evaluation.glm_run import GlmRun
     from ascend_adapt.evaluation.language_model import LanguageModel
     from ascend_adapt.evaluation.text import TextTokenizer
+
+    Text = TextTokenizer | GlmRun
 
 TASKS = ("lambada", "copa", "ppl")
 _SECONDS_BETWEEN_LINES = 30.0
@@ -34,11 +37,18 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
         "--stride", type=int, metavar="N", help="ppl: tokens that each window predicts (default: a full context)"
     )
     evaluate.add_argument("--json-key", default="text", metavar="KEY", help="ppl: key of the text (default: text)")
+    evaluate.add_argument(
+        "--pattern-id", type=int, metavar="N", help="copa with GLM: its pattern (default: the finetuning run's, else 0)"
+    )
     evaluate.set_defaults(run=_evaluate)
 
-    generate = commands.add_parser("generate", help="generate text from prompts")
+    generate = commands.add_parser("generate", help="generate text from prompts, or fill GLM's blanks")
     generate.add_argument(
-        "--prompt", action="append", default=[], metavar="TEXT", help="text to continue; may be repeated"
+        "--prompt",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="text to continue, for GLM with a mask; may be repeated",
     )
     generate.add_argument("--prompt-file", type=Path, metavar="FILE", help="more prompts: JSON lines with the key text")
     generate.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="default: 64")
@@ -70,7 +80,14 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
 
 def _common_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, type=Path, metavar="DIR", help="a checkpoint of any dialect")
-    command.add_argument("--config", nargs="+", default=[], type=Path, metavar="FILE", help="GPT-NeoX's YAML")
+    command.add_argument(
+        "--config",
+        nargs="+",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="GPT-NeoX's YAML; GLM: config.yaml of a native run",
+    )
     command.add_argument("--tokenizer-type", metavar="TYPE", help="as for preprocess (default: the checkpoint's)")
     command.add_argument("--vocab-file", metavar="FILE", help="vocabulary, tokenizer.json or tokenizer.model")
     command.add_argument("--merge-file", metavar="FILE", help="merges of GPT2BPETokenizer")
@@ -98,7 +115,7 @@ def _generate(known: argparse.Namespace) -> int:
 
 def _with_model(
     known: argparse.Namespace,
-    work: Callable[[LanguageModel, TextTokenizer, argparse.Namespace], dict[str, Any]],
+    work: Callable[[LanguageModel, Text, argparse.Namespace], dict[str, Any]],
     show: Callable[[dict[str, Any]], None],
 ) -> int:
     wrong = [
@@ -156,12 +173,13 @@ def _of_ranks(known: argparse.Namespace) -> dict[str, Any]:
 
 
 def _of_this_process(
-    known: argparse.Namespace, work: Callable[[LanguageModel, TextTokenizer, argparse.Namespace], dict[str, Any]]
+    known: argparse.Namespace, work: Callable[[LanguageModel, Text, argparse.Namespace], dict[str, Any]]
 ) -> dict[str, Any] | None:
     """Return the result; None on ranks other than the first."""
     try:
         import torch  # noqa: F401
 
+        from ascend_adapt.evaluation.glm_run import GlmRun
         from ascend_adapt.evaluation.language_model import LanguageModel, ranks_of_this_job
         from ascend_adapt.evaluation.text import TokenizerOptions, tokenizer_of
     except ModuleNotFoundError as error:
@@ -169,7 +187,11 @@ def _of_this_process(
     with ranks_of_this_job(known.device) as mesh:
         model = LanguageModel.load(known.model, mesh, known.dtype, known.config)
         options = TokenizerOptions(known.tokenizer_type, known.vocab_file, known.merge_file)
-        tokenizer = tokenizer_of(model.source, options)
+        tokenizer: Text
+        if model.model.positions == "block":
+            tokenizer = GlmRun.of(model.source, options)
+        else:
+            tokenizer = tokenizer_of(model.source, options)
         began = time.perf_counter()
         result = work(model, tokenizer, known)
         about = {
@@ -186,12 +208,21 @@ def _of_this_process(
         return {**result, **about} if mesh.rank == 0 else None
 
 
-def _evaluated(model: LanguageModel, tokenizer: TextTokenizer, known: argparse.Namespace) -> dict[str, Any]:
-    from ascend_adapt.evaluation import copa, lambada, text_perplexity
+def _evaluated(model: LanguageModel, tokenizer: Text, known: argparse.Namespace) -> dict[str, Any]:
+    from ascend_adapt.evaluation import copa, glm_copa, lambada, text_perplexity
+    from ascend_adapt.evaluation.glm_run import GlmRun
+
+    is_glm = isinstance(tokenizer, GlmRun)
+    if is_glm and known.task != "copa":
+        raise SettingsError(f"--task {known.task}: {model.source.path} is GLM, expected copa for it — choose that")
+    if known.pattern_id is not None and not (is_glm and known.task == "copa"):
+        raise SettingsError("--pattern-id: given, expected only for --task copa with GLM — leave it out")
 
     with _progress() as report:
         common: dict[str, Any] = {"batch_size": known.batch_size, "report": report}
-        if known.task == "lambada":
+        if isinstance(tokenizer, GlmRun):
+            result = glm_copa.evaluate(model, tokenizer, known.data, pattern=known.pattern_id, **common)
+        elif known.task == "lambada":
             result = lambada.evaluate(model, tokenizer, known.data, **common)
         elif known.task == "copa":
             result = copa.evaluate(model, tokenizer, known.data, **common)
@@ -202,8 +233,10 @@ def _evaluated(model: LanguageModel, tokenizer: TextTokenizer, known: argparse.N
     return {"task": known.task, "data": str(known.data), **result}
 
 
-def _generated(model: LanguageModel, tokenizer: TextTokenizer, known: argparse.Namespace) -> dict[str, Any]:
+def _generated(model: LanguageModel, tokenizer: Text, known: argparse.Namespace) -> dict[str, Any]:
+    from ascend_adapt.evaluation.blank_filling import fill
     from ascend_adapt.evaluation.generation import Sampling
+    from ascend_adapt.evaluation.glm_run import GlmRun
     from ascend_adapt.evaluation.task_files import read_rows, text
     from ascend_adapt.evaluation.text_generation import continue_ids
 
@@ -215,13 +248,14 @@ def _generated(model: LanguageModel, tokenizer: TextTokenizer, known: argparse.N
     prompts = list(known.prompt)
     if known.prompt_file is not None:
         prompts += [row["text"] for row in read_rows(known.prompt_file, {"text": text})]
-    # An empty prompt stands for the end-of-document token, after which every text begins.
-    ids = [tokenizer.encode(prompt) or [tokenizer.first()] for prompt in prompts]
-    found = continue_ids(
-        model, tokenizer, ids, sampling, known.stop, use_cache=not known.no_cache, batch_size=known.batch_size
-    )
-    results = [{"prompt": prompt, **asdict(one)} for prompt, one in zip(prompts, found, strict=True)]
-    return {"results": results}
+    how: dict[str, Any] = {"use_cache": not known.no_cache, "batch_size": known.batch_size}
+    if isinstance(tokenizer, GlmRun):
+        found = [asdict(one) for one in fill(model, tokenizer, prompts, sampling, known.stop, **how)]
+    else:
+        # An empty prompt stands for the end-of-document token, after which every text begins.
+        ids = [tokenizer.encode(prompt) or [tokenizer.first()] for prompt in prompts]
+        found = [asdict(one) for one in continue_ids(model, tokenizer, ids, sampling, known.stop, **how)]
+    return {"results": [{"prompt": prompt, **one} for prompt, one in zip(prompts, found, strict=True)]}
 
 
 def _show_evaluation(result: dict[str, Any]) -> None:
@@ -235,7 +269,7 @@ def _show_evaluation(result: dict[str, Any]) -> None:
 
 def _show_generations(result: dict[str, Any]) -> None:
     for one in result["results"]:
-        print(f"{one['prompt']}{one['text']}")
+        print(one["text"] if "blanks" in one else f"{one['prompt']}{one['text']}")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,38 +57,50 @@ class _Row:
     finish: str = ""
 
 
+MakeCache = Callable[[int, torch.Tensor | None, Sequence[int]], KeyValueCache]
+"""Returns the cache for so many tokens of rows with this padding, which continue the prompts of these numbers."""
+
+
+def _causal_cache(capacity: int, padding: torch.Tensor | None, _numbers: Sequence[int]) -> KeyValueCache:
+    return KeyValueCache(capacity, padding)
+
+
 def generate(
     model: LanguageModel,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     *,
-    eod: int | None = None,
+    ends: Collection[int] = (),
     is_stop: Callable[[list[int]], bool] = lambda tokens: False,
     use_cache: bool = True,
     batch_size: int = 8,
+    seeds: Sequence[int] | None = None,
+    make_cache: MakeCache = _causal_cache,
 ) -> list[Generation]:
-    """Continue each prompt, in batches of ``batch_size``; the end-of-document token is not part of the result.
+    """Continue each prompt, in batches of ``batch_size``; the token that ends a text is not part of the result.
 
     Args:
         model: the model; all its ranks call this with the same arguments.
         prompts: token ids, at least one each.
         sampling: how tokens are chosen, and how many.
-        eod: the token that ends a text.
+        ends: tokens that end a text.
         is_stop: whether generated tokens contain a stop string, which ends a text.
         use_cache: False recomputes every token at each step.
         batch_size: number of prompts at a time.
+        seeds: of each prompt's draws; None: ``sampling.seed`` plus its number.
+        make_cache: the cache of some prompts, which gives positions and masks.
 
     Raises:
         DataError: a prompt is empty, or leaves no room in the model's context.
     """
     _check(model, prompts)
     rows = [
-        _Row(number, len(prompt), [], torch.Generator().manual_seed(sampling.seed + number))
+        _Row(number, len(prompt), [], torch.Generator().manual_seed(seeds[number] if seeds else sampling.seed + number))
         for number, prompt in enumerate(prompts)
     ]
     for start in range(0, len(rows), batch_size):
         batch = rows[start : start + batch_size]
-        _Batch(model, batch, [prompts[row.number] for row in batch], sampling, use_cache).run(eod, is_stop)
+        _Batch(model, batch, [prompts[row.number] for row in batch], sampling, use_cache, make_cache).run(ends, is_stop)
     return [Generation(row.tokens, row.finish) for row in rows]
 
 
@@ -115,7 +127,9 @@ class _Batch:
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
         use_cache: bool,
+        make_cache: MakeCache,
     ) -> None:
+        self.make_cache = make_cache
         self.model, self.rows, self.sampling = model, rows, sampling
         longest = max(map(len, prompts))
         padding = torch.tensor([longest - len(prompt) for prompt in prompts], device=model.device)
@@ -123,25 +137,29 @@ class _Batch:
             [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=model.device
         )
         self.padding = padding if padding.any() else None
-        self.cache = KeyValueCache(longest + sampling.max_new_tokens, self.padding) if use_cache else None
+        self.cache = self._new_cache(longest + sampling.max_new_tokens) if use_cache else None
 
-    def run(self, eod: int | None, is_stop: Callable[[list[int]], bool]) -> None:
+    def run(self, ends: Collection[int], is_stop: Callable[[list[int]], bool]) -> None:
         """Generate until every row is finished."""
         while self.rows:
             logits = self.model.gathered(self._next_logits())
             # Rows beyond the tokenizer's ids are padding of the vocabulary.
             chosen = self._chosen(logits[..., : self.model.model.vocab_size])
             for row, token in zip(self.rows, chosen.tolist(), strict=True):
-                self._append(row, token, eod, is_stop)
+                self._append(row, token, ends, is_stop)
             self._advance(chosen)
+
+    def _new_cache(self, capacity: int) -> KeyValueCache:
+        return self.make_cache(capacity, self.padding, [row.number for row in self.rows])
 
     def _next_logits(self) -> torch.Tensor:
         if self.cache is not None:
             return self.model.local_logits(self.tokens, cache=self.cache, logits_to_keep=1)[:, 0]
-        empty = KeyValueCache(0, self.padding)
+        empty = self._new_cache(0)
         return self.model.local_logits(
             self.tokens,
             position_ids=empty.position_ids(self.tokens),
+            block_position_ids=empty.block_position_ids(self.tokens),
             masked_out=empty.masked_out(self.tokens.shape[1]),
             logits_to_keep=1,
         )[:, 0]
@@ -158,8 +176,8 @@ class _Batch:
         ]
         return self.model.agreed(torch.cat(drawn).to(logits.device))
 
-    def _append(self, row: _Row, token: int, eod: int | None, is_stop: Callable[[list[int]], bool]) -> None:
-        if token == eod:
+    def _append(self, row: _Row, token: int, ends: Collection[int], is_stop: Callable[[list[int]], bool]) -> None:
+        if token in ends:
             row.finish = "eod"
             return
         row.tokens.append(token)

@@ -105,6 +105,7 @@ class LanguageModel:
         tokens: torch.Tensor,
         *,
         position_ids: torch.Tensor | None = None,
+        block_position_ids: torch.Tensor | None = None,
         masked_out: torch.Tensor | None = None,
         cache: KeyValueCache | None = None,
         logits_to_keep: int | None = None,
@@ -114,6 +115,7 @@ class LanguageModel:
             logits: torch.Tensor = self.decoder(
                 tokens,
                 position_ids=position_ids,
+                block_position_ids=block_position_ids,
                 masked_out=masked_out,
                 cache=cache,
                 logits_to_keep=logits_to_keep,

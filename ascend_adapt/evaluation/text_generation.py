@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ascend_adapt.evaluation.generation import Sampling, generate
@@ -19,6 +19,23 @@ class Continuation:
     finish: str
 
 
+class StopStrings:
+    """Strings before which a generated text ends."""
+
+    def __init__(self, decode: Callable[[list[int]], str], strings: Sequence[str]) -> None:
+        self._decode, self._strings = decode, [one for one in strings if one]
+
+    def occur_in(self, tokens: list[int]) -> bool:
+        """Return whether the text of tokens has one of them."""
+        text = self._decode(tokens) if self._strings else ""
+        return any(one in text for one in self._strings)
+
+    def text_before(self, tokens: list[int]) -> str:
+        """Return the text of tokens up to the first of them."""
+        text = self._decode(tokens)
+        return text[: min([text.find(one) for one in self._strings if one in text], default=len(text))]
+
+
 def continue_ids(
     model: LanguageModel,
     tokenizer: TextTokenizer,
@@ -30,18 +47,9 @@ def continue_ids(
     batch_size: int = 8,
 ) -> list[Continuation]:
     """Return the text that continues each prompt; it ends before the first of the strings ``stop``."""
-    ended_by = [one for one in stop if one]
-
-    def is_stop(tokens: list[int]) -> bool:
-        text = tokenizer.decode(tokens) if ended_by else ""
-        return any(one in text for one in ended_by)
-
+    stops = StopStrings(tokenizer.decode, stop)
+    ends = () if tokenizer.eod is None else (tokenizer.eod,)
     found = generate(
-        model, prompts, sampling, eod=tokenizer.eod, is_stop=is_stop, use_cache=use_cache, batch_size=batch_size
+        model, prompts, sampling, ends=ends, is_stop=stops.occur_in, use_cache=use_cache, batch_size=batch_size
     )
-    results = []
-    for one in found:
-        text = tokenizer.decode(one.tokens)
-        text = text[: min([text.find(end) for end in ended_by if end in text], default=len(text))]
-        results.append(Continuation(text, len(one.tokens), one.finish))
-    return results
+    return [Continuation(stops.text_before(one.tokens), len(one.tokens), one.finish) for one in found]

@@ -48,7 +48,7 @@ def test_draws_of_a_prompt_do_not_depend_on_its_batch(ours):
 def test_a_row_that_ends_leaves_the_batch_and_others_go_their_way(ours):
     whole = generate(ours["gpt2"], PROMPTS, GREEDY)
     end = whole[1].tokens[5]
-    cut = generate(ours["gpt2"], PROMPTS, GREEDY, eod=end)
+    cut = generate(ours["gpt2"], PROMPTS, GREEDY, ends=[end])
     for full, one in zip(whole, cut, strict=True):
         if end in full.tokens:
             assert (one.tokens, one.finish) == (full.tokens[: full.tokens.index(end)], "eod")

@@ -13,19 +13,22 @@ Source: THUDM/GLM@4f61ed72 utils.py, change_mp.py, model/modeling_glm.py.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ascend_adapt import bounded_yaml
 from ascend_adapt.checkpoint.canonical import BLOCK_POSITIONS, POSITIONS, QUERY_KEY_VALUE, WORDS, heads, parameters
 from ascend_adapt.checkpoint.qkv import reordered
 from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, Tensors, refuse_leftover
 from ascend_adapt.checkpoint.torch_files import load_torch_dict
 from ascend_adapt.checkpoint.writing import owned, save
-from ascend_adapt.errors import CheckpointError
+from ascend_adapt.errors import CheckpointError, ConfigError, one_line
+from ascend_adapt.native.config.model_config import Model
+from ascend_adapt.native.config.yaml_file import model_from_dict, run_arguments
 
 TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
 _CUT = {
@@ -166,16 +169,19 @@ def glm_name(name: str) -> str:
 
 
 def open_source(path: Path, given: Given) -> Source:
-    """Return the checkpoint as a canonical state; ``given.assumed`` says what its files do not, such as the heads.
+    """Return the checkpoint as a canonical state; ``given`` says what its files do not, such as the heads.
 
     Raises:
-        CheckpointError: it cannot be read, is of another architecture, or no model is assumed.
+        CheckpointError: it cannot be read, is of another architecture, or neither a configuration nor a model is given.
     """
-    assumed = given.assumed
+    assumed, arguments = given.assumed, dict[str, Any]()
+    if given.config:
+        assumed, arguments = _of_run(given.config)
     if assumed is None:
         raise CheckpointError(
-            f"{path}: is a glm checkpoint, whose files do not describe its model — resize it with --to glm --tp N, or "
-            "load it into a native run by --load-pretrained"
+            f"{path}: is a glm checkpoint, whose files do not describe its model — pass --config with the config.yaml "
+            "of a native run of this model, resize it with --to glm --tp N, or load it into a native run by "
+            "--load-pretrained"
         )
     found = open_glm(path)
     module = found.files[0]["module"]
@@ -214,7 +220,21 @@ def open_source(path: Path, given: Given) -> Source:
         module["word_embeddings.weight"].dtype,
         iteration=found.files[0].get("iteration"),
         layout={"tensor_parallel": ranks, "files": ranks},
+        arguments=arguments,
     )
+
+
+def _of_run(files: Sequence[Path]) -> tuple[Model, dict[str, Any]]:
+    """Return the model and arguments in a run's config.yaml, or in the plan of `ascend-run --dry-run --json`."""
+    expected = "expected the config.yaml of a native GLM run, or the plan that `ascend-run --dry-run --json` prints"
+    try:
+        (file,) = files
+        content = bounded_yaml.load(file.read_text(encoding="utf-8"))
+        config = content.get("config", content)
+        return model_from_dict(config["model"]), run_arguments(config)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+        shown = " ".join(map(str, files))
+        raise CheckpointError(f"--config {shown}: cannot be read ({one_line(error)}), {expected} — pass it") from error
 
 
 def write(source: GlmCheckpoint | AsGlm, folder: Path, ranks: int, done: Callable[[int], None]) -> None:

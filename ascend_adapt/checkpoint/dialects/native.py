@@ -17,7 +17,7 @@ from ascend_adapt.checkpoint.distributed import METADATA, DistributedTensors, En
 from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, refuse_leftover
 from ascend_adapt.checkpoint.writing import Output
 from ascend_adapt.errors import CheckpointError, ConfigError, one_line
-from ascend_adapt.native.config.yaml_file import model_from_dict
+from ascend_adapt.native.config.yaml_file import model_from_dict, run_arguments
 
 PROGRESS, PREFIX = "progress.json", "model."
 
@@ -52,7 +52,7 @@ def open_source(path: Path, _given: Given) -> Source:
         then = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
         model = model_from_dict(then["config"]["model"])
         parallel = then["config"].get("parallel", {})
-        data = dict(then["config"].get("data", {}))
+        arguments = run_arguments(then["config"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
         raise CheckpointError(
             f"{folder / PROGRESS}: cannot be read ({one_line(error)}), expected the progress of a native run — choose "
@@ -78,7 +78,7 @@ def open_source(path: Path, _given: Given) -> Source:
             "files": len(list(folder.glob("*.distcp"))),
             "optimizer": any(name.startswith("optimizer.") for name in stored.tensors),
         },
-        arguments=data,
+        arguments=arguments,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config import train_config as parts
-from ascend_adapt.native.config.train_config import Model, TrainConfig
+from ascend_adapt.native.config.train_config import Cloze, Model, TrainConfig
 
 _PARTS = {
     name: getattr(parts, name)
@@ -39,6 +40,17 @@ def model_from_dict(data: dict[str, Any]) -> Model:
     """Build a model from the part of ``to_dict``'s output that describes it; raises as ``from_dict``."""
     model: Model = _built(Model, data, "config.model")
     return model
+
+
+def run_arguments(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what evaluation needs of ``to_dict``'s output beside the model: the data, and GLM's finetuning task."""
+    return {**(data.get("data") or {}), "cloze": data.get("cloze")}
+
+
+def cloze_from_dict(data: dict[str, Any]) -> Cloze:
+    """Build a finetuning task from the part of ``to_dict``'s output that describes it; raises as ``from_dict``."""
+    cloze: Cloze = _built(Cloze, data, "config.cloze")
+    return cloze
 
 
 def _built(kind: type, data: Any, where: str) -> Any:

@@ -163,6 +163,7 @@ class Decoder(nn.Module):
         length = x.shape[1] if self.first or not self.tp.sequence else x.shape[1] * self.tp.size
         if cache is not None:
             position_ids, masked_out = cache.position_ids(x), cache.masked_out(length)
+            block_position_ids = cache.block_position_ids(x)
         if self.first:
             x = self.embedding(x, position_ids, block_position_ids)
         rotary = None

@@ -27,6 +27,10 @@ class KeyValueCache:
         places = torch.arange(self.length, self.length + tokens.shape[1], device=tokens.device).expand_as(tokens)
         return places if self.padding is None else (places - self.padding[:, None]).clamp(min=0)
 
+    def block_position_ids(self, tokens: torch.Tensor) -> torch.Tensor | None:
+        """Return the positions of the next ``tokens`` inside a blank, int64 [B, S]; None: they are in none."""
+        return None
+
     def masked_out(self, count: int) -> torch.Tensor | None:
         """Return the mask of the next ``count`` queries, bool [B, count, K], True = masked; None: causal."""
         if self.padding is None:

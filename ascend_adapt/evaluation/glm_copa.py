@@ -1,0 +1,63 @@
+"""COPA with GLM: the pattern and the scores of finetuning, so that a run's own validation gives the same accuracy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascend_adapt.evaluation.copa import KEYS
+from ascend_adapt.evaluation.glm_run import GlmRun
+from ascend_adapt.evaluation.language_model import LanguageModel
+from ascend_adapt.evaluation.task_files import read_rows
+from ascend_adapt.native.config.glm_config import CHOICES, Cloze
+from ascend_adapt.native.finetuning.cloze_batches import collate
+from ascend_adapt.native.finetuning.objective import ClozeObjective
+from ascend_adapt.native.finetuning.patterns import pattern_of
+from ascend_adapt.native.samples import glm_loader
+from ascend_adapt.native.samples.cloze_examples import FORMATS, Example
+
+TASK = "copa"
+
+
+def evaluate(
+    model: LanguageModel,
+    run: GlmRun,
+    data: Path,
+    *,
+    pattern: int | None,
+    batch_size: int,
+    report: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Return the accuracy on ``data``, JSON lines with SuperGLUE's keys; ``pattern`` None is that of the run, or 0."""
+    rows = read_rows(data, KEYS)
+    examples = [
+        Example(number, {name: row[name] for name in FORMATS[TASK].texts}, row["label"])
+        for number, row in enumerate(rows, 1)
+    ]
+    cloze = run.cloze or Cloze(TASK, "", run.vocabulary, len(examples), block_positions=run.block_positions)
+    cloze = dataclasses.replace(cloze, task=TASK, metric=None, pattern=cloze.pattern if pattern is None else pattern)
+    prompts = pattern_of(cloze, run.tokenizer, run.seq_length)
+    objective = ClozeObjective(cloze, CHOICES[TASK], None)
+    model.decoder.objective = objective
+    for start in range(0, len(examples), batch_size):
+        chosen = examples[start : start + batch_size]
+        batch = collate([prompts.rows(one) for one in chosen], [one.label for one in chosen])
+        named = dict(glm_loader.to_device(batch, model.device))
+        with torch.no_grad():
+            model.decoder(named.pop("tokens"), **named)
+        report(start + len(chosen), len(examples))
+    right = sum(taken == row["label"] for taken, row in zip(objective.predictions, rows, strict=True))
+    penalty = f", divided by the number of its tokens ** {cloze.length_penalty}" if cloze.length_penalty else ""
+    return {
+        "examples": len(rows),
+        "accuracy": right / len(rows),
+        "loss": objective.loss_sum / len(rows),
+        "protocol": (
+            f"GLM's pattern {cloze.pattern}; the choice with the larger sum of the log-probabilities of its tokens and "
+            f"[eop] in the blank is taken{penalty}; loss: {cloze.loss}"
+        ),
+    }
