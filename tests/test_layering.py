@@ -34,7 +34,7 @@ MAY_IMPORT = {
     },
     "ascend_adapt.problems": {"ascend_adapt.bounded_yaml", "ascend_adapt.probe", "ascend_adapt.runtime"},
     "ascend_adapt.recipes": {"ascend_adapt.bounded_yaml", "ascend_adapt.native.config"},
-    "ascend_adapt.checkpoint": {"ascend_adapt.native.config", "ascend_adapt.recipes"},
+    "ascend_adapt.checkpoint": {"ascend_adapt.bounded_yaml", "ascend_adapt.native.config", "ascend_adapt.recipes"},
     "ascend_adapt.audit": {"ascend_adapt.patches", "ascend_adapt.probe"},
     "ascend_adapt.convert": {"ascend_adapt.checkpoint", "ascend_adapt.native"},
     "ascend_adapt.evaluation": {"ascend_adapt.checkpoint", "ascend_adapt.data", "ascend_adapt.native"},
