@@ -142,6 +142,10 @@ def test_glms_own_layout_needs_its_run(finetuned, tmp_path, capsys):
     words = ["generate", "--prompt", "a[MASK]", "--model", str(tmp_path / "glm"), "--device", "cpu"]
     assert cli.main(words) == 1
     assert "pass --config with the config.yaml" in capsys.readouterr().err
+    (tmp_path / "plan.json").write_text(
+        json.dumps({"config": yaml.safe_load((finetuned[0] / "config.yaml").read_text())})
+    )
+    assert cli.main([*words, "--config", str(tmp_path / "plan.json")]) == 0
     (tmp_path / "other.yaml").write_text("model: 3\n")
     assert cli.main([*words, "--config", str(tmp_path / "other.yaml")]) == 1
     assert "other.yaml: cannot be read" in capsys.readouterr().err

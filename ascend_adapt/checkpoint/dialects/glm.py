@@ -13,6 +13,7 @@ Source: THUDM/GLM@4f61ed72 utils.py, change_mp.py, model/modeling_glm.py.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,10 +230,12 @@ def _of_run(files: Sequence[Path]) -> tuple[Model, dict[str, Any]]:
     expected = "expected the config.yaml of a native GLM run, or the plan that `ascend-run --dry-run --json` prints"
     try:
         (file,) = files
-        content = bounded_yaml.load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        # YAML 1.1 reads 1e-05, as JSON writes it, as a text.
+        content = json.loads(text) if text.startswith("{") else bounded_yaml.load(text)
         config = content.get("config", content)
         return model_from_dict(config["model"]), run_arguments(config)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
         shown = " ".join(map(str, files))
         raise CheckpointError(f"--config {shown}: cannot be read ({one_line(error)}), {expected} — pass it") from error
 
