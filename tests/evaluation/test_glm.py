@@ -48,8 +48,11 @@ def run(capsys):
 
 @pytest.fixture(scope="module")
 def model(finetuned):
-    """The finetuned model, and the run that it is from."""
+    """The finetuned model with noise, so that its tokens depend on all of the context, and the run that it is from."""
     loaded = LanguageModel.load(finetuned[1], mesh.single(torch.device("cpu")))
+    dice = torch.Generator().manual_seed(0)
+    for parameter in loaded.decoder.parameters():
+        parameter.add_(0.3 * torch.randn(parameter.shape, generator=dice))
     return loaded, GlmRun.of(loaded.source, TokenizerOptions())
 
 
