@@ -20,6 +20,7 @@ REASONS = {
     "emulation/on_device/test_aten.py": f"an optimizer's step: {ELEMENTWISE}",
     "emulation/operators/behaviour_cases.py": f"optimizers: {ELEMENTWISE}; attention: {SHORT}",
     "emulation/test_jobs.py": SIXTEEN_BITS,
+    "evaluation/test_glm.py": "the run logs six digits of its loss",
     "evaluation/test_lm_eval.py": "four digits are what a perplexity is reported with",
     "evaluation/test_tasks.py": "four digits are what a perplexity is reported with",
     "kernels/test_adamw.py": ELEMENTWISE,
