@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt.audit.sites import Site, imported, sites
-from ascend_adapt.audit.targets import EXISTS, MISSING, Targets, Verdict
+from ascend_adapt.audit.targets import EXISTS, MISSING, Targets, Verdict, parsed
 from ascend_adapt.errors import SettingsError
 from ascend_adapt.patches.declare import syntax
 from ascend_adapt.patches.judge import static
@@ -114,11 +114,11 @@ def _refused(site: Site, verdict: Verdict, own: Targets) -> str:
 
 def _replacement(site: Site, own: Targets) -> syntax.Definition | None:
     """Return the function that a site assigns, if it is defined in its file or imported from the patcher."""
-    parsed = syntax.parse_file(site.file)
-    found = [one.node for one in syntax.find(parsed, tuple(site.replacement.split("."))) if one.node is not None]
+    tree = parsed(site.file)
+    found = [one.node for one in syntax.find(tree, tuple(site.replacement.split("."))) if one.node is not None]
     if len(found) == 1 and isinstance(found[0], syntax.Definition):
         return found[0]
     root, _, rest = site.replacement.partition(".")
-    dotted = imported(parsed).get(root)
+    dotted = imported(tree).get(root)
     new = own.find(".".join(filter(None, (dotted, rest)))).definition if dotted else None
     return new if isinstance(new, syntax.Definition) else None

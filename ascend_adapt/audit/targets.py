@@ -40,7 +40,12 @@ def _text(file: Path) -> str:
 
 
 @cache
-def _parsed(file: Path) -> ast.Module:
+def parsed(file: Path) -> ast.Module:
+    """Return the syntax tree of a file, read once.
+
+    Raises:
+        PatchDrift: as syntax.parse_file.
+    """
     return syntax.parse_file(file)
 
 
@@ -89,20 +94,18 @@ class Targets:
             return Verdict(MISSING, f"{module} has no {path[0]}")
         text = _text(source)
         if path[0] not in text and not _OPEN.search(text):
-            return Verdict(MISSING, f"{module} has no {path[0]}{_similar(_parsed(source), path[0])}")
-        parsed = _parsed(source)
+            return Verdict(MISSING, f"{module} has no {path[0]}{_similar(parsed(source), path[0])}")
+        tree_of_module = parsed(source)
         package = module if source.name == "__init__.py" else module.rpartition(".")[0]
-        verdicts = [self._bound(tree, module, package, found.node, path) for found in syntax.find(parsed, (path[0],))]
-        if not verdicts and (syntax.find(parsed, ("__getattr__",)) or "_LazyModule" in text):
+        verdicts = [
+            self._bound(tree, module, package, found.node, path) for found in syntax.find(tree_of_module, (path[0],))
+        ]
+        if not verdicts and (syntax.find(tree_of_module, ("__getattr__",)) or "_LazyModule" in text):
             return Verdict(UNKNOWN, f"{module} defines its names at run time")
-        verdicts += self._from_stars(parsed, package, path) if not verdicts else []
-        for state in (EXISTS, UNKNOWN):
-            for verdict in verdicts:
-                if verdict.state == state:
-                    return verdict
+        verdicts += self._from_stars(tree_of_module, package, path) if not verdicts else []
         if verdicts:
-            return verdicts[0]
-        return Verdict(MISSING, f"{module} has no {path[0]}{_similar(parsed, path[0])}")
+            return _surest(verdicts)
+        return Verdict(MISSING, f"{module} has no {path[0]}{_similar(tree_of_module, path[0])}")
 
     def _from_stars(self, parsed: ast.Module, package: str, path: Sequence[str]) -> list[Verdict]:
         stars = [
@@ -149,11 +152,14 @@ class Targets:
         for base in cls.bases:
             text = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
             verdicts.append(self.find(".".join([module, text, *path])))
-        for state in (EXISTS, UNKNOWN):
-            for verdict in verdicts:
-                if verdict.state == state:
-                    return verdict
+        if verdicts and (surest := _surest(verdicts)).state != MISSING:
+            return surest
         return Verdict(MISSING, f"class {module}.{cls.name} has no {path[0]}{_similar(cls, path[0])}")
+
+
+def _surest(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the first verdict of the surest kind: it exists, else it may, else it does not."""
+    return min(verdicts, key=lambda one: (EXISTS, UNKNOWN, MISSING).index(one.state))
 
 
 def _similar(scope: ast.Module | ast.ClassDef, name: str) -> str:
