@@ -76,11 +76,13 @@ def _results(implementation: Any, call: KernelCall, seed: int) -> dict[str, Any]
     result = implementation.run(copy)
     if result is None:
         return {name: tensor for name, tensor in _tensors(copy) if tensor.dtype.is_floating_point}
-    named = {"result": result.detach()}
-    if result.requires_grad:
+    results = result if isinstance(result, tuple) else (result,)
+    names = [f"result {number}" for number in range(1, len(results) + 1)] if len(results) > 1 else ["result"]
+    named = {name: each.detach() for name, each in zip(names, results, strict=True)}
+    if results[0].requires_grad:
         generator = torch.Generator().manual_seed(seed)
-        cotangent = torch.randn(result.shape, generator=generator).to(result.device, result.dtype)
-        result.backward(cotangent)
+        cotangents = [torch.randn(one.shape, generator=generator).to(one.device, one.dtype) for one in results]
+        torch.autograd.backward(results, cotangents)
         named.update({f"gradient of {name}": tensor.grad for name, tensor in _tensors(copy) if tensor.requires_grad})
     return named
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ascend_adapt.kernels.operation import KernelCall
 from ascend_adapt.kernels.operators.adamw import AdamwCall
+from ascend_adapt.kernels.operators.add_norm import AddNormCall
 from ascend_adapt.kernels.operators.attention import AttentionCall
 from ascend_adapt.kernels.operators.cross_entropy import CrossEntropyCall
 from ascend_adapt.kernels.operators.gelu import GeluCall
@@ -15,6 +16,7 @@ from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntro
 from ascend_adapt.kernels.operators.masked_softmax import EXACT, FINITE, MaskedSoftmaxCall
 from ascend_adapt.kernels.operators.rms_norm import RmsNormCall
 from ascend_adapt.kernels.operators.rotary import RotaryCall
+from ascend_adapt.kernels.operators.split_qkv import SplitQkvCall
 from ascend_adapt.kernels.operators.swiglu import SwigluCall
 
 DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("bfloat16", "float16"), "npu": ("bfloat16", "float16")}
@@ -61,6 +63,11 @@ def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, KernelCall]]:
     yield softmax, "mask that fills", MaskedSoftmaxCall(random(2, 4, 64, 64), out(2, 1, 64, 64), 0.5, False, FINITE)
     yield "rms_norm", "weight", RmsNormCall(random(3, 5, 96), random(96))
     yield "layer_norm", "weight and bias", LayerNormCall(random(3, 5, 96), random(96), random(96))
+    rows = random(3, 5, 96), random(3, 5, 96), random(96), random(96)
+    yield "add_norm", "LayerNorm, bias of the branch", AddNormCall(*rows, random(96))
+    yield "add_norm", "RMSNorm", AddNormCall(*rows[:2], None, rows[3], rms=True)
+    yield "split_qkv", "bias", SplitQkvCall(random(2, 20, 96), 4, 4, random(96))
+    yield "split_qkv", "grouped heads", SplitQkvCall(random(2, 20, 96), 4, 1)
     angles = torch.randn(1, 1, 20, 64, generator=generator)
     cos, sin = (each.to(device, dtype) for each in (angles.cos(), angles.sin()))
     yield "rotary", "halves", RotaryCall(random(2, 4, 20, 64), cos, sin)
@@ -85,4 +92,13 @@ def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, KernelCall]]:
         return tuple(random(*shape, grad=False, kind=torch.float32) for shape in ((7, 5), (33,)))
 
     squares = tuple(tensor.square() for tensor in fp32())
+    narrow = tuple(tensor.to(torch.bfloat16) for tensor in fp32())
+    factor = torch.tensor(0.5, device=device)
+    of_copies = tuple(torch.zeros_like(tensor, dtype=torch.bfloat16) for tensor in fp32())
+    placed = tuple(step.to(device) for step in steps)
+    yield (
+        "adamw",
+        "16-bit gradients and copies",
+        AdamwCall(fp32(), narrow, fp32(), squares, placed, 0.1, 0.9, 0.999, 1e-8, 0.01, False, factor, of_copies),
+    )
     yield "adamw", "fp32", AdamwCall(fp32(), fp32(), fp32(), squares, steps, 0.1, 0.9, 0.999, 1e-8, 0.01)

@@ -15,7 +15,7 @@ from ascend_adapt import kernels
 from ascend_adapt.native.config.train_config import Init, Model, Parallel
 from ascend_adapt.native.model.dropout import dropout
 from ascend_adapt.native.model.kv_cache import KeyValueCache
-from ascend_adapt.native.model.layers import AttentionContext, Norm, TransformerBlock, rotary_tables
+from ascend_adapt.native.model.layers import AttentionContext, Branch, Norm, TransformerBlock, rotary_tables
 from ascend_adapt.native.parallel.parameters import WORDS, Declared, ParameterLayout
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel, VocabularyParallelEmbedding
 from ascend_adapt.native.parallel.zero import ComputeWeights
@@ -115,17 +115,20 @@ class Decoder(nn.Module):
         last: bool = True,
         recompute: str = "none",
         recompute_layers: int = 1,
+        fused: bool = False,
     ) -> None:
         super().__init__()
         self.model, self.tp, self.first, self.last = model, tp, first, last
         self.recompute_run = recompute_layers if recompute == "full" else 0
         self.copies: ComputeWeights | None = None
         self.objective: Objective | None = None
+        self.defers = fused and not model.rms_eps_on_root
+        """Whether a block leaves its last residual add to the next norm; FSDP may have freed its bias by then."""
         if first:
             self.embedding = Embedding(model, tp)
         selective = recompute == "selective"
         self.layers = nn.ModuleDict(
-            {str(number): TransformerBlock(model, tp, recompute_attention=selective) for number in numbers}
+            {str(number): TransformerBlock(model, tp, recompute_attention=selective, fused=fused) for number in numbers}
         )
         if last:
             self.final_norm = Norm(model, tp)
@@ -171,23 +174,26 @@ class Decoder(nn.Module):
             # Without a cache they count from 0 in every row, as upstream's.
             rotary = rotary_tables(self.model, length, x, None if cache is None else position_ids)
         mask = None if masked_out is None else masked_out[:, None]
-        x = self._through(x, AttentionContext(mask, rotary, cache, prefix))
+        x, branch = self._through(x, AttentionContext(mask, rotary, cache, prefix))
         if cache is not None:
             cache.advance(length)
         if not self.last:
             return x
+        x = self.final_norm(x) if branch is None else self.final_norm(x, branch)[1]
         if logits_to_keep is not None:
             x = x[:, -logits_to_keep:]
         rows = None if labels is None else Rows(labels, loss_mask, prefix, answers)
-        return self._loss_or_logits(self.final_norm(x), rows)
+        return self._loss_or_logits(x, rows)
 
-    def _through(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
+    def _through(self, x: torch.Tensor, context: AttentionContext) -> tuple[torch.Tensor, Branch | None]:
+        """Return the residual stream, and what the final norm adds to it."""
         blocks = list(self.layers.values())
         if not self.recompute_run or not torch.is_grad_enabled():
-            return _chain(blocks, x, context)
+            return _chain(blocks, x, context, self.defers, last_too=self.last)
         for start in range(0, len(blocks), self.recompute_run):
-            x = checkpoint(_chain, blocks[start : start + self.recompute_run], x, context, use_reentrant=False)
-        return x
+            run = blocks[start : start + self.recompute_run]
+            x, _ = checkpoint(_chain, run, x, context, self.defers, use_reentrant=False)
+        return x, None
 
     def _loss_or_logits(self, x: torch.Tensor, rows: Rows | None) -> torch.Tensor:
         weight = self.head.weight if hasattr(self, "head") else self.embedding.words.weight
@@ -207,10 +213,21 @@ def counted_labels(rows: Rows) -> torch.Tensor:
     return rows.labels if rows.loss_mask is None else rows.labels.masked_fill(rows.loss_mask == 0, IGNORE_INDEX)
 
 
-def _chain(blocks: Sequence[nn.Module], x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
-    for block in blocks:
-        x = block(x, context)
-    return x
+def _chain(
+    blocks: Sequence[nn.Module], x: torch.Tensor, context: AttentionContext, defers: bool, *, last_too: bool = False
+) -> tuple[torch.Tensor, Branch | None]:
+    """Return the residual stream after the blocks, and the branch that the last one deferred, if ``last_too``."""
+    if not defers:
+        for block in blocks:
+            x = block(x, context)
+        return x, None
+    branch: Branch | None = None
+    for number, block in enumerate(blocks, 1):
+        if number < len(blocks) or last_too:
+            x, branch = block(x, context, branch, defer=True)
+        else:
+            x, branch = block(x, context, branch), None
+    return x, branch
 
 
 def stage_layers(parallel: Parallel, stage: int) -> range:

@@ -31,6 +31,14 @@ def rank_rng(tp: TensorParallel, device: torch.device) -> Iterator[None]:
         devices.set_rng_state(device, before)
 
 
+def dropout_seed(tp: TensorParallel, device: torch.device) -> torch.Tensor:
+    """Draw the seed of a fused kernel's dropout, int64 [1], on the device; it draws as ``dropout`` does."""
+    if not tp.sequence:
+        return torch.randint(2**62, (1,), device=device)
+    with rank_rng(tp, device):
+        return torch.randint(2**62, (1,), device=device)
+
+
 def dropout(x: torch.Tensor, p: float, tp: TensorParallel, *, training: bool) -> torch.Tensor:
     """Dropout of ``x`` [B, S, H] between layers, with probability ``p``."""
     if not training or p == 0.0:

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ascend_adapt import kernels
 from ascend_adapt.native.config.train_config import Model
-from ascend_adapt.native.model.dropout import dropout, rank_rng
+from ascend_adapt.native.model.dropout import dropout, dropout_seed, rank_rng
 from ascend_adapt.native.model.kv_cache import KeyValueCache
 from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout
 from ascend_adapt.native.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, TensorParallel
@@ -32,6 +32,17 @@ class AttentionContext:
     """int64 [B], the length of the part that all tokens attend to; causal after it. Without masked_out."""
 
 
+@dataclass(frozen=True)
+class Branch:
+    """The output of a row-parallel layer, [B, S, H], that is still to be added to the residual stream."""
+
+    value: torch.Tensor
+    bias: torch.Tensor | None
+    dropout_p: float = 0.0
+    seed: torch.Tensor | None = None
+    """int64 [1], if there is dropout."""
+
+
 class Norm(Declared):
     """LayerNorm or RMSNorm over the last axis."""
 
@@ -42,8 +53,13 @@ class Norm(Declared):
         self.declare("weight", width, ParameterLayout(1.0, partial=tp.sequence))
         self.declare("bias", None if self.rms else width, ParameterLayout(0.0, partial=tp.sequence))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise [..., H]."""
+    def forward(self, x: torch.Tensor, branch: Branch | None = None) -> Any:
+        """Normalise [..., H]; with a ``branch`` return the sum of both and its norm."""
+        if branch is not None:
+            return kernels.add_norm(
+                x, branch.value, branch.bias, self.weight, self.bias,
+                eps=self.eps, rms=self.rms, dropout_p=branch.dropout_p, seed=branch.seed,
+            )  # fmt: skip
         if self.eps_on_root:
             # Source: gpt-neox@9610391a megatron/model/norms.py. The gradient of sqrt(mean(x^2)) is NaN at 0.
             wide = torch.promote_types(x.dtype, torch.float32)
@@ -61,9 +77,9 @@ class Attention(nn.Module):
     grouped-query attention this is Megatron's [heads, 3, head_dim], with it Megatron-core's layout.
     """
 
-    def __init__(self, model: Model, tp: TensorParallel, *, recompute: bool) -> None:
+    def __init__(self, model: Model, tp: TensorParallel, *, recompute: bool, fused: bool) -> None:
         super().__init__()
-        self.model, self.tp, self.recompute = model, tp, recompute
+        self.model, self.tp, self.recompute, self.fused = model, tp, recompute, fused
         self.groups = model.num_query_groups // tp.size
         self.shared = model.num_heads // model.num_query_groups
         width = model.head_dim * model.num_heads
@@ -73,17 +89,30 @@ class Attention(nn.Module):
         )
         self.dense = RowParallelLinear(tp, width, model.hidden_size, bias=model.output_bias, init=model.output_init)
 
-    def forward(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
-        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] inside it."""
-        batch, length, _ = x.shape
-        fused = self.query_key_value(x).view(batch, length, self.groups, self.shared + 2, self.model.head_dim)
-        query, key, value = fused.split((self.shared, 1, 1), 3)
-        query, key, value = (each.flatten(2, 3).transpose(1, 2) for each in (query, key, value))
+    def forward(self, x: torch.Tensor, context: AttentionContext, *, add_bias: bool = True) -> torch.Tensor:
+        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] inside it.
+
+        Without ``add_bias`` the caller adds the bias of the output layer.
+        """
+        query, key, value = self._heads(x)
         if self.recompute and torch.is_grad_enabled():
             attended = checkpoint(self._core_attention, query, key, value, context, use_reentrant=False)
         else:
             attended = self._core_attention(query, key, value, context)
-        return self.dense(attended.transpose(1, 2).flatten(2))
+        return self.dense(attended.transpose(1, 2).flatten(2), add_bias=add_bias)
+
+    def _heads(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return query [B, N, S, D], key and value [B, Nk, S, D]."""
+        projection = self.query_key_value
+        if self.fused:
+            joined = projection(x, bias="detach")
+            heads: tuple[torch.Tensor, ...] = kernels.split_qkv(
+                joined, self.groups * self.shared, self.groups, projection.bias
+            )
+            return heads
+        batch, length, _ = x.shape
+        parts = projection(x).view(batch, length, self.groups, self.shared + 2, self.model.head_dim)
+        return tuple(each.flatten(2, 3).transpose(1, 2) for each in parts.split((self.shared, 1, 1), 3))
 
     def _core_attention(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: AttentionContext
@@ -107,20 +136,23 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """Feed-forward layer: two linear layers and an activation; gated activations add a third, ``gate``."""
 
-    def __init__(self, model: Model, tp: TensorParallel) -> None:
+    def __init__(self, model: Model, tp: TensorParallel, *, fused: bool) -> None:
         super().__init__()
-        self.activation = model.activation
+        self.activation, self.fused = model.activation, fused and model.mlp_bias
         hidden, inner = model.hidden_size, model.ffn_hidden_size
         if model.gated:
             self.gate = ColumnParallelLinear(tp, hidden, inner, bias=model.mlp_bias, init=model.init)
         self.dense_h_to_4h = ColumnParallelLinear(tp, hidden, inner, bias=model.mlp_bias, init=model.init)
         self.dense_4h_to_h = RowParallelLinear(tp, inner, hidden, bias=model.mlp_bias, init=model.output_init)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, *, add_bias: bool = True) -> torch.Tensor:
         """Return [B, S, H] after the tensor-parallel region, from [B, S, H] inside it."""
-        return self.dense_4h_to_h(self._activated(x))
+        return self.dense_4h_to_h(self._activated(x), add_bias=add_bias)
 
     def _activated(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fused and self.activation in ("gelu", "gelu_tanh"):
+            up = self.dense_h_to_4h(x, bias="leave")
+            return self._gelu(up, self.dense_h_to_4h.bias)
         up = self.dense_h_to_4h(x)
         if self.activation == "swiglu":
             return kernels.swiglu(torch.cat([self.gate(x), up], -1))
@@ -130,31 +162,56 @@ class MLP(nn.Module):
             return functional.relu(up)
         if self.activation == "silu":
             return functional.silu(up)
-        return kernels.gelu(up, approximate="tanh" if self.activation == "gelu_tanh" else "none")
+        return self._gelu(up)
+
+    def _gelu(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        result: torch.Tensor = kernels.gelu(x, bias, approximate="tanh" if self.activation == "gelu_tanh" else "none")
+        return result
 
 
 class TransformerBlock(nn.Module):
     """Transformer layer: attention and MLP with residual connections, sequential or parallel."""
 
-    def __init__(self, model: Model, tp: TensorParallel, *, recompute_attention: bool) -> None:
+    def __init__(self, model: Model, tp: TensorParallel, *, recompute_attention: bool, fused: bool) -> None:
         super().__init__()
-        self.model, self.tp = model, tp
+        self.model, self.tp, self.fused = model, tp, fused and not model.rms_eps_on_root
         self.input_norm = Norm(model, tp)
-        self.attention = Attention(model, tp, recompute=recompute_attention)
+        self.attention = Attention(model, tp, recompute=recompute_attention, fused=fused)
         if not model.shared_norm:
             self.post_attention_norm = Norm(model, tp)
-        self.mlp = MLP(model, tp)
+        self.mlp = MLP(model, tp, fused=fused)
 
-    def forward(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
-        """Apply the layer to [B, S, H], sharded along S under sequence parallelism."""
-        normed = self.tp.enter(self.input_norm(x))
-        attended = self._dropped(self.attention(normed, context))
-        if not self.model.parallel_residual:
-            x = x + attended
-            return x + self._dropped(self.mlp(self.tp.enter(self.post_attention_norm(x))))
-        if not self.model.shared_norm:
+    def forward(
+        self, x: torch.Tensor, context: AttentionContext, branch: Branch | None = None, *, defer: bool = False
+    ) -> Any:
+        """Apply the layer to [B, S, H], sharded along S under sequence parallelism.
+
+        ``branch`` of the layer before is added first, together with the norm. With ``defer`` return (x, branch), the
+        residual stream and what the next norm adds to it.
+        """
+        if branch is None:
+            normed = self.input_norm(x)
+        else:
+            x, normed = self.input_norm(x, branch)
+        normed = self.tp.enter(normed)
+        if self.model.parallel_residual:
+            x, before = x + self._dropped(self.attention(normed, context)), x
+            if not self.model.shared_norm:
+                normed = self.tp.enter(self.post_attention_norm(before))
+        elif self.fused:
+            attended = self._branch(self.attention(normed, context, add_bias=False), self.attention.dense.bias)
+            x, normed = self.post_attention_norm(x, attended)
+            normed = self.tp.enter(normed)
+        else:
+            x = x + self._dropped(self.attention(normed, context))
             normed = self.tp.enter(self.post_attention_norm(x))
-        return x + attended + self._dropped(self.mlp(normed))
+        if defer:
+            return x, self._branch(self.mlp(normed, add_bias=False), self.mlp.dense_4h_to_h.bias)
+        return x + self._dropped(self.mlp(normed))
+
+    def _branch(self, value: torch.Tensor, bias: torch.Tensor | None) -> Branch:
+        p = self.model.hidden_dropout if self.training else 0.0
+        return Branch(value, bias, p, dropout_seed(self.tp, value.device) if p else None)
 
     def _dropped(self, x: torch.Tensor) -> torch.Tensor:
         return dropout(x, self.model.hidden_dropout, self.tp, training=self.training)

@@ -77,9 +77,13 @@ class ColumnParallelLinear(Declared):
         self.declare("weight", (out // tp.size, inner), ParameterLayout(init, cut=0))
         self.declare("bias", (out // tp.size,) if bias else None, ParameterLayout(0.0, cut=0))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return this rank's columns of x W^T + b."""
-        return functional.linear(x, self.weight, self.bias)
+    def forward(self, x: torch.Tensor, *, bias: str = "add") -> torch.Tensor:
+        """Return this rank's columns of x W^T + b; ``bias``: "detach" adds it without its gradient, "leave" does not.
+
+        The caller then computes what is missing, fused with other work.
+        """
+        added = {"add": self.bias, "detach": None if self.bias is None else self.bias.detach(), "leave": None}[bias]
+        return functional.linear(x, self.weight, added)
 
 
 class RowParallelLinear(Declared):
@@ -91,8 +95,10 @@ class RowParallelLinear(Declared):
         self.declare("weight", (out, inner // tp.size), ParameterLayout(init, cut=1))
         self.declare("bias", (out,) if bias else None, ParameterLayout(0.0, partial=tp.sequence))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x W^T summed over ranks, plus the bias once."""
+    def forward(self, x: torch.Tensor, *, add_bias: bool = True) -> torch.Tensor:
+        """Return x W^T summed over ranks, plus the bias once if ``add_bias``."""
+        if not add_bias:
+            return self.tp.leave(functional.linear(x, self.weight))
         if self.tp.size == 1:
             return functional.linear(x, self.weight, self.bias)
         left = self.tp.leave(functional.linear(x, self.weight))

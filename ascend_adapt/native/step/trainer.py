@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ascend_adapt import kernels
 from ascend_adapt.native import device as devices
 from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.native.model.decoder import Decoder, stage_layers
@@ -173,6 +174,7 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
                 last=stage == len(parallel.stages) - 1,
                 recompute=parallel.recompute,
                 recompute_layers=parallel.recompute_layers,
+                fused=not config.compile and kernels.fuses(mesh.device.type),
             )
         if config.compile:
             devices.check_compiler(mesh.device)

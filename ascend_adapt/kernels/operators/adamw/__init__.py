@@ -29,12 +29,14 @@ class AdamwCall(KernelCall):
     exp_avgs: tuple[Any, ...]
     exp_avg_sqs: tuple[Any, ...]
     steps: tuple[Any, ...]
-    lr: float
+    lr: Any
     beta1: float
     beta2: float
     eps: float
     weight_decay: float
     maximize: bool = False
+    factor: Any = None
+    copies: tuple[Any, ...] = ()
 
     def tensor(self) -> Any:
         """Return the first parameter."""
@@ -45,9 +47,10 @@ class AdamwCall(KernelCall):
 
         They are all on one device, which differs from the model's if the optimizer is offloaded.
         """
-        columns = (self.params, self.grads, self.exp_avgs, self.exp_avg_sqs)
+        columns = (self.params, self.grads, self.exp_avgs, self.exp_avg_sqs, self.copies or self.params)
         kinds = {(*(each.dtype for each in row), row[0].dim()) for row in zip(*columns, strict=True)}
-        return (self.params[0].device, frozenset(kinds), frozenset(step.dim() for step in self.steps))
+        steps = frozenset(step.dim() for step in self.steps)
+        return (self.params[0].device, frozenset(kinds), steps, self.factor is None, isinstance(self.lr, float))
 
     def small(self) -> AdamwCall:
         """Return a call of a few elements of the first parameter."""
@@ -63,6 +66,8 @@ class AdamwCall(KernelCall):
             exp_avgs=(mean,),
             exp_avg_sqs=(square.square(),),
             steps=(self.steps[0].clone(),),
+            factor=None if self.factor is None else self.factor.clone(),
+            copies=() if not self.copies else (alike(self.copies[0].detach(), small_tensors.ROWS),),
         )
 
 
@@ -73,11 +78,13 @@ def adamw(
     exp_avg_sqs: Sequence[Any],
     steps: Sequence[Any],
     *,
-    lr: float = 1e-3,
+    lr: Any = 1e-3,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
     weight_decay: float = 1e-2,
     maximize: bool = False,
+    factor: Any = None,
+    copies: Sequence[Any] = (),
 ) -> None:
     """Update parameters, moments and step counters by one step of AdamW, in place.
 
@@ -86,15 +93,17 @@ def adamw(
 
     Args:
         params: float tensors on one device.
-        grads: the gradients, each with its parameter's shape, or None.
+        grads: the gradients, each with its parameter's shape, or None. They may be overwritten.
         exp_avgs: first moments, with the shapes of the parameters.
         exp_avg_sqs: second moments, with the shapes of the parameters.
         steps: a one-element fp32 tensor for each parameter, as in torch's optimizers: the number of earlier steps.
-        lr: learning rate.
+        lr: learning rate; a 0-d fp32 tensor may change between replays of a CUDA graph.
         betas: decay rates of the moments.
         eps: added to the root of the second moment.
         weight_decay: decoupled: each step subtracts lr * weight_decay of the weight.
         maximize: gradient ascent.
+        factor: 0-d fp32 tensor that each gradient is multiplied by first, as for clipping; None is 1.
+        copies: 16-bit copies of the parameters, with their shapes, that get their new values; empty: none.
 
     Raises:
         KernelArgumentError: lists of different lengths, shapes that do not match, a counter shared by two parameters,
@@ -113,12 +122,14 @@ def adamw(
         raise KernelArgumentError(
             "steps: two parameters share a counter, expected one for each — pass separate tensors"
         )
+    if copies and len(copies) != len(params):
+        raise KernelArgumentError(f"copies: has {len(copies)} tensors, params {len(params)} — give one for each")
     present = [index for index, grad in enumerate(grads) if grad is not None]
     if not present:
         return
     first = params[present[0]]
     for index in present:
-        row = (params[index], grads[index], exp_avgs[index], exp_avg_sqs[index])
+        row = (params[index], grads[index], exp_avgs[index], exp_avg_sqs[index], *copies[index : index + 1])
         if not _are_alike(row, first) or not _counts(steps[index]):
             _check_row(index, row, steps[index], first)
 
@@ -140,6 +151,8 @@ def adamw(
                 eps,
                 weight_decay,
                 maximize,
+                factor,
+                of(copies) if copies else (),
             )
         )
 
@@ -162,7 +175,7 @@ def _counts(step: Any) -> bool:
 def _check_row(index: int, row: tuple[Any, ...], step: Any, first: Any) -> None:
     param = row[0]
     check_float(f"params[{index}]", param, shape="of any shape")
-    for name, other in zip(("grads", "exp_avgs", "exp_avg_sqs"), row[1:], strict=True):
+    for name, other in zip(("grads", "exp_avgs", "exp_avg_sqs", "copies"), row[1:], strict=False):
         check_float_or_none(f"{name}[{index}]", other, param.shape, f"params[{index}]")
         check_together(f"params[{index}]", param, **{f"{name}[{index}]": other})
     if not _counts(step):

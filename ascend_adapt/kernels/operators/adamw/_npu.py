@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ascend_adapt.kernels import npu
 from ascend_adapt.kernels.operators.adamw import AdamwCall
+from ascend_adapt.kernels.operators.adamw._gradients import in_dtype_of_parameters, write_copies
 from ascend_adapt.npu_limits import adam as limits
 
 APPLY_ADAM_W = npu.Operator(
@@ -31,6 +32,7 @@ def supports(call: AdamwCall) -> str:
 
 def run(call: AdamwCall) -> None:
     """Do one step."""
+    call = in_dtype_of_parameters(call)
     for param, grad, mean, square, step in zip(
         call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.steps, strict=True
     ):
@@ -40,7 +42,7 @@ def run(call: AdamwCall) -> None:
         APPLY_ADAM_W(
             call.beta1**before,
             call.beta2**before,
-            call.lr,
+            float(call.lr),
             call.weight_decay,
             call.beta1,
             call.beta2,
@@ -52,3 +54,4 @@ def run(call: AdamwCall) -> None:
             # torch_npu's yaml names var, m and v, but registers one list.
             out=[param, mean, square],
         )
+    write_copies(call)

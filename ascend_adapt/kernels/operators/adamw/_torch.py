@@ -5,14 +5,17 @@ from __future__ import annotations
 from torch.optim.adamw import adamw
 
 from ascend_adapt.kernels.operators.adamw import AdamwCall
+from ascend_adapt.kernels.operators.adamw._gradients import in_dtype_of_parameters, write_copies
 
 
 def supports(call: AdamwCall) -> str:
     """Return "" or why torch's implementation does not compute this in fp32."""
     for param, grad, mean, square in zip(call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, strict=True):
-        dtypes = {str(each.dtype).removeprefix("torch.") for each in (param, grad, mean, square)}
+        dtypes = {str(each.dtype).removeprefix("torch.") for each in (param, mean, square)}
         if len(dtypes) > 1:
-            return f"parameter, gradient and moments are {', '.join(sorted(dtypes))}"
+            return f"parameter and moments are {', '.join(sorted(dtypes))}"
+        if grad.element_size() > param.element_size() or (grad.dtype != param.dtype and grad.element_size() > 2):
+            return f"a parameter is {dtypes.pop()}, its gradient {str(grad.dtype).removeprefix('torch.')}"
     if any(step.dim() for step in call.steps):
         return "the step counters are not 0-d"
     return ""
@@ -20,6 +23,7 @@ def supports(call: AdamwCall) -> str:
 
 def run(call: AdamwCall) -> None:
     """Do one step."""
+    call = in_dtype_of_parameters(call)
     device = call.params[0].device
     # The fused implementation needs its counters on the device; the caller's may be elsewhere.
     steps = [step if step.device == device else step.to(device) for step in call.steps]
@@ -42,3 +46,4 @@ def run(call: AdamwCall) -> None:
     for mine, theirs in zip(steps, call.steps, strict=True):
         if mine is not theirs:
             theirs.copy_(mine)
+    write_copies(call)

@@ -1,0 +1,176 @@
+"""AdamW in one pass over all parameters: gradients of any dtype, the factor, and 16-bit copies in the same kernel.
+
+Each parameter moves 28 bytes, with a 16-bit gradient and copy. torch's kernels for the cast of the gradient, the
+clipping, the step and the copy move 46. The arithmetic is that of torch's fused AdamW, in fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from ascend_adapt.kernels.operators.adamw import AdamwCall
+from ascend_adapt.kernels.triton_launch import Launcher
+
+_TILE, _TILES = 2048, 4
+_CHUNK = _TILE * _TILES
+"""Elements of one program."""
+
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_ALIGNMENT = 16
+_KEPT = 16
+
+
+def supports(call: AdamwCall) -> str:
+    """Return "" or why the Triton kernel does not serve the call."""
+    for param, grad, mean, square in zip(call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, strict=True):
+        if not param.dtype == mean.dtype == square.dtype == torch.float32:
+            return "it takes parameters and moments in fp32"
+        if grad.dtype not in _DTYPES or grad.dtype != call.grads[0].dtype:
+            return "it takes gradients in one of fp32, fp16 and bf16"
+        if not all(each.is_contiguous() for each in (param, grad, mean, square)):
+            return "it takes contiguous tensors"
+    for copy in call.copies:
+        if copy.dtype not in _DTYPES or copy.dtype != call.copies[0].dtype or not copy.is_contiguous():
+            return "it takes contiguous copies in one of fp32, fp16 and bf16"
+    if any(step.dim() or step.device != call.params[0].device for step in call.steps):
+        return "it takes 0-d step counters on the device of the parameters"
+    return ""
+
+
+def run(call: AdamwCall) -> None:
+    """Do one step."""
+    device = call.params[0].device
+    torch._foreach_add_(list(call.steps), 1.0)
+    # In fp64: 1 - beta2 ** 1 is a thousandth, of which fp32 has four digits.
+    counts = torch.stack(list(call.steps)).double()
+    first, second = 1.0 - call.beta1**counts, (1.0 - call.beta2**counts).sqrt()
+    corrections = torch.stack([first, second]).float()
+    table = _tables(call, device)
+    lr = call.lr if isinstance(call.lr, torch.Tensor) else float(call.lr)
+    _launch(
+        len(table.chunks),
+        table.addresses, table.sizes, table.chunks, corrections, lr, call.factor, len(call.params),
+        float(call.weight_decay), float(call.beta1), float(1.0 - call.beta1), float(call.beta2),
+        float(1.0 - call.beta2), float(call.eps), bool(call.maximize), isinstance(lr, torch.Tensor),
+        call.factor is not None, _DTYPES[call.grads[0].dtype],
+        _DTYPES[call.copies[0].dtype] if call.copies else -1, table.aligned, _TILE, _TILES, warps=4,
+    )  # fmt: skip
+
+
+class _Tables:
+    """Where the tensors of a call are: on the device, because a kernel takes no list of pointers."""
+
+    def __init__(self, columns: Sequence[Sequence[torch.Tensor]], device: torch.device) -> None:
+        sizes = [each.numel() for each in columns[0]]
+        chunks = [(which, at) for which, size in enumerate(sizes) for at in range(-(-size // _CHUNK))]
+        self.sizes = _on_device(sizes, torch.int64, device)
+        self.chunks = _on_device(chunks, torch.int32, device).reshape(-1, 2)
+        self.place(columns, device)
+
+    def place(self, columns: Sequence[Sequence[torch.Tensor]], device: torch.device) -> None:
+        """Set the addresses, which may change from step to step."""
+        found = [each.data_ptr() for column in columns for each in column]
+        self.aligned = all(address % _ALIGNMENT == 0 for address in found)
+        self.addresses, self.found = _on_device(found, torch.int64, device), found
+
+
+_known: dict[tuple[Any, ...], _Tables] = {}
+
+
+def _tables(call: AdamwCall, device: torch.device) -> _Tables:
+    columns = (call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.copies or call.params)
+    key = (device, call.params[0].data_ptr(), tuple(each.numel() for each in call.params))
+    known = _known.get(key)
+    if known is None:
+        while len(_known) >= _KEPT:
+            del _known[next(iter(_known))]
+        known = _known[key] = _Tables(columns, device)
+    elif known.found != [each.data_ptr() for column in columns for each in column]:
+        known.place(columns, device)
+    return known
+
+
+def _on_device(numbers: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return the numbers on the device; the host does not wait for it."""
+    on_host = torch.tensor(numbers, dtype=dtype, pin_memory=device.type == "cuda")
+    return on_host.to(device, non_blocking=True)
+
+
+@triton.jit
+def _load(address, offsets, mask, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    if DTYPE == 0:
+        pointer = address.to(tl.pointer_type(tl.float32))
+    elif DTYPE == 1:
+        pointer = address.to(tl.pointer_type(tl.bfloat16))
+    else:
+        pointer = address.to(tl.pointer_type(tl.float16))
+    if ALIGNED:
+        pointer = tl.multiple_of(pointer, 16)
+    return tl.load(pointer + offsets, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store(address, offsets, values, mask, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    if DTYPE == 0:
+        pointer = address.to(tl.pointer_type(tl.float32))
+    elif DTYPE == 1:
+        pointer = address.to(tl.pointer_type(tl.bfloat16))
+    else:
+        pointer = address.to(tl.pointer_type(tl.float16))
+    if ALIGNED:
+        pointer = tl.multiple_of(pointer, 16)
+    tl.store(pointer + offsets, values.to(pointer.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _adamw_kernel(
+    addresses, sizes, chunks, corrections, lr, factor, tensors,
+    weight_decay, beta1, rest1, beta2, rest2, eps, MAXIMIZE: tl.constexpr, LR_IS_TENSOR: tl.constexpr,
+    HAS_FACTOR: tl.constexpr, GRAD: tl.constexpr, COPY: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
+    TILES: tl.constexpr,
+):  # fmt: skip
+    """One chunk of one parameter; ``addresses`` has rows of parameters, gradients, two moments and copies."""
+    program = tl.program_id(0).to(tl.int64)
+    which = tl.load(chunks + 2 * program).to(tl.int64)
+    start = tl.load(chunks + 2 * program + 1).to(tl.int64) * (TILE * TILES)
+    size = tl.load(sizes + which)
+    row = addresses + which
+    rate = lr
+    if LR_IS_TENSOR:
+        rate = tl.load(lr)
+    step_size = rate / tl.load(corrections + which)
+    root = tl.load(corrections + tensors + which)
+    decay = 1.0 - rate * weight_decay
+    times = 1.0
+    if HAS_FACTOR:
+        times = tl.load(factor)
+    param, grad, mean, square = (
+        tl.load(row), tl.load(row + tensors), tl.load(row + 2 * tensors), tl.load(row + 3 * tensors)
+    )  # fmt: skip
+    for tile in range(TILES):
+        offsets = start + tile * TILE + tl.arange(0, TILE)
+        inside = offsets < size
+        p = _load(param, offsets, inside, 0, ALIGNED)
+        g = _load(grad, offsets, inside, GRAD, ALIGNED)
+        m = _load(mean, offsets, inside, 0, ALIGNED)
+        v = _load(square, offsets, inside, 0, ALIGNED)
+        if HAS_FACTOR:
+            g = g * times
+        if MAXIMIZE:
+            g = -g
+        m = m + rest1 * (g - m)
+        v = beta2 * v + rest2 * g * g
+        p = p * decay - step_size * m / (tl.sqrt(v) / root + eps)
+        _store(param, offsets, p, inside, 0, ALIGNED)
+        _store(mean, offsets, m, inside, 0, ALIGNED)
+        _store(square, offsets, v, inside, 0, ALIGNED)
+        if COPY >= 0:
+            _store(tl.load(row + 4 * tensors), offsets, p, inside, COPY, ALIGNED)
+
+
+_launch = Launcher(_adamw_kernel)

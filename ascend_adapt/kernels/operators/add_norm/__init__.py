@@ -1,0 +1,114 @@
+"""Residual add and normalisation in one: LayerNorm or RMSNorm of x plus a branch, with the branch's bias and dropout.
+
+A transformer block adds the output of a linear layer to the residual stream and normalises the sum. Here the bias of
+that layer is added in the same pass, and its gradient is summed in the pass that computes the gradient of the sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors
+from ascend_adapt.kernels.arguments import (
+    check_float,
+    check_float_or_none,
+    check_number,
+    check_shape,
+    check_together,
+    is_tensor,
+)
+from ascend_adapt.kernels.dispatch import Kernel
+from ascend_adapt.kernels.operation import KernelCall
+
+
+@dataclass(eq=False)
+class AddNormCall(KernelCall):
+    """The arguments of add_norm."""
+
+    x: Any
+    branch: Any
+    branch_bias: Any = None
+    weight: Any = None
+    bias: Any = None
+    eps: float = 1e-5
+    rms: bool = False
+    dropout_p: float = 0.0
+    seed: Any = None
+
+    def check(self) -> None:
+        """Refuse shapes, dtypes and devices that do not match."""
+        check_float("x", self.x, shape="[..., D]", least=1)
+        check_float("branch", self.branch, shape="[..., D]")
+        check_shape("branch", self.branch, self.x.shape, f"x {list(self.x.shape)}")
+        check_number("eps", self.eps)
+        of = f"x {list(self.x.shape)}"
+        for name in ("branch_bias", "weight", "bias"):
+            check_float_or_none(name, getattr(self, name), self.x.shape[-1:], of)
+        check_together("x", self.x, branch=self.branch, branch_bias=self.branch_bias, weight=self.weight, bias=self.bias)
+        if self.branch.dtype != self.x.dtype:
+            raise KernelArgumentError(
+                f"branch: is {self.branch.dtype}, x {self.x.dtype}, expected one dtype — convert one"
+            )
+        if self.weight is None or (self.rms and self.bias is not None):
+            found = "no weight" if self.weight is None else "a bias with rms=True"
+            raise KernelArgumentError(f"weight and bias: {found}, expected a weight, and a bias for LayerNorm only")
+        if (self.dropout_p > 0) != (self.seed is not None):
+            raise KernelArgumentError(
+                f"dropout_p={self.dropout_p} with seed={self.seed!r}: expected a seed where there is dropout — give both"
+            )
+
+    def small(self) -> AddNormCall | None:
+        """Return a call of a few rows; None with dropout, whose masks depend on the backend."""
+        if self.dropout_p:
+            return None
+        alike, width = small_tensors.maker(), self.x.shape[-1]
+        return replace(
+            self,
+            x=alike(self.x, small_tensors.ROWS, width),
+            branch=alike(self.branch, small_tensors.ROWS, width),
+            branch_bias=alike(self.branch_bias, width),
+            weight=alike(self.weight, width),
+            bias=alike(self.bias, width),
+        )
+
+
+def add_norm(
+    x: Any,
+    branch: Any,
+    branch_bias: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    eps: float = 1e-5,
+    rms: bool = False,
+    dropout_p: float = 0.0,
+    seed: Any = None,
+) -> Any:
+    """Return y = x + dropout(branch + branch_bias), and its norm over the last axis, computed in fp32.
+
+    Args:
+        x: [..., D], the residual stream.
+        branch: [..., D], in the dtype of ``x``.
+        branch_bias: [D], or None.
+        weight: [D].
+        bias: [D], or None; of LayerNorm only.
+        eps: added to the variance, or to the mean square.
+        rms: RMSNorm instead of LayerNorm.
+        dropout_p: probability of an element of the branch to become 0; the others are scaled by 1 / (1 - p).
+        seed: int64 [1] on the device of ``x``; equal seeds give equal masks on one backend.
+
+    Returns:
+        (y, norm), both [..., D] in the dtype of ``x``. The norm may be of y as it is rounded to that dtype.
+
+    Raises:
+        KernelArgumentError: shapes or dtypes that do not match, or dropout without a seed.
+        BackendUnavailable: the requested backend cannot serve the call.
+    """
+    if seed is not None and (not is_tensor(seed) or seed.numel() != 1):
+        raise KernelArgumentError(f"seed: is {seed!r}, expected an int64 tensor [1] — make one with torch.randint")
+    return KERNEL(AddNormCall(x, branch, branch_bias, weight, bias, eps, rms, dropout_p, seed))
+
+
+KERNEL = Kernel("add_norm")

@@ -1,0 +1,201 @@
+"""add_norm in Triton: forward reads x and the branch once, backward the sum and both gradients once.
+
+The norm is computed from the sum as it is rounded in memory, which backward reads again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from ascend_adapt.kernels.first_order import first_order
+from ascend_adapt.kernels.operators.add_norm import AddNormCall
+from ascend_adapt.kernels.tiles import WIDEST, Tiles, multiprocessors, programs, tiles
+from ascend_adapt.kernels.triton_launch import Launcher
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def supports(call: AddNormCall) -> str:
+    """Return "" or why the Triton kernels do not serve the call."""
+    if call.x.dtype not in _DTYPES:
+        return f"it takes fp16, bf16 and fp32, not {str(call.x.dtype).removeprefix('torch.')}"
+    if not 0 < call.x.shape[-1] <= WIDEST:
+        return f"it takes rows of 1 to {WIDEST} elements, not {call.x.shape[-1]}"
+    if call.x.numel() == 0:
+        return "there are no rows"
+    if call.dropout_p and call.x.numel() >= 2**31:
+        return "its dropout counts elements in 32 bits"
+    return ""
+
+
+def run(call: AddNormCall) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sum and its norm."""
+    result: tuple[torch.Tensor, torch.Tensor] = _AddNorm.apply(
+        call.x, call.branch, call.branch_bias, call.weight, call.bias, call.eps, call.rms, call.dropout_p, call.seed
+    )
+    return result
+
+
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        branch: torch.Tensor,
+        branch_bias: torch.Tensor | None,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        eps: float,
+        rms: bool,
+        dropout_p: float,
+        seed: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x, branch, weight = x.contiguous(), branch.contiguous(), weight.contiguous()
+        branch_bias, bias = (None if each is None else each.contiguous() for each in (branch_bias, bias))
+        columns = x.shape[-1]
+        rows, cut = x.numel() // columns, _cut(columns, 5)
+        total, norm = torch.empty_like(x), torch.empty_like(x)
+        mean, scale = torch.empty(2, rows, dtype=torch.float32, device=x.device)
+        _launch_forward(
+            programs(rows, cut, x.device.type),
+            x, branch, branch_bias, weight, bias, total, norm, mean, scale, seed, rows, columns, float(eps),
+            float(dropout_p), not rms, branch_bias is not None, bias is not None, dropout_p > 0, cut.rows, cut.width,
+            warps=cut.warps,
+        )  # fmt: skip
+        ctx.rms, ctx.dropout_p = rms, dropout_p
+        ctx.dtypes = branch_bias is not None and branch_bias.dtype, bias is not None and bias.dtype
+        ctx.save_for_backward(total, weight, mean, scale, seed)
+        ctx.set_materialize_grads(False)
+        return total, norm
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        total, weight, mean, scale, seed = ctx.saved_tensors
+        of_total, of_norm = (None if each is None else each.contiguous() for each in grads)
+        if of_norm is None:
+            of_norm = torch.zeros_like(total)
+        columns = total.shape[-1]
+        rows, cut = total.numel() // columns, _cut(columns, 6)
+        # Each program sums the gradients of weight and biases over its rows; adding them in order is deterministic.
+        count = min(programs(rows, cut, total.device.type), 4 * multiprocessors(total.device))
+        dx = torch.empty_like(total)
+        dropped = torch.empty_like(total) if ctx.dropout_p else dx
+        branch_dtype, bias_dtype = ctx.dtypes
+        kinds = 1 + bool(branch_dtype) + bool(bias_dtype)
+        sums = torch.empty(kinds, count, columns, dtype=torch.float32, device=total.device)
+        _launch_gradient(
+            count,
+            of_norm, of_total, total, weight, mean, scale, seed, dx, dropped, sums, rows, columns,
+            float(ctx.dropout_p), not ctx.rms, of_total is not None, bool(branch_dtype), bool(bias_dtype),
+            ctx.dropout_p > 0, cut.rows, cut.width, warps=cut.warps,
+        )  # fmt: skip
+        of_weight, *others = sums.sum(1)
+        of_bias = others.pop().to(bias_dtype) if bias_dtype else None
+        of_branch_bias = others.pop().to(branch_dtype) if branch_dtype else None
+        return dx, dropped, of_branch_bias, of_weight.to(weight.dtype), of_bias, None, None, None, None
+
+
+def _cut(columns: int, live: int) -> Tiles:
+    cut = tiles(columns, live=live)
+    return Tiles(cut.rows, cut.width, cut.count, min(16, max(2, cut.rows * cut.width // 512)))
+
+
+@triton.jit
+def _forward_kernel(
+    x, branch, branch_bias, weight, bias, total, norm, mean, scale, seed, rows, columns, eps, dropout_p,
+    CENTRED: tl.constexpr, BRANCH_BIAS: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    column = tl.arange(0, TILE)[None, :]
+    inside = column < columns
+    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    if BRANCH_BIAS:
+        added = tl.load(branch_bias + column, mask=inside, other=0.0).to(tl.float32)
+    if BIAS:
+        b = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+    if DROPOUT:
+        key = tl.load(seed)
+    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        row = first + tl.arange(0, ROWS)[:, None]
+        place, here = row.to(tl.int64) * columns + column, inside & (row < rows)
+        values = tl.load(branch + place, mask=here, other=0.0).to(tl.float32)
+        if BRANCH_BIAS:
+            values += added
+        if DROPOUT:
+            kept = tl.rand(key, row * columns + column) >= dropout_p
+            values = tl.where(kept, values / (1.0 - dropout_p), 0.0)
+        values += tl.load(x + place, mask=here, other=0.0).to(tl.float32)
+        rounded = values.to(total.dtype.element_ty)
+        tl.store(total + place, rounded, mask=here)
+        values = tl.where(here, rounded.to(tl.float32), 0.0)
+        if CENTRED:
+            centre = tl.sum(values, 1)[:, None] / columns
+            values = tl.where(here, values - centre, 0.0)
+            tl.store(mean + row, centre, mask=row < rows)
+        factor = 1.0 / tl.sqrt(tl.sum(values * values, 1)[:, None] / columns + eps)
+        tl.store(scale + row, factor, mask=row < rows)
+        result = values * factor * w
+        if BIAS:
+            result += b
+        tl.store(norm + place, result.to(norm.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def _gradient_kernel(
+    of_norm, of_total, total, weight, mean, scale, seed, dx, dropped, sums, rows, columns, dropout_p,
+    CENTRED: tl.constexpr, OF_TOTAL: tl.constexpr, BRANCH_BIAS: tl.constexpr, BIAS: tl.constexpr,
+    DROPOUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    column = tl.arange(0, TILE)[None, :]
+    inside = column < columns
+    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    sum_w = tl.zeros((ROWS, TILE), tl.float32)
+    if BIAS:
+        sum_b = tl.zeros((ROWS, TILE), tl.float32)
+    if BRANCH_BIAS:
+        sum_d = tl.zeros((ROWS, TILE), tl.float32)
+    if DROPOUT:
+        key = tl.load(seed)
+    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        row = first + tl.arange(0, ROWS)[:, None]
+        place, here = row.to(tl.int64) * columns + column, inside & (row < rows)
+        values = tl.load(total + place, mask=here, other=0.0).to(tl.float32)
+        g = tl.load(of_norm + place, mask=here, other=0.0).to(tl.float32)
+        factor = tl.load(scale + row, mask=row < rows, other=0.0)
+        if CENTRED:
+            values = tl.where(here, values - tl.load(mean + row, mask=row < rows, other=0.0), 0.0)
+        normal = values * factor
+        weighted = g * w
+        d = weighted - normal * (tl.sum(weighted * normal, 1)[:, None] / columns)
+        if CENTRED:
+            d -= tl.sum(weighted, 1)[:, None] / columns
+        d = d * factor
+        if OF_TOTAL:
+            d += tl.load(of_total + place, mask=here, other=0.0).to(tl.float32)
+        d = tl.where(here, d, 0.0)
+        tl.store(dx + place, d.to(dx.dtype.element_ty), mask=here)
+        sum_w += g * normal
+        if BIAS:
+            sum_b += g
+        if DROPOUT:
+            kept = tl.rand(key, row * columns + column) >= dropout_p
+            d = tl.where(kept, d / (1.0 - dropout_p), 0.0)
+            tl.store(dropped + place, d.to(dropped.dtype.element_ty), mask=here)
+        if BRANCH_BIAS:
+            sum_d += d
+    place = sums + tl.program_id(0) * columns + column
+    step = tl.num_programs(0) * columns
+    tl.store(place, tl.sum(sum_w, 0)[None, :], mask=inside)
+    if BRANCH_BIAS:
+        place += step
+        tl.store(place, tl.sum(sum_d, 0)[None, :], mask=inside)
+    if BIAS:
+        tl.store(place + step, tl.sum(sum_b, 0)[None, :], mask=inside)
+
+
+_launch_forward, _launch_gradient = Launcher(_forward_kernel), Launcher(_gradient_kernel)

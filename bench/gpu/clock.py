@@ -1,0 +1,81 @@
+"""Times the steps of a training loop, and profiles the GPU's kernels in the last ones."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from typing import Any
+
+WARM_UP, PROFILED = 8, 2
+
+
+class Clock:
+    """Each step ends with ``tick``. It also replaces the log of a native run."""
+
+    def __init__(self, steps: int, *, on_gpu: bool) -> None:
+        self.steps, self.on_gpu = steps, on_gpu
+        self.losses: list[float] = []
+        self.seconds: list[float] = []
+        self.facts: dict[str, Any] = {}
+        self.profile: Any = None
+        self.before = self.began = time.perf_counter()
+
+    @property
+    def total_steps(self) -> int:
+        """Warm-up, timed and profiled steps."""
+        return WARM_UP + self.steps + PROFILED
+
+    def tick(self, loss: float) -> None:
+        """End a step; synchronises with the device."""
+        import torch
+
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        now, done = time.perf_counter(), len(self.losses)
+        self.losses.append(loss)
+        if WARM_UP <= done < WARM_UP + self.steps:
+            self.seconds.append(now - self.before)
+        if self.on_gpu:
+            self._look(torch, done + 1)
+        if done + 1 == WARM_UP:
+            self.facts["warm_up_s"] = now - self.began
+        self.before = time.perf_counter()
+
+    def _look(self, torch: Any, done: int) -> None:
+        if done == WARM_UP:
+            torch.cuda.reset_peak_memory_stats()
+        elif done == WARM_UP + self.steps:
+            self.facts["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+            self.profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self.profile.start()
+        elif done == self.total_steps:
+            self.profile.stop()
+            self.facts |= kernels_of(self.profile, int(os.environ.get("BENCH_KERNELS", "12")))
+
+    def say(self, text: str) -> None:
+        """Print nothing: the table has it all."""
+
+    def step(self, metrics: Any) -> None:
+        """A native step has ended."""
+        self.tick(metrics.lm_loss)
+
+    def evaluation(self, iteration: int, part: str, loss: float) -> None:
+        """Nothing is evaluated."""
+
+
+def kernels_of(profile: Any, kept: int) -> dict[str, Any]:
+    """Return the GPU busy time of a step, the number of kernels, and the slowest kernels, in ms per step."""
+    import torch
+
+    took: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    for event in profile.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            took[event.name[:100]] += event.time_range.end - event.time_range.start
+            count[event.name[:100]] += 1
+    each = {
+        name: [round(spent / PROFILED / 1e3, 3), count[name] / PROFILED] for name, spent in took.most_common(kept)
+    }
+    total = sum(took.values()) / PROFILED / 1e3
+    return {"busy_ms": total, "kernels": sum(count.values()) / PROFILED, "longest_kernels": each}
