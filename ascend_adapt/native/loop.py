@@ -112,7 +112,7 @@ class TrainingRun:
         self.resumed_at = self.progress.iteration
         self.interruption = SignalHandler(config.exit_signals)
         self.watch = AnomalyDetector(mesh, scale_adapts=self.trainer.scaler.moves)
-        self.times = StepTimes(mesh, [] if config.compile else self.trainer.decoders)
+        self.times = StepTimes(mesh, [] if config.compile or self.trainer.graphs is not None else self.trainer.decoders)
         self.profiler = Profiler(config.profile, mesh, run_dir)
         self.votes = self.votes_to_save = 0
         self.saver: Saver | None = None

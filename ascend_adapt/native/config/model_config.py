@@ -117,6 +117,11 @@ class Model:
         return {"learned": 1, "block": 2}.get(self.positions, 0)
 
     @property
+    def has_dropout(self) -> bool:
+        """Whether anything is dropped in training."""
+        return self.hidden_dropout > 0 or self.attention_dropout > 0
+
+    @property
     def gated(self) -> bool:
         """Whether the MLP is gated."""
         return self.activation in ("swiglu", "geglu")

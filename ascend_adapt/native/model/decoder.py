@@ -192,7 +192,9 @@ class Decoder(nn.Module):
             return _chain(blocks, x, context, self.defers, last_too=self.last)
         for start in range(0, len(blocks), self.recompute_run):
             run = blocks[start : start + self.recompute_run]
-            x, _ = checkpoint(_chain, run, x, context, self.defers, use_reentrant=False)
+            x, _ = checkpoint(
+                _chain, run, x, context, self.defers, use_reentrant=False, preserve_rng_state=self.model.has_dropout
+            )
         return x, None
 
     def _loss_or_logits(self, x: torch.Tensor, rows: Rows | None) -> torch.Tensor:

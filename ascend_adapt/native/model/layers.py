@@ -96,7 +96,10 @@ class Attention(nn.Module):
         """
         query, key, value = self._heads(x)
         if self.recompute and torch.is_grad_enabled():
-            attended = checkpoint(self._core_attention, query, key, value, context, use_reentrant=False)
+            attended = checkpoint(
+                self._core_attention, query, key, value, context,
+                use_reentrant=False, preserve_rng_state=self.model.has_dropout,
+            )  # fmt: skip
         else:
             attended = self._core_attention(query, key, value, context)
         return self.dense(attended.transpose(1, 2).flatten(2), add_bias=add_bias)

@@ -19,6 +19,15 @@ WORDS = "embedding.words.weight"
 """The token embedding; if it is tied, the last pipeline stage has a copy."""
 
 
+class MasterWeight(nn.Parameter):
+    """fp32 master weight of a 16-bit compute weight."""
+
+    narrow_gradient: torch.Tensor | None = None
+    """A gradient in the dtype of the compute weight, where nothing was added to it; then ``grad`` is None."""
+    copied_at: int | None = None
+    """Version of this tensor when the compute weight last became its copy."""
+
+
 @dataclass(frozen=True)
 class ParameterLayout:
     """Initialisation of one parameter, and its sharding over tensor-parallel ranks."""
@@ -48,7 +57,7 @@ class Declared(nn.Module):
             self.layouts[name] = layout
         self.register_parameter(name, None if shape is None else nn.Parameter(torch.empty(shape)))
 
-    def compute_with(self, name: str, copy: nn.Parameter, master: nn.Parameter) -> None:
+    def compute_with(self, name: str, copy: nn.Parameter, master: MasterWeight) -> None:
         """Replace a parameter by ``copy`` for computing, and train ``master``, this rank's rows of it."""
         self.masters[name] = master
         setattr(self, name, copy)
@@ -68,6 +77,8 @@ class Placed:
     layout: ParameterLayout
     shape: tuple[int, ...]
     """Shape of this tensor-parallel shard, before data-parallel sharding."""
+    copy: nn.Parameter | None = None
+    """The compute weight, where it is a copy of all elements of a master weight on this rank."""
 
     @property
     def local(self) -> torch.Tensor:
@@ -76,8 +87,27 @@ class Placed:
 
     @property
     def gradient(self) -> torch.Tensor | None:
-        """The gradient of these elements."""
-        return None if self.parameter.grad is None else local(self.parameter.grad)
+        """The gradient of these elements; of a master weight it may have the dtype of the compute weight."""
+        if self.parameter.grad is None:
+            return getattr(self.parameter, "narrow_gradient", None)
+        return local(self.parameter.grad)
+
+    def widen_gradient(self) -> None:
+        """Give a gradient the dtype of its parameter, for what adds to it."""
+        narrow = getattr(self.parameter, "narrow_gradient", None)
+        if narrow is not None:
+            self.parameter.grad = narrow.to(self.parameter.dtype)
+            self.clear_narrow_gradient()
+
+    def clear_narrow_gradient(self) -> None:
+        """Drop a gradient in the dtype of the compute weight."""
+        if isinstance(self.parameter, MasterWeight):
+            self.parameter.narrow_gradient = None
+
+    def copy_is_current(self) -> None:
+        """Note that ``copy`` has just been written from the parameter."""
+        if isinstance(self.parameter, MasterWeight):
+            self.parameter.copied_at = self.parameter._version
 
     @property
     def is_matrix(self) -> bool:
@@ -101,7 +131,9 @@ def placed(models: Iterable[nn.Module]) -> list[Placed]:
                 for name, layout in module.layouts.items():
                     whole_name = layout.copy_of or (f"{prefix}.{name}" if prefix else name)
                     shape = tuple(getattr(module, name).shape)
-                    found.append(Placed(whole_name, module.trained(name), layout, shape))
+                    trained, used = module.trained(name), getattr(module, name)
+                    is_copy = used is not trained and tuple(trained.shape) == shape
+                    found.append(Placed(whole_name, trained, layout, shape, used if is_copy else None))
     return found
 
 

@@ -19,7 +19,7 @@ from torch import nn
 from ascend_adapt.native.config.buckets import in_buckets
 from ascend_adapt.native.parallel import collectives
 from ascend_adapt.native.parallel.mesh import Mesh
-from ascend_adapt.native.parallel.parameters import Declared, rows_of_shard
+from ascend_adapt.native.parallel.parameters import Declared, MasterWeight, rows_of_shard
 
 
 class ComputeWeights:
@@ -84,7 +84,7 @@ class _Bucket:
     ) -> None:
         self._ranks, self._shards, self._sums_dtype = mesh.parallel.data, mesh.shards, sums
         self._group = mesh.group("shard" if mesh.shards > 1 else "replicate")
-        self.masters: list[nn.Parameter] = []
+        self.masters: list[MasterWeight] = []
         self.copies: list[nn.Parameter] = []
         self.missing = 0
         """Gradients that this backward pass has not produced yet."""
@@ -98,6 +98,9 @@ class _Bucket:
         self._pending: tuple[Any, torch.Tensor, torch.Tensor] | None = None
         """A reduction in flight: its work handle, this rank's part, and its input, which must live as long."""
         self._reduced: torch.Tensor | None = None
+        self._keeps = self._ranks == 1 and dtype == torch.bfloat16
+        """Whether the only gradients of a step stay in 16 bits; fp16's are scaled, and one scale later is too large."""
+        self._kept: list[torch.Tensor] = []
         for module, name in names:
             self._add(module, name, mesh, dtype)
 
@@ -105,7 +108,7 @@ class _Bucket:
         rows, *others = getattr(module, name).shape
         mine = rows_of_shard(rows, self._shards, mesh.shard_rank)
         each = -(-rows // self._shards)
-        master = nn.Parameter(torch.empty(mine.stop - mine.start, *others, device=mesh.device))
+        master = MasterWeight(torch.empty(mine.stop - mine.start, *others, device=mesh.device))
         if self._shards == 1 and dtype == master.dtype:
             padded, copy = master.detach(), master
         else:
@@ -121,8 +124,12 @@ class _Bucket:
     def refresh(self) -> Any:
         """Start copying the master weights; returns a function that finishes it."""
         if self._shards == 1:
-            if self.copies[0] is not self.masters[0]:
-                torch._foreach_copy_(self.copies, self.masters)
+            pairs = zip(self.copies, self.masters, strict=True)
+            stale = [(copy, master) for copy, master in pairs if copy is not master and not _is_copied(master)]
+            if stale:
+                torch._foreach_copy_([copy for copy, _ in stale], [master for _, master in stale])
+            for _, master in stale:
+                master.copied_at = master._version
             return lambda: None
         mine = self._padded[0].new_empty(sum(self._sizes))
         torch._foreach_copy_(self._own(mine), [one.view(-1) for one in self.masters])
@@ -140,7 +147,9 @@ class _Bucket:
         gradients = [one.grad for one in self.copies if one.grad is not None]
         for one in self.copies:
             one.grad = None
-        if self._sums:
+        if self._keeps and is_last and not self._sums and self._reduced is None and len(gradients) == len(self.masters):
+            self._kept = gradients
+        elif self._sums:
             torch._foreach_add_(self._sums, gradients)
         elif is_last and self._shards > 1:
             self._sums = gradients  # _chunk_cat casts them
@@ -153,6 +162,8 @@ class _Bucket:
 
     def reduce(self) -> None:
         """Start the reduction to the mean over data-parallel ranks."""
+        if self._kept:
+            return
         if self._shards == 1:
             assert self._flat is not None
             flat = mine = self._flat
@@ -181,6 +192,11 @@ class _Bucket:
 
     def set_master_gradients(self) -> None:
         """Set the gradients of this bucket's master weights."""
+        if self._kept:
+            for master, gradient in zip(self.masters, self._kept, strict=True):
+                master.narrow_gradient = gradient
+            self._kept = []
+            return
         self.wait()
         assert self._reduced is not None
         for master, part in zip(self.masters, self._own(self._reduced), strict=True):
@@ -191,6 +207,10 @@ class _Bucket:
         """Return this rank's elements of each parameter as views of ``flat``."""
         parts: Sequence[torch.Tensor] = flat.split(self._sizes)
         return parts[::2]
+
+
+def _is_copied(master: MasterWeight) -> bool:
+    return master.copied_at == master._version
 
 
 def _elements(one: tuple[Declared, str]) -> int:

@@ -26,7 +26,10 @@ class Norms:
     @classmethod
     def of(cls, there: Sequence[tuple[Placed, torch.Tensor]]) -> Norms:
         """Return the norms of tensors, one per parameter."""
-        norms = torch._foreach_norm([tensor for _, tensor in there]) if there else ()
+        tensors = [tensor for _, tensor in there]
+        # The norm of a 16-bit tensor has its dtype unless asked otherwise: three digits.
+        wide = {"dtype": torch.float32} if tensors and tensors[0].element_size() == 2 else {}
+        norms = torch._foreach_norm(tensors, **wide) if tensors else ()
         return cls([one for one, _ in there], torch.stack(norms).float() if norms else torch.zeros(0))
 
     def not_finite(self) -> tuple[str, ...]:
@@ -43,9 +46,9 @@ def complete(parameters: Sequence[Placed], mesh: Mesh, *, tied: bool) -> None:
     on each rank. Data-parallel reduction has been done before.
     """
     if mesh.parallel.sequence:
-        _all_reduce([one.gradient for one in parameters if one.layout.partial], mesh.group("tensor"))
+        _all_reduce([one for one in parameters if one.layout.partial], mesh.group("tensor"))
     if tied:
-        _all_reduce([one.gradient for one in parameters if one.name == WORDS], mesh.embedding_group)
+        _all_reduce([one for one in parameters if one.name == WORDS], mesh.embedding_group)
 
 
 @torch.no_grad()
@@ -58,10 +61,10 @@ def norms(parameters: Sequence[Placed]) -> Norms:
 def reduced(
     each: Norms,
     loss: torch.Tensor,
-    marks: Sequence[bool],
+    marks: torch.Tensor,
     mesh: Mesh,
 ) -> torch.Tensor:
-    """Return the global gradient norm, the loss of all data-parallel ranks and the sums of marks, fp32 [2 + marks].
+    """Return the global gradient norm, the loss of all data-parallel ranks and the sums of ``marks``, fp32 [2 + marks].
 
     ``each`` comes from ``norms``; every element counts once. ``loss`` is this rank's two sums, as PipelineSchedule
     returns them. One collective makes all values equal on every rank. The norm is NaN or Inf if a gradient of any rank
@@ -74,8 +77,7 @@ def reduced(
     # A replica that another rank counts may have overflowed on this rank only: adds 0 if finite, else NaN.
     total = squares.sum() + 0 * every.sum()
     share = counted_once(loss, mesh)
-    flags = [torch.full_like(total, mark) for mark in marks]
-    sums = mesh.sum_over_all(torch.stack([total, *share, *flags]))
+    sums = mesh.sum_over_all(torch.cat([torch.stack([total, *share]), marks]))
     return torch.cat([sums[:1].sqrt(), sums[1:2] / sums[2:3], sums[3:]])
 
 
@@ -116,21 +118,26 @@ def counts(one: Placed, mesh: Mesh) -> bool:
 @torch.no_grad()
 def scale(parameters: Sequence[Placed], factor: torch.Tensor | float) -> None:
     """Multiply every gradient."""
+    for one in parameters:
+        one.widen_gradient()
     there = [gradient for one in parameters if (gradient := one.gradient) is not None]
     if there:
         torch._foreach_mul_(there, factor if isinstance(factor, float) else factor.to(there[0].device))
 
 
-def clip(parameters: Sequence[Placed], norm: torch.Tensor, limit: float) -> None:
-    """Clip the gradients to a global norm of ``limit``; 0 disables it. The host does not wait for the device."""
-    if limit > 0:
-        scale(parameters, (limit / (norm + EPSILON)).clamp(max=1.0))
+def clip_factor(norm: torch.Tensor, limit: float) -> torch.Tensor | None:
+    """Return what clips the gradients to a global norm of ``limit``, fp32 [], or None if ``limit`` is 0."""
+    return (limit / (norm + EPSILON)).clamp(max=1.0) if limit > 0 else None
 
 
-def _all_reduce(gradients: Sequence[torch.Tensor | None], group: Any) -> None:
+def _all_reduce(parameters: Sequence[Placed], group: Any) -> None:
     """All-reduce gradients over a group in one collective, in place."""
-    there = [each for each in gradients if each is not None]
-    if there and group is not None:
+    if group is None:
+        return
+    for one in parameters:
+        one.widen_gradient()
+    there = [gradient for one in parameters if (gradient := one.gradient) is not None]
+    if there:
         flat = torch.cat([each.reshape(-1) for each in there])
         dist.all_reduce(flat, group=group)
         for each, summed in zip(there, flat.split([each.numel() for each in there]), strict=True):

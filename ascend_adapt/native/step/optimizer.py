@@ -14,6 +14,7 @@ from ascend_adapt.alignment.updates import Update
 from ascend_adapt.native import device as devices
 from ascend_adapt.native.config.train_config import OptimizerConfig as Settings
 from ascend_adapt.native.parallel.parameters import Placed
+from ascend_adapt.native.step import gradients
 
 
 def decays(one: Placed) -> bool:
@@ -37,13 +38,18 @@ class Optimizer:
         self._others = [index for index, one in enumerate(self.parameters) if not decays(one)]
 
     @torch.no_grad()
-    def step(self, lr: float, weight_decay: float) -> None:
-        """Update every parameter that has a gradient."""
+    def step(self, lr: float | torch.Tensor, weight_decay: float, factor: torch.Tensor | None = None) -> None:
+        """Update every parameter that has a gradient, which is multiplied by ``factor``, fp32 [], first."""
+        recorder = recorded.current()
+        if recorder is not None or self.settings.kind == "sgd" or not self.settings.decoupled:
+            # Only the kernel of AdamW applies the factor, and reads 16-bit gradients.
+            gradients.scale(self.parameters, 1.0 if factor is None else factor)
+            factor = None
         with self._recorded(lr, weight_decay):
-            self._step_group(self._decaying, lr, weight_decay)
-            self._step_group(self._others, lr, 0.0)
+            self._step_group(self._decaying, lr, weight_decay, factor)
+            self._step_group(self._others, lr, 0.0, factor)
 
-    def _recorded(self, lr: float, weight_decay: float) -> AbstractContextManager[None]:
+    def _recorded(self, lr: float | torch.Tensor, weight_decay: float) -> AbstractContextManager[None]:
         """Record the step, if ``ascend-run --record`` asks for it."""
         recorder = recorded.current()
         if recorder is None:
@@ -65,26 +71,31 @@ class Optimizer:
         """Drop all gradients. Each is a view of its bucket's buffer: even an empty one would keep that alive."""
         for one in self._all:
             one.parameter.grad = None
+            one.clear_narrow_gradient()
 
-    def _step_group(self, group: Sequence[int], lr: float, weight_decay: float) -> None:
+    def _step_group(
+        self, group: Sequence[int], lr: float | torch.Tensor, weight_decay: float, factor: torch.Tensor | None
+    ) -> None:
         settings = self.settings
         given = {index: gradient for index in group if (gradient := self.parameters[index].gradient) is not None}
-        chosen, gradients = list(given), list(given.values())
+        chosen, found = list(given), list(given.values())
         if not chosen:
             return
         weights = [self.parameters[index].local for index in chosen]
         states = [self.states[index] for index in chosen]
         if not settings.decoupled or settings.kind == "sgd":
-            for weight, gradient in zip(weights, gradients, strict=True):
+            for weight, gradient in zip(weights, found, strict=True):
                 gradient.add_(weight, alpha=weight_decay)
             weight_decay = 0.0
         if settings.kind == "sgd":
-            for weight, gradient, state in zip(weights, gradients, states, strict=True):
-                weight.add_(state["momentum"].mul_(settings.momentum).add_(gradient), alpha=-lr)
+            for weight, gradient, state in zip(weights, found, states, strict=True):
+                weight.add_(state["momentum"].mul_(settings.momentum).add_(gradient), alpha=-float(lr))
             return
+        copies = [copy for index in chosen if (copy := self.parameters[index].copy) is not None]
+        has_copies = len(copies) == len(chosen)
         kernels.adamw(
             weights,
-            gradients,
+            found,
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [self.steps[index] for index in chosen],
@@ -92,4 +103,9 @@ class Optimizer:
             betas=settings.betas,
             eps=settings.eps,
             weight_decay=weight_decay,
+            factor=factor,
+            copies=[copy.detach() for copy in copies] if has_copies else (),
         )
+        if has_copies:
+            for index in chosen:
+                self.parameters[index].copy_is_current()

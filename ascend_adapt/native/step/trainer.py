@@ -17,11 +17,12 @@ from ascend_adapt.native.model.initialisation import generator, initialise
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import Placed, placed
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
-from ascend_adapt.native.step import gradients
+from ascend_adapt.native.step import gradients, step_graph
 from ascend_adapt.native.step.data_parallel import place
 from ascend_adapt.native.step.loss_scale import Scaler
 from ascend_adapt.native.step.optimizer import Optimizer
 from ascend_adapt.native.step.pipeline import Batch, PipelineSchedule, passes, stages_of
+from ascend_adapt.native.step.step_graph import StepGraphs, Update
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,9 @@ class Trainer:
         self.optimizer = Optimizer(self.parameters, config.optimizer)
         self.scaler = Scaler(config.precision)
         self._has_run: set[str] = set()
+        self.graphs: StepGraphs | None = None
+        if not step_graph.why_not(config, mesh):
+            self.graphs = StepGraphs(mesh, self.parameters, self._passes_without_scale, self._update)
         seed_dropout(config.seed, mesh)
 
     def step(
@@ -80,6 +84,42 @@ class Trainer:
             TrainingError: an overflow at the minimum loss scale, by DeepSpeed's rule.
         """
         self._set_mode(training=True)
+        scale = self.scaler.scale
+        params_norm = num_zeros = None
+        skipped = False
+        if self.graphs is not None:
+            marks = (votes_to_stop, False, votes_to_save)
+            norms, weights, reduced = self.graphs.run(batch, micro_batches, lr, weight_decay, marks)
+        else:
+            loss, overflowed = self._passes(batch, micro_batches)
+            norms, weights, reduced = self._norms(loss, self._on_device((votes_to_stop, overflowed, votes_to_save)))
+            logging = self.config.logging
+            if logging.log_params_norm or logging.log_num_zeros:
+                params_norm, num_zeros = gradients.norm_and_zeros(self.parameters, self.mesh)
+            # Without a loss scale the host does not wait for the norm before it launches the optimizer.
+            if self.scaler.rule is not None:
+                skipped = not math.isfinite(float(reduced[0])) or bool(reduced[3] > 0)
+            if not skipped:
+                self._optimize(reduced[0], lr, weight_decay)
+            self.optimizer.clear_gradients()
+        self.scaler.update(skipped)
+        norm_sum, loss_sum, votes_sum, _, saves_sum = reduced.tolist()
+        is_bad = not (math.isfinite(norm_sum) and math.isfinite(loss_sum))
+        return Step(
+            loss_sum,
+            norm_sum,
+            scale,
+            skipped,
+            params_norm=params_norm if self.config.logging.log_params_norm else None,
+            num_zeros=num_zeros if self.config.logging.log_num_zeros else None,
+            votes=round(votes_sum),
+            votes_to_save=round(saves_sum),
+            spoiled=norms.not_finite() if is_bad else (),
+            spoiled_weights=weights.not_finite() if is_bad else (),
+        )
+
+    def _passes(self, batch: Batch, micro_batches: int) -> tuple[torch.Tensor, bool]:
+        """Return the loss sums, and whether the device's overflow flag was raised; the gradients are complete."""
         scale, is_scaled = self.scaler.scale, self.scaler.rule is not None
         if is_scaled:
             # Clears the overflow flag, which an evaluation may have set.
@@ -89,38 +129,34 @@ class Trainer:
         gradients.complete(self.parameters, self.mesh, tied=self.config.model.tied_embeddings)
         if scale != 1.0:
             gradients.scale(self.parameters, 1.0 / scale)
-        overflowed = is_scaled and devices.take_overflow(self.mesh.device)
+        return loss, is_scaled and devices.take_overflow(self.mesh.device)
+
+    def _norms(self, loss: torch.Tensor, marks: torch.Tensor) -> tuple[gradients.Norms, gradients.Norms, torch.Tensor]:
+        """Return the norms of gradients and weights, and what is reduced over all ranks."""
         norms = gradients.norms(self.parameters)
         # Before the optimizer step: NaN or Inf in one gradient spreads to all weights, and its origin is lost.
         weights = gradients.weight_norms(self.parameters)
-        marks = (votes_to_stop, overflowed, votes_to_save)
-        reduced = gradients.reduced(norms, loss, marks, self.mesh)
-        norm = reduced[0]
-        logging = self.config.logging
-        params_norm = num_zeros = None
-        if logging.log_params_norm or logging.log_num_zeros:
-            params_norm, num_zeros = gradients.norm_and_zeros(self.parameters, self.mesh)
-        gradients.clip(self.parameters, norm, self.config.optimizer.clip_grad)
-        # Without a loss scale the host does not wait for the norm before it launches the optimizer.
-        skipped = is_scaled and (not math.isfinite(float(norm)) or bool(reduced[3] > 0))
-        if not skipped:
-            self.optimizer.step(lr, weight_decay)
+        return norms, weights, gradients.reduced(norms, loss, marks, self.mesh)
+
+    def _optimize(self, norm: torch.Tensor, lr: float | torch.Tensor, weight_decay: float) -> None:
+        self.optimizer.step(lr, weight_decay, gradients.clip_factor(norm, self.config.optimizer.clip_grad))
+
+    def _passes_without_scale(self, batch: Batch, micro_batches: int) -> torch.Tensor:
+        return self._passes(batch, micro_batches)[0]
+
+    def _update(self, loss: torch.Tensor, lr: torch.Tensor, weight_decay: float, marks: torch.Tensor) -> Update:
+        norms, weights, reduced = self._norms(loss, marks)
+        self._optimize(reduced[0], lr, weight_decay)
         self.optimizer.clear_gradients()
-        self.scaler.update(skipped)
-        norm_sum, loss_sum, votes_sum, _, saves_sum = reduced.tolist()
-        is_bad = not (math.isfinite(norm_sum) and math.isfinite(loss_sum))
-        return Step(
-            loss_sum,
-            norm_sum,
-            scale,
-            skipped,
-            params_norm=params_norm if logging.log_params_norm else None,
-            num_zeros=num_zeros if logging.log_num_zeros else None,
-            votes=round(votes_sum),
-            votes_to_save=round(saves_sum),
-            spoiled=norms.not_finite() if is_bad else (),
-            spoiled_weights=weights.not_finite() if is_bad else (),
-        )
+        return norms, weights, reduced
+
+    def _on_device(self, marks: tuple[bool, ...]) -> torch.Tensor:
+        """Return the marks, fp32, without a copy from the host unless one is set: that would wait for the device."""
+        result = torch.zeros(len(marks), device=self.mesh.device)
+        for number, mark in enumerate(marks):
+            if mark:
+                result[number] = 1.0
+        return result
 
     def is_finite(self) -> bool:
         """Return whether the weights of all ranks are finite; every rank must call it."""

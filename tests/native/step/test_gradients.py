@@ -22,7 +22,7 @@ def test_a_gradient_that_overflows_where_another_rank_counts_it_is_seen(value):
 
     def norm(*numbers):
         each = gradients.Norms([counted, copy], torch.tensor(numbers))
-        return float(gradients.reduced(each, torch.ones(2), (), ALONE)[0])
+        return float(gradients.reduced(each, torch.ones(2), torch.zeros(0), ALONE)[0])
 
     assert norm(2.0, 3.0) == 2.0
     assert not math.isfinite(norm(2.0, value))

@@ -1,0 +1,186 @@
+"""A training step as CUDA graphs: the device gets the whole step in two launches, and no longer waits for the host.
+
+One graph has the passes, the other what follows them: norms, clipping and the optimizer. They are captured after a few
+steps in which kernels choose their backends, for each number of micro batches, and replayed with new inputs. What
+changes from step to step without being a sample is in tensors too: the learning rate, and the votes of the ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ascend_adapt.alignment import updates as recorded
+from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.native.parallel.mesh import Mesh
+from ascend_adapt.native.parallel.parameters import MasterWeight, Placed
+from ascend_adapt.native.step.pipeline import Batch
+
+VARIABLE = "ASCEND_ADAPT_STEP_GRAPH"
+"""0: run every step eagerly."""
+EAGER_STEPS = 3
+"""Steps of a kind before its capture. With ``compile`` the first of them is not compiled."""
+KINDS_KEPT = 4
+"""A batch size ramp-up has more kinds of step; graphs hold their memory."""
+FREE_SHARE = 0.05
+"""Share of the device's memory that must stay free for what runs beside the graphs, such as an evaluation."""
+
+Update = tuple[Any, Any, torch.Tensor]
+"""Norms of the gradients, norms of the weights before the step, and the reduced sums."""
+
+
+def why_not(config: TrainConfig, mesh: Mesh) -> str:
+    """Return why the steps of this run cannot be captured, or ""."""
+    parallel, schedule, logging = config.parallel, config.schedule, config.logging
+    changes = schedule.weight_decay_style != "constant" and schedule.start_weight_decay != schedule.end_weight_decay
+    reasons = {
+        f"on {mesh.device.type}": mesh.device.type != "cuda",
+        f"{VARIABLE}=0": os.environ.get(VARIABLE) == "0",
+        "torch.distributed.pipelining": parallel.pipeline > 1,
+        "FSDP": parallel.zero_stage == 3 or parallel.offload_optimizer,
+        "the loss scale of fp16": config.precision.dtype == "fp16",
+        f"the optimizer {config.optimizer.kind}": config.optimizer.kind == "sgd",
+        "a weight decay that changes": changes,
+        "dropout that is recomputed": config.model.has_dropout and parallel.recompute != "none",
+        "dropout of tensor-parallel ranks": config.model.has_dropout and parallel.tensor > 1,
+        "logged parameter norms or zeros": logging.log_params_norm or logging.log_num_zeros,
+        "finetuning": config.cloze is not None,
+        "a recording": recorded.current() is not None,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
+
+
+class StepGraphs:
+    """Graphs of the steps of one trainer."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        parameters: Sequence[Placed],
+        passes: Callable[[Batch, int], torch.Tensor],
+        update: Callable[[torch.Tensor, Any, float, torch.Tensor], Update],
+    ) -> None:
+        self._mesh, self._parameters, self._passes, self._update = mesh, parameters, passes, update
+        self._stream = torch.cuda.Stream(mesh.device)
+        self._lr = torch.zeros((), device=mesh.device)
+        self._marks = torch.zeros(3, device=mesh.device)
+        self._marks_on_host = (False, False, False)
+        self._pool: Any = None
+        self._graphs: dict[tuple[Any, ...], _Graphs] = {}
+        self._seen: dict[tuple[Any, ...], int] = {}
+        self.stopped = ""
+        """Why no more graphs are captured."""
+
+    def run(
+        self, batch: Batch, micro_batches: int, lr: float, weight_decay: float, marks: tuple[bool, bool, bool]
+    ) -> Update:
+        """Run a step, by its graphs where there are some."""
+        self._lr.fill_(lr)
+        if marks != self._marks_on_host:
+            self._marks.copy_(torch.tensor(marks, dtype=torch.float32))
+            self._marks_on_host = marks
+        current = torch.cuda.current_stream(self._mesh.device)
+        self._stream.wait_stream(current)
+        try:
+            # Kernels and libraries keep their state by stream, so eager steps run in the one that is captured.
+            with torch.cuda.stream(self._stream):
+                return self._run(batch, micro_batches, weight_decay)
+        finally:
+            current.wait_stream(self._stream)
+
+    def _run(self, batch: Batch, micro_batches: int, weight_decay: float) -> Update:
+        key = self._key(batch, micro_batches)
+        graphs = self._graphs.get(key) if key is not None else None
+        if graphs is None and key is not None:
+            self._seen[key] = seen = self._seen.get(key, 0) + 1
+            if seen > EAGER_STEPS and not self.stopped and len(self._graphs) < KINDS_KEPT:
+                graphs = self._captured(key, batch, micro_batches)
+        if graphs is None:
+            loss = self._passes(batch, micro_batches)
+            return self._update(loss, self._lr, weight_decay, self._marks)
+        graphs.set_inputs(batch)
+        graphs.passes.replay()
+        if graphs.update is None and graphs.updates_seen == 0:
+            # Eagerly once: kernels prepare tables of the gradients' addresses, which are new.
+            graphs.updates_seen = 1
+            graphs.restore_gradients()
+            return self._update(graphs.loss, self._lr, weight_decay, self._marks)
+        if graphs.update is None:
+            graphs.restore_gradients()
+            graphs.update = torch.cuda.CUDAGraph()
+            with self._capture(graphs.update):
+                graphs.result = self._update(graphs.loss, self._lr, weight_decay, self._marks)
+        graphs.update.replay()
+        assert graphs.result is not None
+        return graphs.result
+
+    def _key(self, batch: Batch, micro_batches: int) -> tuple[Any, ...] | None:
+        if not isinstance(batch, Mapping):
+            return None
+        return (micro_batches, *((name, each.shape, each.dtype) for name, each in sorted(batch.items())))
+
+    def _captured(self, key: tuple[Any, ...], batch: Batch, micro_batches: int) -> _Graphs | None:
+        """Capture the passes of a kind of step; None if the device has not enough memory for them."""
+        assert isinstance(batch, Mapping)
+        torch.cuda.synchronize(self._mesh.device)
+        torch.cuda.empty_cache()
+        graphs = _Graphs({name: each.clone() for name, each in batch.items()})
+        try:
+            with self._capture(graphs.passes):
+                graphs.loss = self._passes(graphs.inputs, micro_batches)
+        except torch.cuda.OutOfMemoryError:
+            self._stop("the device has not enough memory for them")
+            return None
+        graphs.gradients = [(one, one.gradient) for one in self._parameters if one.gradient is not None]
+        free, total = torch.cuda.mem_get_info(self._mesh.device)
+        if free < FREE_SHARE * total:
+            del graphs
+            self._stop(f"they leave {free / 2**30:.1f} GiB free, less than {FREE_SHARE:.0%}")
+            return None
+        self._graphs[key] = graphs
+        return graphs
+
+    def _capture(self, graph: torch.cuda.CUDAGraph) -> Any:
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        # Other threads, as those of NCCL and of the data loader, may call CUDA meanwhile.
+        return torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
+
+    def _stop(self, why: str) -> None:
+        self.stopped = why
+        for one in self._parameters:
+            one.parameter.grad = None
+            one.clear_narrow_gradient()
+        torch.cuda.empty_cache()
+
+
+class _Graphs:
+    """The two graphs of one kind of step, and the tensors that they read and write."""
+
+    def __init__(self, inputs: dict[str, torch.Tensor]) -> None:
+        self.inputs = inputs
+        self.passes = torch.cuda.CUDAGraph()
+        self.update: torch.cuda.CUDAGraph | None = None
+        self.updates_seen = 0
+        self.loss = torch.zeros(2)
+        self.gradients: list[tuple[Placed, torch.Tensor]] = []
+        """Where the passes write the gradients: referred to for as long as the graph may write them."""
+        self.result: Update | None = None
+
+    def set_inputs(self, batch: Batch) -> None:
+        """Copy a batch to where the graph reads it."""
+        assert isinstance(batch, Mapping)
+        for name, tensor in self.inputs.items():
+            tensor.copy_(batch[name])
+
+    def restore_gradients(self) -> None:
+        """Give the parameters the gradients that the passes have just written."""
+        for one, gradient in self.gradients:
+            parameter = one.parameter
+            if isinstance(parameter, MasterWeight) and gradient.dtype != parameter.dtype:
+                parameter.narrow_gradient = gradient
+            else:
+                parameter.grad = gradient
