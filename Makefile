@@ -12,7 +12,7 @@ export PIP_COMPILE := 0
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test test-fast check conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean signals
+.PHONY: demo test test-fast check conformance record-upstreams behaviour own-tests bench-gpu bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean signals
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -109,6 +109,12 @@ hosts: install
 # Every signal to every receiver of a job; the rows on two hosts need root, as `make hosts`.
 signals: install
 	$(BIN)/python tests/launch/signal_table.py --write docs/reliability.md
+
+# The native trainer and its peers on every GPU of this machine: ROWS='345M-16 20B' runs some rows. CHART_INTO has the results.
+ROWS ?=
+CHART_INTO ?= runs/bench-gpu
+bench-gpu: install
+	$(BIN)/python -m bench.gpu --into $(CHART_INTO) $(if $(ROWS),--rows $(ROWS))
 
 bench-startup: install
 	$(BIN)/python bench/startup.py

@@ -11,7 +11,8 @@ from typing import Any
 
 from ascend_adapt.kernels.tiles import multiprocessors
 
-_WIDTH, _ELEMENTS, _PER_PROCESSOR = 256, 4096, 8
+# Measured on an H200, where the next best are within 1 %: wider and taller tiles, fewer programs are slower.
+_WIDTH, _ELEMENTS = 256, 2048
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,14 @@ class Strips:
     width: int
 
 
-def strips(rows: int, columns: int, device: Any) -> Strips:
-    """Return the tiling of a matrix [rows, columns] on a device."""
-    return _strips(rows, columns, multiprocessors(device))
+def strips(rows: int, columns: int, device: Any, *, per_processor: int) -> Strips:
+    """Return the tiling of a matrix [rows, columns] on a device, for so many programs on each of its processors."""
+    return _strips(rows, columns, multiprocessors(device) * per_processor)
 
 
 @functools.lru_cache(maxsize=256)
-def _strips(rows: int, columns: int, processors: int) -> Strips:
+def _strips(rows: int, columns: int, programs: int) -> Strips:
     width = min(_WIDTH, max(16, 1 << (columns - 1).bit_length()))
     height, count = _ELEMENTS // width, -(-columns // width)
-    groups = max(1, min(-(-rows // height), -(-processors * _PER_PROCESSOR // count)))
+    groups = max(1, min(-(-rows // height), -(-programs // count)))
     return Strips(count * groups, groups, height, width)

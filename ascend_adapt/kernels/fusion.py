@@ -6,6 +6,7 @@ Where it has none, plain torch is faster than their references, and torch.compil
 from __future__ import annotations
 
 from ascend_adapt.kernels import dispatch
+from ascend_adapt.kernels.operation import Backend
 
 FUSED = ("add_norm", "split_qkv")
 
@@ -19,7 +20,7 @@ def fuses(device_type: str) -> bool:
     return True
 
 
-def _can_be_imported(backend: dispatch.Backend) -> bool:
+def _can_be_imported(backend: Backend) -> bool:
     try:
         backend.implementation()
     except ImportError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -96,6 +97,18 @@ def _start(device: torch.device) -> None:
         dist.init_process_group(devices.backend(device), store=dist.HashStore(), rank=0, world_size=1)
 
 
+@dataclass(frozen=True)
+class _Fetched:
+    """The batch of one step on this rank."""
+
+    samples: int
+    """Of all ranks."""
+    micro_batches: int
+    batch: Batch
+    seconds: float
+    """How long it took to get."""
+
+
 class TrainingRun:
     """State of a run on this rank: its progress, data, trainer and saver."""
 
@@ -115,6 +128,7 @@ class TrainingRun:
         self.times = StepTimes(mesh, [] if config.compile or self.trainer.graphs is not None else self.trainer.decoders)
         self.profiler = Profiler(config.profile, mesh, run_dir)
         self.votes = self.votes_to_save = 0
+        self._fetched: _Fetched | None = None
         self.saver: Saver | None = None
         if config.checkpoint.save is not None:
             self.saver = Saver(self.trainer, Path(config.checkpoint.save), self.token_files)
@@ -252,22 +266,31 @@ class TrainingRun:
         """
         config, before, began = self.config, self.progress, time.perf_counter()
         self.profiler.before(before.iteration + 1)
-        total, micro_batches = batch_at(config.batch, config.parallel.data, before.consumed_samples)
-        batch = self.train.next(micro_batches)
-        self.times.step(time.perf_counter() - began)
+        now = self._fetched or self._fetch(before.consumed_samples)
+        self._fetched = None
+        total, micro_batches = now.samples, now.micro_batches
+        self.times.step(now.seconds)
+
+        def fetch_next() -> None:
+            if isinstance(self.train, Samples) and before.iteration + 1 < config.iterations:
+                self._fetched = self._fetch(before.consumed_samples + total)
+
         rate = learning_rate(config.schedule, before.scheduled)
         decay = weight_decay(config.schedule, config.optimizer.weight_decay, before.scheduled)
         done = self.trainer.step(
-            batch,
+            now.batch,
             micro_batches,
             rate,
             decay,
+            meanwhile=fetch_next,
             votes_to_stop=self.interruption.asked_to_stop or self._late,
             votes_to_save=self.interruption.asked_to_save,
         )
         self.votes, self.votes_to_save = done.votes, done.votes_to_save
         self._say(self.watch.report(before.iteration + 1, done))
         self._say(self.profiler.after(before.iteration + 1))
+        if self.trainer.graphs is not None:
+            self._say(self.trainer.graphs.messages())
         if self.saver is not None:
             self.saver.check()
         advance = 0 if done.skipped else total if config.schedule.unit == "samples" else 1
@@ -301,6 +324,12 @@ class TrainingRun:
                 f"finite values — {self._valid_checkpoint()}; lower the learning rate or train in fp32, or continue "
                 "anyway with --no-check-for-nan-in-loss-and-grad"
             )
+
+    def _fetch(self, consumed: int) -> _Fetched:
+        """Get the samples of the step that starts after ``consumed`` samples."""
+        began = time.perf_counter()
+        total, micro_batches = batch_at(self.config.batch, self.config.parallel.data, consumed)
+        return _Fetched(total, micro_batches, self.train.next(micro_batches), time.perf_counter() - began)
 
     def evaluate(self, samples: Batches) -> float:
         """Return the mean loss of the next ``eval_iterations`` global batches."""

@@ -46,7 +46,8 @@ class Clock:
         if done == WARM_UP:
             torch.cuda.reset_peak_memory_stats()
         elif done == WARM_UP + self.steps:
-            self.facts["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+            # A CUDA graph's activations are not allocated while it is replayed, but their memory stays reserved.
+            self.facts["peak_gib"] = torch.cuda.max_memory_reserved() / 2**30
             self.profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             self.profile.start()
         elif done == self.total_steps:
@@ -74,8 +75,6 @@ def kernels_of(profile: Any, kept: int) -> dict[str, Any]:
         if event.device_type == torch.autograd.DeviceType.CUDA:
             took[event.name[:100]] += event.time_range.end - event.time_range.start
             count[event.name[:100]] += 1
-    each = {
-        name: [round(spent / PROFILED / 1e3, 3), count[name] / PROFILED] for name, spent in took.most_common(kept)
-    }
+    each = {name: [round(spent / PROFILED / 1e3, 3), count[name] / PROFILED] for name, spent in took.most_common(kept)}
     total = sum(took.values()) / PROFILED / 1e3
     return {"busy_ms": total, "kernels": sum(count.values()) / PROFILED, "longest_kernels": each}

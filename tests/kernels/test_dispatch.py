@@ -180,7 +180,7 @@ def test_the_environment_is_read_without_enable(monkeypatch):
 
 
 def test_requests_for_unknown_backends_are_refused_at_once():
-    with pytest.raises(SettingsError, match="gelu has no backend 'fast' — choose one of npu, torch, reference"):
+    with pytest.raises(SettingsError, match="gelu has no backend 'fast' — choose one of npu, triton, torch, reference"):
         dispatch.request({"gelu": "fast"})
     assert requests.wanted("gelu") is None
 

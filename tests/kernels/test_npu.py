@@ -187,8 +187,8 @@ def test_every_other_kernel_agrees_with_its_reference(dtype):
             found = compare(known, "npu", call)
             assert found.agrees, str(found)
             compared.add(name)
-    # linear_cross_entropy and layer_norm are torch's own operators there.
-    assert compared == set(kernels()) - {"linear_cross_entropy", "layer_norm"}
+    # These are torch's own operators there.
+    assert compared == set(kernels()) - {"linear_cross_entropy", "layer_norm", "add_norm", "split_qkv"}
 
 
 def test_adamw_passes_the_powers_of_the_previous_step():

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ROOT / ".triton"
-CASES = ("tests/kernels/triton_cases.py", "tests/kernels/triton_oracle_cases.py")
+CASES = tuple(f"tests/kernels/triton_{kind}cases.py" for kind in ("", "oracle_", "fused_"))
 
 
 @pytest.mark.timeout(900)  # with every case 37 s alone; seen to take 300 s beside other work

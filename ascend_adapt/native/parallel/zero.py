@@ -210,7 +210,7 @@ class _Bucket:
 
 
 def _is_copied(master: MasterWeight) -> bool:
-    return master.copied_at == master._version
+    return bool(master.copied_at == master._version)
 
 
 def _elements(one: tuple[Declared, str]) -> int:

@@ -71,8 +71,8 @@ class StepGraphs:
         self._pool: Any = None
         self._graphs: dict[tuple[Any, ...], _Graphs] = {}
         self._seen: dict[tuple[Any, ...], int] = {}
-        self.stopped = ""
-        """Why no more graphs are captured."""
+        self._stopped = False
+        self._messages: list[str] = []
 
     def run(
         self, batch: Batch, micro_batches: int, lr: float, weight_decay: float, marks: tuple[bool, bool, bool]
@@ -91,12 +91,17 @@ class StepGraphs:
         finally:
             current.wait_stream(self._stream)
 
+    def messages(self) -> list[str]:
+        """Return what is to be logged, once."""
+        messages, self._messages = self._messages, []
+        return messages
+
     def _run(self, batch: Batch, micro_batches: int, weight_decay: float) -> Update:
         key = self._key(batch, micro_batches)
         graphs = self._graphs.get(key) if key is not None else None
         if graphs is None and key is not None:
             self._seen[key] = seen = self._seen.get(key, 0) + 1
-            if seen > EAGER_STEPS and not self.stopped and len(self._graphs) < KINDS_KEPT:
+            if seen > EAGER_STEPS and not self._stopped and len(self._graphs) < KINDS_KEPT:
                 graphs = self._captured(key, batch, micro_batches)
         if graphs is None:
             loss = self._passes(batch, micro_batches)
@@ -140,6 +145,8 @@ class StepGraphs:
             del graphs
             self._stop(f"they leave {free / 2**30:.1f} GiB free, less than {FREE_SHARE:.0%}")
             return None
+        if not self._graphs:
+            self._messages.append(f"training steps are CUDA graphs from now on; {VARIABLE}=0 runs them eagerly")
         self._graphs[key] = graphs
         return graphs
 
@@ -150,7 +157,8 @@ class StepGraphs:
         return torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
 
     def _stop(self, why: str) -> None:
-        self.stopped = why
+        self._stopped = True
+        self._messages.append(f"no CUDA graphs of training steps: {why}; steps run eagerly")
         for one in self._parameters:
             one.parameter.grad = None
             one.clear_narrow_gradient()

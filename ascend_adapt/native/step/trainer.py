@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -74,11 +75,12 @@ class Trainer:
         *,
         votes_to_stop: bool = False,
         votes_to_save: bool = False,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> Step:
         """Train on this data-parallel rank's part of one global batch.
 
         ``votes_to_stop``: this rank asks to stop after the step; ``votes_to_save``: it asks for a checkpoint. The
-        result has the number of ranks that did.
+        result has the number of ranks that did. ``meanwhile`` runs while the device computes the step.
 
         Raises:
             TrainingError: an overflow at the minimum loss scale, by DeepSpeed's rule.
@@ -103,6 +105,7 @@ class Trainer:
                 self._optimize(reduced[0], lr, weight_decay)
             self.optimizer.clear_gradients()
         self.scaler.update(skipped)
+        meanwhile()
         norm_sum, loss_sum, votes_sum, _, saves_sum = reduced.tolist()
         is_bad = not (math.isfinite(norm_sum) and math.isfinite(loss_sum))
         return Step(

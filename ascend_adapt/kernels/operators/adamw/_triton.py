@@ -16,7 +16,7 @@ import triton.language as tl
 from ascend_adapt.kernels.operators.adamw import AdamwCall
 from ascend_adapt.kernels.triton_launch import Launcher
 
-_TILE, _TILES = 2048, 4
+_TILE, _TILES, _WARPS = 1024, 2, 4
 _CHUNK = _TILE * _TILES
 """Elements of one program."""
 
@@ -58,7 +58,8 @@ def run(call: AdamwCall) -> None:
         float(call.weight_decay), float(call.beta1), float(1.0 - call.beta1), float(call.beta2),
         float(1.0 - call.beta2), float(call.eps), bool(call.maximize), isinstance(lr, torch.Tensor),
         call.factor is not None, _DTYPES[call.grads[0].dtype],
-        _DTYPES[call.copies[0].dtype] if call.copies else -1, table.aligned, _TILE, _TILES, warps=4,
+        _DTYPES[call.copies[0].dtype] if call.copies else -1, table.aligned, table.even, _TILE, _TILES,
+        warps=_WARPS,
     )  # fmt: skip
 
 
@@ -67,16 +68,20 @@ class _Tables:
 
     def __init__(self, columns: Sequence[Sequence[torch.Tensor]], device: torch.device) -> None:
         sizes = [each.numel() for each in columns[0]]
-        chunks = [(which, at) for which, size in enumerate(sizes) for at in range(-(-size // _CHUNK))]
-        self.sizes = _on_device(sizes, torch.int64, device)
-        self.chunks = _on_device(chunks, torch.int32, device).reshape(-1, 2)
+        counts = torch.tensor([-(-size // _CHUNK) for size in sizes])
+        which = torch.repeat_interleave(torch.arange(len(sizes)), counts)
+        within = torch.arange(len(which)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+        self.sizes = _on_device(torch.tensor(sizes), device)
+        self.even = all(size % _ALIGNMENT == 0 for size in sizes)
+        """Whether masks cut no vector of a load."""
+        self.chunks = _on_device(torch.stack([which, within], 1).int(), device)
         self.place(columns, device)
 
     def place(self, columns: Sequence[Sequence[torch.Tensor]], device: torch.device) -> None:
         """Set the addresses, which may change from step to step."""
         found = [each.data_ptr() for column in columns for each in column]
         self.aligned = all(address % _ALIGNMENT == 0 for address in found)
-        self.addresses, self.found = _on_device(found, torch.int64, device), found
+        self.addresses, self.found = _on_device(torch.tensor(found), device), found
 
 
 _known: dict[tuple[Any, ...], _Tables] = {}
@@ -95,10 +100,9 @@ def _tables(call: AdamwCall, device: torch.device) -> _Tables:
     return known
 
 
-def _on_device(numbers: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _on_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return the numbers on the device; the host does not wait for it."""
-    on_host = torch.tensor(numbers, dtype=dtype, pin_memory=device.type == "cuda")
-    return on_host.to(device, non_blocking=True)
+    return (numbers.pin_memory() if device.type == "cuda" else numbers).to(device, non_blocking=True)
 
 
 @triton.jit
@@ -131,14 +135,16 @@ def _store(address, offsets, values, mask, DTYPE: tl.constexpr, ALIGNED: tl.cons
 def _adamw_kernel(
     addresses, sizes, chunks, corrections, lr, factor, tensors,
     weight_decay, beta1, rest1, beta2, rest2, eps, MAXIMIZE: tl.constexpr, LR_IS_TENSOR: tl.constexpr,
-    HAS_FACTOR: tl.constexpr, GRAD: tl.constexpr, COPY: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
-    TILES: tl.constexpr,
+    HAS_FACTOR: tl.constexpr, GRAD: tl.constexpr, COPY: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr,
+    TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one parameter; ``addresses`` has rows of parameters, gradients, two moments and copies."""
     program = tl.program_id(0).to(tl.int64)
     which = tl.load(chunks + 2 * program).to(tl.int64)
     start = tl.load(chunks + 2 * program + 1).to(tl.int64) * (TILE * TILES)
     size = tl.load(sizes + which)
+    if EVEN:
+        size = tl.multiple_of(size, 16)
     row = addresses + which
     rate = lr
     if LR_IS_TENSOR:

@@ -46,7 +46,9 @@ class AddNormCall(KernelCall):
         of = f"x {list(self.x.shape)}"
         for name in ("branch_bias", "weight", "bias"):
             check_float_or_none(name, getattr(self, name), self.x.shape[-1:], of)
-        check_together("x", self.x, branch=self.branch, branch_bias=self.branch_bias, weight=self.weight, bias=self.bias)
+        check_together(
+            "x", self.x, branch=self.branch, branch_bias=self.branch_bias, weight=self.weight, bias=self.bias
+        )
         if self.branch.dtype != self.x.dtype:
             raise KernelArgumentError(
                 f"branch: is {self.branch.dtype}, x {self.x.dtype}, expected one dtype — convert one"
@@ -56,7 +58,7 @@ class AddNormCall(KernelCall):
             raise KernelArgumentError(f"weight and bias: {found}, expected a weight, and a bias for LayerNorm only")
         if (self.dropout_p > 0) != (self.seed is not None):
             raise KernelArgumentError(
-                f"dropout_p={self.dropout_p} with seed={self.seed!r}: expected a seed where there is dropout — give both"
+                f"dropout_p={self.dropout_p}, seed={self.seed!r}: expected a seed where there is dropout — give both"
             )
 
     def small(self) -> AddNormCall | None:

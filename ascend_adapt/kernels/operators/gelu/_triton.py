@@ -38,7 +38,7 @@ class _Gelu(torch.autograd.Function):
         x, bias = x.contiguous(), bias.contiguous()
         columns = x.shape[-1]
         rows = x.numel() // columns
-        cut, y = strips(rows, columns, x.device), torch.empty_like(x)
+        cut, y = strips(rows, columns, x.device, per_processor=16), torch.empty_like(x)
         _launch_forward(cut.programs, x, bias, y, rows, columns, *_of(cut), approximate, warps=8)
         ctx.approximate = approximate
         ctx.save_for_backward(x, bias)
@@ -51,9 +51,9 @@ class _Gelu(torch.autograd.Function):
         grad, dx = grads[0].contiguous(), torch.empty_like(x)
         columns = x.shape[-1]
         rows = x.numel() // columns
-        cut = strips(rows, columns, x.device)
+        cut = strips(rows, columns, x.device, per_processor=8)
         sums = torch.empty(cut.groups, columns, dtype=torch.float32, device=x.device)
-        _launch_gradient(cut.programs, grad, x, bias, dx, sums, rows, columns, *_of(cut), ctx.approximate, warps=8)
+        _launch_gradient(cut.programs, grad, x, bias, dx, sums, rows, columns, *_of(cut), ctx.approximate, warps=4)
         return dx, sums.sum(0).to(bias.dtype), None
 
 
@@ -69,7 +69,7 @@ def _tanh(x):
 
 
 @triton.jit
-def _forward_kernel(
+def _gelu_kernel(
     x, bias, y, rows, columns, GROUPS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, TANH: tl.constexpr
 ):
     """One strip of columns of the rows of one group, every GROUPS-th tile of ROWS rows."""
@@ -88,7 +88,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _gradient_kernel(
+def _gelu_gradient_kernel(
     grad, x, bias, dx, sums, rows, columns,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, TANH: tl.constexpr,
 ):  # fmt: skip
@@ -116,4 +116,4 @@ def _gradient_kernel(
     tl.store(sums + place, tl.sum(total, 0)[None, :], mask=inside)
 
 
-_launch_forward, _launch_gradient = Launcher(_forward_kernel), Launcher(_gradient_kernel)
+_launch_forward, _launch_gradient = Launcher(_gelu_kernel), Launcher(_gelu_gradient_kernel)

@@ -20,7 +20,7 @@ from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.cross_entropy._reference import exact
 from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall
 
-_CHUNK_BYTES = 2**28
+_CHUNK_BYTES = 2**29
 """Upper bound of one chunk's logits, of which a few copies are live at a time."""
 
 _EVEN = 128

@@ -8,11 +8,13 @@ import torch
 import triton
 import triton.language as tl
 
-from ascend_adapt.kernels.column_sums import strips
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.split_qkv import SplitQkvCall
 from ascend_adapt.kernels.operators.split_qkv._reference import views
+from ascend_adapt.kernels.tiles import multiprocessors
 from ascend_adapt.kernels.triton_launch import Launcher
+
+_ELEMENTS, _PER_PROCESSOR, _WARPS = 4096, 4, 4
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -46,13 +48,17 @@ class _Split(torch.autograd.Function):
         each = [one if one.stride(3) == 1 else one.contiguous() for one in grads]
         device, rows = each[0].device, batch * length
         gradient = torch.empty(ctx.shape, dtype=each[0].dtype, device=device)
-        cut, summed = strips(rows, columns, device), ctx.bias_dtype is not None
-        sums = torch.empty(cut.groups, columns, dtype=torch.float32, device=device) if summed else None
+        wide, heads = each[0].shape[3], ctx.heads + 2 * ctx.groups
+        width = max(16, triton.next_power_of_2(wide))
+        height = max(1, _ELEMENTS // width)
+        parts = max(1, min(-(-rows // height), -(-multiprocessors(device) * _PER_PROCESSOR // heads)))
+        summed = ctx.bias_dtype is not None
+        sums = torch.empty(parts, columns, dtype=torch.float32, device=device) if summed else None
         strides = [one.stride(axis) for one in each for axis in (0, 1, 2)]
         _launch(
-            cut.programs,
-            *each, gradient, sums, rows, columns, length, *strides, ctx.heads // ctx.groups, each[0].shape[3],
-            summed, cut.groups, cut.rows, cut.width, warps=8,
+            heads * parts,
+            *each, gradient, sums, rows, columns, length, *strides, ctx.heads // ctx.groups, wide, summed, parts,
+            height, width, warps=_WARPS,
         )  # fmt: skip
         return gradient, None if sums is None else sums.sum(0).to(ctx.bias_dtype), None, None
 
@@ -62,33 +68,38 @@ def _gather_kernel(
     dq, dk, dv, gradient, sums, rows, columns, length,
     q_batch, q_head, q_token, k_batch, k_head, k_token, v_batch, v_head, v_token,
     SHARED: tl.constexpr, WIDE: tl.constexpr, SUMMED: tl.constexpr,
-    GROUPS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    PARTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One strip of columns of the fused gradient; SHARED query heads for a key head, WIDE elements in a head."""
-    group = tl.program_id(0) % GROUPS
-    column = (tl.program_id(0) // GROUPS) * WIDTH + tl.arange(0, WIDTH)[None, :]
-    inside = column < columns
-    head = column // ((SHARED + 2) * WIDE)
-    slot = column % ((SHARED + 2) * WIDE) // WIDE
-    d = column % WIDE
-    of_q = inside & (slot < SHARED)
-    of_k = inside & (slot == SHARED)
-    of_v = inside & (slot == SHARED + 1)
-    q_column = (head * SHARED + slot).to(tl.int64) * q_head + d
-    k_column, v_column = head.to(tl.int64) * k_head + d, head.to(tl.int64) * v_head + d
+    """One head of the fused gradient and every PARTS-th tile of tokens; SHARED query heads for a key head."""
+    head, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
+    group, slot = (head // (SHARED + 2)).to(tl.int64), head % (SHARED + 2)
+    if slot < SHARED:
+        source = dq + (group * SHARED + slot) * q_head
+        of_batch = q_batch
+        of_token = q_token
+    elif slot == SHARED:
+        source = dk + group * k_head
+        of_batch = k_batch
+        of_token = k_token
+    else:
+        source = dv + group * v_head
+        of_batch = v_batch
+        of_token = v_token
+    column = tl.arange(0, WIDTH)[None, :]
+    inside = column < WIDE
     total = tl.zeros((ROWS, WIDTH), tl.float32)
-    for first in tl.range(group * ROWS, rows, GROUPS * ROWS):
+    into = gradient + head * WIDE
+    for first in tl.range(part * ROWS, rows, PARTS * ROWS):
         row = first + tl.arange(0, ROWS)[:, None]
-        batch, token, there = (row // length).to(tl.int64), (row % length).to(tl.int64), row < rows
-        q = tl.load(dq + batch * q_batch + token * q_token + q_column, mask=of_q & there, other=0.0)
-        k = tl.load(dk + batch * k_batch + token * k_token + k_column, mask=of_k & there, other=0.0)
-        v = tl.load(dv + batch * v_batch + token * v_token + v_column, mask=of_v & there, other=0.0)
-        value = q + k + v
-        tl.store(gradient + row.to(tl.int64) * columns + column, value, mask=inside & there)
+        here = inside & (row < rows)
+        place = (row // length).to(tl.int64) * of_batch + (row % length).to(tl.int64) * of_token
+        value = tl.load(source + place + column, mask=here, other=0.0)
+        tl.store(into + row.to(tl.int64) * columns + column, value, mask=here)
         if SUMMED:
             total += value.to(tl.float32)
     if SUMMED:
-        tl.store(sums + group.to(tl.int64) * columns + column, tl.sum(total, 0)[None, :], mask=inside)
+        place = sums + part.to(tl.int64) * columns + head * WIDE + column
+        tl.store(place, tl.sum(total, 0)[None, :], mask=inside)
 
 
 _launch = Launcher(_gather_kernel)

@@ -1,0 +1,137 @@
+"""The fused Triton kernels against their references; test_triton.py runs this file in Triton's interpreter.
+
+On a machine with a GPU: ``python -m pytest tests/kernels/triton_fused_cases.py`` runs it compiled.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from covering import every_pair
+
+from ascend_adapt.kernels.comparison import compare
+from ascend_adapt.kernels.dispatch import kernels
+from ascend_adapt.kernels.operators.adamw import AdamwCall
+from ascend_adapt.kernels.operators.add_norm import AddNormCall
+from ascend_adapt.kernels.operators.add_norm import _triton as add_norm
+from ascend_adapt.kernels.operators.gelu import GeluCall
+from ascend_adapt.kernels.operators.gelu import _triton as gelu
+from ascend_adapt.kernels.operators.split_qkv import SplitQkvCall
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+SHAPES = [(1, 2), (3, 5, 66), (70, 34), (2, 1030)]
+
+
+def random(*shape, dtype=torch.float32, grad=True):
+    return torch.randn(*shape, device=DEVICE).to(dtype).requires_grad_(grad)
+
+
+def check(name, call):
+    call.check()
+    compared = compare(kernels()[name], "triton", call)
+    assert compared.agrees, str(compared)
+
+
+@pytest.mark.parametrize(("dtype", "shape", "approximate"), every_pair(DTYPES, SHAPES, ["none", "tanh"]))
+def test_gelu_of_a_sum_with_a_bias(dtype, shape, approximate):
+    torch.manual_seed(0)
+    check("gelu", GeluCall(random(*shape, dtype=dtype), random(shape[-1], dtype=dtype), approximate))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "rms", "branch_bias"), every_pair(DTYPES, SHAPES, [False, True], [False, True])
+)
+def test_add_norm(dtype, shape, rms, branch_bias):
+    torch.manual_seed(0)
+    x, branch = random(*shape, dtype=dtype), random(*shape, dtype=dtype)
+    of_branch, weight, bias = (random(shape[-1], dtype=dtype) for _ in range(3))
+    check(
+        "add_norm", AddNormCall(x, branch, of_branch if branch_bias else None, weight, None if rms else bias, rms=rms)
+    )
+
+
+def test_add_norm_whose_sum_nobody_uses():
+    """The final norm of a model: no gradient of the sum arrives."""
+    x, branch, weight = random(6, 40), random(6, 40), random(40)
+    call = AddNormCall(x, branch, None, weight, random(40))
+    found = torch.autograd.grad(add_norm.run(call)[1].sum(), (x, branch, weight))
+    reference = kernels()["add_norm"].backend("reference").implementation()
+    right = torch.autograd.grad(reference.run(call)[1].sum(), (x, branch, weight))
+    for mine, true in zip(found, right, strict=True):
+        torch.testing.assert_close(mine, true)
+
+
+def test_dropout_of_add_norm():
+    """The same elements are dropped in forward and backward, about as many as asked, and others by another seed."""
+    x, weight = torch.zeros(64, 256, device=DEVICE), torch.ones(256, device=DEVICE)
+    branch = torch.ones(64, 256, device=DEVICE, requires_grad=True)
+    masks = []
+    for seed in (5, 6):
+        seeds = torch.tensor([seed], device=DEVICE)
+        total, _ = add_norm.run(AddNormCall(x, branch, None, weight, dropout_p=0.25, seed=seeds))
+        (gradient,) = torch.autograd.grad(total.sum(), branch)
+        assert torch.equal(gradient, total.detach())
+        assert total.unique().tolist() == [0.0, pytest.approx(4 / 3)]
+        masks.append(total.detach() == 0)
+        # 16384 draws: five standard deviations are 1.7 %.
+        assert abs(masks[-1].float().mean() - 0.25) < 5 * (0.25 * 0.75 / masks[-1].numel()) ** 0.5
+    assert not torch.equal(*masks)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "bias"),
+    every_pair(DTYPES, [(2, 9, 3, 1, 16), (1, 5, 2, 4, 8), (3, 70, 2, 2, 20)], [True, False]),
+)
+def test_split_qkv(dtype, sizes, bias):
+    torch.manual_seed(0)
+    batch, length, groups, shared, wide = sizes
+    columns = groups * (shared + 2) * wide
+    fused = random(batch, length, columns, dtype=dtype)
+    check("split_qkv", SplitQkvCall(fused, groups * shared, groups, random(columns, dtype=dtype) if bias else None))
+
+
+@pytest.mark.parametrize(
+    ("gradient", "copy", "shapes", "rate"),
+    every_pair(
+        DTYPES,
+        [None, torch.bfloat16],
+        [[(37, 129), (5,), (9000,), (3, 7, 11)], [(64, 128), (16,)]],
+        ["float", "tensor"],
+    ),
+)
+def test_adamw(gradient, copy, shapes, rate):
+    torch.manual_seed(0)
+
+    def each(dtype=torch.float32):
+        return tuple(random(*shape, dtype=dtype, grad=False) for shape in shapes)
+
+    squares = tuple(one.square() for one in each())
+    steps = tuple(torch.tensor(float(count), device=DEVICE) for count in range(len(shapes)))
+    lr = 0.01 if rate == "float" else torch.tensor(0.01, device=DEVICE)
+    factor = torch.tensor(0.37, device=DEVICE)
+    copies = () if copy is None else each(copy)
+    call = AdamwCall(each(), each(gradient), each(), squares, steps, lr, 0.9, 0.999, 1e-8, 0.1, False, factor, copies)
+    check("adamw", call)
+
+
+def test_adamw_finds_gradients_that_have_moved():
+    """It keeps the addresses of a call's tensors; gradients are new in each step."""
+    param, mean, square = (torch.zeros(40, device=DEVICE) for _ in range(3))
+    step = torch.zeros((), device=DEVICE)
+    run = kernels()["adamw"].backend("triton").implementation().run
+    kept = []
+    for sign in (1.0, -1.0):
+        kept.append(torch.full((40,), sign, device=DEVICE))
+        run(AdamwCall((param,), (kept[-1],), (mean,), (square,), (step,), 0.1, 0.0, 0.0, 1e-8, 0.0))
+        assert torch.allclose(
+            param, torch.full_like(param, -0.1 if sign > 0 else 0.0), atol=torch.finfo(torch.float32).eps
+        )
+
+
+def test_what_they_do_not_take():
+    assert "without a bias" in gelu.supports(GeluCall(torch.zeros(2, 2)))
+    double = torch.zeros(2, 2, dtype=torch.float64)
+    assert "float64" in gelu.supports(GeluCall(double, double[0]))
+    assert "float64" in add_norm.supports(AddNormCall(double, double, None, double[0]))
+    assert "no rows" in add_norm.supports(AddNormCall(torch.zeros(0, 2), torch.zeros(0, 2), None, torch.zeros(2)))
