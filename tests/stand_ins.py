@@ -43,7 +43,10 @@ class Site:
         importlib.invalidate_caches()
 
     def install(self, name: str, version: str, entry_points: str = "") -> None:
-        """Record a distribution in this folder, with ``plugin = module`` lines for our entry-point group."""
+        """Record a distribution in this folder, with ``plugin = module`` lines for our entry-point group.
+
+        A line ``[group]`` starts another group.
+        """
         info = self.folder / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")

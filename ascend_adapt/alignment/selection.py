@@ -37,9 +37,5 @@ class Selection:
     def __contains__(self, number: int) -> bool:
         return not self.ranges or any(first <= number <= last for first, last in self.ranges)
 
-    def is_past(self, number: int) -> bool:
-        """Return whether every selected number is less than ``number``."""
-        return bool(self.ranges) and all(last < number for _, last in self.ranges)
-
 
 EVERYTHING = Selection()

@@ -1,23 +1,29 @@
-"""Dialects of the native trainer."""
+"""Dialects of the native trainer.
+
+A dialect is an entry point of the group ``ascend_adapt.dialects``, the built-in ones too: a function that takes the
+arguments and returns a ``Recipe``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 
-from ascend_adapt.errors import ConfigError
+from ascend_adapt import extensions
+from ascend_adapt.errors import SettingsError
 from ascend_adapt.recipes.recipe import Recipe
 
-DIALECTS = ("neox", "megatron", "oneflow", "glm")
+GROUP = "ascend_adapt.dialects"
 
 
 def read(dialect: str, argv: Sequence[str]) -> Recipe:
     """Return the recipe of a dialect's arguments.
 
     Raises:
-        ConfigError: the dialect does not exist, or its arguments are invalid.
+        SettingsError: the dialect does not exist or cannot be imported, or its arguments are invalid.
     """
-    if dialect not in DIALECTS:
-        raise ConfigError(f"--native: {dialect!r}, expected one of {', '.join(DIALECTS)} — choose one")
-    recipe: Recipe = import_module(f"ascend_adapt.recipes.{dialect}").read(argv)
+    try:
+        reader = extensions.load(GROUP, dialect, built_in="megatron")
+    except SettingsError as error:
+        raise SettingsError(f"--native {error}") from error
+    recipe: Recipe = reader(argv)
     return recipe

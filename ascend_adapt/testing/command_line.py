@@ -187,7 +187,7 @@ class Selection:
         self.not_shown: list[str] = []
         self.records: list[evidence.EvidenceRecord] = []
         self._stages: dict[tuple[bool, int], Future[dict[str, dict[str, list[str]]]]] = {}
-        self._real: dict[tuple[str, str], Future[dict[str, list[str]]]] = {}
+        self._real: dict[tuple[str, str, bool], Future[dict[str, list[str]]]] = {}
         self._processes = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
 
     @classmethod
@@ -274,16 +274,27 @@ class Selection:
         return str(folder) if folder is not None and self.verdict(one).state == "armed" else None
 
     def on_real_target(self, one: Registered) -> list[str]:
-        """Return [passed, failed or not shown, text] of a patch on the installed target, in its own process."""
-        return self._real_target(one).result()[full_name(one)]
+        """Return [passed, failed or not shown, text] of a patch on the installed target."""
+        result = self._real_target(one).result()[full_name(one)]
+        if result[0] == stage.PASSED or len({each.patch.target.module for each in self._with_root_of(one)}) == 1:
+            return result
+        # Another module of the package may be the cause: this one alone decides.
+        return self._real_target(one, alone=True).result()[full_name(one)]
 
-    def _real_target(self, one: Registered) -> Future[dict[str, list[str]]]:
-        key = (one.patch.target.module, self.device_of(one))
+    def _real_target(self, one: Registered, alone: bool = False) -> Future[dict[str, list[str]]]:
+        """The results of all patches of one package, in one process, or ``alone`` of one of its modules."""
+        key = (one.patch.target.module if alone else one.patch.target.root, self.device_of(one), alone)
         if key not in self._real:
-            together = [each for each in self.patches if (each.patch.target.module, self.device_of(each)) == key]
+            together = self._with_root_of(one)
+            if alone:
+                together = [each for each in together if each.patch.target.module == one.patch.target.module]
             names = [full_name(each) for each in together if self.verdict(each).state == "armed"]
             self._real[key] = self._processes.submit(real_target.run, names, self.modules, key[1], self._environ())
         return self._real[key]
+
+    def _with_root_of(self, one: Registered) -> list[Registered]:
+        key = (one.patch.target.root, self.device_of(one))
+        return [each for each in self.patches if (each.patch.target.root, self.device_of(each)) == key]
 
     def prepare(self, asked: Iterable[Mapping[str, Any]]) -> None:
         """Start the processes for tests with these parameters in order, one per core."""

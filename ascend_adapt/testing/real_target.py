@@ -1,4 +1,4 @@
-"""Tests patches on their real, installed target, in a fresh process per target module; reads a JSON plan from stdin.
+"""Tests patches on their real, installed targets, in a fresh process per package; reads a JSON plan from stdin.
 
 Enables all installed plugins, as for users; the static outcome must be confirmed. Prints one JSON object: patch ->
 [passed, failed or not shown, text].
@@ -15,7 +15,7 @@ import pickle
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def installed_folder(patch: Patch) -> Path | None:
 
 
 def run(names: Sequence[str], plugins: Sequence[str], device: str, environ: Mapping[str, str]) -> dict[str, list[str]]:
-    """Run the patches ``names``, all of one target module, in a fresh process and return the results."""
+    """Run the patches ``names``, all of one package, in a fresh process and return the results."""
     plan = {"patches": list(names), "plugins": list(plugins), "device": device}
     command = [sys.executable, "-m", __name__]
     done = subprocess.run(
@@ -56,9 +56,7 @@ def main() -> None:
     patches = {name: find(name, plan["plugins"]) for name in plan["patches"]}
     try:
         results = _all(patches, extra, plan["device"])
-    except NotShown as reason:
-        results = dict.fromkeys(patches, [NOT_SHOWN, str(reason)])
-    except (AdaptError, AssertionError) as error:  # from any patch on this target: users would see it as well
+    except (AdaptError, AssertionError) as error:  # of enable() itself: users would see it as well
         results = dict.fromkeys(patches, [FAILED, str(error)])
     print()
     print(json.dumps(results), end="", flush=True)
@@ -66,22 +64,18 @@ def main() -> None:
 
 
 def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -> dict[str, list[str]]:
-    (module,) = {one.patch.target.module for one in patches.values()}
-    root = module.partition(".")[0]
+    (root,) = {one.patch.target.root for one in patches.values()}
     was_loaded = root in sys.modules
     ascend_adapt.enable(plugins=extra, device=device)
     check(was_loaded or root not in sys.modules, f"enable() imported {root}")
-    try:
-        _import(module)
-    except NotShown as error:
-        # A module provided for one code base, or for some code only, cannot be imported here.
-        provided = [one.patch for one in patches.values() if one.patch.kind == "provide"]
-        for_all = [patch for patch in provided if not patch.hosts and patch.seen_by is None]
-        check(not for_all, f"provided, but {error}")
-        raise
+    results = {name: [PASSED, ""] for name in patches}
+    for module in dict.fromkeys(one.patch.target.module for one in patches.values()):
+        of_module = {name: one.patch for name, one in patches.items() if one.patch.target.module == module}
+        if (result := _imported(module, of_module.values()))[0] != PASSED:
+            results |= dict.fromkeys(of_module, result)
+    patches = {name: one for name, one in patches.items() if results[name][0] == PASSED}
     states = {name: ascend_adapt.status()[name] for name in patches}
     ascend_adapt.disable()
-    results = {name: [PASSED, ""] for name in patches}
     before = {name: _value(one.patch) for name, one in patches.items()}
     held = {name: _held(one.patch) for name, one in patches.items()}
     copies = {name: _copies(value) for name, value in before.items()}
@@ -91,7 +85,7 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
     ascend_adapt.enable(plugins=extra, device=device)
     for name, one in patches.items():
         try:
-            _import(module)
+            _import(one.patch.target.module)
             check(states[name].state == "applied", f"is {states[name].state}: {states[name].reason}")
             again = ascend_adapt.status()[name]
             check(again.state == "applied", f"after enabling again it is {again.state}: {again.reason}")
@@ -106,6 +100,19 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
         if _value(one.patch) is not before[name] or _held(one.patch) is not held[name]:
             results[name] = [FAILED, f"disable() left another object at {one.patch.target} than before"]
     return results
+
+
+def _imported(module: str, patches: Iterable[Patch]) -> list[str]:
+    """Import a target and return the result: one that cannot be imported here does not show its patches."""
+    try:
+        _import(module)
+    except NotShown as error:
+        # A module provided for one code base, or for some code only, cannot be imported here.
+        for_all = [patch for patch in patches if patch.kind == "provide" and not patch.hosts and patch.seen_by is None]
+        return [FAILED, f"provided, but {error}"] if for_all else [NOT_SHOWN, str(error)]
+    except (AdaptError, AssertionError) as error:  # from any patch on this target: users would see it as well
+        return [FAILED, str(error)]
+    return [PASSED, ""]
 
 
 def _import(module: str) -> None:

@@ -6,7 +6,6 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from .code_base import CudaCodeBase
@@ -47,12 +46,6 @@ class Callers:
         if kind is None:
             kind = self._kinds[key] = self._judge(key[0], key[1], getattr(names.get("__spec__"), "name", None))
         return kind
-
-    def kind_of_caller(self, frame: FrameType | None) -> str:
-        """Return the kind of the first code at or above ``frame`` that is not torch."""
-        while frame is not None and self.kind(frame.f_globals) == TORCH:
-            frame = frame.f_back
-        return TORCH if frame is None else self.kind(frame.f_globals)
 
     def says_cuda(self, name: str, file: str, run_as: str | None = None) -> bool:
         """Return whether a module is CUDA code and mentions CUDA in its source.

@@ -18,7 +18,7 @@ from native.training_bounds import perturbed
 
 from ascend_adapt.native.parallel import mesh as meshes
 
-STEPS = 12  # in which each model learns enough to be compared; every_mesh.py has 20
+STEPS = 8  # in which each model learns enough to be compared; every_mesh.py has 20
 TWO_RANKS = [
     Case("tensor", "gpt2", {"tensor": 2}, steps=STEPS),
     Case("sequence", "gated", {"tensor": 2, "sequence": True}, steps=STEPS),

@@ -61,8 +61,3 @@ def test_metrics_without_a_table_and_the_ranks_it_names():
 def test_an_invalid_command_line_is_one_sentence(more, message):
     with pytest.raises(ConfigError, match=message):
         read(more)
-
-
-def test_dialects_that_are_not_there():
-    with pytest.raises(ConfigError, match="--native: 'bloom', expected one of neox, megatron, oneflow"):
-        dialects.read("bloom", [])

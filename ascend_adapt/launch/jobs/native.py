@@ -116,7 +116,7 @@ def prepare(request: Request) -> NativeRun:
     """Return the requested native run; the dialect's hosts and ranks apply unless ascend-run's own options set them.
 
     Raises:
-        ConfigError: an argument of the dialect is unknown or invalid.
+        SettingsError: the dialect is unknown, or an argument of it is unknown or invalid.
     """
     from ascend_adapt.recipes import dialects
 

@@ -6,9 +6,9 @@ subclass of ``ascend_adapt.launch.transport.transport.Transport``.
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 
+from ascend_adapt import extensions
 from ascend_adapt.errors import LaunchError, SettingsError
 from ascend_adapt.launch.placement import network
 from ascend_adapt.launch.transport.transport import Transport
@@ -17,20 +17,15 @@ GROUP = "ascend_adapt.transports"
 DEFAULT = "ssh"
 
 
-def names() -> list[str]:
-    """Return the transports that are installed, by name."""
-    return sorted({point.name for point in importlib.metadata.entry_points(group=GROUP)})
-
-
 def check_name(launcher: str) -> None:
     """Check the value of ``--launcher``.
 
     Raises:
         SettingsError: no transport has this name.
     """
-    if launcher not in ("auto", "local") and launcher not in names():
-        known = ", ".join(("auto", "local", *names()))
-        raise SettingsError(f"--launcher {launcher}: no transport has this name — choose from {known}")
+    known = ("auto", "local", *extensions.names(GROUP))
+    if launcher not in known:
+        raise SettingsError(f"--launcher {launcher}: no transport has this name — choose from {', '.join(known)}")
 
 
 def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: bool = True) -> Transport:
@@ -39,7 +34,7 @@ def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: b
     ``look_up``: resolve names to find this host among them; otherwise only its own names are compared.
 
     Raises:
-        SettingsError: no transport has this name.
+        SettingsError: no transport has this name, or it cannot be imported.
         LaunchError: it cannot be used here, or other hosts may not be reached.
     """
     check_name(launcher)
@@ -47,13 +42,7 @@ def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: b
     if others and launcher == "local":
         raise LaunchError(f"--launcher local: {len(others)} hosts of the hostfile are other machines — use ssh or pdsh")
     name = DEFAULT if launcher in ("auto", "local") else launcher
-    if DEFAULT not in names():
-        raise SettingsError(
-            f"transport {DEFAULT}: is not among the entry points of {GROUP}, so the installed metadata is of another "
-            "version than this code — install ascend_adapt again"
-        )
-    (point, *_) = importlib.metadata.entry_points(group=GROUP, name=name)
-    transport: type[Transport] = point.load()
+    transport: type[Transport] = extensions.load(GROUP, name, built_in=DEFAULT)
     if others and (why := transport.why_unusable(others)):
         raise LaunchError(f"--launcher {name}: {why}")
     return transport(port)

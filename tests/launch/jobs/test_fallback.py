@@ -14,10 +14,10 @@ from ascend_adapt.launch.request import parse
 
 # The guide's command, every flag as printed; sizes and iterations are smaller.
 GUIDE = """
-    --num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 4 --global-batch-size 8
-    --num-gpus-per-node 1 --train-iters 40 --learning-rate 0.00015 --dataset gpt_sample_dataset_text_document
+    --num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 2 --global-batch-size 4
+    --num-gpus-per-node 1 --train-iters 30 --learning-rate 0.00015 --dataset gpt_sample_dataset_text_document
     --seq-length 32 --split 949,50,1 --min-lr 1.0e-5 --lr-decay-style cosine --lr-decay-iters 320000
-    --lr-warmup-fraction 0.01 --weight-decay 1e-2 --optimizer adamw --clip-grad 1.0 --vocab-size 1024
+    --lr-warmup-fraction 0.01 --weight-decay 1e-2 --optimizer adamw --clip-grad 1.0 --vocab-size 384
     --load checkpoint --save checkpoint --save-interval 10000 --log-interval 2 --checkpoint-activations
     --multihead-attention-fusion --fp16"""
 ONEFLOW = ["python3", "-m", "oneflow_gpt.training", *shlex.split(GUIDE)]
@@ -94,7 +94,7 @@ def test_the_guides_command_trains_saves_and_resumes(ascend_run, tmp_path):
     assert again.returncode == 0, again.stderr
     assert "resuming from checkpoint/iter_0000006, iteration 6" in again.stdout
     rows = [json.loads(line) for line in (tmp_path / "checkpoint" / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["iteration"] == 40
+    assert rows[-1]["iteration"] == 30
     assert rows[-1]["skipped"] == 0
     assert 0 < rows[-1]["lm_loss"] < 11
 

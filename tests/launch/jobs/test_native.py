@@ -162,7 +162,7 @@ def test_two_ranks_train_on_real_text(ascend_run, corpus, tmp_path):
 
 def test_a_run_on_a_terminal_has_a_bar_below_its_lines(corpus, tmp_path):
     ours, theirs = terminal(400)
-    argv = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", "2", "--device", "cpu", "--log-dir", "run"]
+    argv = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", "1", "--device", "cpu", "--log-dir", "run"]
     argv += ["--native", "megatron", *SIZES.split(), *words_of(corpus)]
     env = {**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(argv, cwd=tmp_path, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as process:
