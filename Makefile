@@ -131,7 +131,7 @@ NUMERICS ?=
 numerics: install .triton/.installed
 	$(BIN)/python tests/numerics.py $(NUMERICS)
 
-# Tests that depend on time, while four processes are busy: STRESS='launch native' runs two folders of tests/.
+# Tests that depend on time, while four processes are busy: STRESS='launch native' runs those in two folders of tests/.
 STRESS ?=
 stress: install
 	$(BIN)/python tests/stress.py $(STRESS)

@@ -1,9 +1,9 @@
 """Run the tests that depend on time while four processes are busy: ``make stress``.
 
-    python tests/stress.py [FOLDER ...]      all folders of tests/, or those named; exit code 1 on any failure
+    python tests/stress.py [PATH ...]      all of them, or those in a file or folder of tests/; exit code 1 on a failure
 
-They are found in the tree: test files that sleep, look at a clock, wait with a deadline or send signals. A folder has
-ten minutes.
+They are found in the tree: test files that sleep, look at a clock, wait with a deadline or send signals. Each has ten
+minutes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,16 +20,15 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 BUSY = 4
 SECONDS = 600
-_TIMED = re.compile(r"\bsleep\b|\bmonotonic\b|\bperf_counter\b|\bdeadline\b|SIG(TERM|INT|HUP|USR1|STOP)\b")
+_TIMED = re.compile(
+    r"\bsleep\b|\bmonotonic\b|\bperf_counter\b|\bdeadline\b|SIG(TERM|INT|HUP|USR1|STOP)\b|EXEC_TIMEOUT\b"
+)
 
 
-def timed() -> dict[str, list[str]]:
-    """Return the test files that depend on time, by their folder in tests/."""
-    found = defaultdict(list)
-    for path in sorted(TESTS.rglob("test_*.py")):
-        if _TIMED.search(path.read_text()):
-            found[path.relative_to(TESTS).parts[0]].append(str(path))
-    return found
+def timed() -> list[str]:
+    """Return the test files that depend on time, as paths in tests/."""
+    found = [path for path in sorted(TESTS.rglob("test_*.py")) if _TIMED.search(path.read_text())]
+    return [str(path.relative_to(TESTS)) for path in found]
 
 
 @contextmanager
@@ -47,23 +45,26 @@ def busy() -> Iterator[None]:
 
 
 def main(names: list[str]) -> int:
-    """Run the folders; return the exit code."""
-    files = timed()
-    if unknown := [name for name in names if name not in files]:
-        print(f"stress: {', '.join(unknown)}: not a folder with timed tests - choose from {', '.join(files)}")
+    """Run the files that are in one of ``names``; return the exit code."""
+    files = [path for path in timed() if not names or any(path.startswith(name) for name in names)]
+    if not files:
+        print(f"stress: {', '.join(names)}: no test there depends on time - choose from {', '.join(timed())}")
         return 2
-    failed = False
-    for name in names or files:
+    failed = []
+    for path in files:
         began = time.monotonic()
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files[name]]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/{path}"]
         with busy():
             try:
-                failed |= subprocess.run(command, cwd=TESTS.parent, timeout=SECONDS).returncode != 0
+                ended = subprocess.run(command, cwd=TESTS.parent, timeout=SECONDS, capture_output=True, text=True)
+                output, is_good = ended.stdout, ended.returncode == 0
             except subprocess.TimeoutExpired:
-                print(f"{name}: not done after {SECONDS} s")
-                failed = True
-        print(f"{name}: {len(files[name])} files, {time.monotonic() - began:.0f} s", flush=True)
-    return int(failed)
+                output, is_good = f"not done after {SECONDS} s", False
+        print(f"{path}: {output.strip().splitlines()[-1]} ({time.monotonic() - began:.0f} s)", flush=True)
+        if not is_good:
+            failed.append(path)
+            print(output, flush=True)
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

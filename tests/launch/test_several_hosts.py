@@ -314,6 +314,35 @@ def test_the_dry_run(ascend_run, stub, tmp_path):
     assert not (tmp_path / "called").exists()
 
 
+ON_SOME = ("--launcher", "ssh", "--log-dir", "run", "-H", "hosts", "reported.py")
+
+
+def test_the_dry_run_says_that_the_hosts_decide_on_the_device(ascend_run, stub):
+    (note,) = json.loads(ascend_run("--dry-run", *ON_SOME, **stub).stdout)["notes"]
+    assert note.startswith("device: cpu on this host; each host of the job detects its own at the start")
+    asked = ascend_run("--dry-run", *ON_SOME, ASCEND_ADAPT_DEVICE="cpu", **stub)
+    assert "notes" not in json.loads(asked.stdout)
+
+
+@pytest.mark.parametrize(
+    ("of_the_other", "message"),
+    [("cuda", "device cuda: found on the hosts; this one has cpu"), ("cpu", "device: cpu on 10.255.0.2, cuda on w-1")],
+)
+def test_the_hosts_decide_on_the_device(ascend_run, stub, tmp_path, of_the_other, message):
+    """A login node without devices starts a job on hosts that have some; no GPU is here, so a probe reports them."""
+    for host, device in (("w-1", "cuda"), ("u@10.255.0.2", of_the_other)):
+        (tmp_path / host).mkdir()
+        probe = f"from ascend_adapt import probe\nprobe.detect_device = lambda environ: ({device!r}, '')\n"
+        (tmp_path / host / "sitecustomize.py").write_text(probe)
+    (tmp_path / "bin" / "ssh").write_text(
+        "#!/bin/sh\nfor last; do host=$before; before=$last; done\n"
+        f'export PYTHONPATH={tmp_path}/$host\nexec sh -c "$last"\n'
+    )
+    job = ascend_run(*ON_SOME, **stub)
+    assert job.returncode == 1
+    assert message in job.stderr
+
+
 def test_slots_are_counted_among_the_visible_devices():
     request, hosts = parse(["train.py"]), [Host("a", (0, 1), True), Host("b", (1,), True)]
     given = {"env": {}, "free_port": 1, "hosts": hosts}
