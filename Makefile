@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 EXAMPLE := examples/megatron_deepspeed_gpt2
 
-.PHONY: demo test test-fast check conformance record-upstreams behaviour own-tests bench-gpu bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean signals
+.PHONY: demo test test-fast check conformance record-upstreams behaviour own-tests bench-gpu bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean signals stress
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -140,6 +140,11 @@ native-matrix: install
 NUMERICS ?=
 numerics: install .triton/.installed
 	$(BIN)/python tests/numerics.py $(NUMERICS)
+
+# Tests that depend on time, while four processes are busy: STRESS='launch native' runs those in two folders of tests/.
+STRESS ?=
+stress: install
+	$(BIN)/python tests/stress.py $(STRESS)
 
 # Checkpoints between every pair of dialects and parallel sizes; 50 conversions killed at random moments; memory and
 # speed of converting GPT-NeoX-20B's shapes: CONVERTED='--to megatron --layers 12' for other targets.

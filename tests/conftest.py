@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,12 +12,11 @@ import pytest
 from stand_ins import Site, plugin
 
 import ascend_adapt
+from ascend_adapt.launch.one_host import signals
 from ascend_adapt.patches.apply import bodies
 
 # A test run that was started by nohup, or in the background of a script, ignores signals, and so would all it starts.
-for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
-    if signal.getsignal(number) is signal.SIG_IGN:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+signals.restore_defaults()
 
 LONGEST_FIRST = (
     "emulation/test_jobs.py",

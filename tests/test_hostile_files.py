@@ -14,7 +14,6 @@ import json
 import os
 import pickle
 import re
-import shutil
 import sys
 import tarfile
 import zipfile
@@ -25,6 +24,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from file_readers import READERS, SKIPPED
 
 from ascend_adapt.checkpoint.distributed import METADATA
 from ascend_adapt.errors import AdaptError, CheckpointError, TrainingError
@@ -239,177 +239,24 @@ def test_an_index_cache_runs_nothing(marker, tmp_path):
     assert list(cache.load({"of": 1}, lambda: {"order": np.arange(4)})["order"]) == [0, 1, 2, 3]  # made anew
 
 
-def read_token_index(path: Path) -> None:
-    from ascend_adapt.data import IndexedDataset
-
-    shutil.copyfile(path, path.with_name("text.idx"))
-    path.with_name("text.bin").write_bytes(b"")
-    IndexedDataset(path.with_name("text"))
-
-
-def read_tokenizer(kind: str):
-    def read(path: Path) -> None:
-        from ascend_adapt.data.tokenizer import TokenizerRequest, load_tokenizer
-
-        load_tokenizer(TokenizerRequest(kind, vocab_file=str(path)))
-
-    return read
-
-
-def read_input(path: Path) -> None:
-    from ascend_adapt.data.inputs import find_inputs, open_input
-
-    for source in find_inputs([str(path)]):
-        with open_input(source) as (lines, _):
-            for line in lines:
-                json_line(line)
-
-
-def json_line(line: bytes) -> None:
-    from ascend_adapt.data import documents
-
-    documents._strict_loads(line)
-
-
-def read_yaml(path: Path) -> None:
-    from ascend_adapt.recipes.neox_files import parsed
-
-    parsed(path.read_text(encoding="latin-1"), str(path))
-
-
-def read_run_yaml(path: Path) -> None:
-    from ascend_adapt.native.__main__ import _configuration
-
-    _configuration([str(path)], {})
-
-
-def read_deepspeed_json(path: Path) -> None:
-    from ascend_adapt.recipes.deepspeed_json import read_file
-
-    read_file(str(path))
-
-
-def read_collected(path: Path) -> None:
-    from ascend_adapt.diagnosis import host_reports
-
-    host_reports.judge([path])
-
-
-def read_for_doctor(path: Path) -> None:
-    from ascend_adapt.problems import reading
-
-    reading.read(path)
-
-
-def read_vocabulary(path: Path) -> None:
-    from ascend_adapt.recipes.vocabulary import _read
-
-    _read("HFTokenizer", str(path))
-
-
-def read_hostfile(path: Path) -> None:
-    from ascend_adapt.launch.placement.hostfile import read
-
-    read(path, print)
-
-
-def read_job(path: Path) -> None:
-    from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory
-
-    shutil.copyfile(path, path.with_name("job.json"))
-    Job.read(RunDirectory(path.parent))
-
-
-def read_status(path: Path) -> None:
-    from ascend_adapt.diagnosis.status_report import NoStatus, of_run
-
-    shutil.copyfile(path, path.with_name("adapt-status.0.json"))
-    try:
-        of_run(path.parent)
-    except NoStatus as error:
-        raise AdaptError(str(error)) from error
-
-
-def read_evidence(path: Path) -> None:
-    from ascend_adapt.diagnosis import evidence
-
-    try:
-        evidence.load(path)
-    except evidence.EvidenceError as error:
-        raise AdaptError(str(error)) from error
-
-
-def read_other_ranks_status(path: Path) -> None:
-    from ascend_adapt.launch.in_process.member import _compare
-    from ascend_adapt.launch.one_host.run_directory import RunDirectory
-
-    shutil.copyfile(path, path.with_name("adapt-status.3.json"))
-    _compare(RunDirectory(path.parent), {"job": "1", "rank": 0})
-
-
-def read_rehearsal(path: Path) -> None:
-    from ascend_adapt.emulation.rehearsal import report
-
-    shutil.copyfile(path, path.with_name("rehearsal.0.json"))
-    report(path.parent)
-
-
-def read_progress(path: Path) -> None:
-    from ascend_adapt.native.checkpoint.load import PROGRESS, read_progress
-
-    shutil.copyfile(path, path.with_name(PROGRESS))
-    read_progress(path.parent)
-
-
-def read_kernel_choice(path: Path) -> None:
-    from ascend_adapt.kernels import run_record
-
-    run_record._read(path)
-
-
-def read_wheel(path: Path) -> None:
-    from ascend_adapt.emulation.wheel import _unpacked
-
-    wheel = path.with_name("torch_npu-2.13.0-cp311-cp311-linux_x86_64.whl")
-    shutil.copyfile(path, wheel)
-    _unpacked(path.parent, wheel)
-
-
-READERS = {
-    "token index": ("idx", read_token_index),
-    "tokenizer.json": ("json", read_tokenizer("HFTokenizer")),
-    "SentencePiece model": ("model", read_tokenizer("SentencePieceTokenizer")),
-    "JSON lines": ("jsonl", read_input),
-    "JSON lines, gz": ("jsonl.gz", read_input),
-    "JSON lines, xz": ("jsonl.xz", read_input),
-    "JSON lines, zst": ("jsonl.zst", read_input),
-    "Parquet": ("parquet", read_input),
-    "hostfile": ("txt", read_hostfile),
-    "lm_dataformat": ("dat.zst", read_input),
-    "lm_dataformat archive": ("jsonl.zst.tar", read_input),
-    "YAML of GPT-NeoX": ("yml", read_yaml),
-    "config.yaml of a run": ("yaml", read_run_yaml),
-    "DeepSpeed's JSON": ("json", read_deepspeed_json),
-    "collected host": ("json", read_collected),
-    "a JSON configuration for doctor": ("json", read_for_doctor),
-    "a YAML configuration for doctor": ("yaml", read_for_doctor),
-    "vocabulary": ("json", read_vocabulary),
-    "job.json": ("json", read_job),
-    "adapt-status": ("json", read_status),
-    "adapt-status of another rank": ("json", read_other_ranks_status),
-    "rehearsal of a rank": ("json", read_rehearsal),
-    "evidence": ("json", read_evidence),
-    "progress of a native checkpoint": ("json", read_progress),
-    "chosen kernels": ("json", read_kernel_choice),
-    "wheel": ("whl", read_wheel),
-}
-
-
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize("kind", READERS)
 @pytest.mark.parametrize("content", ["pickle", "torch.save", "numpy"])
 def test_no_other_file_runs_anything(kind, content, marker, tmp_path):
     suffix, read = READERS[kind]
-    file = tmp_path / f"planted.{suffix}"
+    with pytest.raises(AdaptError):
+        read(planted(tmp_path / f"planted.{suffix}", content, marker))
+
+
+@pytest.mark.parametrize("kind", SKIPPED)
+@pytest.mark.parametrize("content", ["pickle", "torch.save", "numpy"])
+def test_no_file_that_is_skipped_runs_anything(kind, content, marker, tmp_path):
+    suffix, read = SKIPPED[kind]
+    read(planted(tmp_path / f"planted.{suffix}", content, marker))
+
+
+def planted(file: Path, content: str, marker: Path) -> Path:
+    """Write the payload in a form that Python, torch or numpy can load."""
     if content == "pickle":
         file.write_bytes(pickle.dumps(Payload(marker)))
     elif content == "torch.save":
@@ -417,8 +264,7 @@ def test_no_other_file_runs_anything(kind, content, marker, tmp_path):
     else:
         with file.open("wb") as stream:
             np.save(stream, np.array([Payload(marker)], dtype=object), allow_pickle=True)
-    with pytest.raises(AdaptError):
-        read(file)
+    return file
 
 
 @pytest.mark.parametrize("kind", ["YAML of GPT-NeoX", "config.yaml of a run"])
@@ -455,7 +301,9 @@ def test_aliases_of_yaml_are_bounded(kind, text, why, tmp_path):
         read(file)
 
 
-DEEP = [kind for kind, (suffix, _) in READERS.items() if suffix in ("json", "jsonl", "yml", "yaml")]
+# For these a list is as good as an object, or a reader further on judges it.
+LISTS = ("JSON lines", "a JSON configuration for doctor", "a YAML configuration for doctor", "source of a patcher")
+DEEP = [kind for kind, (suffix, _) in READERS.items() if suffix in ("json", "jsonl", "yml", "yaml", "py")]
 
 
 @pytest.mark.parametrize("kind", DEEP)
@@ -465,6 +313,59 @@ def test_what_is_too_deep_is_no_traceback(kind, tmp_path):
     file.write_text("[" * 100_000)
     with pytest.raises(AdaptError):
         read(file)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in DEEP if kind not in LISTS])
+def test_a_list_is_no_traceback(kind, tmp_path):
+    suffix, read = READERS[kind]
+    file = tmp_path / f"list.{suffix}"
+    file.write_text("[1]")
+    with pytest.raises(AdaptError):
+        read(file)
+
+
+@pytest.mark.parametrize("kind", SKIPPED)
+@pytest.mark.parametrize("content", ["[" * 100_000, "[1]"], ids=["deep", "list"])
+def test_what_is_too_deep_is_skipped(kind, content, tmp_path):
+    suffix, read = SKIPPED[kind]
+    file = tmp_path / f"deep.{suffix}"
+    file.write_text(content)
+    read(file)
+
+
+def test_code_beside_a_hugging_face_model_does_not_run(marker, tmp_path, monkeypatch):
+    """Nor if whoever is at the terminal answers transformers' question with yes."""
+    from ascend_adapt.convert.verification import _transformers_logits
+
+    monkeypatch.setattr("builtins.input", lambda question: "y")
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    named = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": named}))
+    (tmp_path / "own.py").write_text(f"import os\nos.mkdir({str(marker)!r})\n")
+    with pytest.raises(CheckpointError, match="transformers cannot load it"):
+        _transformers_logits(tmp_path, torch.zeros(1, 1, dtype=torch.long))
+
+
+def test_source_that_is_judged_does_not_run(marker, tmp_path, capsys):
+    from ascend_adapt import cli
+
+    run = f"__import__('os').mkdir({str(marker)!r})"
+    code = f"import os\n__version__ = {run} or '0.19.8'\nversion = ''.join(map({run}, '1'))\n{run}\n"
+    for name in ("deepspeed", "megatron", "patcher"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(code)
+    (tmp_path / "deepspeed" / "version.py").write_text(code)
+    assert cli.main(["status", "--upstream", str(tmp_path)]) in (0, 1)
+    assert cli.main(["audit", "--static", str(tmp_path / "patcher"), "--upstream", str(tmp_path)]) == 0
+    assert cli.main(["doctor", str(tmp_path / "patcher" / "__init__.py")]) in (0, 1)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_load_of_cuda_code_keeps_the_check(marker, tmp_path):
+    from ascend_adapt_plugins.without_cuda import _loading_and_autocast
+
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        _loading_and_autocast._load()(planted(tmp_path / "model.pt", "torch.save", marker))
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside"])

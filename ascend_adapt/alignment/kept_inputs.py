@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def load(folder: str | Path, name: str, step: int = 1, call: int = 0) -> dict[st
         folder: a rank's folder of a recording, such as DIR/rank-0.
 
     Raises:
-        AlignmentError: nothing was saved of it.
+        AlignmentError: nothing was saved of it, or the file holds more than tensors and plain data.
     """
     path = path_of(Path(folder), step, name, call)
     try:
@@ -42,6 +43,10 @@ def load(folder: str | Path, name: str, step: int = 1, call: int = 0) -> dict[st
         raise AlignmentError(
             f"{path}: {one_line(error)}, expected the inputs of {name} in step {step} — record them with "
             f"ascend-run --record DIR --record-steps {step} --record-inputs {name}"
+        ) from error
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise AlignmentError(
+            f"{path}: {one_line(error)[:300]}, expected tensors and plain data — record again"
         ) from error
     return kept
 

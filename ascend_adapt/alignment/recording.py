@@ -74,12 +74,13 @@ class StepRecord:
         """The digests of this step, float32 [tensors, WIDTH]."""
         import numpy as np
 
+        path = self.path / f"step-{self.number}.npy"
         try:
-            loaded: np.ndarray = np.load(self.path / f"step-{self.number}.npy", allow_pickle=False)
+            with path.open("rb") as file:  # np.load would also open a zip archive
+                loaded: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise AlignmentError(
-                f"{self.path / f'step-{self.number}.npy'}: {one_line(error)}, expected the digests of step "
-                f"{self.number} — record again"
+                f"{path}: {one_line(error)}, expected the digests of step {self.number} — record again"
             ) from error
         return loaded
 
@@ -155,7 +156,7 @@ _KINDS: dict[str, Any] = {
 def _refuse_running(folder: Path) -> None:
     try:
         pid = json.loads((folder / RUN).read_text()).get("pid")
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return
     if pid not in (None, os.getpid()) and os.path.exists(f"/proc/{pid}"):
         raise AlignmentError(

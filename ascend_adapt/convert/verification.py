@@ -112,7 +112,13 @@ def _transformers_logits(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
     their_logging.disable_progress_bar()
     try:
         load: Callable[..., Any] = AutoModelForCausalLM.from_pretrained
-        model, info = load(folder, output_loading_info=True, local_files_only=True, attn_implementation="eager")
+        model, info = load(
+            folder,
+            output_loading_info=True,
+            local_files_only=True,
+            attn_implementation="eager",
+            trust_remote_code=False,
+        )
     # No documentation lists the errors that transformers raises on a configuration.
     except Exception as error:
         raise CheckpointError(f"{folder}: transformers cannot load it ({one_line(error)[:300]})") from error

@@ -118,10 +118,12 @@ def _read(run_dir: Path, name: str) -> dict[str, dict[str, Any]]:
     found = {}
     for path in sorted(run_dir.glob(f"{name}.*.json")):
         try:
-            found[path.name.split(".")[1]] = json.loads(path.read_text())
+            found[path.name.split(".")[1]] = content = json.loads(path.read_text())
+            if not isinstance(content, dict):
+                raise ValueError(f"a JSON {type(content).__name__}")
         except (ValueError, RecursionError) as error:
             raise EmulationError(
-                f"{path}: is not JSON ({one_line(error)}), expected what a rank reported — start the job again"
+                f"{path}: cannot be read ({one_line(error)}), expected what a rank reported — start the job again"
             ) from error
     return found
 

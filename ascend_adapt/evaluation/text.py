@@ -126,7 +126,7 @@ def _end_in_config(source: Source) -> int | None:
     """The eos_token_id of Hugging Face's config.json; of several the first."""
     try:
         found = json.loads((source.path / "config.json").read_text(encoding="utf-8")).get("eos_token_id")
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
     found = found[0] if isinstance(found, list) and found else found
     return found if isinstance(found, int) else None

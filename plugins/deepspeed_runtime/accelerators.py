@@ -52,7 +52,8 @@ def npu_accelerator(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
     "deepspeed.accelerator.cpu_accelerator:CPU_Accelerator.device_count",
     requires="deepspeed>=0.9.3",
     devices="cpu",
-    why="it counts devices by LOCAL_SIZE, which only DeepSpeed's launcher sets; under others it counts NUMA nodes",
+    why="it counts devices by LOCAL_SIZE, which only DeepSpeed's launcher sets; under others it counts NUMA nodes "
+    "with numactl, and before 0.16 ends in FileNotFoundError where that is not installed",
     until="DeepSpeed also counts ranks under torchrun",
     without="crash",
     symptom=Symptom("int(os.environ.get('LOCAL_SIZE', 0))"),
@@ -60,7 +61,12 @@ def npu_accelerator(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
 def cpu_device_count(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Count one device per rank of this host, as with DeepSpeed's own launcher."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE")
-    return wrapped() if "LOCAL_SIZE" in os.environ or not ranks else int(ranks)
+    if "LOCAL_SIZE" not in os.environ and ranks:
+        return int(ranks)
+    try:
+        return wrapped()
+    except FileNotFoundError:
+        return 1  # numactl is not installed; 0.16 and newer return this too
 
 
 def _chosen(kind: str, methods: Callable[[], dict[str, Any]], wrapped: Callable[[], Any]) -> Any:

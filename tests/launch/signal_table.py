@@ -23,6 +23,8 @@ from hosts.namespaces import why_not
 from hosts.torture import pid_of, running
 from signal_cells import END, JOBS, PASSED, RECEIVERS, WITH_HANDLER, Job, NativeJob, Outcome, faults, make_corpus
 
+from ascend_adapt.launch.one_host import signals
+
 HOSTS = "two hosts, script with a handler"
 KINDS = (*JOBS, "native", HOSTS)
 _TITLE = "## Signals: who receives which, and what becomes of the job"
@@ -36,9 +38,7 @@ def main() -> int:
     known = parser.parse_args()
     known.seen.parent.mkdir(parents=True, exist_ok=True)
     seen = _read(known.seen)
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
-        if signal.getsignal(number) is signal.SIG_IGN:  # a shell without job control, nohup: no job would respond
-            signal.signal(number, signal.SIG_DFL)
+    signals.restore_defaults()  # ignored by a shell without job control and nohup: no job would respond
     for kind in known.kind or KINDS:
         if kind == HOSTS and (why := why_not()):
             print(f"not checked: {kind}: {why}")

@@ -553,6 +553,7 @@ import deepspeed
 from types import SimpleNamespace
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.model_checkpointing.utils import create_universal_parallel_info
+from deepspeed.utils import numa
 count = lambda: get_accelerator().device_count()
 os.environ["LOCAL_WORLD_SIZE"] = "3"
 assert count() == 3
@@ -564,6 +565,11 @@ os.environ["LOCAL_SIZE"] = "5"
 assert count() == 5, "of the launcher itself"
 del os.environ["LOCAL_SIZE"], os.environ["LOCAL_WORLD_SIZE"]
 ours = count()
+def without_numactl():  # as before 0.16
+    raise FileNotFoundError("numactl")
+counted, numa.get_numa_cores = numa.get_numa_cores, without_numactl
+assert count() == 1, "numactl is not installed"
+numa.get_numa_cores = counted
 ascend_adapt.disable()
 assert ours == get_accelerator().device_count(), "without a launcher, as before"
 """

@@ -259,7 +259,7 @@ def _weight_files(folder: Path) -> list[Path]:
         if (folder / index).is_file():
             try:
                 names = set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values())
-            except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise CheckpointError(
                     f"{folder / index}: cannot be read ({one_line(error)}), expected an index"
                 ) from error

@@ -53,11 +53,6 @@ class ContainerJob(Job):
         grace = request.grace if request.grace is not None else GRACE_S
         return cls(plan(request, device, environ, run_dir.path), run_dir, grace)
 
-    def prepare(self) -> None:
-        """Create the run directory, and write the container's variables to a file that only this user can read."""
-        super().prepare()
-        write_env_file(self.plan, self.run_dir.path)
-
     def run(self) -> int:
         """Run the container until it exits, then remove it."""
         from ascend_adapt.launch.one_host import runner
@@ -66,7 +61,7 @@ class ContainerJob(Job):
         try:
             return runner.run(Assignment(self.plan, self.run_dir, grace=self.grace))
         finally:
-            remove(self.plan, self.run_dir.path)
+            remove(self.plan)
 
 
 def engine() -> str:
@@ -89,7 +84,7 @@ def command(
     name: str,
     device: str,
     environ: Mapping[str, str],
-    env_file: str,
+    variables: Sequence[str],
     folder: Path,
     exists: frozenset[str],
 ) -> tuple[str, ...]:
@@ -102,7 +97,8 @@ def command(
         name: name of the container, used to remove it.
         device: the kind of device; the container gets the visible ones and no others.
         environ: the launcher's environment.
-        env_file: file with the job's variables, which keeps them off the command line.
+        variables: names of the variables that the container gets; the engine takes their values from its own
+            environment, which keeps them off the command line and off the disk.
         folder: the working folder, mounted at the same path.
         exists: the driver paths that exist on this host.
 
@@ -127,7 +123,8 @@ def command(
         devices = ["--gpus", f'"device={",".join(visible(device, environ))}"']
     return (
         *(engine, "run", "--rm", "--init", "--name", name, "--network=host", "--ipc=host"),
-        *("--user", f"{os.getuid()}:{os.getgid()}", "--env-file", env_file),
+        *("--user", f"{os.getuid()}:{os.getgid()}"),
+        *(word for name in variables for word in ("--env", name)),
         *devices,
         *(word for path, mode in dict(mounts).items() for word in ("--volume", f"{path}:{path}{mode}")),
         *("--workdir", str(folder), request.container or ""),
@@ -173,6 +170,7 @@ def plan(request: Request, device: str, environ: Mapping[str, str], run_dir: Pat
     if request.hostfile is not None:
         raise LaunchError("--container with --hostfile: not supported — start one container on each host")
     inner = ["ascend-run", "--log-dir", str(run_dir / "container"), *request.inner]
+    env = {name: environ[name] for name in _passed_on(request, environ)}
     argv = command(
         request,
         inner,
@@ -180,41 +178,15 @@ def plan(request: Request, device: str, environ: Mapping[str, str], run_dir: Pat
         name=f"ascend-run-{os.getpid()}",
         device=device,
         environ=environ,
-        env_file=str(env_file(run_dir)),
+        variables=list(env),
         folder=folder,
         exists=frozenset(path for path in _NPU_DRIVER if os.path.exists(path)),
     )
-    env = {name: environ[name] for name in _passed_on(request, environ)}
     return Plan(None, None, None, (RankCommand(LOCALHOST, None, None, device, env, argv),))
 
 
-def env_file(run_dir: Path) -> Path:
-    """Return the path of the file with the container's variables."""
-    return run_dir / ".container-env"
-
-
-def write_env_file(job: Plan, run_dir: Path) -> None:
-    """Write the container's variables to a file that only this user can read.
-
-    Raises:
-        LaunchError: they cannot be written.
-    """
-    text = env_file_text(job.ranks[0].env)
-    try:
-        env_file(run_dir).unlink(missing_ok=True)
-        descriptor = os.open(env_file(run_dir), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", errors="surrogateescape") as file:
-            file.write(text)
-    except OSError as error:
-        env_file(run_dir).unlink(missing_ok=True)
-        raise LaunchError(
-            f"{env_file(run_dir)}: {error.strerror}, expected a file to write to — choose another --log-dir"
-        ) from error
-
-
-def remove(job: Plan, run_dir: Path) -> None:
-    """Remove the file with the variables, and the container in case its client was killed."""
-    env_file(run_dir).unlink(missing_ok=True)
+def remove(job: Plan) -> None:
+    """Remove the container in case its client was killed."""
     argv = job.ranks[0].argv
     subprocess.run([argv[0], "rm", "--force", argv[argv.index("--name") + 1]], capture_output=True)
 
@@ -223,15 +195,3 @@ def _passed_on(request: Request, environ: Mapping[str, str]) -> list[str]:
     """Return the names of the variables to pass on; those for install paths and devices differ in the container."""
     environment.check_exported(environ, request.export)
     return [name for name in environ if name.startswith(_PREFIXES) or name in request.export]
-
-
-def env_file_text(env: Mapping[str, str]) -> str:
-    """Return variables in the format of docker's and podman's --env-file: one NAME=value per line, without quoting.
-
-    Raises:
-        LaunchError: a value contains a line break, which the format cannot represent.
-    """
-    for name, value in env.items():
-        if "\n" in value:
-            raise LaunchError(f"{name}: has a line break, which an --env-file cannot hold — unset it, or leave it out")
-    return "".join(f"{name}={value}\n" for name, value in env.items())

@@ -72,7 +72,7 @@ class Context:
     @property
     def asks_for_device(self) -> bool:
         """Whether the user chose the kind of device; otherwise each host detects its own."""
-        return self.request.device != "auto" or settings.resolve(self.environ).device != "auto"
+        return self.request.device != "auto" or settings.resolve(self.environ).device is not None
 
     @property
     def grace(self) -> float:

@@ -57,6 +57,7 @@ def main(source: int = 0, sink: int | None = 1, finish: Callable[[], None] | Non
 
     ``sink`` is None if ``source`` is a socket; ``finish`` is called after the last frame.
     """
+    signals.restore_defaults()
     signals.outlive_passed()
     # Only frames may enter the connection, so prints go to standard error.
     source, sink = os.dup(source), os.dup(source if sink is None else sink)

@@ -83,6 +83,16 @@ def outlive_passed() -> None:
             signal.signal(number, lambda *_: None)
 
 
+def restore_defaults() -> None:
+    """Handle again what the process that started this one ignores, as a transport without a login does.
+
+    Ranks inherit what is ignored, and would not end before SIGKILL.
+    """
+    for number in HANDLED:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
 def listen(others: Iterable[int] = ()) -> int:
     """Return a descriptor from which the number of each signal can be read, one byte a signal.
 

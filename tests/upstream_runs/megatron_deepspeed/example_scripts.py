@@ -122,7 +122,8 @@ def launches(tree: Path, script: str, commands: Path) -> tuple[list[Launch], str
     # Some are written for their own folder, some for that of the checkout.
     for where in (copy.parent, tree):
         found, said = _launches(copy, where, commands)
-        if any(one.program in TRAINING for one in found):
+        trains = [one for one in found if one.program in TRAINING]
+        if any(one.configuration or "--deepspeed_config" not in {each[0] for each in one.options} for one in trains):
             break
     return found, said.replace(f"{tree}/", "")
 
