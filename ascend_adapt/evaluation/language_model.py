@@ -16,6 +16,7 @@ from ascend_adapt.checkpoint.detection import open_checkpoint
 from ascend_adapt.checkpoint.source import Given, Source
 from ascend_adapt.checkpoint.vocabulary_rows import is_vocabulary
 from ascend_adapt.errors import CheckpointError
+from ascend_adapt.evaluation.decode_step import DecodeStep
 from ascend_adapt.native import device as devices
 from ascend_adapt.native.config.train_config import Model, Parallel
 from ascend_adapt.native.model.decoder import Decoder
@@ -77,6 +78,7 @@ class LanguageModel:
             weights[one.name] = part(whole, one, mesh).to(mesh.device, dtype or source.dtype, copy=True)
         self.decoder.load_state_dict(weights, assign=True)
         self.decoder.eval().requires_grad_(False)
+        self._decode_step: DecodeStep | None = None
 
     @classmethod
     def load(cls, path: Path, mesh: Mesh, dtype: str | None = None, config: Sequence[Path] = ()) -> LanguageModel:
@@ -121,6 +123,18 @@ class LanguageModel:
                 logits_to_keep=logits_to_keep,
             )
         return logits
+
+    def decode_step(self, rows: int, capacity: int) -> DecodeStep | None:
+        """Return a step of generation for so many rows and tokens, kept for the next batch of these shapes.
+
+        None: the device has no graphs, or several ranks compute the step.
+        """
+        if not devices.has_graphs(self.device) or self.mesh.parallel.tensor > 1:
+            return None
+        if self._decode_step is None or not self._decode_step.serves(rows, capacity):
+            self._decode_step = None  # frees its memory first
+            self._decode_step = DecodeStep(self, rows, capacity)
+        return self._decode_step
 
     def gathered(self, logits: torch.Tensor) -> torch.Tensor:
         """Return fp32 logits [..., padded vocabulary] of all ranks from this rank's."""

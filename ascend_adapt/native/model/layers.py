@@ -78,6 +78,11 @@ class Attention(nn.Module):
         batch, length, _ = x.shape
         fused = self.query_key_value(x).view(batch, length, self.groups, self.shared + 2, self.model.head_dim)
         query, key, value = fused.split((self.shared, 1, 1), 3)
+        if context.cache is not None and length == 1:
+            # The heads that share a key head are its queries: no key is repeated, and no copy made.
+            query, key, value = query.squeeze(1), key.squeeze(1), value.squeeze(1)
+            attended = self._core_attention(query, key, value, context, causal=False)
+            return self.dense(attended.reshape(batch, 1, -1))
         query, key, value = (each.flatten(2, 3).transpose(1, 2) for each in (query, key, value))
         if self.recompute and torch.is_grad_enabled():
             attended = checkpoint(self._core_attention, query, key, value, context, use_reentrant=False)
@@ -86,15 +91,23 @@ class Attention(nn.Module):
         return self.dense(attended.transpose(1, 2).flatten(2))
 
     def _core_attention(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: AttentionContext
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        context: AttentionContext,
+        causal: bool = True,
     ) -> torch.Tensor:
-        """Return [B, N, S, D] from query [B, N, S, D], key and value [B, Nk, S, D]."""
+        """Return [B, N, S, D] from query [B, N, S, D], key and value [B, Nk, S, D].
+
+        For one token with a cache: [B, Nk, N / Nk, D] from query [B, Nk, N / Nk, D].
+        """
         if context.rotary is not None:
             cos, sin = context.rotary
             query, key = kernels.rotary(query, cos, sin), kernels.rotary(key, cos, sin)
         if context.cache is not None:
             key, value = context.cache.extend(self, key, value)
-        masks: dict[str, Any] = {"causal": True} if context.masked_out is None else {"masked_out": context.masked_out}
+        masks: dict[str, Any] = {"causal": causal} if context.masked_out is None else {"masked_out": context.masked_out}
         if context.prefix is not None:
             masks = {"prefix": context.prefix}
         dropout_p = self.model.attention_dropout if self.training else 0.0
