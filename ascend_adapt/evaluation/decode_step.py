@@ -1,4 +1,4 @@
-"""The step of generation that reads one token of each row, with fixed shapes: recorded once as a graph, and replayed."""
+"""The step of generation that reads one token of each row, with fixed shapes: recorded once as a graph, replayed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CAPACITY_STEP = 128
 
 
 class DecodeStep:
-    """A step for ``rows`` rows of at least ``capacity`` tokens; the first one runs eagerly, which prepares the graph."""
+    """A step for ``rows`` rows of ``capacity`` tokens or more; the first runs eagerly, which prepares the graph."""
 
     def __init__(self, model: LanguageModel, rows: int, capacity: int) -> None:
         self.model, self.rows, self.capacity = model, rows, _rounded(capacity)

@@ -125,8 +125,8 @@ def _check(model: LanguageModel, prompts: Sequence[Sequence[int]]) -> None:
 class _Batch:
     """Prompts that are continued together.
 
-    The host reads the tokens at intervals, so that it does not wait for a device at each of them. Rows that are finished
-    then leave the batch, or with a recorded step stay until all are.
+    The host reads the tokens at intervals, so that it does not wait for a device at each of them. Finished rows then
+    leave the batch; with a recorded step they stay until all are finished.
     """
 
     def __init__(

@@ -126,7 +126,7 @@ def tokens_between_waits(device: torch.device) -> int:
 
 def has_graphs(device: torch.device) -> bool:
     """Return whether ``recorded`` can record operations: torch_npu's graphs were not tried."""
-    return device.type == "cuda"
+    return bool(device.type == "cuda")
 
 
 def recorded(launch: Callable[[], None]) -> Callable[[], None]:

@@ -411,4 +411,10 @@ def test_torchs_cuda_kernels_get_tensors_with_stride_1(monkeypatch):
 
 
 def test_order_of_torchs_kernels_on_cuda():
-    assert [one.name for one in KERNEL.backends if "cuda" in one.devices] == ["flash", "cudnn", "efficient", "sdpa"]
+    assert [one.name for one in KERNEL.backends if "cuda" in one.devices] == [
+        "decode",
+        "flash",
+        "cudnn",
+        "efficient",
+        "sdpa",
+    ]
