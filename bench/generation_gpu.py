@@ -24,9 +24,9 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from ascend_adapt.evaluation.generation import Sampling, generate
 from ascend_adapt.evaluation.language_model import LanguageModel
 from ascend_adapt.kernels import dispatch
+from ascend_adapt.native.generation.generation import Sampling, generate
 from ascend_adapt.native.parallel import mesh
 
 PROMPT, NEW, BATCHES, REPEATS, WARM_UP = 128, 256, (1, 8), 5, 2
@@ -170,6 +170,7 @@ def main() -> None:
             theirs = functools.partial(sides.generated_by_transformers, prompts, new)
             our_seconds, our_warm_up = median(ours, device, repeats)
             their_seconds, their_warm_up = median(theirs, device, repeats)
+            console.print(f"{model}, {batch}: {our_seconds:.3f} s, transformers {their_seconds:.3f} s")
             pairs = zip(ours(), theirs(), strict=True)
             same = sum(a == b for mine, other in pairs for a, b in zip(mine, other, strict=True)) / (batch * new)
             row = [model, str(batch), *(f"{batch * new / seconds:.0f}" for seconds in (our_seconds, their_seconds))]

@@ -135,9 +135,13 @@ def recorded(launch: Callable[[], None]) -> Callable[[], None]:
     ``launch`` has run before, so that libraries are initialised and kernels chosen, and does not wait for the device.
     """
     graph = torch.cuda.CUDAGraph()
+    # torch keeps one workspace of cuBLAS for each stream. Left from an earlier recording it would lie in that one's
+    # memory, which torch frees with it: the replay would then access unmapped memory.
+    torch._C._cuda_clearCublasWorkspaces()
     # Other threads, such as a profiler's, may call CUDA meanwhile.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         launch()
+    torch._C._cuda_clearCublasWorkspaces()
     replay: Callable[[], None] = graph.replay
     return replay
 

@@ -7,8 +7,8 @@ import torch
 from evaluation.conftest import CONFIGS, CONTEXT
 
 from ascend_adapt.errors import DataError, SettingsError
-from ascend_adapt.evaluation.generation import Sampling, drawn, filtered, generate
 from ascend_adapt.native import device as devices
+from ascend_adapt.native.generation.generation import Sampling, drawn, filtered, generate
 
 PROMPTS = [list(b"a short one"), list(b"The quick brown fox"), list(b"x")]
 GREEDY = Sampling(max_new_tokens=24)

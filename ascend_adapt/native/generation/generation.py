@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ascend_adapt.errors import DataError, SettingsError
-from ascend_adapt.evaluation.language_model import LanguageModel
 from ascend_adapt.native import device as devices
+from ascend_adapt.native.generation.inference_model import InferenceModel
 from ascend_adapt.native.model.kv_cache import KeyValueCache
 
 
@@ -70,7 +70,7 @@ def _causal_cache(capacity: int, padding: torch.Tensor | None, _numbers: Sequenc
 
 
 def generate(
-    model: LanguageModel,
+    model: InferenceModel,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     *,
@@ -97,7 +97,7 @@ def generate(
     Raises:
         DataError: a prompt is empty, or leaves no room in the model's context.
     """
-    _check(model, prompts)
+    check_lengths(model, prompts)
     rows = []
     for number, prompt in enumerate(prompts):
         room = model.max_positions - len(prompt)
@@ -109,7 +109,8 @@ def generate(
     return [Generation(row.tokens, row.finish) for row in rows]
 
 
-def _check(model: LanguageModel, prompts: Sequence[Sequence[int]]) -> None:
+def check_lengths(model: InferenceModel, prompts: Sequence[Sequence[int]]) -> None:
+    """Check that each prompt has tokens, and leaves room for others; raises as ``generate``."""
     problems = [f"prompt {number}: has no tokens" for number, prompt in enumerate(prompts, 1) if not prompt]
     problems += [
         f"prompt {number}: {len(prompt)} tokens, expected fewer than the model's context of {model.max_positions}"
@@ -131,7 +132,7 @@ class _Batch:
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: InferenceModel,
         rows: list[_Row],
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,

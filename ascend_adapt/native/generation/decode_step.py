@@ -11,7 +11,7 @@ from ascend_adapt.native import device as devices
 from ascend_adapt.native.model.kv_cache import FixedShapeCache, KeyValueCache
 
 if TYPE_CHECKING:
-    from ascend_adapt.evaluation.language_model import LanguageModel
+    from ascend_adapt.native.generation.inference_model import InferenceModel
 
 _CAPACITY_STEP = 128
 """Capacities are multiples of it, so that batches of similar length share a graph."""
@@ -20,7 +20,7 @@ _CAPACITY_STEP = 128
 class DecodeStep:
     """A step for ``rows`` rows of ``capacity`` tokens or more; the first runs eagerly, which prepares the graph."""
 
-    def __init__(self, model: LanguageModel, rows: int, capacity: int) -> None:
+    def __init__(self, model: InferenceModel, rows: int, capacity: int) -> None:
         self.model, self.rows, self.capacity = model, rows, _rounded(capacity)
         self._cache = FixedShapeCache(self.capacity, rows, model.max_positions - 1, model.device)
         self._tokens = torch.zeros(rows, 1, dtype=torch.int64, device=model.device)
