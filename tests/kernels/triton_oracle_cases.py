@@ -292,6 +292,6 @@ def test_what_attention_of_a_generated_token_does_not_take():
         (AttentionCall(q.detach(), k, k, causal=True), "the same keys"),
         (AttentionCall(q.detach(), k, k, torch.ones(1, 1, 3, 5, dtype=torch.bool)), "one mask"),
         (AttentionCall(q.detach(), k, k, window=2), "no bias, window"),
-        (AttentionCall(torch.zeros(1, 2, 17, 16), k, k), "up to 16 queries"),
+        (AttentionCall(torch.zeros(1, 2, 17, 16), k, k), "at most 16 queries"),
     ):
         assert why in decode.supports(call)

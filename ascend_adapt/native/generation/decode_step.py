@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
 from ascend_adapt.native import device as devices
 from ascend_adapt.native.model.kv_cache import FixedShapeCache, KeyValueCache
 
-if TYPE_CHECKING:
-    from ascend_adapt.native.generation.inference_model import InferenceModel
-
 _CAPACITY_STEP = 128
 """Capacities are multiples of it, so that batches of similar length share a graph."""
+
+
+LogitsOf = Callable[[torch.Tensor, KeyValueCache], torch.Tensor]
+"""Returns this rank's logits [rows, vocabulary] after tokens [rows, S], which continue a cache."""
 
 
 class DecodeStep:
     """A step for ``rows`` rows of ``capacity`` tokens or more; the first runs eagerly, which prepares the graph."""
 
-    def __init__(self, model: InferenceModel, rows: int, capacity: int) -> None:
-        self.model, self.rows, self.capacity = model, rows, _rounded(capacity)
-        self._cache = FixedShapeCache(self.capacity, rows, model.max_positions - 1, model.device)
-        self._tokens = torch.zeros(rows, 1, dtype=torch.int64, device=model.device)
+    def __init__(self, logits_of: LogitsOf, rows: int, capacity: int, max_positions: int, device: torch.device) -> None:
+        self.logits_of, self.rows, self.capacity = logits_of, rows, _rounded(capacity)
+        self._cache = FixedShapeCache(self.capacity, rows, max_positions - 1, device)
+        self._tokens = torch.zeros(rows, 1, dtype=torch.int64, device=device)
         self._replay: Callable[[], None] | None = None
         self._has_run = False
 
@@ -48,7 +48,7 @@ class DecodeStep:
         return self._logits
 
     def _launch(self) -> None:
-        self._logits = self.model.local_logits(self._tokens, cache=self._cache, logits_to_keep=1)[:, 0]
+        self._logits = self.logits_of(self._tokens, self._cache)
 
 
 def _rounded(capacity: int) -> int:

@@ -187,7 +187,7 @@ class _Batch:
         if self.step is not None and self.steps:
             return self.step(self.tokens)
         if self.cache is not None:
-            logits = self.model.local_logits(self.tokens, cache=self.cache, logits_to_keep=1)[:, 0]
+            logits = self.model.next_logits(self.tokens, self.cache)
             if self.step is not None:
                 self.step.start(self.cache)
             return logits

@@ -53,6 +53,10 @@ class InferenceModel:
             )
         return logits
 
+    def next_logits(self, tokens: torch.Tensor, cache: KeyValueCache) -> torch.Tensor:
+        """Return this rank's logits [B, rows / ranks] after ``tokens`` [B, S], which continue ``cache``."""
+        return self.local_logits(tokens, cache=cache, logits_to_keep=1)[:, 0]
+
     def decode_step(self, rows: int, capacity: int) -> DecodeStep | None:
         """Return a step of generation for so many rows and tokens, kept for the next batch of these shapes.
 
@@ -62,7 +66,7 @@ class InferenceModel:
             return None
         if self._decode_step is None or not self._decode_step.serves(rows, capacity):
             self._decode_step = None  # frees its memory first
-            self._decode_step = DecodeStep(self, rows, capacity)
+            self._decode_step = DecodeStep(self.next_logits, rows, capacity, self.max_positions, self.device)
         return self._decode_step
 
     def gathered(self, logits: torch.Tensor) -> torch.Tensor:

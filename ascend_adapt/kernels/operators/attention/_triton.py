@@ -32,7 +32,7 @@ def supports(call: AttentionCall) -> str:
     if call.causal and q.shape[2] > 1:
         return "its queries attend to the same keys"
     if not 0 < queries <= _MOST_QUERIES:
-        return f"it takes up to {_MOST_QUERIES} queries of a key head, not {queries}"
+        return f"it serves at most {_MOST_QUERIES} queries of a key head, not {queries}"
     if masked_out is not None and any(size > 1 for size in masked_out.shape[-3:-1]):
         return "its queries share one mask"
     widest = _WIDEST_BYTES // q.element_size()
