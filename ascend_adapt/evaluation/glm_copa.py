@@ -69,4 +69,4 @@ def _rows(prompts: Pattern, example: Example, data: Path) -> list[Row]:
     try:
         return prompts.rows(example)
     except DataError as error:
-        raise DataError(f"{data}, example {example.number}: {error}") from error
+        raise DataError(f"{data}: {error}") from error

@@ -161,5 +161,5 @@ def test_an_example_too_long_for_its_pattern_is_named_with_the_next_step(finetun
     words = ["eval", "--task", "copa", "--data", str(data), "--model", str(finetuned[1]), "--device", "cpu"]
     assert cli.main(words) != 0
     error = capsys.readouterr().err
-    assert f"{data}, example 2: prompt: " in error
+    assert f"{data}: example 2: prompt: " in error
     assert "shorten its text, or finetune with a larger --seq-length" in error
