@@ -345,7 +345,7 @@ def test_a_head_dim_of_zero_scores_nothing():
 
 def test_a_backend_that_does_not_exist_is_refused():
     requests.state({"attention": "tensor_cores"})
-    with pytest.raises(BackendUnavailable, match="no backend 'tensor_cores' — choose one of npu, flash"):
+    with pytest.raises(BackendUnavailable, match="no backend 'tensor_cores' — choose one of npu, decode, flash"):
         attention(*shapes())
 
 
