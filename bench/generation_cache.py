@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from ascend_adapt.evaluation.generation import Sampling, generate
 from ascend_adapt.evaluation.language_model import DTYPES, LanguageModel
+from ascend_adapt.native.generation.generation import Sampling, generate
 from ascend_adapt.native.parallel import mesh
 
 

@@ -136,7 +136,7 @@ FLOORS = {
         *("bootstrap", "many_hosts", "jobs", "cli"),
     ),
     "ascend_adapt.native": (
-        *("device", "signals", "config", "parallel", "model", "step", "samples", "metrics", "checkpoint"),
+        *("device", "signals", "config", "parallel", "model", "step", "samples", "generation", "metrics", "checkpoint"),
         *("loop", "finetuning", "__main__"),
     ),
     "ascend_adapt": (

@@ -234,11 +234,11 @@ def _evaluated(model: LanguageModel, tokenizer: Text, known: argparse.Namespace)
 
 
 def _generated(model: LanguageModel, tokenizer: Text, known: argparse.Namespace) -> dict[str, Any]:
-    from ascend_adapt.evaluation.blank_filling import fill
-    from ascend_adapt.evaluation.generation import Sampling
+    from ascend_adapt.data.json_lines import read_rows, text
     from ascend_adapt.evaluation.glm_run import GlmRun
-    from ascend_adapt.evaluation.task_files import read_rows, text
-    from ascend_adapt.evaluation.text_generation import continue_ids
+    from ascend_adapt.native.generation.blank_filling import fill
+    from ascend_adapt.native.generation.continuation import continue_ids
+    from ascend_adapt.native.generation.generation import Sampling
 
     sampled = known.top_k > 0 or known.top_p < 1
     temperature = known.temperature if known.temperature is not None else 1.0 if sampled else 0.0
@@ -247,14 +247,18 @@ def _generated(model: LanguageModel, tokenizer: Text, known: argparse.Namespace)
     sampling = Sampling(known.max_new_tokens, temperature, known.top_k, known.top_p, known.seed)
     prompts = list(known.prompt)
     if known.prompt_file is not None:
-        prompts += [row["text"] for row in read_rows(known.prompt_file, {"text": text})]
+        prompts += [row["text"] for row in read_rows(known.prompt_file, {"text": text}, "--prompt-file")]
     how: dict[str, Any] = {"use_cache": not known.no_cache, "batch_size": known.batch_size}
     if isinstance(tokenizer, GlmRun):
-        found = [asdict(one) for one in fill(model, tokenizer, prompts, sampling, known.stop, **how)]
+        tokenizer.check_fills_blanks(model.source.path)
+        found = [asdict(one) for one in fill(model, tokenizer.tokenizer, prompts, sampling, known.stop, **how)]
     else:
         # An empty prompt stands for the end-of-document token, after which every text begins.
         ids = [tokenizer.encode(prompt) or [tokenizer.first()] for prompt in prompts]
-        found = [asdict(one) for one in continue_ids(model, tokenizer, ids, sampling, known.stop, **how)]
+        found = [
+            asdict(one)
+            for one in continue_ids(model, tokenizer.decode, tokenizer.eod, ids, sampling, known.stop, **how)
+        ]
     return {"results": [{"prompt": prompt, **one} for prompt, one in zip(prompts, found, strict=True)]}
 
 

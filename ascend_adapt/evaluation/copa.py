@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt.data.json_lines import one_of, read_rows, text
 from ascend_adapt.evaluation.language_model import LanguageModel
 from ascend_adapt.evaluation.scoring import score
-from ascend_adapt.evaluation.task_files import one_of, read_rows, text
 from ascend_adapt.evaluation.text import TextTokenizer
 
 PROTOCOL = (

@@ -9,15 +9,17 @@ from typing import Any
 
 import torch
 
+from ascend_adapt.data.json_lines import read_rows
+from ascend_adapt.errors import DataError
 from ascend_adapt.evaluation.copa import KEYS
 from ascend_adapt.evaluation.glm_run import GlmRun
 from ascend_adapt.evaluation.language_model import LanguageModel
-from ascend_adapt.evaluation.task_files import read_rows
 from ascend_adapt.native.config.glm_config import CHOICES, Cloze
 from ascend_adapt.native.finetuning.cloze_batches import collate
 from ascend_adapt.native.finetuning.objective import ClozeObjective
-from ascend_adapt.native.finetuning.patterns import pattern_of
+from ascend_adapt.native.finetuning.patterns import Pattern, pattern_of
 from ascend_adapt.native.samples import glm_loader
+from ascend_adapt.native.samples.blank_infilling import Row
 from ascend_adapt.native.samples.cloze_examples import FORMATS, Example
 
 TASK = "copa"
@@ -45,7 +47,7 @@ def evaluate(
     model.decoder.objective = objective
     for start in range(0, len(examples), batch_size):
         chosen = examples[start : start + batch_size]
-        batch = collate([prompts.rows(one) for one in chosen], [one.label for one in chosen])
+        batch = collate([_rows(prompts, one, data) for one in chosen], [one.label for one in chosen])
         named = dict(glm_loader.to_device(batch, model.device))
         with torch.no_grad():
             model.decoder(named.pop("tokens"), **named)
@@ -61,3 +63,10 @@ def evaluate(
             f"[eop] in the blank is taken{penalty}; loss: {cloze.loss}"
         ),
     }
+
+
+def _rows(prompts: Pattern, example: Example, data: Path) -> list[Row]:
+    try:
+        return prompts.rows(example)
+    except DataError as error:
+        raise DataError(f"{data}: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ascend_adapt.checkpoint.source import Source
@@ -49,6 +50,18 @@ class GlmRun:
             cloze.block_positions if cloze else bool(settings.get("block_positions", True)),
             cloze,
         )
+
+    def check_fills_blanks(self, path: Path) -> None:
+        """Check that the model of ``path`` can fill blanks.
+
+        Raises:
+            SettingsError: it was trained without block positions.
+        """
+        if not self.block_positions:
+            raise SettingsError(
+                f"{path}: was trained with --no-block-position, expected block positions for filling blanks — use a "
+                "model that has them"
+            )
 
     @property
     def description(self) -> str:

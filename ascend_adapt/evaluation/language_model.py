@@ -18,10 +18,9 @@ from ascend_adapt.checkpoint.vocabulary_rows import is_vocabulary
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native import device as devices
 from ascend_adapt.native.config.train_config import Model, Parallel
+from ascend_adapt.native.generation.inference_model import InferenceModel
 from ascend_adapt.native.model.decoder import Decoder
 from ascend_adapt.native.model.initialisation import part
-from ascend_adapt.native.model.kv_cache import KeyValueCache
-from ascend_adapt.native.parallel import collectives
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import placed
@@ -50,8 +49,8 @@ def ranks_of_this_job(kind: str | None = None) -> Iterator[Mesh]:
         dist.destroy_process_group()
 
 
-class LanguageModel:
-    """A checkpoint's decoder in evaluation mode; every tensor-parallel rank calls it with the same tokens."""
+class LanguageModel(InferenceModel):
+    """A checkpoint's decoder."""
 
     def __init__(self, source: Source, mesh: Mesh, dtype: torch.dtype | None = None) -> None:
         """Load the weights, one parameter in host memory at a time; ``dtype`` None keeps the checkpoint's.
@@ -59,24 +58,22 @@ class LanguageModel:
         Raises:
             CheckpointError: it cannot be read, or its heads cannot be divided over the ranks.
         """
-        self.source, self.model, self.mesh = source, source.model, mesh
-        ranks = mesh.parallel.tensor
+        model, ranks = source.model, mesh.parallel.tensor
         _check_divisible(source, ranks)
-        rows = -(-self.model.padded_vocab_size // ranks) * ranks
+        rows = -(-model.padded_vocab_size // ranks) * ranks
         with torch.device("meta"):
-            self.decoder = Decoder(
-                dataclasses.replace(self.model, padded_vocab_size=rows),
-                TensorParallel.of(mesh),
-                range(self.model.num_layers),
+            decoder = Decoder(
+                dataclasses.replace(model, padded_vocab_size=rows), TensorParallel.of(mesh), range(model.num_layers)
             )
         weights = {}
-        for one in placed([self.decoder]):
+        for one in placed([decoder]):
             whole = source.read(one.name)
             if is_vocabulary(one.name):
                 whole = nn.functional.pad(whole, (0, 0, 0, rows - whole.shape[0]))
             weights[one.name] = part(whole, one, mesh).to(mesh.device, dtype or source.dtype, copy=True)
-        self.decoder.load_state_dict(weights, assign=True)
-        self.decoder.eval().requires_grad_(False)
+        decoder.load_state_dict(weights, assign=True)
+        super().__init__(model, decoder.eval().requires_grad_(False), mesh)
+        self.source = source
 
     @classmethod
     def load(cls, path: Path, mesh: Mesh, dtype: str | None = None, config: Sequence[Path] = ()) -> LanguageModel:
@@ -84,60 +81,11 @@ class LanguageModel:
         return cls(open_checkpoint(path, Given(config=config)), mesh, DTYPES[dtype] if dtype else None)
 
     @property
-    def max_positions(self) -> int:
-        """The longest sequence that the model was trained for."""
-        return self.model.max_positions
-
-    @property
     def vocabulary(self) -> str:
         """Its size, and what its padding is counted for."""
         padding = self.model.padded_vocab_size - self.model.vocab_size
         note = f", {padding} of them padding: part of the softmax, as in training, and never generated"
         return f"{self.model.padded_vocab_size} rows{note if padding else ''}"
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self.mesh.device
-
-    def local_logits(
-        self,
-        tokens: torch.Tensor,
-        *,
-        position_ids: torch.Tensor | None = None,
-        block_position_ids: torch.Tensor | None = None,
-        masked_out: torch.Tensor | None = None,
-        cache: KeyValueCache | None = None,
-        logits_to_keep: int | None = None,
-    ) -> torch.Tensor:
-        """Return this rank's logits [B, S, rows / ranks] of int64 ``tokens`` [B, S]; ``gathered`` completes them."""
-        with torch.no_grad():
-            logits: torch.Tensor = self.decoder(
-                tokens,
-                position_ids=position_ids,
-                block_position_ids=block_position_ids,
-                masked_out=masked_out,
-                cache=cache,
-                logits_to_keep=logits_to_keep,
-            )
-        return logits
-
-    def gathered(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return fp32 logits [..., padded vocabulary] of all ranks from this rank's."""
-        group = self.mesh.group("tensor")
-        if group is not None:
-            mine = logits.movedim(-1, 0).contiguous()
-            whole = mine.new_empty((mine.shape[0] * self.mesh.parallel.tensor, *mine.shape[1:]))
-            collectives.all_gather(whole, mine, group)
-            logits = whole.movedim(0, -1)
-        return logits[..., : self.model.padded_vocab_size].float()
-
-    def agreed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return rank 0's ``tokens`` on every rank."""
-        group = self.mesh.group("tensor")
-        if group is not None:
-            dist.broadcast(tokens, src=0, group=group)
-        return tokens
 
 
 def _check_divisible(source: Source, ranks: int) -> None:

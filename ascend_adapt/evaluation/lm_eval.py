@@ -15,12 +15,12 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
 from ascend_adapt.errors import SettingsError
-from ascend_adapt.evaluation.generation import Sampling
 from ascend_adapt.evaluation.language_model import LanguageModel, ranks_of_this_job
 from ascend_adapt.evaluation.scoring import score
 from ascend_adapt.evaluation.text import TokenizerOptions, tokenizer_of
-from ascend_adapt.evaluation.text_generation import continue_ids
 from ascend_adapt.evaluation.text_perplexity import windows
+from ascend_adapt.native.generation.continuation import continue_ids
+from ascend_adapt.native.generation.generation import Sampling
 
 _NAMES_OF_LENGTH = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
@@ -96,7 +96,9 @@ class AscendAdaptLM(TemplateLM):  # type: ignore[misc]
             prompts = [
                 (self.text.encode(requests[number].args[0]) or [self.text.first()])[-room:] for number in numbers
             ]
-            found = continue_ids(self.model, self.text, prompts, sampling, stop, batch_size=self.batch_size)
+            found = continue_ids(
+                self.model, self.text.decode, self.text.eod, prompts, sampling, stop, batch_size=self.batch_size
+            )
             for number, one in zip(numbers, found, strict=True):
                 texts[number] = one.text
         return texts

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt.data.json_lines import read_rows, text
 from ascend_adapt.errors import DataError, SettingsError
 from ascend_adapt.evaluation.language_model import LanguageModel
 from ascend_adapt.evaluation.scoring import Tokens, perplexity, score
-from ascend_adapt.evaluation.task_files import read_rows, text
 from ascend_adapt.evaluation.text import TextTokenizer
 
 

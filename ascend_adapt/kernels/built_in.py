@@ -11,7 +11,8 @@ def register_kernels() -> list[tuple[str, Backend]]:
     """Return pairs (kernel name, backend), the preferred first."""
     return [
         _backend("attention", "npu", "npu"),
-        # The next three are timed against each other; sdpa leaves the choice to torch.
+        # The next four are timed against each other; sdpa leaves the choice to torch.
+        _backend("attention", "decode", "cuda", where="_triton", measured=True),
         _backend("attention", "flash", "cuda", where="_sdpa:flash", measured=True),
         _backend("attention", "cudnn", "cuda", where="_sdpa:cudnn", measured=True, deterministic=False),
         _backend("attention", "efficient", "cuda", where="_sdpa:efficient", measured=True, deterministic=False),

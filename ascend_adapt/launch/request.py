@@ -84,6 +84,8 @@ class Request:
     grace: float | None = None
     compile: bool = False
     eval_only: bool = False
+    sample_prompts: str | None = None
+    sample_tokens: int | None = None
     profile: str | None = None
     profile_ranks: str = "0"
     record: str | None = None
@@ -169,6 +171,8 @@ def parse(argv: Sequence[str]) -> Request:
         grace=known.grace,
         compile=known.compile,
         eval_only=known.eval_only,
+        sample_prompts=known.sample_prompts,
+        sample_tokens=known.sample_tokens,
         profile=known.profile,
         profile_ranks=known.profile_ranks,
         record=known.record,
@@ -281,6 +285,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--grace", type=_seconds, metavar="SECONDS", help=_GRACE)
     add("--compile", action="store_true", help="with --native: compile the transformer layers with torch.compile")
     add("--eval-only", action="store_true", help="with --native: evaluate the checkpoint of --load, without training")
+    add("--sample-prompts", metavar="FILE", help="with --native: continue these prompts at each evaluation")
+    add("--sample-tokens", type=int, metavar="N", help="with --sample-prompts: tokens of each sample (default: 64)")
     add("--profile", metavar="N[-M]", help="with --native: write a profiler trace of these iterations")
     add("--profile-ranks", default="0", metavar="R,R-R", help="with --profile: ranks to profile (default: 0)")
     add("--record", metavar="DIR", help="record digests of what each module and optimizer computes, for compare")

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import shutil
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
@@ -117,6 +117,33 @@ def profiler(device: torch.device) -> Any:
         if device.type == "cuda":
             activities.append(module.ProfilerActivity.CUDA)
     return module.profile(activities=activities)
+
+
+def tokens_between_waits(device: torch.device) -> int:
+    """Return how many tokens are generated before the host reads them: on a CPU one, since nothing runs ahead of it."""
+    return 1 if device.type == "cpu" else 16
+
+
+def has_graphs(device: torch.device) -> bool:
+    """Return whether ``recorded`` can record operations: torch_npu's graphs were not tried."""
+    return bool(device.type == "cuda")
+
+
+def recorded(launch: Callable[[], None]) -> Callable[[], None]:
+    """Record the operations of ``launch`` as a CUDA graph, without running them, and return what replays it.
+
+    ``launch`` has run before, so that libraries are initialised and kernels chosen, and does not wait for the device.
+    """
+    graph = torch.cuda.CUDAGraph()
+    # torch keeps one workspace of cuBLAS for each stream. Left from an earlier recording it would lie in that one's
+    # memory, which torch frees with it: the replay would then access unmapped memory.
+    torch._C._cuda_clearCublasWorkspaces()
+    # Other threads, such as a profiler's, may call CUDA meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        launch()
+    torch._C._cuda_clearCublasWorkspaces()
+    replay: Callable[[], None] = graph.replay
+    return replay
 
 
 def check_compiler(device: torch.device) -> None:

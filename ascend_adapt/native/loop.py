@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +23,7 @@ from ascend_adapt.native.checkpoint.state import TrainState
 from ascend_adapt.native.config.batches import batch_at, samples_from
 from ascend_adapt.native.config.schedules import learning_rate, weight_decay
 from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.native.generation.training_samples import TextSample, TextSampler
 from ascend_adapt.native.metrics.anomalies import AnomalyDetector
 from ascend_adapt.native.metrics.profiler import Profiler
 from ascend_adapt.native.metrics.step_metrics import StepMetrics
@@ -61,6 +63,9 @@ class Log(Protocol):
 
     def evaluation(self, iteration: int, part: str, loss: float) -> None:
         """Log an evaluation."""
+
+    def text_samples(self, iteration: int, samples: Sequence[TextSample]) -> None:
+        """Log samples of text."""
 
 
 def train(config: TrainConfig, run_dir: str | Path, log: Log, kind: type[TrainingRun] | None = None) -> None:
@@ -143,6 +148,9 @@ class TrainingRun:
         if is_evaluated(config, "valid"):
             evaluations = self.progress.iteration // config.eval_interval
             self.valid = self._samples("valid", evaluations * config.eval_iterations * config.batch.total)
+        self.sampler: TextSampler | None = None
+        if config.text_samples is not None:
+            self.sampler = TextSampler(config, config.text_samples, self.trainer.decoders[0], mesh)
         self.began = time.monotonic()
 
     def to_the_end(self) -> None:
@@ -224,6 +232,7 @@ class TrainingRun:
         """Evaluate on the validation and test data that training would come to next, as Megatron's --skip-train."""
         if self.valid is not None:
             self.log.evaluation(self.progress.iteration, "valid", self.evaluate(self.valid))
+        self._generate_samples()
         self.test()
 
     def _train(self) -> None:
@@ -249,9 +258,16 @@ class TrainingRun:
         self.test()
 
     def evaluate_if_due(self, iteration: int) -> None:
-        """Evaluate on the valid part after an iteration of the evaluation interval."""
-        if self.valid is not None and iteration % self.config.eval_interval == 0:
+        """Evaluate on the valid part, and generate samples, after an iteration of the evaluation interval."""
+        if not self.config.eval_interval or iteration % self.config.eval_interval:
+            return
+        if self.valid is not None:
             self.log.evaluation(iteration, "valid", self.evaluate(self.valid))
+        self._generate_samples()
+
+    def _generate_samples(self) -> None:
+        if self.sampler is not None:
+            self.log.text_samples(self.progress.iteration, self.sampler.generate())
 
     def test(self) -> None:
         """Evaluate on the test part at the end of training."""

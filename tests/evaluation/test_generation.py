@@ -7,7 +7,8 @@ import torch
 from evaluation.conftest import CONFIGS, CONTEXT
 
 from ascend_adapt.errors import DataError, SettingsError
-from ascend_adapt.evaluation.generation import Sampling, filtered, generate
+from ascend_adapt.native import device as devices
+from ascend_adapt.native.generation.generation import Sampling, drawn, filtered, generate
 
 PROMPTS = [list(b"a short one"), list(b"The quick brown fox"), list(b"x")]
 GREEDY = Sampling(max_new_tokens=24)
@@ -71,3 +72,38 @@ def test_prompts_without_room_or_tokens_are_named_together(ours):
 def test_wrong_settings_are_named_together():
     with pytest.raises(SettingsError, match=r"--temperature: -1.*--top-p: 0"):
         Sampling(temperature=-1, top_p=0)
+
+
+@pytest.fixture
+def recorded_steps(monkeypatch):
+    """Steps of fixed shapes, as on a GPU. A CPU has no graphs: a function that repeats the launches stands for one."""
+    monkeypatch.setattr(devices, "has_graphs", lambda device: True)
+    monkeypatch.setattr(devices, "recorded", lambda launch: launch)
+    monkeypatch.setattr(devices, "tokens_between_waits", lambda device: 5)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_recorded_steps_give_the_same_tokens_and_ends(ours, name, recorded_steps, monkeypatch):
+    prompts, stop = [*PROMPTS, list(b"y" * (CONTEXT - 3))], Sampling(24, 1.3, seed=7)
+    for sampling in (GREEDY, stop):
+        found = generate(ours[name], prompts, sampling, batch_size=3)
+        end = found[1].tokens[7]
+        cut = generate(ours[name], prompts, sampling, ends=[end])
+        with monkeypatch.context() as eager:
+            eager.setattr(devices, "has_graphs", lambda device: False)
+            eager.setattr(devices, "tokens_between_waits", lambda device: 1)
+            assert generate(ours[name], prompts, sampling) == found
+            assert generate(ours[name], prompts, sampling, ends=[end]) == cut
+    ours[name]._decode_step = None
+
+
+def test_draws_follow_the_probabilities_and_never_give_an_impossible_token():
+    probabilities = torch.tensor([0.0, 0.1, 0.0, 0.6, 0.3, 0.0]).expand(20000, 6)
+    draws = torch.rand(20000, generator=torch.Generator().manual_seed(0))
+    counts = torch.bincount(drawn(probabilities, draws), minlength=6) / 20000
+    # Five standard deviations of a share.
+    assert (counts - probabilities[0]).abs().max() < 5 * (0.25 / 20000) ** 0.5
+    assert counts[[0, 2, 5]].sum() == 0
+    largest = torch.tensor([1 - 2.0**-24])
+    assert drawn(probabilities[:1], largest).item() == 4
+    assert drawn(probabilities[:1], torch.zeros(1)).item() == 1

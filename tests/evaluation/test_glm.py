@@ -11,12 +11,12 @@ import yaml
 from native import glm_cases
 
 from ascend_adapt import cli
-from ascend_adapt.evaluation.blank_filling import fill
-from ascend_adapt.evaluation.generation import Sampling
 from ascend_adapt.evaluation.glm_run import GlmRun
 from ascend_adapt.evaluation.language_model import LanguageModel
 from ascend_adapt.evaluation.text import TokenizerOptions
 from ascend_adapt.native.config.yaml_file import to_dict
+from ascend_adapt.native.generation.blank_filling import fill
+from ascend_adapt.native.generation.generation import Sampling
 from ascend_adapt.native.parallel import mesh
 from ascend_adapt.native.samples.blank_infilling import Row
 from ascend_adapt.native.samples.glm_loader import collate
@@ -98,7 +98,7 @@ def likeliest(model, run, prompt):
 
 @pytest.mark.parametrize("use_cache", [True, False], ids=["cache", "no cache"])
 def test_a_ragged_batch_fills_blanks_by_the_rows_of_training(model, use_cache):
-    found = fill(*model, PROMPTS, Sampling(NEW), use_cache=use_cache)
+    found = fill(model[0], model[1].tokenizer, PROMPTS, Sampling(NEW), use_cache=use_cache)
     expected = [likeliest(*model, prompt) for prompt in PROMPTS]
     assert [[blank.text for blank in one.blanks] for one in found] == expected
     assert [len(one.blanks) for one in found] == [2, 1, 1]
@@ -109,14 +109,14 @@ def test_a_ragged_batch_fills_blanks_by_the_rows_of_training(model, use_cache):
 
 def test_draws_of_a_prompt_do_not_depend_on_its_batch(model):
     sampling = Sampling(NEW, temperature=1.5, seed=3)
-    together = fill(*model, PROMPTS, sampling)
-    assert fill(*model, PROMPTS, sampling, batch_size=1) == together
+    together = fill(model[0], model[1].tokenizer, PROMPTS, sampling)
+    assert fill(model[0], model[1].tokenizer, PROMPTS, sampling, batch_size=1) == together
     assert together[0].blanks[0].text != together[0].blanks[1].text
 
 
 def test_a_blank_without_room_stays_empty(model):
     room = model[0].max_positions
-    (full,) = fill(*model, [f"{'y' * (room - 12)}[MASK] and[MASK]"], Sampling(NEW))
+    (full,) = fill(model[0], model[1].tokenizer, [f"{'y' * (room - 12)}[MASK] and[MASK]"], Sampling(NEW))
     assert [(one.new_tokens, one.finish) for one in full.blanks][1] == (0, "context")
 
 
@@ -152,3 +152,14 @@ def test_glms_own_layout_needs_its_run(finetuned, tmp_path, capsys):
     (tmp_path / "other.yaml").write_text("model: 3\n")
     assert cli.main([*words, "--config", str(tmp_path / "other.yaml")]) == 1
     assert "other.yaml: cannot be read" in capsys.readouterr().err
+
+
+def test_an_example_too_long_for_its_pattern_is_named_with_the_next_step(finetuned, tmp_path, capsys):
+    data = tmp_path / "val.jsonl"
+    row = {"premise": "It ran.", "choice1": "a " * 400, "choice2": "b", "question": "cause", "label": 0}
+    data.write_text(json.dumps({**row, "choice1": "a"}) + "\n" + json.dumps(row) + "\n")
+    words = ["eval", "--task", "copa", "--data", str(data), "--model", str(finetuned[1]), "--device", "cpu"]
+    assert cli.main(words) != 0
+    error = capsys.readouterr().err
+    assert f"{data}: example 2: prompt: " in error
+    assert "shorten its text, or finetune with a larger --seq-length" in error

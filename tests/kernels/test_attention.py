@@ -345,7 +345,7 @@ def test_a_head_dim_of_zero_scores_nothing():
 
 def test_a_backend_that_does_not_exist_is_refused():
     requests.state({"attention": "tensor_cores"})
-    with pytest.raises(BackendUnavailable, match="no backend 'tensor_cores' — choose one of npu, flash"):
+    with pytest.raises(BackendUnavailable, match="no backend 'tensor_cores' — choose one of npu, decode, flash"):
         attention(*shapes())
 
 
@@ -411,4 +411,10 @@ def test_torchs_cuda_kernels_get_tensors_with_stride_1(monkeypatch):
 
 
 def test_order_of_torchs_kernels_on_cuda():
-    assert [one.name for one in KERNEL.backends if "cuda" in one.devices] == ["flash", "cudnn", "efficient", "sdpa"]
+    assert [one.name for one in KERNEL.backends if "cuda" in one.devices] == [
+        "decode",
+        "flash",
+        "cudnn",
+        "efficient",
+        "sdpa",
+    ]

@@ -1,4 +1,6 @@
-"""swiglu, rotary and linear_cross_entropy in Triton compared with the float64 oracle; test_triton.py runs this file.
+"""swiglu, rotary, linear_cross_entropy and decode attention in Triton compared with the float64 oracle.
+
+test_triton.py runs this file.
 
 On a machine with a GPU: ``PYTHONPATH=tests python -m pytest tests/kernels/triton_oracle_cases.py`` runs it compiled.
 """
@@ -14,6 +16,8 @@ from covering import every_pair
 from error_bounds import ELEMENTARY, Step, assert_within, of_exponent
 from kernels import oracle
 
+from ascend_adapt.kernels.operators.attention import AttentionCall
+from ascend_adapt.kernels.operators.attention import _triton as decode
 from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall, _chunks
 from ascend_adapt.kernels.operators.linear_cross_entropy import _triton as linear_cross_entropy
 from ascend_adapt.kernels.operators.rotary import RotaryCall
@@ -241,3 +245,53 @@ def test_linear_cross_entropy_says_what_it_does_not_take():
     assert linear_cross_entropy.supports(no_tokens) == "there are no logits"
     wide = LinearCrossEntropyCall(hidden.double(), weight.double(), labels)
     assert "hidden is float64" in linear_cross_entropy.supports(wide)
+
+
+# Triton 3.6's interpreter multiplies the bits of bf16 matrices as integers.
+DECODE_DTYPES = DTYPES if DEVICE == "cuda" else (FP32, torch.float16)
+DECODE_MASKS = ["no", "rows", "keys", "all"]
+DECODE_CASES = {
+    # name: (B, N, Nk, Q, K, D)
+    "one head": (1, 1, 1, 1, 1, 64),
+    "shared heads": (2, 8, 2, 1, 70, 80),
+    "folded heads": (2, 2, 2, 7, 130, 16),
+    "many queries": (1, 4, 2, 8, 65, 96),
+}
+
+
+@pytest.mark.parametrize(("dtype", "case", "masked"), every_pair(DECODE_DTYPES, list(DECODE_CASES), DECODE_MASKS))
+def test_attention_of_a_generated_token(dtype, case, masked):
+    batch, heads, key_heads, queries, keys, width = DECODE_CASES[case]
+    q = random(batch, heads, queries, width, dtype=dtype)
+    k, v = (random(batch, keys, key_heads, width, dtype=dtype).transpose(1, 2) for _ in range(2))
+    masked_out = {
+        "no": None,
+        "rows": torch.rand(batch, 1, 1, keys, device=DEVICE) < 0.4,
+        "keys": torch.rand(keys, device=DEVICE) < 0.4,
+        "all": torch.ones(batch, 1, 1, 1, dtype=torch.bool, device=DEVICE),
+    }[masked]
+    call = AttentionCall(q, k, v, masked_out)
+    with torch.no_grad():
+        assert decode.supports(call) == ""
+        found = decode.run(call)
+    hidden = None if masked_out is None else masked_out.cpu().numpy()
+    sizes: dict[str, np.ndarray] = {}
+    right, *_ = oracle.attention(
+        *map(exact, (q, k, v, q)), scale=call.factor, sizes=sizes, **({} if hidden is None else {"masked_out": hidden})
+    )
+    scores = (width + ELEMENTARY, FP32, 1 + 2 * float(sizes["scores"]))
+    # The weights are rounded to the dtype of v before they are summed.
+    assert_within(found, right, sizes["output"], scores, (width + 2 * keys, FP32), STORED[dtype], STORED[dtype])
+
+
+def test_what_attention_of_a_generated_token_does_not_take():
+    q = torch.zeros(1, 2, 3, 16, requires_grad=True)
+    k = torch.zeros(1, 2, 5, 16)
+    for call, why in (
+        (AttentionCall(q, k, k), "no gradients"),
+        (AttentionCall(q.detach(), k, k, causal=True), "the same keys"),
+        (AttentionCall(q.detach(), k, k, torch.ones(1, 1, 3, 5, dtype=torch.bool)), "one mask"),
+        (AttentionCall(q.detach(), k, k, window=2), "no bias, window"),
+        (AttentionCall(torch.zeros(1, 2, 17, 16), k, k), "at most 16 queries"),
+    ):
+        assert why in decode.supports(call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import multiprocessing
@@ -11,13 +12,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from native import fixed_text
 from native.small_models import GPT2, LENGTH
 
+from ascend_adapt import cli
 from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data.token_index import write_index
 from ascend_adapt.errors import ConfigError, DataError, TrainingError
 from ascend_adapt.native import loop
-from ascend_adapt.native.config.train_config import Batch, Checkpoint
+from ascend_adapt.native.config.text_samples import TextSamples
+from ascend_adapt.native.config.train_config import Batch, Checkpoint, Parallel
+from ascend_adapt.native.metrics.run_log import RunLog
 
 
 class RecordingLog:
@@ -284,3 +289,40 @@ def test_without_the_check_a_run_with_nan_continues_but_never_saves_it(settings,
     with pytest.raises(TrainingError, match="iteration 3: weights are NaN or Inf and were not saved, .* — no "):
         run(replace(settings, checkpoint=Checkpoint(save=str(tmp_path / "saved"))))
     assert list((tmp_path / "saved").glob("iter_*")) == []
+
+
+def test_samples_of_text_are_generated_at_each_evaluation(settings, tmp_path):
+    files = fixed_text.write(tmp_path / "text")
+    samples = TextSamples(("The license", "You may"), tokens=5)
+    data = replace(settings.data, vocab_file=str(files.vocabulary), merge_file=str(files.merges))
+    model = replace(GPT2, vocab_size=257, padded_vocab_size=384)
+    logging = replace(settings.logging, interval=1)
+    settings = replace(settings, model=model, data=data, logging=logging, text_samples=samples, iterations=4)
+    folder = tmp_path / "run"
+    log = RunLog(settings, folder, rank=0, output=io.StringIO())
+    loop.train(replace(settings, checkpoint=Checkpoint(save=str(tmp_path / "saved"))), folder, log)
+    log.close()
+    rows = [json.loads(row) for row in (folder / "samples.jsonl").read_text().splitlines()]
+    assert [(row["iteration"], row["prompt"]) for row in rows] == [(4, "The license"), (4, "You may")]
+    # The command continues the same prompts with the checkpoint of that iteration.
+    words = [word for prompt in samples.prompts for word in ("--prompt", prompt)]
+    command = ["generate", "--model", str(tmp_path / "saved"), *words, "--max-new-tokens", "5", "--device", "cpu"]
+    output = tmp_path / "generated.json"
+    assert cli.main([*command, "--output", str(output)]) == 0
+    assert [row["text"] for row in rows] == [one["text"] for one in json.loads(output.read_text())["results"]]
+    # Nothing of the training changes.
+    plain = run(replace(settings, text_samples=None))
+    assert [json.loads(row)["lm_loss"] for row in (folder / "metrics.jsonl").read_text().splitlines()] == plain.losses
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"parallel": Parallel(pipeline=2, stages=(2, 2))}, "2 pipeline stages, of which none has the whole model"),
+        ({"eval_interval": 0}, "no evaluations"),
+        ({}, "no tokenizer named"),
+    ],
+)
+def test_runs_that_cannot_generate_samples_are_refused(settings, changes, why):
+    with pytest.raises(ConfigError, match=f"--sample-prompts: with .*{why}.* — change it, or leave the samples out"):
+        replace(settings, text_samples=TextSamples(("a",)), **changes)

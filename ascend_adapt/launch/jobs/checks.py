@@ -104,12 +104,17 @@ def check_target(request: Request) -> None:
 
 
 def _check_native_options(request: Request) -> None:
-    given = request.compile or request.eval_only or request.profile is not None or request.exit_signals
-    if not request.native and given:
+    given = (
+        *(request.compile, request.eval_only, request.exit_signals),
+        *(one is not None for one in (request.profile, request.sample_prompts, request.sample_tokens)),
+    )
+    if not request.native and any(given):
         raise UsageError(
-            "--compile, --eval-only, --profile, --exit-signal: need --native — leave them out, or use the script's own "
-            "options"
+            "--compile, --eval-only, --sample-prompts, --sample-tokens, --profile, --exit-signal: need --native — "
+            "leave them out, or use the script's own options"
         )
+    if request.sample_tokens is not None and request.sample_prompts is None:
+        raise UsageError("--sample-tokens: needs --sample-prompts — add it, or leave this out")
 
 
 def _check_script(path: Path) -> None:

@@ -31,12 +31,17 @@ class NativeRun:
             ConfigError: the dialect's arguments are invalid, or do not fit the world size.
         """
         from ascend_adapt.native.config.profile_config import Profile, read_profile
+        from ascend_adapt.native.config.text_samples import read_text_samples
 
         config, notes = self.recipe.build(world_size)
         asked = self.request
         profile = Profile() if asked.profile is None else read_profile(asked.profile, asked.profile_ranks)
         exit_signals = (*config.exit_signals, *asked.exit_signals)
         config = dataclasses.replace(config, compile=asked.compile, profile=profile, exit_signals=exit_signals)
+        if asked.sample_prompts is not None:
+            tokens = {} if asked.sample_tokens is None else {"tokens": asked.sample_tokens}
+            samples = read_text_samples(asked.sample_prompts, **tokens)
+            config = dataclasses.replace(config, text_samples=samples)
         if asked.eval_only:
             config = config.for_evaluation()
         return Configured(config, tuple(notes))

@@ -17,6 +17,7 @@ from ascend_adapt.native.config.glm_config import GlmVocabulary as GlmVocabulary
 from ascend_adapt.native.config.model_config import Init as Init
 from ascend_adapt.native.config.model_config import Model as Model
 from ascend_adapt.native.config.profile_config import Profile as Profile
+from ascend_adapt.native.config.text_samples import TextSamples
 
 RECOMPUTE = ("none", "full", "selective")
 OPTIMIZERS = ("adam", "adamw", "sgd")
@@ -312,6 +313,7 @@ class TrainConfig:
     ``exit_signals``: of SIGUSR1 and SIGUSR2, those that save and stop the run; the others save and continue.
     ``compile``: compile the transformer blocks with torch.compile. ``eval_only``: evaluate and do not train.
     ``cloze``: a task to finetune on, instead of ``data``, of which only the lengths count.
+    ``text_samples``: texts to generate at each evaluation.
     ``check_for_nan_in_loss_and_grad``: the run ends at the first NaN or Inf that no loss scale can mend.
     """
 
@@ -338,6 +340,7 @@ class TrainConfig:
     profile: Profile = field(default_factory=Profile)
     cloze: Cloze | None = None
     eval_only: bool = False
+    text_samples: TextSamples | None = None
 
     def for_evaluation(self) -> TrainConfig:
         """Return the configuration that evaluates the checkpoint of ``load``; nothing is trained or saved.
@@ -369,6 +372,7 @@ class TrainConfig:
             self._check_batch,
             self._check_positions,
             self._check_blanks,
+            self._check_text_samples,
         ):
             with problems:
                 check()
@@ -451,4 +455,23 @@ class TrainConfig:
             raise ConfigError(
                 f"short_seq_prob: {self.data.blanks.short_seq_prob} with {self.parallel.pipeline} pipeline stages, "
                 "expected 0 — micro batches of a pipeline have one shape; leave it out, or use no pipeline"
+            )
+
+    def _check_text_samples(self) -> None:
+        if self.text_samples is None:
+            return
+        parallel, data = self.parallel, self.data
+        wrong = {
+            f"{parallel.pipeline} pipeline stages, of which none has the whole model": parallel.pipeline > 1,
+            "sequence parallelism, which divides a sequence of one token over ranks": parallel.sequence,
+            "a finetuning task, whose model answers and does not write": self.cloze is not None,
+            "no evaluations (eval interval 0)": not self.eval_interval,
+            "no tokenizer named": data.blanks is None
+            and data.vocab_file is None
+            and data.tokenizer_type != "CharLevelTokenizer",
+        }
+        if problems := [what for what, is_so in wrong.items() if is_so]:
+            raise ConfigError(
+                f"--sample-prompts: with {' and '.join(problems)}, expected none of these — change it, or leave the "
+                "samples out and run ascend-adapt generate on a checkpoint"
             )

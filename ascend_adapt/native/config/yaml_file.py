@@ -15,7 +15,7 @@ _PARTS = {
     name: getattr(parts, name)
     for name in (
         *("Batch", "Checkpoint", "Data", "Init", "Logging", "LossScale", "Model", "OptimizerConfig", "Parallel"),
-        *("Precision", "Profile", "Schedule", "BlankInfilling", "Cloze", "GlmVocabulary"),
+        *("Precision", "Profile", "Schedule", "BlankInfilling", "Cloze", "GlmVocabulary", "TextSamples"),
     )
 }
 

@@ -109,7 +109,7 @@ class Pattern:
         if mask not in ids:
             raise DataError(
                 "prompt: has no [MASK] in its first "
-                f"{self.length - 1} tokens, expected the blank to fill — add it, or raise --seq-length"
+                f"{self.length - 1} tokens, expected the blank to fill — add it, or finetune with a larger --seq-length"
             )
         prefix, place = len(ids), len(ids) - 1 - ids[::-1].index(mask)
         filled = [0] if answer is None else list(answer)
@@ -147,7 +147,7 @@ class Pattern:
             if place is None:
                 raise DataError(
                     f"prompt: {total} tokens, {surplus} above what --seq-length {self.length} leaves, and too few of "
-                    "them may be truncated — raise --seq-length"
+                    "them may be truncated — shorten its text, or finetune with a larger --seq-length"
                 )
             half[place] = (half[place][0][:-1], True)
 

@@ -1,4 +1,4 @@
-"""Run log: lines on the terminal, metrics.jsonl and evaluations.jsonl, TensorBoard, Weights & Biases."""
+"""Run log: lines on the terminal, metrics.jsonl, evaluations.jsonl and samples.jsonl, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
@@ -99,6 +99,16 @@ class RunLog:
         self._keep("evaluations", {"iteration": iteration, "part": part, "lm_loss": loss})
         self._scalar(f"{part}/lm_loss", loss, iteration)
 
+    def text_samples(self, iteration: int, samples: Sequence[Any]) -> None:
+        """Print and keep samples of text, each with ``prompt`` and ``text``."""
+        if not self._writes:
+            return
+        if not self._is_open:
+            self._open_files(lambda row: row["iteration"] < iteration or "lm_loss" in row)
+        for number, one in enumerate(samples, 1):
+            self.say(f"sample {number} at iteration {iteration}: {json.dumps(one.prompt)} -> {json.dumps(one.text)}")
+            self._keep("samples", {"iteration": iteration, "prompt": one.prompt, "text": one.text})
+
     def close(self) -> None:
         """Flush and close all outputs."""
         for name, file in self._files.items():
@@ -168,7 +178,7 @@ class RunLog:
     def _open_files(self, is_kept: Callable[[dict[str, Any]], bool]) -> None:
         """Open the files for appending, keeping the rows of an earlier run that ``is_kept`` accepts."""
         self._is_open = True
-        for name in ("metrics", "evaluations"):
+        for name in ("metrics", "evaluations", "samples"):
             self._try(f"{name}.jsonl", functools.partial(self._open_file, name, is_kept))
 
     def _open_file(self, name: str, is_kept: Callable[[dict[str, Any]], bool]) -> None:

@@ -23,6 +23,8 @@ class BlankRow:
 class BlankCache(KeyValueCache):
     """Cache for rows padded on the left, each of which ends with the [sop] of the piece to generate."""
 
+    position_steps = (0, 1)
+
     def __init__(self, capacity: int, padding: torch.Tensor | None, rows: Sequence[BlankRow], device: torch.device):
         super().__init__(capacity, padding)
         width = max(len(row.tokens) for row in rows)

@@ -94,6 +94,12 @@ class Attention(nn.Module):
 
         Without ``add_bias`` the caller adds the bias of the output layer.
         """
+        if context.cache is not None and x.shape[1] == 1:
+            # The heads that share a key head are its queries: no key is repeated, and no copy made.
+            joined = self.query_key_value(x).view(len(x), self.groups, self.shared + 2, self.model.head_dim)
+            query, key, value = joined.split((self.shared, 1, 1), 2)
+            attended = self._core_attention(query, key, value, context, causal=False)
+            return self.dense(attended.reshape(len(x), 1, -1), add_bias=add_bias)
         query, key, value = self._heads(x)
         if self.recompute and torch.is_grad_enabled():
             attended = checkpoint(
@@ -118,15 +124,23 @@ class Attention(nn.Module):
         return tuple(each.flatten(2, 3).transpose(1, 2) for each in parts.split((self.shared, 1, 1), 3))
 
     def _core_attention(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: AttentionContext
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        context: AttentionContext,
+        causal: bool = True,
     ) -> torch.Tensor:
-        """Return [B, N, S, D] from query [B, N, S, D], key and value [B, Nk, S, D]."""
+        """Return [B, N, S, D] from query [B, N, S, D], key and value [B, Nk, S, D].
+
+        For one token with a cache: [B, Nk, N / Nk, D] from query [B, Nk, N / Nk, D].
+        """
         if context.rotary is not None:
             cos, sin = context.rotary
             query, key = kernels.rotary(query, cos, sin), kernels.rotary(key, cos, sin)
         if context.cache is not None:
             key, value = context.cache.extend(self, key, value)
-        masks: dict[str, Any] = {"causal": True} if context.masked_out is None else {"masked_out": context.masked_out}
+        masks: dict[str, Any] = {"causal": causal} if context.masked_out is None else {"masked_out": context.masked_out}
         if context.prefix is not None:
             masks = {"prefix": context.prefix}
         dropout_p = self.model.attention_dropout if self.training else 0.0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+from torch import nn
 
 from ascend_adapt.errors import DataError, SettingsError
-from ascend_adapt.evaluation.language_model import LanguageModel
+from ascend_adapt.native import device as devices
+from ascend_adapt.native.generation.inference_model import InferenceModel
 from ascend_adapt.native.model.kv_cache import KeyValueCache
 
 
@@ -51,9 +53,11 @@ class Generation:
 @dataclass
 class _Row:
     number: int
-    prompt: int
-    tokens: list[int]
-    draws: torch.Generator
+    limit: int
+    """Most tokens that it may generate, and which of its two limits that is."""
+    limit_name: str
+    seed: int
+    tokens: list[int] = field(default_factory=list)
     finish: str = ""
 
 
@@ -66,7 +70,7 @@ def _causal_cache(capacity: int, padding: torch.Tensor | None, _numbers: Sequenc
 
 
 def generate(
-    model: LanguageModel,
+    model: InferenceModel,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     *,
@@ -93,18 +97,20 @@ def generate(
     Raises:
         DataError: a prompt is empty, or leaves no room in the model's context.
     """
-    _check(model, prompts)
-    rows = [
-        _Row(number, len(prompt), [], torch.Generator().manual_seed(seeds[number] if seeds else sampling.seed + number))
-        for number, prompt in enumerate(prompts)
-    ]
+    check_lengths(model, prompts)
+    rows = []
+    for number, prompt in enumerate(prompts):
+        room = model.max_positions - len(prompt)
+        limit = (room, "context") if room < sampling.max_new_tokens else (sampling.max_new_tokens, "length")
+        rows.append(_Row(number, *limit, seeds[number] if seeds else sampling.seed + number))
     for start in range(0, len(rows), batch_size):
         batch = rows[start : start + batch_size]
         _Batch(model, batch, [prompts[row.number] for row in batch], sampling, use_cache, make_cache).run(ends, is_stop)
     return [Generation(row.tokens, row.finish) for row in rows]
 
 
-def _check(model: LanguageModel, prompts: Sequence[Sequence[int]]) -> None:
+def check_lengths(model: InferenceModel, prompts: Sequence[Sequence[int]]) -> None:
+    """Check that each prompt has tokens, and leaves room for others; raises as ``generate``."""
     problems = [f"prompt {number}: has no tokens" for number, prompt in enumerate(prompts, 1) if not prompt]
     problems += [
         f"prompt {number}: {len(prompt)} tokens, expected fewer than the model's context of {model.max_positions}"
@@ -118,11 +124,15 @@ def _check(model: LanguageModel, prompts: Sequence[Sequence[int]]) -> None:
 
 
 class _Batch:
-    """Prompts that are continued together; rows that are finished leave the batch."""
+    """Prompts that are continued together.
+
+    The host reads the tokens at intervals, so that it does not wait for a device at each of them. Finished rows then
+    leave the batch; with a recorded step they stay until all are finished.
+    """
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: InferenceModel,
         rows: list[_Row],
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
@@ -137,24 +147,50 @@ class _Batch:
             [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=model.device
         )
         self.padding = padding if padding.any() else None
-        self.cache = self._new_cache(longest + sampling.max_new_tokens) if use_cache else None
+        self.capacity = longest + max(row.limit for row in rows)
+        self.step = model.decode_step(len(rows), self.capacity) if use_cache else None
+        self.cache = self._new_cache(longest if self.step else self.capacity) if use_cache else None
+        self.steps = 0
+        self.draws: torch.Tensor | None = None
+        if sampling.temperature > 0:
+            # Of each row from its own generator, so that they do not depend on the other rows.
+            draws = [torch.rand(row.limit, generator=torch.Generator().manual_seed(row.seed)) for row in rows]
+            self.draws = nn.utils.rnn.pad_sequence(draws, batch_first=True).to(model.device)
 
     def run(self, ends: Collection[int], is_stop: Callable[[list[int]], bool]) -> None:
         """Generate until every row is finished."""
-        while self.rows:
-            logits = self.model.gathered(self._next_logits())
-            # Rows beyond the tokenizer's ids are padding of the vocabulary.
-            chosen = self._chosen(logits[..., : self.model.model.vocab_size])
-            for row, token in zip(self.rows, chosen.tolist(), strict=True):
-                self._append(row, token, ends, is_stop)
-            self._advance(chosen)
+        interval = devices.tokens_between_waits(self.model.device)
+        while unfinished := [row for row in self.rows if not row.finish]:
+            # No row exceeds its limit before it is looked at.
+            count = min(interval, *(row.limit - len(row.tokens) for row in unfinished))
+            chosen = torch.stack([self._next_tokens() for _ in range(count)], 1).tolist()
+            for row, tokens in zip(self.rows, chosen, strict=True):
+                for token in tokens:
+                    if not row.finish:
+                        self._append(row, token, ends, is_stop)
+            self._drop_finished_rows()
+
+    def _next_tokens(self) -> torch.Tensor:
+        """Return the next token of each row, int64 [rows], and continue with it."""
+        logits = self.model.gathered(self._next_logits())
+        # Rows beyond the tokenizer's ids are padding of the vocabulary.
+        chosen = self._chosen(logits[..., : self.model.model.vocab_size])
+        new = chosen[:, None]
+        self.tokens = new if self.cache is not None else torch.cat([self.tokens, new], 1)
+        self.steps += 1
+        return chosen
 
     def _new_cache(self, capacity: int) -> KeyValueCache:
         return self.make_cache(capacity, self.padding, [row.number for row in self.rows])
 
     def _next_logits(self) -> torch.Tensor:
+        if self.step is not None and self.steps:
+            return self.step(self.tokens)
         if self.cache is not None:
-            return self.model.local_logits(self.tokens, cache=self.cache, logits_to_keep=1)[:, 0]
+            logits = self.model.next_logits(self.tokens, self.cache)
+            if self.step is not None:
+                self.step.start(self.cache)
+            return logits
         empty = self._new_cache(0)
         return self.model.local_logits(
             self.tokens,
@@ -165,16 +201,11 @@ class _Batch:
         )[:, 0]
 
     def _chosen(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return the next token of each row, int64 [rows]."""
-        sampling = self.sampling
-        if sampling.temperature == 0:
+        if self.draws is None:
             return self.model.agreed(logits.argmax(-1))
-        probabilities = filtered(logits / sampling.temperature, sampling.top_k, sampling.top_p).softmax(-1).cpu()
-        drawn = [
-            torch.multinomial(of_row, 1, generator=row.draws)
-            for of_row, row in zip(probabilities, self.rows, strict=True)
-        ]
-        return self.model.agreed(torch.cat(drawn).to(logits.device))
+        sampling = self.sampling
+        probabilities = filtered(logits / sampling.temperature, sampling.top_k, sampling.top_p).softmax(-1)
+        return self.model.agreed(drawn(probabilities, self.draws[:, self.steps]))
 
     def _append(self, row: _Row, token: int, ends: Collection[int], is_stop: Callable[[list[int]], bool]) -> None:
         if token in ends:
@@ -183,16 +214,12 @@ class _Batch:
         row.tokens.append(token)
         if is_stop(row.tokens):
             row.finish = "stop"
-        elif len(row.tokens) == self.sampling.max_new_tokens:
-            row.finish = "length"
-        elif row.prompt + len(row.tokens) == self.model.max_positions:
-            row.finish = "context"
+        elif len(row.tokens) == row.limit:
+            row.finish = row.limit_name
 
-    def _advance(self, chosen: torch.Tensor) -> None:
-        new = chosen[:, None]
-        self.tokens = new if self.cache is not None else torch.cat([self.tokens, new], 1)
+    def _drop_finished_rows(self) -> None:
         left = [place for place, row in enumerate(self.rows) if not row.finish]
-        if len(left) == len(self.rows):
+        if self.step is not None or len(left) == len(self.rows):
             return
         self.rows = [self.rows[place] for place in left]
         kept = torch.tensor(left, dtype=torch.int64, device=self.tokens.device)
@@ -200,6 +227,15 @@ class _Batch:
         if self.cache is not None:
             self.cache.keep_rows(kept)
         self.padding = None if self.padding is None else self.padding[kept]
+        self.draws = None if self.draws is None else self.draws[kept]
+
+
+def drawn(probabilities: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """Return an index for each row of ``probabilities`` [rows, V], int64, by uniform ``draws`` [rows] from 0 to 1."""
+    sums = probabilities.cumsum(-1)
+    total = sums[:, -1:]
+    # A draw near 1 times the total may round to the total, which the last likely token reaches.
+    return torch.minimum((sums <= draws[:, None] * total).sum(-1), (sums < total).sum(-1))
 
 
 def filtered(logits: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ascend_adapt.errors import DataError, SettingsError
-from ascend_adapt.evaluation.generation import Sampling, generate
-from ascend_adapt.evaluation.glm_run import GlmRun
-from ascend_adapt.evaluation.language_model import LanguageModel
-from ascend_adapt.evaluation.text_generation import Continuation, StopStrings
+from ascend_adapt.data.glm_tokenizer import GlmTokenizer
+from ascend_adapt.errors import DataError
+from ascend_adapt.native.generation.continuation import Continuation, StopStrings
+from ascend_adapt.native.generation.generation import Sampling, check_lengths, generate
+from ascend_adapt.native.generation.inference_model import InferenceModel
 from ascend_adapt.native.model.blank_cache import BlankCache, BlankRow
 
 MASKS = ("MASK", "sMASK", "gMASK")
@@ -49,8 +49,8 @@ class _Prompt:
 
 
 def fill(
-    model: LanguageModel,
-    run: GlmRun,
+    model: InferenceModel,
+    tokenizer: GlmTokenizer,
     texts: Sequence[str],
     sampling: Sampling,
     stop: Sequence[str] = (),
@@ -62,15 +62,9 @@ def fill(
 
     Raises:
         DataError: a prompt has no mask, or one that the vocabulary lacks, or leaves no room in the model's context.
-        SettingsError: the model was trained without block positions.
     """
-    if not run.block_positions:
-        raise SettingsError(
-            f"{model.source.path}: was trained with --no-block-position, expected block positions for filling blanks — "
-            "use a model that has them"
-        )
-    tokenizer, command = run.tokenizer, run.tokenizer.command
-    prompts = _prompts(run, texts)
+    command = tokenizer.command
+    prompts = _prompts(tokenizer, texts)
     stops = StopStrings(tokenizer.decode, stop)
     for turn in range(max(len(one.masks) for one in prompts)):
         left = [one for one in prompts if len(one.masks) > turn]
@@ -100,12 +94,16 @@ def fill(
         for one, piece in zip(left, found, strict=True):
             one.pieces.append(piece.tokens)
             one.blanks.append(Continuation(stops.text_before(piece.tokens), len(piece.tokens), piece.finish))
-    return [Filled(_text(run, one), tuple(one.blanks)) for one in prompts]
+    return [Filled(_text(tokenizer, one), tuple(one.blanks)) for one in prompts]
 
 
-def _prompts(run: GlmRun, texts: Sequence[str]) -> list[_Prompt]:
+def check_prompts(model: InferenceModel, tokenizer: GlmTokenizer, texts: Sequence[str]) -> None:
+    """Check that each text has masks that the model knows and leaves room in its context; raises as ``fill``."""
+    check_lengths(model, [one.row(tokenizer.command("sop")).tokens for one in _prompts(tokenizer, texts)])
+
+
+def _prompts(tokenizer: GlmTokenizer, texts: Sequence[str]) -> list[_Prompt]:
     """Return the ids of each text between [CLS] and its end, which a text that ends with a mask does not have."""
-    tokenizer = run.tokenizer
     known = [name for name in MASKS if name in tokenizer.special]
     ids_of_masks = {tokenizer.command(name) for name in known}
     prompts, problems = [], []
@@ -127,12 +125,12 @@ def _prompts(run: GlmRun, texts: Sequence[str]) -> list[_Prompt]:
     return prompts
 
 
-def _text(run: GlmRun, prompt: _Prompt) -> str:
+def _text(tokenizer: GlmTokenizer, prompt: _Prompt) -> str:
     pieces = iter(prompt.blanks)
     start, text = 1, ""
     for place in prompt.masks:
-        text += run.tokenizer.decode(prompt.ids[start:place]) + next(pieces).text
+        text += tokenizer.decode(prompt.ids[start:place]) + next(pieces).text
         start = place + 1
     # [CLS] and the end of the text are not part of it.
     rest = prompt.ids[start:-1] if prompt.masks[-1] != len(prompt.ids) - 1 else []
-    return text + run.tokenizer.decode(rest)
+    return text + tokenizer.decode(rest)

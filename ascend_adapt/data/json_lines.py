@@ -31,14 +31,14 @@ def one_of(*choices: Any) -> Check:
     return check
 
 
-def read_rows(path: Path, checks: Mapping[str, Check]) -> list[dict[str, Any]]:
-    """Return the objects of a JSON lines file, plain or compressed; blank lines are skipped.
+def read_rows(path: Path, checks: Mapping[str, Check], option: str = "--data") -> list[dict[str, Any]]:
+    """Return the objects of a JSON lines file, plain or compressed; blank lines are skipped. ``option`` names it.
 
     Raises:
         DataError: the file cannot be read or has no object, or lines lack keys or have invalid values.
     """
     if not path.is_file():
-        raise DataError(f"{path}: no such file, expected JSON lines with {', '.join(checks)} — correct --data")
+        raise DataError(f"{path}: no such file, expected JSON lines with {', '.join(checks)} — correct {option}")
     with open_input(Input(str(path))) as (stream, _):
         lines = stream.read().split(b"\n")
     rows: list[dict[str, Any]] = []
@@ -52,7 +52,7 @@ def read_rows(path: Path, checks: Mapping[str, Check]) -> list[dict[str, Any]]:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise DataError(f"{'; '.join(problems[:_SHOWN])}{more} — repair these lines")
     if not rows:
-        raise DataError(f"{path}: has no lines, expected JSON objects with {', '.join(checks)} — correct --data")
+        raise DataError(f"{path}: has no lines, expected JSON objects with {', '.join(checks)} — correct {option}")
     return rows
 
 

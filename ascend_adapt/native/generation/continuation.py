@@ -1,13 +1,12 @@
-"""Texts that continue prompts, ended by stop strings."""
+"""Texts that continue prompts, and the stop strings that end them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ascend_adapt.evaluation.generation import Sampling, generate
-from ascend_adapt.evaluation.language_model import LanguageModel
-from ascend_adapt.evaluation.text import TextTokenizer
+from ascend_adapt.native.generation.generation import Sampling, generate
+from ascend_adapt.native.generation.inference_model import InferenceModel
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,9 @@ class StopStrings:
 
 
 def continue_ids(
-    model: LanguageModel,
-    tokenizer: TextTokenizer,
+    model: InferenceModel,
+    decode: Callable[[Sequence[int]], str],
+    eod: int | None,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     stop: Sequence[str] = (),
@@ -46,10 +46,18 @@ def continue_ids(
     use_cache: bool = True,
     batch_size: int = 8,
 ) -> list[Continuation]:
-    """Return the text that continues each prompt; it ends before the first of the strings ``stop``."""
-    stops = StopStrings(tokenizer.decode, stop)
-    ends = () if tokenizer.eod is None else (tokenizer.eod,)
+    """Return the text that continues each prompt.
+
+    It ends before the first of the strings ``stop`` and at the end-of-document token ``eod``.
+    """
+    stops = StopStrings(decode, stop)
     found = generate(
-        model, prompts, sampling, ends=ends, is_stop=stops.occur_in, use_cache=use_cache, batch_size=batch_size
+        model,
+        prompts,
+        sampling,
+        ends=() if eod is None else (eod,),
+        is_stop=stops.occur_in,
+        use_cache=use_cache,
+        batch_size=batch_size,
     )
     return [Continuation(stops.text_before(one.tokens), len(one.tokens), one.finish) for one in found]

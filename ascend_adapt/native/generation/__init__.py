@@ -1,0 +1,1 @@
+"""Generation with a decoder: tokens that continue prompts, and the blanks that GLM fills."""
