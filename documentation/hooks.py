@@ -26,7 +26,10 @@ ELSEWHERE = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "examples/index.md": "examples/README.md",
-    **{f"examples/{one.parent.name}.md": f"examples/{one.parent.name}/README.md" for one in ROOT.glob("examples/*/README.md")},
+    **{
+        f"examples/{one.parent.name}.md": f"examples/{one.parent.name}/README.md"
+        for one in ROOT.glob("examples/*/README.md")
+    },
 }
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s#]*)(#[^()\s]*)?\)")
 _MADE = re.compile(r"<!--.*?-->\n?")

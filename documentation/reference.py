@@ -8,7 +8,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from ascend_adapt import cli
 from ascend_adapt.kernels.built_in import register_kernels
@@ -125,9 +124,10 @@ def _options(dialect: str) -> str:
         dest = next(iter(of.values())).get("dest", option)
         rows.append((f"`{option}`", shown, _plain(reasons.get(dest, ""))))
     about = (
-        f"# Options of the dialect {dialect}\n\n`ascend-run --native {dialect}` reads these, as recorded from upstream's "
-        "own parsers. An option is used, or it is without effect for the reason in the last column, or a value other than "
-        "upstream's default is refused by name. [Every option counts](../native.md#every-option-counts)\n\n"
+        f"# Options of the dialect {dialect}\n\n"
+        f"`ascend-run --native {dialect}` reads these, as recorded from upstream's own parsers. An option is used, or it "
+        "has no effect for the reason in the last column, or a value other than upstream's default is refused by name. "
+        "[Every option counts](../native.md#every-option-counts)\n\n"
     )
     return about + _table(("option", "upstream's default", "without effect because"), rows)
 

@@ -1,7 +1,7 @@
 """Write the support matrix of both READMEs and docs/evidence.md.
 
 ``python documentation/support.py`` renews them from records: documentation/runs.yaml (what ran), tests/upstream/*.json
-(releases whose source every patch was judged on), the shipped evidence records, setup.cfg and the table of CANN releases.
+(releases whose source every patch was judged on), the shipped evidence records, setup.cfg and the CANN releases.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ def verdict(runs: Path, cpu: Run, npu: Run, bare: Run) -> int:
     wrong = [one for one in outcomes if one["state"] in ("drifted", "failed", "lost")]
     print("\nVerdict")
     print(
-        f"1. losses: {len(cpu.losses)} on the CPU and on the emulated NPUs, largest relative difference {difference:.0e}: "
-        f"{'equal' if is_equal else 'NOT equal'} in fp32; first {cpu.losses[0]:.4f}, last {cpu.losses[-1]:.4f}"
+        f"1. losses on the CPU and on the emulated NPUs: {'equal' if is_equal else 'NOT equal'} in fp32 "
+        f"({len(cpu.losses)} losses, largest relative difference {difference:.0e}); first {cpu.losses[0]:.4f}, last {cpu.losses[-1]:.4f}"
     )
     print(f"2. without adaptation: {without_adaptation(bare, runs / 'extensions')}")
     print(f"3. patches applied on the NPUs: {len(applied)}")
@@ -138,7 +138,9 @@ def verdict(runs: Path, cpu: Run, npu: Run, bare: Run) -> int:
 def without_adaptation(run: Run, extensions: Path) -> str:
     """Return what the job did without adaptation."""
     if run.losses:
-        return f"{len(run.losses)} losses in {run.seconds:.0f} s: DeepSpeed's operators were not compiled or are installed"
+        return (
+            f"{len(run.losses)} losses in {run.seconds:.0f} s: DeepSpeed's operators were not compiled or are installed"
+        )
     builds = sorted(path.name for path in extensions.glob("*") if path.is_dir())
     compiled = f"; DeepSpeed was compiling {', '.join(builds)}" if builds else ""
     ended = "was ended" if run.exit_code is None else f"failed with exit code {run.exit_code}"
