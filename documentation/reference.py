@@ -125,8 +125,8 @@ def _options(dialect: str) -> str:
         rows.append((f"`{option}`", shown, _plain(reasons.get(dest, ""))))
     about = (
         f"# Options of the dialect {dialect}\n\n"
-        f"`ascend-run --native {dialect}` reads these, as recorded from upstream's own parsers. An option is used, or it "
-        "has no effect for the reason in the last column, or a value other than upstream's default is refused by name. "
+        f"`ascend-run --native {dialect}` reads these, as recorded from upstream's own parsers. An option is used, or "
+        "it has no effect for the reason in the last column, or a value that is not upstream's default is refused. "
         "[Every option counts](../native.md#every-option-counts)\n\n"
     )
     return about + _table(("option", "upstream's default", "without effect because"), rows)

@@ -114,10 +114,12 @@ def verdict(runs: Path, cpu: Run, npu: Run, bare: Run) -> int:
     outcomes = status(runs / "npu-emulated")
     applied = [one for one in outcomes if one["state"] == "applied"]
     wrong = [one for one in outcomes if one["state"] in ("drifted", "failed", "lost")]
+    word = "equal" if is_equal else "NOT equal"
     print("\nVerdict")
     print(
-        f"1. losses on the CPU and on the emulated NPUs: {'equal' if is_equal else 'NOT equal'} in fp32 "
-        f"({len(cpu.losses)} losses, largest relative difference {difference:.0e}); first {cpu.losses[0]:.4f}, last {cpu.losses[-1]:.4f}"
+        f"1. losses on the CPU and on the emulated NPUs: {word} in fp32 "
+        f"({len(cpu.losses)} losses, largest relative difference {difference:.0e}); "
+        f"first {cpu.losses[0]:.4f}, last {cpu.losses[-1]:.4f}"
     )
     print(f"2. without adaptation: {without_adaptation(bare, runs / 'extensions')}")
     print(f"3. patches applied on the NPUs: {len(applied)}")
