@@ -105,7 +105,7 @@ record-upstreams: install
 behaviour: install
 	$(BIN)/nox
 
-# The tests that need no torch, on every Python that setup.cfg names; an interpreter that is missing is reported.
+# The tests that need no torch, on each Python; an interpreter that is missing is reported.
 pythons: install
 	$(BIN)/nox --session python
 
