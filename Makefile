@@ -12,14 +12,25 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 export PIP_COMPILE := 0
 export PYTHONDONTWRITEBYTECODE :=
 
-EXAMPLE := examples/megatron_deepspeed_gpt2
+.PHONY: demo test test-fast check conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics docs docs-serve docs-support docs-run examples dist pythons upstream-runs upstream-removals install clean signals bench-gpu stress
 
-.PHONY: demo test test-fast check conformance record-upstreams behaviour own-tests bench-gpu bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics upstream-runs upstream-removals install clean signals stress
+# pip's lines that show progress: what is downloaded, and how big it is.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -ec
+INSTALL := $(BIN)/python -m pip install --progress-bar off --constraint constraints.txt
+SHOWN := | sed -u -n -E 's/^ *(Downloading|Using cached|Installing collected packages)(: | )(.{0,100}).*/  \1 \3/p'
 
-$(VENV)/.installed: setup.cfg constraints.txt
+# What the demonstration needs; the tests need more.
+$(VENV)/.demo: setup.cfg constraints.txt
+	@echo "Installing torch and DeepSpeed into $(VENV): about 0.3 GB to download with a CPU build of torch, 1.2 GB on disk."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[deepspeed,data,data-fast,data-parquet,data-all,hf,test]'
+	$(INSTALL) torch $(SHOWN)
+	$(INSTALL) --editable '.[deepspeed,data]' $(SHOWN)
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.demo
+	@echo "Installing what the tests and the documentation need into $(VENV)."
+	$(INSTALL) --editable '.[deepspeed,data,data-fast,data-parquet,data-all,hf,test,docs]' $(SHOWN)
 	touch $@
 
 # Tests of older DeepSpeed releases run in their own environments, which nox creates.
@@ -34,15 +45,9 @@ $(VENV)/.installed: setup.cfg constraints.txt
 
 install: $(VENV)/.installed
 
-demo: install
-	$(BIN)/python $(EXAMPLE)/prepare_data.py --output-prefix data/stdlib
-	$(BIN)/ascend-adapt preprocess --input data/stdlib.jsonl --output-prefix data/stdlib \
-	    --vocab data/stdlib-vocab.json --merge-file data/stdlib-merges.txt --dataset-impl mmap \
-	    --tokenizer-type GPT2BPETokenizer --append-eod --workers 2
-	rm -rf runs/demo
-	$(BIN)/ascend-run --nproc 2 --device cpu --log-dir runs/demo $(EXAMPLE)/pretrain_gpt2.py \
-	    --data-path data/stdlib_text_document --pipeline-model-parallel-size 2 --exit-loss-drop 2.0
-	$(BIN)/ascend-adapt status runs/demo
+demo: $(VENV)/.demo
+	@echo "The first run also downloads torch_npu (44 MB) for the emulated NPU."
+	$(BIN)/python examples/demo.py
 
 # Files with tests are shared out among this many processes, in the order of tests/conftest.py; WORKERS=0 runs all in one.
 WORKERS ?= 2
@@ -51,7 +56,7 @@ IN_PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 SUITE := --pyargs ascend_adapt.testing
 
 test:
-	@echo "make test: installs, then style, types, layering, all tests and the conformance suite; about 15 minutes on two quiet cores"
+	@echo "make test: installs, then style, types, the site, every test in $(WORKERS) processes, and the conformance suite; about 15 minutes on two quiet cores"
 	$(MAKE) install
 	$(MAKE) --jobs 2 check .nox/deepspeed-0.9.2.installed .triton/.installed
 	$(BIN)/python -m pytest $(IN_PARALLEL)
@@ -64,11 +69,32 @@ FAST ?= $(wildcard tests/test_*.py) tests/patches tests/runtime tests/recipes te
 test-fast: install
 	$(BIN)/python -m pytest -q $(IN_PARALLEL) $(FAST)
 
-check: install
+check: install docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_packaging.py
+
+# The site, in build/site; a broken link or anchor is an error. `make docs-serve` shows it while you write.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-serve: install
+	$(BIN)/mkdocs serve
+
+# The support matrix of both READMEs and docs/evidence.md, from documentation/runs.yaml and the records.
+docs-support: install
+	$(BIN)/python documentation/support.py
+
+# Every command of the READMEs and the quick starts, and every example; `make test` runs the cheap ones.
+docs-run examples: install
+	$(BIN)/python -m pytest -q tests/documentation/every_block.py tests/examples/every_example.py
+
+# The wheel and the source archive of a release, with the links of its long description made absolute.
+dist: install
+	@test -n "$(PROJECT_URL)" || { echo "make dist: PROJECT_URL is not set, expected the address of the repository - make dist PROJECT_URL=https://..." >&2; exit 2; }
+	rm -rf dist && PROJECT_URL=$(PROJECT_URL) $(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
 
 # Every release, every alteration, every patch, every order: nothing is read from a record. `--evidence` renews the shipped records.
 conformance: install
@@ -81,6 +107,10 @@ record-upstreams: install
 
 behaviour: install
 	$(BIN)/nox
+
+# The tests that need no torch, on each Python; an interpreter that is missing is reported.
+pythons: install
+	$(BIN)/nox --session python
 
 # LIBRARY=deepspeed, accelerate, transformers or peft; CHECKOUT is its repository.
 DEVICE ?= cpu

@@ -1,7 +1,8 @@
-"""Environments for DeepSpeed releases older than the one in constraints.txt: one for each, with current torch.
+"""Environments of older DeepSpeed releases, and of each Python.
 
-``make behaviour`` creates all and runs the behavioural matrix on each; ``nox -s "deepspeed(0.9.2)"`` does one. The
-newest release has no session: it is in .venv.
+``make behaviour`` creates those of DeepSpeed, with current torch, and runs the behavioural matrix on each; ``nox -s
+"deepspeed(0.9.2)"`` does one. The newest release has no session: it is in .venv. ``make pythons`` runs the tests that
+need no torch on each Python.
 """
 
 import sys
@@ -9,6 +10,7 @@ import sys
 import nox
 
 nox.options.default_venv_backend = "venv"
+nox.options.sessions = ["deepspeed"]
 nox.options.reuse_existing_virtualenvs = True
 
 # Release -> requirements that its own metadata lacks or leaves too loose.
@@ -41,3 +43,22 @@ def deepspeed(session: nox.Session, release: str) -> None:
     # pytest runs in nox's own environment.
     command = (sys.executable, "-m", "pytest", tests, "-k", f"{release} or reference")
     session.run(*command, env={"DEEPSPEED_RELEASE": release}, external=True)
+
+
+# Without torch: its wheels for each Python are large. What needs it is tested on .venv's Python.
+WITHOUT_TORCH = (
+    "tests/patches",
+    "tests/problems",
+    "tests/launch/placement",
+    "tests/test_cli.py",
+    "tests/test_packaging.py",
+)
+
+
+@nox.session(python=["3.10", "3.11", "3.12", "3.13"])
+def python(session: nox.Session) -> None:
+    """One Python: the package installed from its wheel, its commands, and the tests that need no torch."""
+    session.install("--quiet", "--constraint", "constraints.txt", ".[data]", "hypothesis", "pytest", "pytest-timeout")
+    session.run("ascend-run", "--version")
+    session.run("ascend-adapt", "status", "--short")
+    session.run("python", "-m", "pytest", "-q", *WITHOUT_TORCH)

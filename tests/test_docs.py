@@ -41,10 +41,16 @@ def test_the_plugin_in_the_docs_is_a_plugin(monkeypatch):
 
 @pytest.mark.parametrize(
     "path",
-    ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md"))],
+    [
+        "README.md",
+        "README.zh-CN.md",
+        "CONTRIBUTING.md",
+        *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "examples").rglob("README.md")),
+        *sorted(str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")),
+    ],
 )
 def test_links_lead_somewhere(path):
-    file = ROOT / path if (ROOT / path).exists() else ROOT / "docs" / path
+    file = ROOT / "docs" / path if (ROOT / "docs" / path).exists() else ROOT / path
     for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", file.read_text()):
         page = file.parent / target if target else file
         assert page.exists(), target
@@ -69,7 +75,7 @@ def test_every_kind_and_state_is_documented():
 
 def test_every_switch_is_documented():
     source = (ROOT / "ascend_adapt" / "runtime" / "settings.py").read_text()
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs" / "commands.md").read_text()
     for name in re.findall(r'(?:variable|words)\("([A-Z_]+)"\)', source):
         assert f"ASCEND_ADAPT_{name}" in text, name
 
@@ -80,8 +86,8 @@ def test_ci_runs_the_commands_of_the_readme():
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_what_status_says_in_the_readme_is_what_it_says():
-    (quoted,) = [block for block in code_blocks("README.md", "") if "applied" in block]
+def test_the_quoted_output_of_status_is_what_it_prints():
+    (quoted,) = [block for block in code_blocks("docs/how-it-works.md", "") if "applied" in block]
     patches = {f"{one.plugin}.{one.name}": one for one in PluginManager().patches()}
     outcomes = tuple(patches[name].outcome("applied", "") for name in re.findall(r"(?m)^(\S+)", quoted))
     assert len(outcomes) == 2

@@ -1,6 +1,14 @@
 #!/usr/bin/env bash
 # What the sizes share. Options of ascend-run go before, e.g.: bash 345M.sh --dry-run --device cpu
 set -euo pipefail
+source "$(dirname "$0")/../tiny.sh"
+
+MORE=(--fp16 --load "${CHECKPOINT:-checkpoint}" --save "${CHECKPOINT:-checkpoint}")
+if [[ ${#TINY[@]} -gt 0 ]]; then
+    DATASET=${TINY}_text_document TRAIN_ITERS=5 LOG_INTERVAL=1
+    MORE=(--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64
+        --micro-batch-size 2 --global-batch-size 4)
+fi
 
 ascend-run "$@" --native oneflow "${SIZE[@]}" \
     --dataset "${DATASET:-gpt_sample_dataset_text_document}" \
@@ -17,8 +25,5 @@ ascend-run "$@" --native oneflow "${SIZE[@]}" \
     --clip-grad 1.0 \
     --initial-loss-scale 4294967296 \
     --checkpoint-activations \
-    --fp16 \
-    --load "${CHECKPOINT:-checkpoint}" \
-    --save "${CHECKPOINT:-checkpoint}" \
     --save-interval 10000 \
-    --log-interval "${LOG_INTERVAL:-100}"
+    --log-interval "${LOG_INTERVAL:-100}" "${MORE[@]}"

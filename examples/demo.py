@@ -1,0 +1,161 @@
+"""`make demo`: one DeepSpeed job on a CPU, on an emulated NPU and without adaptation, with a verdict at the end.
+
+The job is examples/megatron_deepspeed_gpt2, which does not mention this project: GPT-2 in two pipeline stages, the text
+is Python's own standard library. Outputs are kept in runs/demo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+EXAMPLE = Path(__file__).with_name("megatron_deepspeed_gpt2")
+PROGRAMS = Path(sys.executable).parent
+LOSSES = re.compile(r"(validation|iteration +\d+).*lm loss(?: value)?: ([-+.\dEe]+)")
+UNADAPTED_SECONDS = 20
+WIDTH = 110
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one start of the job printed: its exit code (None if it was ended), its losses, and the last lines."""
+
+    exit_code: int | None
+    losses: tuple[float, ...]
+    seconds: float
+    tail: str
+
+
+def main() -> int:
+    """Run the demonstration; the exit code is 1 if a job failed or the losses differ."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=Path("runs/demo"), help="default: %(default)s, removed first")
+    parser.add_argument("--data", type=Path, default=Path("data/stdlib"), help="default: %(default)s")
+    args = parser.parse_args()
+    shutil.rmtree(args.runs, ignore_errors=True)
+
+    step(1, "Python's standard library as GPT-2 tokens")
+    prepare(args.data)
+    step(2, "the job on two CPU processes")
+    cpu = job(args, "cpu")
+    step(3, "the same job through the real torch_npu, on two emulated NPUs")
+    npu = job(args, "npu-emulated")
+    step(4, f"the same job without adaptation, on two CPU processes, for at most {UNADAPTED_SECONDS} s")
+    # Its own folder of extensions: a build that is ended leaves a lock there, for which later jobs would wait.
+    bare = job(args, "cpu", "--no-adapt", seconds=UNADAPTED_SECONDS, extensions=args.runs / "extensions")
+    return verdict(args.runs, cpu, npu, bare)
+
+
+def step(number: int, text: str) -> None:
+    """Print the title of a step."""
+    print(f"\n[{number}/4] {text}", flush=True)
+
+
+def prepare(data: Path) -> None:
+    """Write the text, the vocabulary and the token files, unless they are there."""
+    if data.with_name(f"{data.name}_text_document.idx").exists():
+        print(f"{data}_text_document: is there already")
+        return
+    subprocess.run([sys.executable, EXAMPLE / "prepare_data.py", "--output-prefix", data], check=True)
+    files = ["--input", f"{data}.jsonl", "--vocab", f"{data}-vocab.json", "--merge-file", f"{data}-merges.txt"]
+    options = ["--dataset-impl", "mmap", "--tokenizer-type", "GPT2BPETokenizer", "--append-eod", "--workers", "2"]
+    command = [PROGRAMS / "ascend-adapt", "preprocess", *files, "--output-prefix", data, *options]
+    subprocess.run(command, check=True)
+
+
+def job(
+    args: argparse.Namespace, device: str, *options: str, seconds: float | None = None, extensions: Path | None = None
+) -> Run:
+    """Start the job and print its losses as they come."""
+    folder = args.runs / "-".join((device, *(one.strip("-") for one in options)))
+    command = [PROGRAMS / "ascend-run", "--nproc", "2", "--device", device, "--log-dir", folder, *options]
+    command += [EXAMPLE / "pretrain_gpt2.py", "--data-path", f"{args.data}_text_document"]
+    command += ["--pipeline-model-parallel-size", "2", "--train-iters", "6", "--log-interval", "1"]
+    words = [str(word) for word in command]
+    print("$ " + " ".join(words).replace(f"{PROGRAMS}/", ""), flush=True)
+    variables = [f"TORCH_EXTENSIONS_DIR={extensions.absolute()}"] if extensions else []
+    started = time.monotonic()
+    losses, output = [], []
+    limited = ["timeout", "--signal", "TERM", str(seconds)] if seconds else []
+    with subprocess.Popen(
+        ["env", *variables, *limited, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            output.append(line)
+            if found := LOSSES.search(line):
+                losses.append(float(found[2]))
+                name = " ".join(found[1].split())
+                print(f"  {time.monotonic() - started:5.1f} s  {name:13s}  loss {losses[-1]:.4f}", flush=True)
+    ended = process.returncode
+    args.runs.mkdir(parents=True, exist_ok=True)
+    folder.with_suffix(".txt").write_text("".join(output))
+    is_ended = seconds is not None and time.monotonic() - started >= seconds
+    return Run(None if is_ended else ended, tuple(losses), time.monotonic() - started, "".join(output[-15:]))
+
+
+def verdict(runs: Path, cpu: Run, npu: Run, bare: Run) -> int:
+    """Print what the three jobs show, and return the exit code."""
+    for name, run in (("cpu", cpu), ("npu-emulated", npu)):
+        if run.exit_code:
+            print(f"\nthe job on {name} failed with exit code {run.exit_code}:\n{run.tail}", file=sys.stderr)
+            return 1
+    difference = max(abs(a - b) / abs(a) for a, b in zip(cpu.losses, npu.losses, strict=True))
+    is_equal = difference <= 1e-4
+    outcomes = status(runs / "npu-emulated")
+    applied = [one for one in outcomes if one["state"] == "applied"]
+    wrong = [one for one in outcomes if one["state"] in ("drifted", "failed", "lost")]
+    word = "equal" if is_equal else "NOT equal"
+    print("\nVerdict")
+    print(
+        f"1. losses on the CPU and on the emulated NPUs: {word} in fp32 "
+        f"({len(cpu.losses)} losses, largest relative difference {difference:.0e}); "
+        f"first {cpu.losses[0]:.4f}, last {cpu.losses[-1]:.4f}"
+    )
+    print(f"2. without adaptation: {without_adaptation(bare, runs / 'extensions')}")
+    print(f"3. patches applied on the NPUs: {len(applied)}")
+    by_reason: dict[str, list[str]] = {}
+    for one in applied:
+        by_reason.setdefault(f"{one['without']} without it: {one['why']}", []).append(one["patch"])
+    for reason, names in by_reason.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        print("   " + textwrap.shorten(f"{names[0]}{more}, {reason}", WIDTH, placeholder=" ..."))
+    print(f"4. patches that drifted, failed or were lost: {', '.join(one['patch'] for one in wrong) or 0}")
+    print(
+        f"5. next: {runs}/npu-emulated/rehearsal.html; ascend-adapt status {runs}/npu-emulated; "
+        "your own script: ascend-run --device npu-emulated train.py"
+    )
+    return 0 if is_equal and not wrong else 1
+
+
+def without_adaptation(run: Run, extensions: Path) -> str:
+    """Return what the job did without adaptation."""
+    if run.losses:
+        return (
+            f"{len(run.losses)} losses in {run.seconds:.0f} s: DeepSpeed's operators were not compiled or are installed"
+        )
+    builds = sorted(path.name for path in extensions.glob("*") if path.is_dir())
+    compiled = f"; DeepSpeed was compiling {', '.join(builds)}" if builds else ""
+    ended = "was ended" if run.exit_code is None else f"failed with exit code {run.exit_code}"
+    return f"{ended} after {run.seconds:.0f} s without a training step{compiled}"
+
+
+def status(run_directory: Path) -> list[dict[str, Any]]:
+    """Return the state of each patch in a job."""
+    command = [PROGRAMS / "ascend-adapt", "status", run_directory, "--json"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    outcomes: list[dict[str, Any]] = json.loads(printed)["outcomes"]
+    return outcomes
+
+
+if __name__ == "__main__":
+    sys.exit(main())
