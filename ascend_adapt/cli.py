@@ -12,8 +12,6 @@ from typing import Any, NoReturn
 
 from ascend_adapt.errors import AdaptError, CheckpointError, SettingsError
 
-NOT_BUILT = ("report",)
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ascend-adapt` and return its exit code: 0 success, 1 failure, 2 wrong usage."""
@@ -44,12 +42,6 @@ def _drop_output() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments and arguments[0] in NOT_BUILT:
-        print(
-            f"ascend-adapt {arguments[0]}: is not built yet — see the CHANGELOG for what this version does",
-            file=sys.stderr,
-        )
-        return 1
     known = _parser().parse_args(arguments, argparse.Namespace(words=arguments))
     try:
         return int(known.run(known))
@@ -75,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     from ascend_adapt.convert.commands import add_convert
     from ascend_adapt.data.commands import add_commands
     from ascend_adapt.evaluation.commands import add_commands as add_evaluation
+    from ascend_adapt.report.commands import add_report
 
     parser = _Parser(prog="ascend-adapt", description="Show what is adapted on this host, and what prevents the rest.")
     parser.add_argument("--version", action="version", version=f"ascend_adapt {__version__}")
@@ -126,11 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluation = add_evaluation(commands)
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.set_defaults(run=_inspect, of_token_files=inspect.get_default("run"))
-    diagnosis = (status, doctor, explain, audit, compare, stop, kernels)
+    diagnosis = (status, doctor, explain, audit, compare, stop, kernels, add_report(commands))
     for each in (*diagnosis, convert, *data_commands, inspect, *evaluation):
         each.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    for name in NOT_BUILT:
-        commands.add_parser(name, help="(not built yet)")
     return parser
 
 

@@ -69,6 +69,14 @@ MAY_IMPORT = {
         "ascend_adapt.recipes",
         "ascend_adapt.runtime",
     },
+    "ascend_adapt.report": {
+        "ascend_adapt",
+        "ascend_adapt.bounded_yaml",
+        "ascend_adapt.diagnosis",
+        "ascend_adapt.emulation",
+        "ascend_adapt.launch.one_host.run_directory",
+        "ascend_adapt.patches.declare",
+    },
     "ascend_adapt.testing": {
         "ascend_adapt",
         "ascend_adapt.diagnosis.evidence",
@@ -87,6 +95,7 @@ MAY_IMPORT = {
         "ascend_adapt.kernels",
         "ascend_adapt.launch",
         "ascend_adapt.probe",
+        "ascend_adapt.report",
         "ascend_adapt.runtime",
     },
     "ascend_adapt.launch.request": {
@@ -160,7 +169,7 @@ FLOORS = {
             "evaluation",
             "diagnosis",
         ),
-        *("launch", "testing", "cli"),
+        *("launch", "report", "testing", "cli"),
     ),
 }
 TARGETS = {"accelerate", "apex", "deepspeed", "megatron", "mpu", "peft", "torch", "torch_npu", "transformers"}

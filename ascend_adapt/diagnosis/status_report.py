@@ -163,7 +163,7 @@ def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> 
     proved = []
     for outcome in outcomes:
         found = {**versions, **dict(text.rsplit(" ", 1) for text in outcome.found.split(", ") if " " in text)}
-        proved.append(replace(outcome, evidence=evidence.matching(records, _name(outcome), found)))
+        proved.append(replace(outcome, evidence=evidence.matching(records, full_name(outcome), found)))
     return tuple(proved), problems
 
 
@@ -210,13 +210,13 @@ def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
     console.print(Text(report.subject))
     for line in report.failure:
         console.print(Text(line, style="red"))
-    name_width = max((len(_name(one)) for one in shown), default=0)
+    name_width = max((len(full_name(one)) for one in shown), default=0)
     state_width = max((len(one.state) for one in shown), default=0)
     for one in shown:
         style = _COLOURS.get(one.state, "")
         # Text instead of str: brackets in a reason are not markup.
         head = (
-            Text(f"{_name(one):{name_width}}  ").append(f"{one.state:{state_width}}", style).append(f"  {one.target}")
+            Text(f"{full_name(one):{name_width}}  ").append(f"{one.state:{state_width}}", style).append(f"  {one.target}")
         )
         console.print(head)
         if one.reason:
@@ -234,5 +234,6 @@ def _evidence(outcome: Outcome) -> str:
     return "evidence " + (", ".join(outcome.evidence) or _UNPROVED)
 
 
-def _name(outcome: Outcome) -> str:
+def full_name(outcome: Outcome) -> str:
+    """Return the full name of a patch: plugin.patch."""
     return f"{outcome.plugin}.{outcome.patch}"

@@ -1,0 +1,93 @@
+"""Curves of a run, gathered from its log lines or from metrics.jsonl, and thinned to what a chart can show."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ascend_adapt.report.log_lines import FORMATS, Point
+from ascend_adapt.report.metrics import Metric
+
+
+@dataclass
+class Curve:
+    """Values ``y`` at ``x``, which counts iterations or epochs as ``axis`` says; a later value at one x replaces it."""
+
+    metric: Metric
+    variant: str = ""
+    axis: str = "iteration"
+    x: list[float] = field(default_factory=list)
+    y: list[float] = field(default_factory=list)
+
+    def add(self, x: float, y: float) -> None:
+        """Add a value. Values past ``x`` are dropped: the run has resumed from an earlier checkpoint."""
+        if self.x and x <= self.x[-1]:
+            end = bisect_left(self.x, x)
+            del self.x[end:], self.y[end:]
+        self.x.append(x)
+        self.y.append(y)
+
+    @property
+    def is_finite(self) -> list[bool]:
+        """Whether each value is neither NaN nor Inf."""
+        return [math.isfinite(y) for y in self.y]
+
+    @property
+    def spoiled(self) -> list[float]:
+        """Each x whose value is NaN or Inf."""
+        return [x for x, y in zip(self.x, self.y, strict=True) if not math.isfinite(y)]
+
+    @property
+    def finite(self) -> list[tuple[float, float]]:
+        """The (x, y) whose value is finite."""
+        return [(x, y) for x, y in zip(self.x, self.y, strict=True) if math.isfinite(y)]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Mean, least and most of consecutive values of a curve; ``x`` is the last one's."""
+
+    x: float
+    mean: float
+    least: float
+    most: float
+
+
+def thinned(curve: Curve, at_most: int) -> list[Bucket]:
+    """Return the finite values of a curve in at most ``at_most`` buckets of equal counts; a spike stays in ``most``."""
+    values = curve.finite
+    count = min(at_most, len(values))
+    buckets = []
+    for number in range(count):
+        part = values[number * len(values) // count : (number + 1) * len(values) // count]
+        ys = [y for _, y in part]
+        buckets.append(Bucket(part[-1][0], math.fsum(ys) / len(ys), min(ys), max(ys)))
+    return buckets
+
+
+class Gathered:
+    """Points of one or several logs, by the log and the format that gave them."""
+
+    def __init__(self) -> None:
+        self._curves: dict[tuple[Metric, str], dict[tuple[str, str], Curve]] = {}
+
+    def add(self, source: str, points: Iterable[Point]) -> None:
+        """Add points of the log ``source``."""
+        for one in points:
+            by_source = self._curves.setdefault((one.metric, one.variant), {})
+            curve = by_source.setdefault((source, one.format), Curve(one.metric, one.variant, one.axis))
+            if curve.axis == one.axis:
+                curve.add(one.x, one.y)
+
+    def curves(self) -> list[Curve]:
+        """Return one curve of each metric and variant: that of the log and format with most values.
+
+        Several ranks may print the same metric, and an engine and the program on it may both do.
+        """
+        chosen = []
+        for by_source in self._curves.values():
+            ranked = sorted(by_source.items(), key=lambda item: (-len(item[1].x), FORMATS.index(item[0][1])))
+            chosen.append(ranked[0][1])
+        return chosen
