@@ -21,7 +21,7 @@ from ascend_adapt.runtime.plugin_manager import PluginManager
 
 _COLOURS = {"applied": "green", "armed": "cyan", **dict.fromkeys(BAD_STATES, "red")}
 _UNPROVED = "none for these versions"
-_IN_WORDS = {
+IN_WORDS = {
     "armed": "waiting for an import",
     "not_needed": "not needed",
     "skipped": "for another device, version or code base",
@@ -65,7 +65,7 @@ class Report:
             counts["NEED ATTENTION"] = len(self.bad)
         listed = {id(one) for one in (*self.applying, *self.bad)}
         others = Counter(one.state for one in self.outcomes if id(one) not in listed)
-        counts |= {_IN_WORDS.get(state, state): others[state] for state in STATES if others[state]}
+        counts |= {IN_WORDS.get(state, state): others[state] for state in STATES if others[state]}
         return f"{len(self.outcomes)} patches: " + ", ".join(f"{number} {words}" for words, number in counts.items())
 
     def to_json(self) -> dict[str, Any]:
@@ -216,7 +216,9 @@ def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
         style = _COLOURS.get(one.state, "")
         # Text instead of str: brackets in a reason are not markup.
         head = (
-            Text(f"{full_name(one):{name_width}}  ").append(f"{one.state:{state_width}}", style).append(f"  {one.target}")
+            Text(f"{full_name(one):{name_width}}  ")
+            .append(f"{one.state:{state_width}}", style)
+            .append(f"  {one.target}")
         )
         console.print(head)
         if one.reason:

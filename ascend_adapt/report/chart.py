@@ -35,16 +35,16 @@ def chart(metric: Metric, lines: Sequence[Line], key: str) -> Markup:
     axis = lines[0].curve.axis
     buckets = [thinned(line.curve, _MOST_POINTS) for line in lines]
     title = metric.title + (f" ({metric.unit})" if metric.unit else "")
-    shown = [
-        *(element("p", element("span", "", class_="key " + _style(line, lines)), f"{line.label}", class_="legend")
+    legend = [
+        element("p", element("span", class_=f"key {_style(line, lines)}"), line.label, class_="legend")
         for line in lines
-        if line.label),
+        if line.label
     ]
     return element(
         "figure",
         element("h3", title),
         element("p", *(_summary(metric, line, lines) for line in lines), class_="figures"),
-        element("div", *shown, class_="legends") if shown else None,
+        element("div", *legend, class_="legends") if legend else None,
         _svg(metric, lines, buckets, title, key),
         element("p", _comparison(lines), class_="note") if len({line.run for line in lines}) == 2 else None,
         *(element("p", note, class_="bad") for line in lines if (note := _spoiled(line))),
@@ -64,11 +64,11 @@ def _summary(metric: Metric, line: Line, lines: Sequence[Line]) -> Markup:
         return Markup("")
     unit = f" {metric.unit}" if metric.unit else ""
     least, most = min(values, key=lambda one: one[1]), max(values, key=lambda one: one[1])
+    last = element("b", short(values[-1][1]), class_=_style(line, lines))
+    if len(lines) > 1:
+        return element("span", last, f"{unit} last")
     spread = f"least {short(least[1])} at {_at(least[0])}, most {short(most[1])} at {_at(most[0])}"
-    alone = len(lines) == 1
-    return element(
-        "span", element("b", short(values[-1][1]), class_=_style(line, lines)), f"{unit} last" + (f"; {spread}" * alone)
-    )
+    return joined(element("span", last, f"{unit} last"), element("span", spread))
 
 
 def _svg(metric: Metric, lines: Sequence[Line], buckets: Sequence[Sequence[Bucket]], title: str, key: str) -> Markup:
@@ -104,11 +104,11 @@ def _described(line: Line) -> str:
 
 
 def _axes(across: Scale, up: Scale, axis: str) -> Iterable[Markup]:
-    for value in up.ticks(4):
+    for value in up.ticks(5):
         y = round(up(value), 1)
         yield element("line", class_="grid", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y)
         yield element("text", short(value), x=_LEFT - 5, y=y + 4, text_anchor="end")
-    ticks = across.ticks(4) if axis == "epoch" else [one for one in across.ticks(4) if one == int(one)]
+    ticks = across.ticks(5) if axis == "epoch" else [one for one in across.ticks(5) if one == int(one)]
     for value in ticks:
         x = round(across(value), 1)
         if x < _WIDTH - _RIGHT - 60:
@@ -144,8 +144,11 @@ def _marks(lines: Sequence[Line], across: Scale) -> Iterable[Markup]:
         for x in line.curve.spoiled[:_SPOILED]:
             if across.least <= x <= across.most:
                 at = across(x)
+                triangle = f"{at - 4:.1f},{_TOP - 8} {at + 4:.1f},{_TOP - 8} {at:.1f},{_TOP}"
                 yield element(
-                    "polygon", points=f"{at - 4:.1f},{_TOP - 8} {at + 4:.1f},{_TOP - 8} {at:.1f},{_TOP}", class_="spoiled"
+                    "polygon",
+                    points=triangle,
+                    class_="spoiled",
                 )
 
 
@@ -160,7 +163,8 @@ def _spoiled(line: Line) -> str:
 
 def _comparison(lines: Sequence[Line]) -> str:
     """Return by how much the two runs differ where both have a value."""
-    first, second = (next(line for line in lines if line.run == run) for run in (0, 1))
+    pairs = [(one, other) for one in lines for other in lines if (one.run, other.run) == (0, 1)]
+    first, second = next((pair for pair in pairs if pair[0].curve.variant == pair[1].curve.variant), pairs[0])
     mine, theirs = dict(first.curve.finite), dict(second.curve.finite)
     common = sorted(mine.keys() & theirs.keys())
     if first.curve.axis != second.curve.axis or not common:

@@ -62,7 +62,9 @@ def _report(known: argparse.Namespace) -> int:
         if not is_running:
             return 0
         if is_first:
-            print(f"the job is running: the page is written every {known.watch} s until it ends; Ctrl-C stops", flush=True)
+            print(
+                f"the job is running: the page is written every {known.watch} s until it ends; Ctrl-C stops", flush=True
+            )
         is_first = False
         try:
             time.sleep(known.watch)

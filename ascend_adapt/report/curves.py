@@ -7,8 +7,11 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ascend_adapt.report import metrics
 from ascend_adapt.report.log_lines import FORMATS, Point
 from ascend_adapt.report.metrics import Metric
+
+_ZERO_IS_UNKNOWN = (metrics.MEMORY, metrics.TFLOPS, metrics.MFU)
 
 
 @dataclass
@@ -28,11 +31,6 @@ class Curve:
             del self.x[end:], self.y[end:]
         self.x.append(x)
         self.y.append(y)
-
-    @property
-    def is_finite(self) -> list[bool]:
-        """Whether each value is neither NaN nor Inf."""
-        return [math.isfinite(y) for y in self.y]
 
     @property
     def spoiled(self) -> list[float]:
@@ -82,12 +80,15 @@ class Gathered:
                 curve.add(one.x, one.y)
 
     def curves(self) -> list[Curve]:
-        """Return one curve of each metric and variant: that of the log and format with most values.
+        """Return one curve of each metric and variant, that without a variant first.
 
-        Several ranks may print the same metric, and an engine and the program on it may both do.
+        It is that of the log and format with most values: several ranks may print the same metric, and so may an engine
+        and the program on it. A device without memory or known speed, such as a CPU, gives zeros, and no curve.
         """
-        chosen = []
+        chosen: list[Curve] = []
         for by_source in self._curves.values():
             ranked = sorted(by_source.items(), key=lambda item: (-len(item[1].x), FORMATS.index(item[0][1])))
-            chosen.append(ranked[0][1])
-        return chosen
+            curve = ranked[0][1]
+            if curve.metric not in _ZERO_IS_UNKNOWN or any(curve.y):
+                chosen.append(curve)
+        return sorted(chosen, key=lambda one: one.variant != "")

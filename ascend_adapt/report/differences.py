@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ascend_adapt.diagnosis.status_report import full_name
 from ascend_adapt.report.run import Run
-
-MISSING = "(not set)"
 
 
 @dataclass(frozen=True)
@@ -30,25 +29,25 @@ class Compared:
 
 def compare(first: Run, second: Run) -> list[Compared]:
     """Return what differs; a kind that one of the runs does not have is left out."""
-    kinds = {
-        "Settings": (first.settings, second.settings),
-        "Versions": (first.versions, second.versions),
-        "Patches": (_patches(first), _patches(second)),
-        "Kernels": (_kernels(first), _kernels(second)),
-    }
-    return [_compared(title, *both) for title, both in kinds.items() if all(both)]
+    kinds = (
+        ("Settings", "not set", first.settings, second.settings),
+        ("Versions", "not installed", first.versions, second.versions),
+        ("Patches", "not applied", _patches(first), _patches(second)),
+        ("Kernels", "not used", _kernels(first), _kernels(second)),
+    )
+    return [_compared(*kind) for kind in kinds if kind[2] and kind[3]]
 
 
-def _compared(title: str, first: Mapping[str, str], second: Mapping[str, str]) -> Compared:
+def _compared(title: str, missing: str, first: Mapping[str, str], second: Mapping[str, str]) -> Compared:
     names = list(dict.fromkeys((*first, *second)))
-    values = [Difference(name, first.get(name, MISSING), second.get(name, MISSING)) for name in names]
+    values = [Difference(name, first.get(name, missing), second.get(name, missing)) for name in names]
     different = tuple(one for one in values if one.first != one.second)
     return Compared(title, different, len(values) - len(different))
 
 
 def _patches(run: Run) -> dict[str, str]:
-    # "armed" is a target that was not imported: nothing that this run could differ by.
-    return {f"{one.plugin}.{one.patch}": one.state for one in run.outcomes if one.state != "armed"}
+    report = run.patches
+    return {full_name(one): one.state for one in (*report.applying, *report.bad)} if report is not None else {}
 
 
 def _kernels(run: Run) -> dict[str, str]:

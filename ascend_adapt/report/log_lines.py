@@ -162,7 +162,7 @@ def _timer(line: str) -> Iterator[Point]:
 
 
 def _trainer(line: str) -> Iterator[Point]:
-    """Yield the values of `{'loss': 6.27, 'grad_norm': 0.38, 'learning_rate': 0.001, 'epoch': 0.12}`, newer ones quoted."""
+    """Yield the values of `{'loss': 6.27, 'learning_rate': 0.001, 'epoch': 0.12}`; newer releases quote them."""
     for match in _DICTIONARY.finditer(line):
         try:
             values = ast.literal_eval(re.sub(r"(?<=: )(nan|inf)\b", r"'\1'", match[0]))

@@ -18,11 +18,13 @@ _ARGUMENTS_END = re.compile(r"-{5,} end of arguments -{5,}")
 _ARGUMENT = re.compile(r"  ([\w-]+) \.{2,} (.*?)(?:\.{2,}(?:updated|default))?\s*")
 _MOST_ARGUMENTS = 2000
 # "using world size: 4, data-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2"
-_SIZES = re.compile(r"(world|data-parallel|tensor-model-parallel|pipeline-model-parallel|model-parallel)[ -]size: (\d+)")
+_SIZES = re.compile(
+    r"(world|data-parallel|tensor-model-parallel|pipeline-model-parallel|model-parallel)[ -]size: (\d+)"
+)
 
 
 class Followed:
-    """One file of lines that a run appends to; ``read`` passes each new line on, and starts again if it was replaced."""
+    """File of lines that a run appends to. ``read`` takes in new lines, and starts again if the file was replaced."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

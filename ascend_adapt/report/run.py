@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,8 +114,8 @@ class RunReader:
         self._rows = [MetricsFile(path / name) for name in ("metrics.jsonl", "evaluations.jsonl")]
         if path.is_dir() and not any(_is_of_a_run(path)):
             raise SettingsError(
-                f"{path}: has no job.json, rank-*.log, adapt-status.*.json or metrics.jsonl, expected a run directory — "
-                "pass the one that ascend-run printed, or a log"
+                f"{path}: has no job.json, rank-*.log, adapt-status.*.json or metrics.jsonl, expected a run directory "
+                "— pass the one that ascend-run printed, or a log"
             )
 
     def read(self) -> Run:
@@ -132,7 +133,8 @@ class RunReader:
         return run
 
     def _read_logs(self, run: Run) -> None:
-        gathered, failed = Gathered(), []
+        gathered = Gathered()
+        failed: list[str] = []
         for rows in self._rows:
             if rows.path.exists():
                 _try(rows, failed)
@@ -188,9 +190,11 @@ def _read_job(folder: Path, run: Run) -> None:
     elif job.is_alive():
         run.state = RUNNING
     else:
-        run.outcome = f"no process of the job is on this host, and no exit code was recorded; it was started on {job.host}"
-    if command := data.get("command"):
-        run.settings["command"] = str(command)
+        run.outcome = (
+            f"no process of the job is on this host, and no exit code was recorded; it was started on {job.host}"
+        )
+    if isinstance(command := data.get("command"), list):
+        run.settings["command"] = shlex.join(_masked(map(str, command)))
 
 
 def _read_status(folder: Path, run: Run) -> None:
@@ -230,7 +234,7 @@ def _read_status(folder: Path, run: Run) -> None:
 def _read_kernels(folder: Path, run: Run) -> None:
     recorded = [_json(path) for path in sorted(folder.glob("kernel-choices/*.json"))]
     choices = [
-        KernelChoice(str(one["kernel"]), str(one["backend"]), str(one.get("call", "")), str(one.get("compared with", "")))
+        KernelChoice(*(str(one.get(key, "")) for key in ("kernel", "backend", "call", "compared with")))
         for one in recorded
         if "kernel" in one and "backend" in one
     ]
@@ -254,9 +258,7 @@ def _read_problems(path: Path, run: Run) -> None:
         for record in sorted(path.glob("failures/*.json"), key=lambda one: _json(one).get("time_ns", 0)):
             data = _json(record)
             place = f"rank {data.get('rank', '?')} on {data.get('host', '?')}"
-            run.problems.append(
-                Problem(place, str(data.get("error", "")), details=str(data.get("traceback", "")))
-            )
+            run.problems.append(Problem(place, str(data.get("error", "")), details=str(data.get("traceback", ""))))
         if run.state == FINISHED and not run.problems:
             return
     try:
@@ -294,7 +296,22 @@ def _flat(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
 
 
 def _without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
-    return {name: "***" if value and _SECRET.search(name) else value for name, value in settings.items()}
+    return {name: "***" if value and _is_secret(name) else value for name, value in settings.items()}
+
+
+def _masked(words: Iterable[str]) -> Iterator[str]:
+    """Yield the words of a command, with *** for values of options whose name looks secret."""
+    is_secret = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        yield (
+            "***" if is_secret and not word.startswith("-") else f"{name}=***" if equals and _is_secret(name) else word
+        )
+        is_secret = not equals and word.startswith("-") and _is_secret(name)
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET.search(name) is not None
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -37,19 +37,19 @@ class Scale:
         share = (value - least) / (most - least) if most > least else 0.5
         return self.start + share * (self.end - self.start)
 
-    def ticks(self, about: int) -> list[float]:
-        """Return round values inside of the range: about ``about`` of them, or powers of ten."""
+    def ticks(self, at_most: int) -> list[float]:
+        """Return round values inside of the range, or powers of ten; fewer than ``at_most`` if they are close to it."""
         if self.is_log:
             first, last = round(math.log10(self.least)), round(math.log10(self.most))
-            return [10.0**power for power in range(first, last + 1, max(1, math.ceil((last - first) / about)))]
+            return [10.0**power for power in range(first, last + 1, math.ceil((last - first + 1) / at_most))]
         if self.most <= self.least:
             return [self.least]
-        rough = (self.most - self.least) / about
-        unit = 10 ** math.floor(math.log10(rough))
-        step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * 0.999)
-        first = math.ceil(self.least / step - 1e-9)
-        count = math.floor(self.most / step + 1e-9) - first + 1
-        return [(first + number) * step for number in range(count)]
+        unit = 10 ** math.floor(math.log10((self.most - self.least) / at_most))
+        return next(found for factor in (1, 2, 5, 10, 20) if len(found := self._multiples(unit * factor)) <= at_most)
+
+    def _multiples(self, step: float) -> list[float]:
+        first, last = math.ceil(self.least / step - 1e-9), math.floor(self.most / step + 1e-9)
+        return [number * step for number in range(first, last + 1)]
 
 
 def short(value: float) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from ascend_adapt.diagnosis.status_report import full_name
+from ascend_adapt.diagnosis.status_report import IN_WORDS, full_name
 from ascend_adapt.emulation.rehearsal import DOES_NOT, PROVES
 from ascend_adapt.patches.declare.outcome import BAD_STATES, Outcome
 from ascend_adapt.report import metrics
@@ -61,6 +61,7 @@ def facts_compared(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str, str]]:
+    # Of several variants the first is that of every iteration.
     by_metric = {curve.metric: curve for curve in reversed(run.curves) if curve.finite}
     if curve := by_metric.get(metrics.LOSS):
         x, y = curve.finite[-1]
@@ -163,12 +164,8 @@ def _grid(grid: Layout, run: Run) -> Markup:
         )
         rows.append(element("tr", element("th", f"stage {stage}", scope="row"), *cells))
     head = (element("th", f"data {data}, tensor {tensor}", scope="col") for data, tensor in columns)
-    return element(
-        "div",
-        element("table", element("thead", element("tr", element("td"), *head)), element("tbody", *rows), class_="ranks"),
-        class_="scroll",
-        tabindex=0,
-    )
+    top = element("thead", element("tr", element("td"), *head))
+    return element("div", element("table", top, element("tbody", *rows), class_="ranks"), class_="scroll", tabindex=0)
 
 
 def patches(run: Run) -> Markup | None:
@@ -185,7 +182,7 @@ def patches(run: Run) -> Markup | None:
         *(
             element(
                 "details",
-                element("summary", f"{len(of_state := list(group))} {state}"),
+                element("summary", f"{len(of_state := list(group))} {IN_WORDS.get(state, state)}"),
                 element("p", *_names(of_state), class_="note"),
             )
             for state, group in groupby(others, key=lambda one: one.state)
@@ -275,7 +272,7 @@ def environment(run: Run) -> Markup | None:
 
 def differences(compared: Sequence[Compared], labels: Sequence[str]) -> Markup:
     """Return the settings, versions, patches and kernels that differ between two runs."""
-    parts = []
+    parts: list[Markup | None] = []
     for kind in compared:
         rows = [(one.name, cut(one.first), cut(one.second)) for one in kind.differences[:_MOST_ROWS]]
         parts.append(element("h3", f"{kind.title}: {len(kind.differences)} differ, {kind.equal} are equal"))
@@ -334,4 +331,3 @@ def _duration(seconds: float) -> str:
     minutes, left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {left} s" if minutes else f"{seconds:.3g} s"
-
