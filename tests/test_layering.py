@@ -74,7 +74,7 @@ MAY_IMPORT = {
         "ascend_adapt.bounded_yaml",
         "ascend_adapt.diagnosis",
         "ascend_adapt.emulation",
-        "ascend_adapt.launch.one_host.run_directory",
+        "ascend_adapt.launch.one_host",
         "ascend_adapt.patches.declare",
     },
     "ascend_adapt.testing": {

@@ -76,7 +76,7 @@ def _svg(metric: Metric, lines: Sequence[Line], buckets: Sequence[Sequence[Bucke
     if not points:
         return element("p", "no finite value", class_="note")
     axis = lines[0].curve.axis
-    xs = [*(bucket.x for bucket in points), *(of_line.curve.x[0] for of_line in lines)]
+    xs = [*(bucket.x for bucket in points), *(x for line in lines for x in (line.curve.x[0], line.curve.x[-1]))]
     ys = [value for bucket in points for value in (bucket.least, bucket.most)]
     across = Scale.of(xs, _LEFT, _WIDTH - _RIGHT)
     up = Scale.of(ys, _HEIGHT - _BOTTOM, _TOP, margin=0.06, may_be_log=metric.is_geometric)

@@ -82,7 +82,7 @@ def _header(runs: Sequence[Run], labels: Sequence[str], names: Sequence[str], is
                 for number, (run, label) in enumerate(zip(runs, labels, strict=True))
             ),
             live,
-            *map(sections.failure, runs),
+            *(sections.failure(run, label) for run, label in zip(runs, labels, strict=True)),
             sections.facts_compared(runs, labels),
             links,
         )

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from ascend_adapt import bounded_yaml
 from ascend_adapt.diagnosis import explaining, status_report
 from ascend_adapt.emulation import finding
 from ascend_adapt.errors import AdaptError, LaunchError, SettingsError, one_line
+from ascend_adapt.launch.one_host.processes import code_name
 from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.report import layout as layouts
@@ -66,7 +68,7 @@ class Run:
         name: how the user named it.
         state: RUNNING, FINISHED, FAILED or UNKNOWN; ``outcome`` explains it.
         tier: evidence tier of the device that it ran on, "" if unknown.
-        seconds: from the first rank's start to the last one's end, None if unknown.
+        seconds: from the first rank's start to the last one's end, or to now; None if unknown.
         hosts: host of each rank.
         settings: configuration, flat; secrets are masked.
         versions: of the packages that the ranks have in common.
@@ -184,7 +186,7 @@ def _read_job(folder: Path, run: Run) -> None:
         return
     code = data.get("exit_code")
     if code is not None:
-        run.state, run.outcome = (FAILED if code else FINISHED), f"exit code {code}"
+        run.state, run.outcome = (FAILED, code_name(code)) if code else (FINISHED, f"exit code {code}")
         if data.get("restarts"):
             run.outcome += f", restarts: {data['restarts']}"
     elif job.is_alive():
@@ -214,7 +216,8 @@ def _read_status(folder: Path, run: Run) -> None:
             times += [data[name] for name in ("since", "until") if isinstance(data.get(name), (int, float))]
             first = data if not first or data["rank"] < first["rank"] else first
     run.hosts = dict(sorted(run.hosts.items()))
-    run.seconds = max(times) - min(times) if times else None
+    end = time.time() if run.state == RUNNING else max(times, default=0.0)
+    run.seconds = end - min(times) if times else None
     facts = {name: str(value) for part in (first.get("facts") or {}).values() for name, value in part.items()}
     if device := first.get("device"):
         run.device = f"{device} ({first.get('device_reason', '')})"

@@ -54,8 +54,8 @@ class Scale:
 
 def short(value: float) -> str:
     """Return a value for an axis or a tile: four digits at most, such as 0.0003, 2.513, 65.5k, 1.2e-07."""
-    if not math.isfinite(value):
-        return str(value)
+    if not abs(value) < 1e15:
+        return f"{value:.3g}"
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e4)):
         if abs(value) >= size:
             return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"

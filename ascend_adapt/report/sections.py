@@ -94,7 +94,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str, str]]:
         yield "Patches applied", str(len(run.patches.applying)), f"{bad} need attention" if bad else "0 need attention"
 
 
-def failure(run: Run) -> Markup | None:
+def failure(run: Run, label: str = "The job") -> Markup | None:
     """Return which rank failed first, why, and the next step; None if the job did not fail."""
     if run.state != FAILED:
         return None
@@ -105,7 +105,7 @@ def failure(run: Run) -> Markup | None:
     )
     return element(
         "section",
-        element("p", element("b", f"The job failed with {run.outcome}.")),
+        element("p", element("b", f"{label} failed: {run.outcome}")),
         *(element("p", line) for line in lines),
         class_="card failed",
     )
@@ -146,7 +146,7 @@ def layout(run: Run) -> Markup | None:
     hosts = [(host, str(len(ranks)), ranges(ranks)) for host, ranks in by_host.items()]
     grid = run.layout
     return card(
-        element("p", f"{grid.world_size} ranks: {grid}") if grid is not None else None,
+        element("p", f"{grid.world_size} rank{'s' * (grid.world_size > 1)}: {grid}") if grid is not None else None,
         _grid(grid, run) if grid is not None and 1 < grid.world_size <= _MOST_RANKS else None,
         table(("host", "ranks", "numbers"), hosts) if hosts else None,
     )
@@ -299,7 +299,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
                 for row in rows
             ),
         ),
-        class_="stacked",
+        class_="stacked" if len(heads) > 2 else None,
     )
 
 
