@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ascend_adapt.cli import NOT_BUILT, main
+from ascend_adapt.cli import main
 
 
 def ascend_adapt(*argv, **env):
@@ -36,15 +36,6 @@ def write_status(folder, rank, **states):
     data = {"rank": rank, "device": "cpu", "device_reason": "as asked", "outcomes": outcomes, "problems": []}
     data["facts"] = {"start": facts}
     (folder / f"adapt-status.{rank}.json").write_text(json.dumps(data))
-
-
-@pytest.mark.parametrize("name", NOT_BUILT)
-def test_a_command_that_is_not_built_says_so_in_one_line(name, capsys):
-    assert main([name, "--input", "x"]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith(f"ascend-adapt {name}: is not built yet")
-    assert printed.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

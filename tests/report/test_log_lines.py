@@ -74,7 +74,11 @@ LINES = {
         0.3333,
         {"validation": 6.283},
     ),
-    "nanoGPT": ("iter 5: loss 4.1565, time 710.46ms, mfu 12.25%", 5, {"loss": 4.1565, "seconds": 0.71046, "mfu": 12.25}),
+    "nanoGPT": (
+        "iter 5: loss 4.1565, time 710.46ms, mfu 12.25%",
+        5,
+        {"loss": 4.1565, "seconds": 0.71046, "mfu": 12.25},
+    ),
     "nanoGPT before its first MFU": ("iter 0: loss 4.2, time 100.00ms, mfu -100.00%", 0, {"loss": 4.2, "seconds": 0.1}),
     "llama2.c": (
         "3 | loss 6.1293 | lr 4.522542e-04 | 51.77ms | mfu 0.00%",
@@ -82,7 +86,8 @@ LINES = {
         {"loss": 6.1293, "learning_rate": 4.522542e-4, "mfu": 0.0},
     ),
     "torchtitan": (
-        "\x1b[32mstep: 10  loss:  7.4012  grad_norm:  1.25  memory: 12.50GiB(13.00%)  tps: 1,234  tflops: 12.3  mfu: 4.5%",
+        "\x1b[32mstep: 10  loss:  7.4012  grad_norm:  1.25  memory: 12.50GiB(13.00%)  tps: 1,234  "
+        "tflops: 12.3  mfu: 4.5%",
         10,
         {
             "loss": 7.4012,
@@ -148,7 +153,9 @@ def test_other_lines_give_none(line):
     assert points(line) == []
 
 
-@pytest.mark.parametrize("line", ["iter 5: loss nan, time 7ms", "{'loss': nan, 'epoch': 5}", '{"step": 5, "loss": NaN}'])
+@pytest.mark.parametrize(
+    "line", ["iter 5: loss nan, time 7ms", "{'loss': nan, 'epoch': 5}", '{"step": 5, "loss": NaN}']
+)
 def test_nan_is_a_value(line):
     (loss,) = [one for one in points(line) if one.metric.name == "loss"]
     assert math.isnan(loss.y)
