@@ -14,13 +14,14 @@ ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "ascend_adapt": {"ascend_adapt.patches.declare", "ascend_adapt.runtime"},
     "ascend_adapt.errors": set(),
+    "ascend_adapt.terminal": set(),
     "ascend_adapt.probe": set(),
     "ascend_adapt.bounded_yaml": set(),
     "ascend_adapt.build_locks": {"ascend_adapt.probe"},
     "ascend_adapt.patches": {"ascend_adapt.probe"},
     "ascend_adapt.alignment": set(),
     "ascend_adapt.npu_limits": set(),
-    "ascend_adapt.kernels": {"ascend_adapt.npu_limits", "ascend_adapt.probe"},
+    "ascend_adapt.kernels": {"ascend_adapt.npu_limits", "ascend_adapt.probe", "ascend_adapt.terminal"},
     "ascend_adapt.data": {"ascend_adapt.probe"},
     "ascend_adapt.emulation": {"ascend_adapt.npu_limits"},
     "ascend_adapt.runtime": {"ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe"},
@@ -50,6 +51,7 @@ MAY_IMPORT = {
         "ascend_adapt.probe",
         "ascend_adapt.problems",
         "ascend_adapt.runtime",
+        "ascend_adapt.terminal",
     },
     "ascend_adapt.launch": {
         "ascend_adapt",
@@ -68,6 +70,7 @@ MAY_IMPORT = {
         "ascend_adapt.problems",
         "ascend_adapt.recipes",
         "ascend_adapt.runtime",
+        "ascend_adapt.terminal",
     },
     "ascend_adapt.report": {
         "ascend_adapt",
@@ -97,6 +100,7 @@ MAY_IMPORT = {
         "ascend_adapt.probe",
         "ascend_adapt.report",
         "ascend_adapt.runtime",
+        "ascend_adapt.terminal",
     },
     "ascend_adapt.launch.request": {
         *("ascend_adapt", "ascend_adapt.alignment.selection", "ascend_adapt.emulation", "ascend_adapt.launch.cores"),
@@ -151,6 +155,7 @@ FLOORS = {
             "errors",
             "bounded_yaml",
             "probe",
+            "terminal",
             "alignment",
             "patches",
             "npu_limits",
