@@ -34,15 +34,16 @@ def line(text: str | Text, style: str = "") -> None:
         print(shown.plain)
         return
     indent = len(shown.plain) - len(shown.plain.lstrip())
-    width = max(console.width - indent - _HANG, 20)
-    first, *rest = shown.wrap(console, max(console.width, 20)) or [shown]
+    # The last column stays free: some terminals wrap a full line.
+    columns = max(console.width - 1, 2 * _NAME)
+    first, *rest = shown.wrap(console, columns) or [shown]
     first.rstrip()
     console.print(first, soft_wrap=True)
     # What is left is wrapped again, to the narrower width.
     if rest:
         left = shown[len(first.plain) :]
         left = left[len(left.plain) - len(left.plain.lstrip()) :]
-        for part in left.wrap(console, width):
+        for part in left.wrap(console, columns - indent - _HANG):
             part.rstrip()
             console.print(Text(" " * (indent + _HANG)) + part, soft_wrap=True)
 

@@ -15,6 +15,8 @@ MAY_IMPORT = {
     "ascend_adapt": {"ascend_adapt.patches.declare", "ascend_adapt.runtime"},
     "ascend_adapt.errors": set(),
     "ascend_adapt.terminal": set(),
+    "ascend_adapt.completion": set(),
+    "ascend_adapt.__main__": {"ascend_adapt.cli"},
     "ascend_adapt.probe": set(),
     "ascend_adapt.bounded_yaml": set(),
     "ascend_adapt.build_locks": {"ascend_adapt.probe"},
@@ -91,6 +93,7 @@ MAY_IMPORT = {
         "ascend_adapt.audit",
         "ascend_adapt",
         "ascend_adapt.alignment.commands",
+        "ascend_adapt.completion",
         "ascend_adapt.convert",
         "ascend_adapt.data",
         "ascend_adapt.diagnosis",
@@ -104,6 +107,7 @@ MAY_IMPORT = {
     },
     "ascend_adapt.launch.request": {
         *("ascend_adapt", "ascend_adapt.alignment.selection", "ascend_adapt.emulation", "ascend_adapt.launch.cores"),
+        "ascend_adapt.launch.help_text",
     },
     # Pure text to data, and DeepSpeed's format.
     "ascend_adapt.launch.placement.hostfile": set(),
@@ -143,7 +147,16 @@ FLOORS = {
     "ascend_adapt.patches": ("declare", "judge", "apply", "session"),
     # The bootstrap of every process, but for what has to be standard library alone.
     "ascend_adapt.launch": (
-        *("cores", "request", "placement", "one_host", "transport", "bootstrap._ascend_adapt_signals", "in_process"),
+        *(
+            "cores",
+            "help_text",
+            "request",
+            "placement",
+            "one_host",
+            "transport",
+            "bootstrap._ascend_adapt_signals",
+            "in_process",
+        ),
         *("bootstrap", "many_hosts", "jobs", "cli"),
     ),
     "ascend_adapt.native": (
@@ -156,6 +169,7 @@ FLOORS = {
             "bounded_yaml",
             "probe",
             "terminal",
+            "completion",
             "alignment",
             "patches",
             "npu_limits",
@@ -174,7 +188,7 @@ FLOORS = {
             "evaluation",
             "diagnosis",
         ),
-        *("launch", "report", "testing", "cli"),
+        *("launch", "report", "testing", "cli", "__main__"),
     ),
 }
 TARGETS = {"accelerate", "apex", "deepspeed", "megatron", "mpu", "peft", "torch", "torch_npu", "transformers"}
