@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "ascend_adapt.alignment": set(),
     "ascend_adapt.npu_limits": set(),
     "ascend_adapt.kernels": {"ascend_adapt.npu_limits", "ascend_adapt.probe", "ascend_adapt.terminal"},
-    "ascend_adapt.data": {"ascend_adapt.probe"},
+    "ascend_adapt.data": {"ascend_adapt.probe", "ascend_adapt.terminal"},
     "ascend_adapt.emulation": {"ascend_adapt.npu_limits"},
     "ascend_adapt.runtime": {"ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe"},
     "ascend_adapt.native": {
@@ -147,17 +147,8 @@ FLOORS = {
     "ascend_adapt.patches": ("declare", "judge", "apply", "session"),
     # The bootstrap of every process, but for what has to be standard library alone.
     "ascend_adapt.launch": (
-        *(
-            "cores",
-            "help_text",
-            "request",
-            "placement",
-            "one_host",
-            "transport",
-            "bootstrap._ascend_adapt_signals",
-            "in_process",
-        ),
-        *("bootstrap", "many_hosts", "jobs", "cli"),
+        *("cores", "help_text", "request", "placement", "one_host", "transport", "bootstrap._ascend_adapt_signals"),
+        *("in_process", "bootstrap", "many_hosts", "jobs", "cli"),
     ),
     "ascend_adapt.native": (
         *("device", "signals", "config", "parallel", "model", "step", "samples", "metrics", "checkpoint"),

@@ -11,6 +11,9 @@ from ascend_adapt.report import metrics
 from ascend_adapt.report.log_lines import FORMATS, Point
 from ascend_adapt.report.metrics import Metric
 
+_INFINITE = 1e300
+"""Larger values count as Inf: an axis needs room for them."""
+_MOST_ITERATIONS = 1e15
 _ZERO_IS_UNKNOWN = (metrics.MEMORY, metrics.TFLOPS, metrics.MFU)
 
 
@@ -35,12 +38,12 @@ class Curve:
     @property
     def spoiled(self) -> list[float]:
         """Each x whose value is NaN or Inf."""
-        return [x for x, y in zip(self.x, self.y, strict=True) if not math.isfinite(y)]
+        return [x for x, y in zip(self.x, self.y, strict=True) if not abs(y) < _INFINITE]
 
     @property
     def finite(self) -> list[tuple[float, float]]:
         """The (x, y) whose value is finite."""
-        return [(x, y) for x, y in zip(self.x, self.y, strict=True) if math.isfinite(y)]
+        return [(x, y) for x, y in zip(self.x, self.y, strict=True) if abs(y) < _INFINITE]
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Gathered:
         for one in points:
             by_source = self._curves.setdefault((one.metric, one.variant), {})
             curve = by_source.setdefault((source, one.format), Curve(one.metric, one.variant, one.axis))
-            if curve.axis == one.axis:
+            if curve.axis == one.axis and abs(one.x) < _MOST_ITERATIONS:
                 curve.add(one.x, one.y)
 
     def curves(self) -> list[Curve]:
@@ -89,6 +92,6 @@ class Gathered:
         for by_source in self._curves.values():
             ranked = sorted(by_source.items(), key=lambda item: (-len(item[1].x), FORMATS.index(item[0][1])))
             curve = ranked[0][1]
-            if curve.metric not in _ZERO_IS_UNKNOWN or any(curve.y):
+            if curve.x and (curve.metric not in _ZERO_IS_UNKNOWN or any(curve.y)):
                 chosen.append(curve)
         return sorted(chosen, key=lambda one: one.variant != "")

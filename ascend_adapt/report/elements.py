@@ -31,7 +31,7 @@ def element(name: str, *children: str | None, **attributes: object) -> Markup:
 
 def joined(*children: str | None) -> Markup:
     """Return children in a row, escaped as in ``element``."""
-    return Markup("".join(one if isinstance(one, Markup) else text(one) for one in children if one is not None))
+    return Markup("".join(one if isinstance(one, Markup) else text(str(one)) for one in children if one is not None))
 
 
 def text(value: str) -> Markup:

@@ -1,8 +1,8 @@
 """Metrics in the log lines of training programs.
 
-Read are the lines of Megatron-LM, both Megatron-DeepSpeed, GPT-NeoX, GLM and OneFlow (their sources are named in
-``ascend_adapt.native.metrics.log_formats``); DeepSpeed's timer and pipeline engine; the dictionaries of Hugging Face's
-Trainer; JSON lines; and any line that names its step and its loss, such as nanoGPT's.
+Megatron-LM, both Megatron-DeepSpeed, GPT-NeoX, GLM and OneFlow print the formats whose sources are named in
+``ascend_adapt.native.metrics.log_formats``. The others are DeepSpeed's timer and pipeline engine, the dictionaries of
+Hugging Face's Trainer, JSON lines, and any line that names its step and its loss, such as nanoGPT's.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _megatron(line: str) -> Iterator[Point]:
     match = _MEGATRON.search(line)
     if match is None:
         return
-    iteration, fields = int(match[1]), dict(_fields(line))
+    iteration, fields = _number(match[1]), dict(_fields(line))
     for name, (value, unit) in fields.items():
         metric = _MEGATRON_FIELDS.get(name)
         if metric is metrics.TFLOPS and name.startswith("approx"):
@@ -146,19 +146,19 @@ def _fields(line: str) -> Iterator[tuple[str, tuple[float, str]]]:
 
 def _validation(line: str) -> Iterator[Point]:
     if match := _VALIDATION.search(line):
-        yield Point("megatron", metrics.VALIDATION, int(match[1]), _number(match[3]), variant=match[2] or "")
+        yield Point("megatron", metrics.VALIDATION, _number(match[1]), _number(match[3]), variant=match[2] or "")
 
 
 def _memory(line: str) -> Iterator[Point]:
     if match := _MEMORY.search(line):
-        yield Point("megatron", metrics.MEMORY, int(match[1]), _number(match[2]) * _UNITS["MiB"])
+        yield Point("megatron", metrics.MEMORY, _number(match[1]), _number(match[2]) * _UNITS["MiB"])
 
 
 def _timer(line: str) -> Iterator[Point]:
     if match := _TIMER.search(line):
-        yield Point("deepspeed", metrics.SAMPLES_PER_S, int(match[1]), _number(match[2]))
+        yield Point("deepspeed", metrics.SAMPLES_PER_S, _number(match[1]), _number(match[2]))
         if match[3]:
-            yield Point("deepspeed", metrics.MEMORY, int(match[1]), _number(match[3]))
+            yield Point("deepspeed", metrics.MEMORY, _number(match[1]), _number(match[3]))
 
 
 def _trainer(line: str) -> Iterator[Point]:
@@ -208,7 +208,7 @@ def _named(line: str) -> Iterator[Point]:
     for metric, value in values.items():
         # nanoGPT and others estimate the training loss, too, when they evaluate.
         is_estimate = metric is metrics.LOSS and metrics.VALIDATION in values
-        yield Point("step", metric, int(step[1] or step[2]), value, variant=AT_EVALUATIONS if is_estimate else "")
+        yield Point("step", metric, _number(step[1] or step[2]), value, variant=AT_EVALUATIONS if is_estimate else "")
 
 
 def _is_number(value: Any) -> bool:
@@ -218,4 +218,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _number(value: Any) -> float:
-    return float(value.replace(",", "")) if isinstance(value, str) else float(value)
+    try:
+        return float(value.replace(",", "")) if isinstance(value, str) else float(value)
+    except OverflowError:  # an integer of JSON
+        return math.inf

@@ -102,5 +102,5 @@ class MetricsFile(Followed):
         """Take in one row; one that a crash has cut is left out."""
         try:
             self.points += native_rows.points(json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return

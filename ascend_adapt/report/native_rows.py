@@ -25,7 +25,7 @@ SLOWEST, MEDIAN = "slowest rank", "median of the ranks"
 
 def points(row: Mapping[str, Any]) -> Iterator[Point]:
     """Yield the values of a row. JSON has no NaN or Inf: the row has null in their place."""
-    x = row["iteration"]
+    x = float(row["iteration"])
     if "part" in row:
         if row["part"] == "valid":
             yield Point("native", metrics.VALIDATION, x, _value(row["lm_loss"]))
@@ -38,9 +38,9 @@ def points(row: Mapping[str, Any]) -> Iterator[Point]:
             yield Point("native", metric, x, _value(row.get(column)) * scale)
     for part, metric in _STRAGGLERS.items():
         if times := (row.get("ranks") or {}).get(part):
-            yield Point("native", metric, x, times["most"] * 1e3, variant=SLOWEST)
-            yield Point("native", metric, x, times["median"] * 1e3, variant=MEDIAN)
+            yield Point("native", metric, x, float(times["most"]) * 1e3, variant=SLOWEST)
+            yield Point("native", metric, x, float(times["median"]) * 1e3, variant=MEDIAN)
 
 
 def _value(value: float | None) -> float:
-    return math.nan if value is None else value
+    return math.nan if value is None else float(value)

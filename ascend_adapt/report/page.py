@@ -103,7 +103,7 @@ def _state(run: Run) -> Markup:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """Return a name of each run: the end of its path that tells two runs apart."""
+    """Return a name of each run: the shortest end of its path by which two runs differ."""
     parts = [Path(run.name).resolve().parts[1:] for run in runs]
     for count in range(1, max(map(len, parts)) + 1):
         labels = ["/".join(one[-count:]) for one in parts]

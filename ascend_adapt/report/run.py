@@ -258,8 +258,8 @@ def _read_findings(folder: Path, run: Run) -> None:
 def _read_problems(path: Path, run: Run) -> None:
     """Read what each rank recorded of its failure, and the known problems and last exceptions in the logs."""
     if path.is_dir():
-        for record in sorted(path.glob("failures/*.json"), key=lambda one: _json(one).get("time_ns", 0)):
-            data = _json(record)
+        recorded = [_json(record) for record in path.glob("failures/*.json")]
+        for data in sorted(recorded, key=lambda one: str(one.get("time_ns"))):
             place = f"rank {data.get('rank', '?')} on {data.get('host', '?')}"
             run.problems.append(Problem(place, str(data.get("error", "")), details=str(data.get("traceback", ""))))
         if run.state == FINISHED and not run.problems:

@@ -288,3 +288,43 @@ def test_a_log_without_metrics_says_so(tmp_path):
     (tmp_path / "log").write_text("hello\n")
     page = report(tmp_path / "log", "-o", tmp_path / "page.html")
     assert "no line of a known format names a step and its loss" in page.content
+
+
+HOSTILE_ROWS = [
+    {"iteration": 10**400},
+    {"iteration": "x"},
+    {"iteration": float("inf")},
+    {"iteration": 2, "lm_loss": 1e308, "grad_norm": -1e308},
+    {"iteration": 3, "lm_loss": "<b>", "ranks": [1]},
+    {"iteration": 4, "lm_loss": 10**400},
+    {"iteration": 5, "mfu": {}, "ranks": {"mlp": {"most": "x"}}},
+]
+HOSTILE_LINES = [
+    "step " + "9" * 400 + " loss 1",
+    "step 1 loss 1e999, lr -1e308",
+    "{'loss': 1, 'epoch': 'nan'}",
+    '{"step": ' + "9" * 400 + ', "loss": ' + "9" * 400 + "}",
+    "  <script>alert(1)</script> ........ <img src=x>",
+]
+
+
+def test_a_run_directory_with_hostile_content_gives_a_page(tmp_path):
+    rows = "".join(row(**{"iteration": 1, **one}) for one in HOSTILE_ROWS)
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "metrics.jsonl").write_text(rows + row(6))
+    log = "\n".join(
+        ["------- arguments -------", *HOSTILE_LINES[-1:], "------- end of arguments -------", *HOSTILE_LINES]
+    )
+    (tmp_path / "rank-0.log").write_bytes(log.encode() + b"\n\xff\xfe\x00 iter 2: loss 3.0\n")
+    for folder, names in (("kernel-choices", "ab"), ("failures", "ab")):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            data = {"kernel": ["x"], "backend": "<i>", "rank": "<b>", "time_ns": name, "error": "\ud800<script>"}
+            (tmp_path / folder / f"{name}.json").write_text(json.dumps(data))
+    (tmp_path / "rehearsal.json").write_text('{"ranks": {"0": 1}}')
+    (tmp_path / "config.yaml").write_text("a: &a [*a]\n")
+    for folder in (tmp_path, tmp_path / "native"):
+        page = report(folder, "-o", tmp_path / "page.html")
+        assert len(page.all("script")) == 1
+        assert not page.all("img")
+        assert page.all("figure")
