@@ -208,10 +208,7 @@ def _inspect(known: argparse.Namespace) -> int:
         if known.json or not sys.stdout.isatty():
             print(json.dumps(found, indent=1))
         else:
-            rows = {name: value if isinstance(value, dict) else {"": value} for name, value in found.items()}
-            terminal.pairs(
-                [(f"{name} {inner}".strip(), str(one)) for name, of in rows.items() for inner, one in of.items()]
-            )
+            terminal.pairs([(name.replace("_", " "), str(value)) for name, value in found.items()])
         return 0
 
     return _needing_numpy(run)

@@ -91,6 +91,7 @@ def _header(runs: Sequence[Run], labels: Sequence[str], names: Sequence[str], is
         "header",
         element("h1", labels[0]),
         element("p", _state(run), element("span", f" {run.outcome}", class_="note")),
+        element("p", element("code", run.name), class_="note") if run.name != labels[0] else None,
         live,
         sections.failure(run),
         sections.tiles(run),

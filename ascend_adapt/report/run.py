@@ -72,6 +72,7 @@ class Run:
         hosts: host of each rank.
         settings: configuration, flat; secrets are masked.
         versions: of the packages that the ranks have in common.
+        known_problems: what a rehearsal printed about known problems of the job on an NPU.
         failure: which rank failed first, why, and the next step.
         notes: what this report could not read, and where its curves are from.
     """
@@ -90,6 +91,7 @@ class Run:
     patches: status_report.Report | None = None
     kernels: list[KernelChoice] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    known_problems: list[str] = field(default_factory=list)
     failure: tuple[str, ...] = ()
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -252,7 +254,7 @@ def _read_findings(folder: Path, run: Run) -> None:
         run.notes.append(f"{folder / 'rehearsal.json'}: is not a rehearsal report ({one_line(error)}) — remove it")
         return
     run.findings = [Finding(one.place, one.text(), one.instead) for one in merged]
-    run.findings += [Finding("", str(text), "") for text in data.get("known_problems", ())]
+    run.known_problems = list(map(str, data.get("known_problems") or ()))
 
 
 def _read_problems(path: Path, run: Run) -> None:

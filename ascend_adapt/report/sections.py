@@ -178,7 +178,7 @@ def patches(run: Run) -> Markup | None:
     return card(
         element("p", report.summary()),
         *(element("p", problem, class_="bad") for problem in report.problems),
-        *(_patch(one) for one in (*report.bad, *report.applying)),
+        *(_patch(alike, list(group)) for alike, group in groupby((*report.bad, *report.applying), key=_alike)),
         *(
             element(
                 "details",
@@ -190,17 +190,25 @@ def patches(run: Run) -> Markup | None:
     )
 
 
-def _patch(outcome: Outcome) -> Markup:
-    is_bad = outcome.state in BAD_STATES
+def _alike(outcome: Outcome) -> tuple[str, ...]:
     evidence = ", ".join(one.partition(":")[0] for one in outcome.evidence) or "none for these versions"
+    return outcome.state, evidence, outcome.without, outcome.why, outcome.reason
+
+
+def _patch(alike: tuple[str, ...], outcomes: Sequence[Outcome]) -> Markup:
+    """Return patches that are alike but for their targets."""
+    state, evidence, without, why, reason = alike
+    is_bad = state in BAD_STATES
     return element(
         "div",
-        element("code", full_name(outcome)),
-        element("span", outcome.state, class_="tag bad" if is_bad else "tag"),
+        element("span", state, class_="tag bad" if is_bad else "tag"),
         element("span", f"evidence: {evidence}", class_="tag"),
-        element("p", f"{outcome.without} without it: {outcome.why}") if outcome.why else None,
-        element("p", outcome.reason, class_="bad" if is_bad else "note") if outcome.reason else None,
-        element("p", element("code", outcome.target), class_="note"),
+        element("p", f"{without} without it: {why}") if why else None,
+        element("p", reason, class_="bad" if is_bad else "note") if reason else None,
+        *(
+            element("p", element("code", full_name(one), class_="name"), element("code", one.target), class_="note")
+            for one in outcomes
+        ),
         class_="patch",
     )
 
@@ -226,10 +234,14 @@ def kernels(run: Run) -> Markup | None:
 
 def findings(run: Run) -> Markup | None:
     """Return what a rehearsal on the emulated NPU found, with what to write instead."""
-    if not run.findings:
+    if not run.findings and not run.known_problems:
         return None
     rows = [(one.place, cut(one.what), one.instead) for one in run.findings[:_MOST_ROWS]]
-    return card(table(("line", "found", "instead"), rows), _left_out(len(run.findings), _MOST_ROWS))
+    return card(
+        table(("line", "found", "instead"), rows) if rows else None,
+        _left_out(len(run.findings), _MOST_ROWS),
+        *(element("p", line, class_="note") for line in run.known_problems[:_MOST_ROWS]),
+    )
 
 
 def errors(run: Run) -> Markup | None:
@@ -264,7 +276,11 @@ def environment(run: Run) -> Markup | None:
     settings = [(key, cut(value)) for key, value in sorted(run.settings.items())]
     return card(
         table(("package", "version"), list(run.versions.items())) if run.versions else None,
-        element("details", element("summary", f"{len(settings)} settings"), table(("setting", "value"), settings))
+        element(
+            "details",
+            element("summary", f"{len(settings)} setting{'s' * (len(settings) > 1)}"),
+            table(("setting", "value"), settings),
+        )
         if settings
         else None,
     )
@@ -295,7 +311,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
         element(
             "tbody",
             *(
-                element("tr", *(element("td", cell, data_head=head) for head, cell in zip(heads, row, strict=True)))
+                element(
+                    "tr", *(element("td", cell, data_head=head or None) for head, cell in zip(heads, row, strict=True))
+                )
                 for row in rows
             ),
         ),
