@@ -69,29 +69,36 @@ def thinned(curve: Curve, at_most: int) -> list[Bucket]:
 
 
 class Gathered:
-    """Points of one or several logs, by the log and the format that gave them."""
+    """Curves of one log, by metric, variant and the format that gave them."""
 
     def __init__(self) -> None:
-        self._curves: dict[tuple[Metric, str], dict[tuple[str, str], Curve]] = {}
+        self.curves: dict[tuple[Metric, str, str], Curve] = {}
 
-    def add(self, source: str, points: Iterable[Point]) -> None:
-        """Add points of the log ``source``."""
+    def add(self, points: Iterable[Point]) -> None:
+        """Add points in the order of the log."""
         for one in points:
-            by_source = self._curves.setdefault((one.metric, one.variant), {})
-            curve = by_source.setdefault((source, one.format), Curve(one.metric, one.variant, one.axis))
+            key = (one.metric, one.variant, one.format)
+            curve = self.curves.setdefault(key, Curve(one.metric, one.variant, one.axis))
             if curve.axis == one.axis and abs(one.x) < _MOST_ITERATIONS:
                 curve.add(one.x, one.y)
 
-    def curves(self) -> list[Curve]:
-        """Return one curve of each metric and variant, that without a variant first.
 
-        It is that of the log and format with most values: several ranks may print the same metric, and so may an engine
-        and the program on it. A device without memory or known speed, such as a CPU, gives zeros, and no curve.
-        """
-        chosen: list[Curve] = []
-        for by_source in self._curves.values():
-            ranked = sorted(by_source.items(), key=lambda item: (-len(item[1].x), FORMATS.index(item[0][1])))
-            curve = ranked[0][1]
-            if curve.x and (curve.metric not in _ZERO_IS_UNKNOWN or any(curve.y)):
-                chosen.append(curve)
-        return sorted(chosen, key=lambda one: one.variant != "")
+def chosen(logs: Iterable[Gathered]) -> list[Curve]:
+    """Return one curve of each metric and variant, that without a variant first.
+
+    It is that of the log and format with most values: several ranks may print the same metric, and so may an engine
+    and the program on it. A device without memory or known speed, such as a CPU, gives zeros, and no curve.
+    """
+    best: dict[tuple[Metric, str], tuple[Curve, str]] = {}
+    for log in logs:
+        for (metric, variant, format_), curve in log.curves.items():
+            known = best.get((metric, variant))
+            if known is None or _rank(curve, format_) < _rank(*known):
+                best[metric, variant] = curve, format_
+    curves = [curve for curve, _ in best.values()]
+    useful = [one for one in curves if one.x and (one.metric not in _ZERO_IS_UNKNOWN or any(one.y))]
+    return sorted(useful, key=lambda one: one.variant != "")
+
+
+def _rank(curve: Curve, format_: str) -> tuple[int, int]:
+    return -len(curve.x), FORMATS.index(format_)

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from ascend_adapt.report import log_lines, native_rows
-from ascend_adapt.report.log_lines import Point
+from ascend_adapt.report.curves import Gathered
 
 _AT_ONCE = 1 << 20
 _LONGEST = 1 << 16
@@ -66,21 +66,21 @@ class ProgramLog(Followed):
     """Output of a training program.
 
     Attributes:
-        points: its metrics.
+        metrics: its curves.
         arguments: those that the program printed at its start.
         sizes: parallel sizes that the program printed, such as {"world": 4, "tensor-model-parallel": 2}.
     """
 
     def begin(self) -> None:
         """Forget all lines."""
-        self.points: list[Point] = []
+        self.metrics = Gathered()
         self.arguments: dict[str, str] = {}
         self.sizes: dict[str, int] = {}
         self._in_arguments = False
 
     def take(self, line: str) -> None:
         """Take in one line."""
-        self.points += log_lines.points(line)
+        self.metrics.add(log_lines.points(line))
         if self._in_arguments:
             self._in_arguments = not _ARGUMENTS_END.search(line)
             if (match := _ARGUMENT.fullmatch(line)) and len(self.arguments) < _MOST_ARGUMENTS:
@@ -96,11 +96,11 @@ class MetricsFile(Followed):
 
     def begin(self) -> None:
         """Forget all lines."""
-        self.points: list[Point] = []
+        self.metrics = Gathered()
 
     def take(self, line: str) -> None:
         """Take in one row; one that a crash has cut is left out."""
         try:
-            self.points += native_rows.points(json.loads(line))
+            self.metrics.add(list(native_rows.points(json.loads(line))))
         except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return

@@ -20,7 +20,7 @@ from ascend_adapt.launch.one_host.processes import code_name
 from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.report import layout as layouts
-from ascend_adapt.report.curves import Curve, Gathered
+from ascend_adapt.report.curves import Curve, chosen
 from ascend_adapt.report.layout import Layout
 from ascend_adapt.report.logs import MetricsFile, ProgramLog
 
@@ -137,19 +137,16 @@ class RunReader:
         return run
 
     def _read_logs(self, run: Run) -> None:
-        gathered = Gathered()
         failed: list[str] = []
-        for rows in self._rows:
-            if rows.path.exists():
-                _try(rows, failed)
-                gathered.add(rows.path.name, rows.points)
-        is_native = bool(gathered.curves())
+        rows = [one for one in self._rows if one.path.exists()]
         for path in sorted(self._path.glob("rank-*.log")) if self._path.is_dir() else [self._path]:
-            log = self._logs.setdefault(path, ProgramLog(path))
-            _try(log, failed)
-            if not is_native:
-                gathered.add(path.name, log.points)
-        run.curves = gathered.curves()
+            self._logs.setdefault(path, ProgramLog(path))
+        for file in (*rows, *self._logs.values()):
+            try:
+                file.read()
+            except OSError as error:
+                failed.append(f"{file.path}: {error.strerror}, so its curves are missing")
+        run.curves = chosen(one.metrics for one in rows) or chosen(one.metrics for one in self._logs.values())
         run.notes += failed
         if not run.curves:
             run.notes.append(
@@ -171,13 +168,6 @@ class RunReader:
 def _is_of_a_run(folder: Path) -> Iterator[Path]:
     for pattern in ("job.json", "rank-*.log", "adapt-status.*.json", "metrics.jsonl"):
         yield from folder.glob(pattern)
-
-
-def _try(file: ProgramLog | MetricsFile, failed: list[str]) -> None:
-    try:
-        file.read()
-    except OSError as error:
-        failed.append(f"{file.path}: {error.strerror}, so its curves are missing")
 
 
 def _read_job(folder: Path, run: Run) -> None:
