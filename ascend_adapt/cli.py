@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ascend_adapt import completion as completions
+from ascend_adapt.completion import SHELLS
 from ascend_adapt.errors import AdaptError, CheckpointError, SettingsError
-
-NOT_BUILT = ("report",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,12 +44,6 @@ def _drop_output() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments and arguments[0] in NOT_BUILT:
-        print(
-            f"ascend-adapt {arguments[0]}: is not built yet — see the CHANGELOG for what this version does",
-            file=sys.stderr,
-        )
-        return 1
     known = _parser().parse_args(arguments, argparse.Namespace(words=arguments))
     try:
         return int(known.run(known))
@@ -61,6 +55,39 @@ def _run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print(f"ascend-adapt {known.command}: interrupted — nothing was changed, run it again", file=sys.stderr)
         return 130
+
+
+_COMMANDS = {
+    "look": ("status", "doctor", "kernels", "report", "audit"),
+    "when a job fails": ("explain", "compare", "stop"),
+    "data and checkpoints": ("preprocess", "merge", "convert", "inspect", "eval", "generate"),
+    "shell": ("completion",),
+}
+_EXAMPLES = """\
+examples:
+  ascend-adapt doctor                       what must be fixed on this host before a job
+  ascend-adapt status runs/train-...        what was applied in a job, and what failed
+  ascend-adapt report runs/a runs/b         two runs compared, as one HTML page
+  ascend-adapt explain train.log            why a job failed, and the next step
+  ascend-adapt convert --input ckpt --to hf --output out
+
+`ascend-adapt COMMAND --help` describes a command.
+"""
+
+
+class _MainParser(argparse.ArgumentParser):
+    """The parser of `ascend-adapt`, whose help lists the commands in groups."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} — see {self.prog} --help\n")
+
+    def format_help(self) -> str:
+        (commands,) = (one for one in self._actions if isinstance(one, argparse._SubParsersAction))
+        helps = {one.dest: one.help for one in commands._choices_actions}
+        lines = [f"usage: {self.prog} COMMAND ...", "", str(self.description)]
+        for title, names in _COMMANDS.items():
+            lines += ["", f"{title}:", *(f"  {name:11} {helps[name]}" for name in names)]
+        return "\n".join((*lines, "", "  --version   the version", "", _EXAMPLES))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -75,10 +102,14 @@ def _parser() -> argparse.ArgumentParser:
     from ascend_adapt.convert.commands import add_convert
     from ascend_adapt.data.commands import add_commands
     from ascend_adapt.evaluation.commands import add_commands as add_evaluation
+    from ascend_adapt.report.commands import add_report
 
-    parser = _Parser(prog="ascend-adapt", description="Show what is adapted on this host, and what prevents the rest.")
+    parser = _MainParser(
+        prog="ascend-adapt",
+        description="Check hosts, jobs, kernels, data and checkpoints. Jobs are started by ascend-run.",
+    )
     parser.add_argument("--version", action="version", version=f"ascend_adapt {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     status = commands.add_parser("status", help="every patch and its state, or the state it would have")
     status.add_argument(
         "run_dir", nargs="?", metavar="RUN_DIR", help="the run directory of a job: report what happened there"
@@ -109,6 +140,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     stop = commands.add_parser("stop", help="stop one detached job")
     stop.add_argument("run_dir", metavar="RUN_DIR", help="the run directory that ascend-run printed")
+    completion = commands.add_parser("completion", help="a script for the shell's completion")
+    completion.add_argument("shell", choices=SHELLS)
+    completion.add_argument("program", nargs="?", choices=("ascend-adapt", "ascend-run"), default="ascend-adapt")
+    completion.set_defaults(run=_completion)
     kernels = commands.add_parser("kernels", help="the backend of each kernel on this host, and why")
     kernels.add_argument("--check", action="store_true", help="compare each backend with the reference on this device")
     for command in (status, doctor, explain, kernels):
@@ -126,11 +161,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluation = add_evaluation(commands)
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.set_defaults(run=_inspect, of_token_files=inspect.get_default("run"))
-    diagnosis = (status, doctor, explain, audit, compare, stop, kernels)
+    diagnosis = (completion, status, doctor, explain, audit, compare, stop, kernels, add_report(commands))
     for each in (*diagnosis, convert, *data_commands, inspect, *evaluation):
         each.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    for name in NOT_BUILT:
-        commands.add_parser(name, help="(not built yet)")
     return parser
 
 
@@ -241,6 +274,14 @@ def _kernels(known: argparse.Namespace) -> int:
     for problem in here.problems:
         print(f"ascend-adapt kernels: {problem}", file=sys.stderr)
     return 1 if here.problems else 0
+
+
+def _completion(known: argparse.Namespace) -> int:
+    from ascend_adapt.launch.request import parser_for_completion
+
+    parser = _parser() if known.program == "ascend-adapt" else parser_for_completion()
+    print(completions.script(parser, known.shell))
+    return 0
 
 
 def _inspect(known: argparse.Namespace) -> int:

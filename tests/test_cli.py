@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 
 import pytest
+from launch.terminals import read_all, screen, terminal
 
-from ascend_adapt.cli import NOT_BUILT, main
+from ascend_adapt import cli
+from ascend_adapt.cli import main
+from ascend_adapt.terminal import line
 
 
 def ascend_adapt(*argv, **env):
@@ -38,15 +42,6 @@ def write_status(folder, rank, **states):
     (folder / f"adapt-status.{rank}.json").write_text(json.dumps(data))
 
 
-@pytest.mark.parametrize("name", NOT_BUILT)
-def test_a_command_that_is_not_built_says_so_in_one_line(name, capsys):
-    assert main([name, "--input", "x"]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith(f"ascend-adapt {name}: is not built yet")
-    assert printed.err.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
@@ -63,6 +58,78 @@ def test_usage_errors(argv, text, capsys):
     assert exit_.value.code == 2
     assert text in printed
     assert printed.count("\n") == 1
+
+
+def test_help_lists_every_command_in_one_group_on_one_screen(capsys):
+    (commands,) = (one for one in cli._parser()._actions if isinstance(one, argparse._SubParsersAction))
+    listed = [name for names in cli._COMMANDS.values() for name in names]
+    assert sorted(listed) == sorted(commands.choices)
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 100
+
+
+def test_help_and_version_load_no_library():
+    code = "import sys; from ascend_adapt.cli import main; main(sys.argv[1:])"
+    heavy = "{'rich', 'torch', 'numpy', 'pluggy', 'yaml', 'shtab', 'importlib.metadata'}"
+    check = f"import atexit, sys; atexit.register(lambda: print(sorted({heavy} & set(sys.modules)), file=sys.stderr)); "
+    job = subprocess.run([sys.executable, "-c", check + code, "--help"], capture_output=True, text=True, timeout=60)
+    assert (job.returncode, job.stderr) == (0, "[]\n")
+
+
+def test_the_package_can_be_run_as_a_module():
+    job = subprocess.run(
+        [sys.executable, "-m", "ascend_adapt", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (job.returncode, job.stdout[:13]) == (0, "ascend_adapt ")
+
+
+@pytest.mark.parametrize(
+    ("program", "typed", "expected"),
+    [("ascend-adapt", "stat", "status"), ("ascend-run", "--hostf", "--hostfile"), ("ascend-adapt", "rep", "report")],
+)
+def test_bash_completes_commands_and_options(program, typed, expected, tmp_path, capsys):
+    assert main(["completion", "bash", program]) == 0
+    (tmp_path / "completion").write_text(capsys.readouterr().out)
+    function = f"_shtab_{program.replace('-', '_')}"
+    shell = f"source completion; COMP_WORDS=({program} {typed}); COMP_CWORD=1; {function}; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"{expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"), [(["doctor", "--device", "cpu"], "nothing must"), (["kernels"], "attention")]
+)
+def test_what_a_person_reads_narrows_to_60_columns(command, shown):
+    ours, theirs = terminal(60)
+    argv = [sys.executable, "-m", "ascend_adapt.cli", *command]
+    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    with subprocess.Popen(argv, stdout=theirs, env={**environ, "TERM": "xterm"}) as job:
+        os.close(theirs)
+        seen = read_all(ours)
+    os.close(ours)
+    assert job.returncode == 0
+    assert any(line.startswith(shown) for line in screen(seen, 61))
+    assert b"\x1b[" in seen
+
+
+def test_no_colour_in_a_pipe_or_where_the_user_says_so(monkeypatch, capsys):
+    text = "note: [bold] is no markup, " + "and a pipe wraps nothing, " * 8 + "end"
+    line(text, "red")
+    assert capsys.readouterr().out == f"{text}\n"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    line(text, "red")
+    coloured = capsys.readouterr().out
+    assert "\x1b[31m" in coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    line(text, "red")
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("note: [bold]")
+    assert all(one.startswith("    ") and len(one) < 60 for one in rest)
+    assert " ".join([first, *(one.strip() for one in rest)]) == text
 
 
 def test_status_judges_without_importing():

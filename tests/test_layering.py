@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "ascend_adapt": {"ascend_adapt.patches.declare", "ascend_adapt.runtime"},
     "ascend_adapt.errors": set(),
+    "ascend_adapt.terminal": set(),
+    "ascend_adapt.completion": set(),
+    "ascend_adapt.__main__": {"ascend_adapt.cli"},
     "ascend_adapt.probe": set(),
     "ascend_adapt.bounded_yaml": set(),
     "ascend_adapt.extensions": set(),
@@ -21,8 +24,8 @@ MAY_IMPORT = {
     "ascend_adapt.patches": {"ascend_adapt.probe"},
     "ascend_adapt.alignment": set(),
     "ascend_adapt.npu_limits": set(),
-    "ascend_adapt.kernels": {"ascend_adapt.npu_limits", "ascend_adapt.probe"},
-    "ascend_adapt.data": {"ascend_adapt.probe"},
+    "ascend_adapt.kernels": {"ascend_adapt.npu_limits", "ascend_adapt.probe", "ascend_adapt.terminal"},
+    "ascend_adapt.data": {"ascend_adapt.probe", "ascend_adapt.terminal"},
     "ascend_adapt.emulation": {"ascend_adapt.npu_limits"},
     "ascend_adapt.runtime": {"ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe"},
     "ascend_adapt.native": {
@@ -51,6 +54,7 @@ MAY_IMPORT = {
         "ascend_adapt.probe",
         "ascend_adapt.problems",
         "ascend_adapt.runtime",
+        "ascend_adapt.terminal",
     },
     "ascend_adapt.launch": {
         "ascend_adapt",
@@ -70,6 +74,15 @@ MAY_IMPORT = {
         "ascend_adapt.problems",
         "ascend_adapt.recipes",
         "ascend_adapt.runtime",
+        "ascend_adapt.terminal",
+    },
+    "ascend_adapt.report": {
+        "ascend_adapt",
+        "ascend_adapt.bounded_yaml",
+        "ascend_adapt.diagnosis",
+        "ascend_adapt.emulation",
+        "ascend_adapt.launch.one_host",
+        "ascend_adapt.patches.declare",
     },
     "ascend_adapt.testing": {
         "ascend_adapt",
@@ -82,6 +95,7 @@ MAY_IMPORT = {
         "ascend_adapt.audit",
         "ascend_adapt",
         "ascend_adapt.alignment.commands",
+        "ascend_adapt.completion",
         "ascend_adapt.convert",
         "ascend_adapt.data",
         "ascend_adapt.diagnosis",
@@ -89,10 +103,13 @@ MAY_IMPORT = {
         "ascend_adapt.kernels",
         "ascend_adapt.launch",
         "ascend_adapt.probe",
+        "ascend_adapt.report",
         "ascend_adapt.runtime",
+        "ascend_adapt.terminal",
     },
     "ascend_adapt.launch.request": {
         *("ascend_adapt", "ascend_adapt.alignment.selection", "ascend_adapt.emulation", "ascend_adapt.launch.cores"),
+        "ascend_adapt.launch.help_text",
     },
     # Pure text to data, and DeepSpeed's format.
     "ascend_adapt.launch.placement.hostfile": set(),
@@ -132,8 +149,8 @@ FLOORS = {
     "ascend_adapt.patches": ("declare", "judge", "apply", "session"),
     # The bootstrap of every process, but for what has to be standard library alone.
     "ascend_adapt.launch": (
-        *("cores", "request", "placement", "one_host", "transport", "bootstrap._ascend_adapt_signals", "in_process"),
-        *("bootstrap", "many_hosts", "jobs", "cli"),
+        *("cores", "help_text", "request", "placement", "one_host", "transport", "bootstrap._ascend_adapt_signals"),
+        *("in_process", "bootstrap", "many_hosts", "jobs", "cli"),
     ),
     "ascend_adapt.native": (
         *("device", "signals", "config", "parallel", "model", "step", "samples", "generation", "metrics", "checkpoint"),
@@ -145,6 +162,8 @@ FLOORS = {
             "bounded_yaml",
             "extensions",
             "probe",
+            "terminal",
+            "completion",
             "alignment",
             "patches",
             "npu_limits",
@@ -163,7 +182,7 @@ FLOORS = {
             "evaluation",
             "diagnosis",
         ),
-        *("launch", "testing", "cli"),
+        *("launch", "report", "testing", "cli", "__main__"),
     ),
 }
 TARGETS = {"accelerate", "apex", "deepspeed", "megatron", "mpu", "peft", "torch", "torch_npu", "transformers"}

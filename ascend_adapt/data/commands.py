@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ascend_adapt import terminal
 from ascend_adapt.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -203,7 +204,11 @@ def _inspect(known: argparse.Namespace) -> int:
     def run() -> int:
         from ascend_adapt.data.inspection import inspect
 
-        print(json.dumps(inspect(known.prefix), indent=1))
+        found = inspect(known.prefix)
+        if known.json or not sys.stdout.isatty():
+            print(json.dumps(found, indent=1))
+        else:
+            terminal.pairs([(name.replace("_", " "), str(value)) for name, value in found.items()])
         return 0
 
     return _needing_numpy(run)

@@ -17,7 +17,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from ascend_adapt import probe
+from ascend_adapt import probe, terminal
 from ascend_adapt.diagnosis import findings, status_report
 from ascend_adapt.diagnosis.findings import Finding, Machine, Ran, cuda, npu
 from ascend_adapt.diagnosis.predicted import DISTRIBUTIONS, as_findings
@@ -182,21 +182,24 @@ def _output(command: tuple[str, ...], environ: Mapping[str, str]) -> Ran | None:
 
 def show(diagnosis: Diagnosis) -> None:
     """Print the diagnosis; problems that must be fixed come last, where they are easy to see."""
-    print(f"device: {diagnosis.device} ({diagnosis.device_reason})")
-    for kind, count in diagnosis.device_nodes.items():
-        print(f"{kind} device nodes: {count}")
-    for name, version in diagnosis.versions.items():
-        print(f"{name}: {version}")
     limits = ", ".join(f"-{letter} {_text(limit)}" for letter, limit in diagnosis.limits.items())
-    print(f"limits (ulimit): {limits}")
-    print(f"patches for the installed packages: {diagnosis.patched} (see `ascend-adapt status`)")
+    terminal.pairs(
+        [
+            ("device", f"{diagnosis.device} ({diagnosis.device_reason})"),
+            *((f"{kind} device nodes", str(count)) for kind, count in diagnosis.device_nodes.items()),
+            *diagnosis.versions.items(),
+            ("limits (ulimit)", limits),
+            ("patches for the installed packages", f"{diagnosis.patched} (see `ascend-adapt status`)"),
+        ]
+    )
     for finding in sorted(diagnosis.findings, key=lambda one: (one.must_fix, not one.fixed_by)):
         if finding.fixed_by:
-            print(f"fixed by {finding.fixed_by}: {finding.what} — {finding.why}")
+            terminal.line(f"fixed by {finding.fixed_by}: {finding.what} — {finding.why}", "dim")
         else:
-            print(f"{'must be fixed' if finding.must_fix else 'note'}: {finding.what} — {finding.why} — {finding.do}")
+            kind, style = ("must be fixed", "red") if finding.must_fix else ("note", "yellow")
+            terminal.line(f"{kind}: {finding.what} — {finding.why} — {finding.do}", style)
     if not any(finding.must_fix for finding in diagnosis.findings):
-        print(f"nothing must be fixed for a job on {diagnosis.device}")
+        terminal.line(f"nothing must be fixed for a job on {diagnosis.device}", "green")
 
 
 def _text(limit: int | None) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt import terminal
 from ascend_adapt.errors import SettingsError
 from ascend_adapt.problems import error_codes, explanation, facts, known, log_text
 from ascend_adapt.problems.error_codes import ErrorCode
@@ -76,24 +77,24 @@ def show(reports: Sequence[LogReport]) -> None:
         if number:
             print()
         file, first = places[0]
-        print(f"{first.problem.name}: {first.cause}")
+        terminal.line(f"{first.problem.name}: {first.cause}")
         for other, one in places[:8]:
             more = f" (and {one.count - 1} more lines)" if one.count > 1 else ""
-            print(f"  {other}:{one.line}: {one.shown_by[0]}{more}")
+            terminal.line(f"  {other}:{one.line}: {one.shown_by[0]}{more}")
         if len(places) > 8:
-            print(f"  and {len(places) - 8} more logs")
+            terminal.line(f"  and {len(places) - 8} more logs")
         for frame in first.frames:
-            print(f"  {'raised' if frame is first.frames[0] else 'called from'}: {frame}")
-        print(f"  next step: {first.do}")
-        print(f"  {', '.join(first.problem.source[:3])} (evidence: {first.problem.evidence})")
+            terminal.line(f"  {'raised' if frame is first.frames[0] else 'called from'}: {frame}")
+        terminal.line(f"  next step: {first.do}", "bold")
+        terminal.line(f"  {', '.join(first.problem.source[:3])} (evidence: {first.problem.evidence})")
     codes = {one.code: (report.file, one) for report in reversed(reports) for one in reversed(report.codes)}
     if codes:
-        print(("\n" if by_problem else "") + "error codes:")
+        terminal.line(("\n" if by_problem else "") + "error codes:")
         for file, code in codes.values():
-            print(f"  {code.code}: {code.meaning or 'unknown code'} ({file}:{code.line})")
-        print(f"  {error_codes.DEVICE_LOG}")
+            terminal.line(f"  {code.code}: {code.meaning or 'unknown code'} ({file}:{code.line})")
+        terminal.line(f"  {error_codes.DEVICE_LOG}")
     if not by_problem and not codes:
-        print(f"no known problem in {len(reports)} log{'s' if len(reports) > 1 else ''}")
+        terminal.line(f"no known problem in {len(reports)} log{'s' if len(reports) > 1 else ''}")
         for report in reports:
             for text, word in zip(report.last_exception, ("last exception", "raised", "called from"), strict=False):
-                print(f"  {word}: {f'{report.file}:' if word == 'last exception' else ''}{text}")
+                terminal.line(f"  {word}: {f'{report.file}:' if word == 'last exception' else ''}{text}")

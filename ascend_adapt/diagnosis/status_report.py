@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import probe
+from ascend_adapt import probe, terminal
 from ascend_adapt.diagnosis import evidence
 from ascend_adapt.errors import AdaptError, SettingsError
 from ascend_adapt.patches.declare.outcome import BAD_STATES, STATES, Outcome
@@ -21,7 +21,7 @@ from ascend_adapt.runtime.plugin_manager import PluginManager
 
 _COLOURS = {"applied": "green", "armed": "cyan", **dict.fromkeys(BAD_STATES, "red")}
 _UNPROVED = "none for these versions"
-_IN_WORDS = {
+IN_WORDS = {
     "armed": "waiting for an import",
     "not_needed": "not needed",
     "skipped": "for another device, version or code base",
@@ -65,7 +65,7 @@ class Report:
             counts["NEED ATTENTION"] = len(self.bad)
         listed = {id(one) for one in (*self.applying, *self.bad)}
         others = Counter(one.state for one in self.outcomes if id(one) not in listed)
-        counts |= {_IN_WORDS.get(state, state): others[state] for state in STATES if others[state]}
+        counts |= {IN_WORDS.get(state, state): others[state] for state in STATES if others[state]}
         return f"{len(self.outcomes)} patches: " + ", ".join(f"{number} {words}" for words, number in counts.items())
 
     def to_json(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> 
     proved = []
     for outcome in outcomes:
         found = {**versions, **dict(text.rsplit(" ", 1) for text in outcome.found.split(", ") if " " in text)}
-        proved.append(replace(outcome, evidence=evidence.matching(records, _name(outcome), found)))
+        proved.append(replace(outcome, evidence=evidence.matching(records, full_name(outcome), found)))
     return tuple(proved), problems
 
 
@@ -199,40 +199,36 @@ def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
     ``short``: only patches that need attention. ``all_``: every patch, with requirements, versions and evidence. Lines
     are not wrapped in a pipe.
     """
-    from rich.console import Console
     from rich.text import Text
 
     # Patches that need attention first; the rest in the order of application.
     others = [one for one in report.outcomes if one.state not in BAD_STATES] if all_ else report.applying
     shown = [*report.bad, *(() if short else others)]
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(Text(report.summary()))
-    console.print(Text(report.subject))
+    terminal.line(report.summary(), "bold")
+    terminal.line(report.subject)
     for line in report.failure:
-        console.print(Text(line, style="red"))
-    name_width = max((len(_name(one)) for one in shown), default=0)
+        terminal.line(line, "red")
+    name_width = max((len(full_name(one)) for one in shown), default=0)
     state_width = max((len(one.state) for one in shown), default=0)
     for one in shown:
         style = _COLOURS.get(one.state, "")
-        # Text instead of str: brackets in a reason are not markup.
-        head = (
-            Text(f"{_name(one):{name_width}}  ").append(f"{one.state:{state_width}}", style).append(f"  {one.target}")
-        )
-        console.print(head)
+        head = Text(f"{full_name(one):{name_width}}  ").append(f"{one.state:{state_width}}", style)
+        terminal.line(head.append(f"  {one.target}"))
         if one.reason:
-            console.print(Text(f"    {one.reason}"))
+            terminal.line(f"    {one.reason}")
         if one.why:
-            console.print(Text(f"    {one.without} without it: {one.why}"))
+            terminal.line(f"    {one.without} without it: {one.why}")
         if all_:
             facts = (one.requires, one.found and f"found {one.found}", one.until and f"until {one.until}")
-            console.print(Text("    " + "; ".join((*filter(None, facts), _evidence(one))), style="dim"))
+            terminal.line("    " + "; ".join((*filter(None, facts), _evidence(one))), "dim")
     if len(shown) < len(report.outcomes):
-        console.print(Text("--all shows every patch, with its versions and evidence", style="dim"))
+        terminal.line("--all shows every patch, with its versions and evidence", "dim")
 
 
 def _evidence(outcome: Outcome) -> str:
     return "evidence " + (", ".join(outcome.evidence) or _UNPROVED)
 
 
-def _name(outcome: Outcome) -> str:
+def full_name(outcome: Outcome) -> str:
+    """Return the full name of a patch: plugin.patch."""
     return f"{outcome.plugin}.{outcome.patch}"

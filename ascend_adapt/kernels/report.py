@@ -5,13 +5,20 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
-from ascend_adapt import probe
+from ascend_adapt import probe, terminal
 from ascend_adapt.errors import BackendUnavailable, KernelError
 from ascend_adapt.kernels.comparison import Comparison, compare
 from ascend_adapt.kernels.dispatch import kernels
 from ascend_adapt.kernels.samples import DTYPES, samples
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_NARROW = 110
+"""Columns that the table needs to be readable."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +103,33 @@ def _examine(report: KernelReport, device: Any, dtype: Any, check: bool) -> None
 
 
 def show(report: KernelReport) -> None:
-    """Print the report as a table."""
+    """Print the report as a table; on a narrow terminal as a list."""
+    print(f"device: {report.device} ({report.device_reason}), torch {report.torch}")
+    console = terminal.stdout()
+    if console.is_terminal and console.width < _NARROW:
+        _show_list(report)
+    else:
+        _show_table(report, console)
+    if report.comparisons:
+        agree = sum(one.agrees for one in report.comparisons)
+        print(f"{agree} of {len(report.comparisons)} comparisons with the reference agree, forward and backward")
+
+
+def _show_list(report: KernelReport) -> None:
+    for kernel, rows in groupby(report.rows, key=lambda row: row.kernel):
+        terminal.line(kernel, "bold")
+        for row in rows:
+            terminal.line(f"  {row.backend}: {row.call}, {row.dtype}" if row.dtype else f"  {row.backend}: {row.call}")
+            terminal.line(f"    {row.reason}", "dim")
+            for name, why in row.passed_over:
+                terminal.line(f"    not {name}: {why}" if why else f"    not {name}", "dim")
+
+
+def _show_table(report: KernelReport, console: Console) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    print(f"device: {report.device} ({report.device_reason}), torch {report.torch}")
     table = Table(expand=False)
     for column in ("kernel", "call", "dtype", "backend", "why", "passed over"):
         table.add_column(column, overflow="fold")
@@ -110,9 +138,5 @@ def show(report: KernelReport) -> None:
         cells = (row.kernel, row.call, row.dtype, row.backend, row.reason, passed)
         # Text, not str: brackets in a reason are not markup.
         table.add_row(*(Text(cell) for cell in cells))
-    console = Console()
     # A pipe has no width, and the default of 80 columns would wrap every word.
     Console(width=None if console.is_terminal else 200, soft_wrap=False).print(table)
-    if report.comparisons:
-        agree = sum(one.agrees for one in report.comparisons)
-        print(f"{agree} of {len(report.comparisons)} comparisons with the reference agree, forward and backward")

@@ -11,6 +11,7 @@ from typing import NoReturn
 from ascend_adapt.alignment.selection import Selection
 from ascend_adapt.emulation import SOCS
 from ascend_adapt.errors import SettingsError
+from ascend_adapt.launch import help_text
 from ascend_adapt.launch.cores import ALWAYS_ALLOWED, RANKS_A_CORE
 
 DEVICES = ("auto", "npu", "cuda", "cpu", "npu-emulated")
@@ -210,6 +211,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"ascend-run: {message} — {self._next_step(message)}\n")
 
+    def format_help(self) -> str:
+        return help_text.short(self)
+
     def _next_step(self, message: str) -> str:
         if message.startswith("unrecognized arguments: "):
             wrong = message.split()[2].partition("=")[0]
@@ -222,6 +226,13 @@ class _Parser(argparse.ArgumentParser):
 
 def _negates(option: str) -> bool:
     return option.startswith("--no-")
+
+
+def parser_for_completion() -> argparse.ArgumentParser:
+    """Return the parser with the script as an argument, which ``parse`` splits off itself."""
+    parser = _parser()
+    parser.add_argument("script", nargs="?", metavar="FILE", help="script, or a command")
+    return parser
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -309,6 +320,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dry-run", action="store_true", help="check everything and print the plan, but start nothing")
     add("--json", action="store_true", help="with --dry-run: print the plan as JSON, also on a terminal")
     add("--debug", action="store_true", help="show tracebacks of errors in ascend_adapt")
+    add("--help-all", action=help_text.HelpAll, help="every option, in groups")
     add("--version", action="version", version=f"ascend_adapt {__version__}")
     return parser
 

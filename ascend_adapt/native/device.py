@@ -86,6 +86,11 @@ def seed(device: torch.device, number: int) -> None:
         _module(device).manual_seed(number)
 
 
+def peak_memory(device: torch.device) -> int | None:
+    """Return the most bytes that tensors on the device have taken so far, None on a CPU."""
+    return None if device.type == "cpu" else int(_module(device).max_memory_allocated(device))
+
+
 def take_overflow(device: torch.device) -> bool:
     """Return and clear the overflow flag of a device that saturates; others show an overflow by Inf and NaN.
 

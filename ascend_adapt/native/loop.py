@@ -330,6 +330,7 @@ class TrainingRun:
                 seconds=time.perf_counter() - began,
                 params_norm=done.params_norm,
                 num_zeros=done.num_zeros,
+                peak_memory_bytes=devices.peak_memory(self.mesh.device),
                 spreads=spreads,
             )
         )

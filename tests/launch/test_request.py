@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from ascend_adapt.launch import request as requests
 from ascend_adapt.launch.request import parse
 
 
@@ -119,3 +120,17 @@ def test_the_grace_and_what_a_native_run_is_asked_for_beside_its_dialect():
     request = parse(words)
     assert (request.grace, request.compile, request.profile, request.profile_ranks) == (2.5, True, "3-5", "0,2")
     assert request.arguments == ("a.yml",)
+
+
+def test_help_shows_the_common_options_and_help_all_every_one(capsys):
+    texts = []
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as exit_:
+            requests.parse([option])
+        assert exit_.value.code == 0
+        texts.append(capsys.readouterr().out)
+    assert len(texts[0].splitlines()) <= 45
+    for name in requests._parser()._option_string_actions:
+        assert name in texts[1]
+    for heading in ("what runs:", "hosts:", "containers:", "examples:"):
+        assert heading in texts[1]

@@ -11,19 +11,28 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
+from ascend_adapt import terminal
 from ascend_adapt.launch.jobs.job import Job
 
 _GB = 1e9
+_STYLES = {"plan: ": "bold", "nothing was started": "bold", "note: ": "yellow"}
 
 
 def show(job: Job, as_json: bool) -> int:
     """Print the plan and return exit code 0."""
     plan = job.to_json()
-    text = json.dumps(plan, indent=1) if as_json else "\n".join(described(plan, job.run_dir.shown, os.environ))
     # A reader such as head may close the pipe early: exit like other programs, without a traceback.
     before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
-        print(text, flush=True)
+        if as_json:
+            print(json.dumps(plan, indent=1))
+        else:
+            for line in described(plan, job.run_dir.shown, os.environ):
+                if style := next((style for start, style in _STYLES.items() if line.startswith(start)), ""):
+                    terminal.line(line, style)
+                else:
+                    print(line)  # commands and values are copied: not wrapped
+        sys.stdout.flush()
     finally:
         signal.signal(signal.SIGPIPE, before)
     if as_json:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt import terminal
 from ascend_adapt.launch.many_hosts.launcher import described
 from ascend_adapt.launch.one_host.console import Console
 from ascend_adapt.launch.placement import hostfile
@@ -129,15 +130,15 @@ def show(reports: Sequence[HostReport]) -> None:
     """Print the reports."""
     for one in reports:
         if not one.versions:
-            print(f"{one.host}: must be fixed: {one.problems[0]}")
+            terminal.line(f"{one.host}: must be fixed: {one.problems[0]}", "red")
             continue
         versions = ", ".join(f"{name} {version}" for name, version in one.versions.items())
         devices = ", ".join(f"{count} {kind}" for kind, count in one.devices.items())
         storage = "shares this folder" if one.sees_this_folder else "has storage of its own"
-        print(f"{one.host}: {versions}; devices: {devices}; port {one.free_port} is free; {storage}")
+        terminal.line(f"{one.host}: {versions}; devices: {devices}; port {one.free_port} is free; {storage}")
         for problem in one.problems:
-            print(f"{one.host}: must be fixed: {problem}")
+            terminal.line(f"{one.host}: must be fixed: {problem}", "red")
         for note in one.notes:
-            print(f"{one.host}: note: {note}")
+            terminal.line(f"{one.host}: note: {note}", "yellow")
     if not any(one.problems for one in reports):
-        print("nothing must be fixed")
+        terminal.line("nothing must be fixed", "green")

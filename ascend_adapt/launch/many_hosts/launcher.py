@@ -94,7 +94,8 @@ class HostsLauncher:
         return code
 
     def _write_job(self, **more: Any) -> None:
-        of_job = {"grace": self._assignment.grace, "hosts": list(self._parts)}
+        command = list(self._plan.ranks[0].argv)
+        of_job = {"grace": self._assignment.grace, "hosts": list(self._parts), "command": command}
         self._job.write_if_possible(self._assignment.run_dir, **of_job, **more)
 
     def _attempt(self, attempt: int) -> int:

@@ -100,7 +100,8 @@ class Guardian:
         return code
 
     def _write_job(self, **more: Any) -> None:
-        self._job.write_if_possible(self._assignment.run_dir, grace=self._assignment.grace, **more)
+        command = list(self._assignment.plan.ranks[0].argv)
+        self._job.write_if_possible(self._assignment.run_dir, grace=self._assignment.grace, command=command, **more)
 
     def listen(self) -> None:
         """Respond to signals from now on."""

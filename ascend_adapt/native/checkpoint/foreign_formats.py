@@ -39,7 +39,8 @@ FORMATS = {
 OWN = f"""
     config.yaml .config.yaml.* metrics.jsonl metrics.part evaluations.jsonl evaluations.part tensorboard profile wandb
     events.out.tfevents.* adapt-status.*.json rehearsal*.json beacons .waits.* failures job.json job.*.json rank-*.log
-    rehearsal.html kernel-choices container {LOCK} .{LATEST}.* {SAVING}* lost+found .nfs*""".split()
+    rehearsal.html report.html report-compared.html kernel-choices container {LOCK} .{LATEST}.* {SAVING}*
+    lost+found .nfs*""".split()
 
 
 def foreign_format(folder: Path) -> str | None:

@@ -43,6 +43,8 @@ class Interval:
     mfu: float | None
     num_zeros: float | None = None
     params_norm: float | None = None
+    peak_memory_bytes: int | None = None
+    """Of the logging rank's device."""
     ranks: Mapping[str, Any] | None = None
     """Straggler report by part of a step, in seconds; None for a single rank."""
 
@@ -50,9 +52,9 @@ class Interval:
         """Return the row of metrics.jsonl."""
         names = (
             "iteration consumed_samples lm_loss learning_rate grad_norm loss_scale skipped nan samples_per_s "
-            "tokens_per_s tflops model_tflops mfu num_zeros params_norm ranks"
+            "tokens_per_s tflops model_tflops mfu num_zeros params_norm peak_memory_bytes ranks"
         )
-        optional = ("num_zeros", "params_norm", "ranks")
+        optional = ("num_zeros", "params_norm", "peak_memory_bytes", "ranks")
         values = {name: getattr(self, name) for name in names.split()}
         return {name: value for name, value in values.items() if value is not None or name not in optional}
 

@@ -155,6 +155,7 @@ class RunLog:
             model_tflops=model / 1e12,
             mfu=model / self._peak if self._peak else None,
             num_zeros=last.num_zeros,
+            peak_memory_bytes=last.peak_memory_bytes,
             params_norm=last.params_norm,
             ranks={part: asdict(one) for part, one in last.spreads.items()} or None,
         )

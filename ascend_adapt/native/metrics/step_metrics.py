@@ -44,5 +44,7 @@ class StepMetrics:
     seconds: float
     params_norm: float | None = None
     num_zeros: float | None = None
+    peak_memory_bytes: int | None = None
+    """Of this rank's device since the start of the run; None on a CPU."""
     spreads: Mapping[str, StragglerReport] = field(default_factory=dict)
     """Of the log interval that ends with this step; empty at other steps and for a single rank."""

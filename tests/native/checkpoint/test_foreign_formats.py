@@ -67,7 +67,7 @@ CONTENTS = {
 }
 LOGS = """config.yaml metrics.jsonl evaluations.jsonl tensorboard/events.out.tfevents.1 rank-0.log rank-12.log job.json
     job.1.json adapt-status.0.json beacons/1 failures/0.json kernel-choices/x .in-use .saving-iter_0000002/__0_0.distcp
-    profile/rank00000.json lost+found/x"""
+    report.html profile/rank00000.json lost+found/x"""
 
 
 def write(folder, files):

@@ -193,3 +193,10 @@ def test_wandb_gets_the_same_values(tmp_path, monkeypatch):
     assert kept[0] == {"project": "p", "name": "n", "group": None, "entity": None}
     assert (1, {"train/lm_loss": 2.0}) in kept
     assert kept[-1] == "finished"
+
+
+def test_peak_memory_is_logged_where_the_device_has_its_own(tmp_path):
+    log_run(tmp_path / "npu", [step(1), step(2, peak_memory_bytes=8904704)])
+    log_run(tmp_path / "cpu", [step(1), step(2)])
+    assert rows(tmp_path / "npu" / "metrics.jsonl")[0]["peak_memory_bytes"] == 8904704
+    assert "peak_memory_bytes" not in rows(tmp_path / "cpu" / "metrics.jsonl")[0]

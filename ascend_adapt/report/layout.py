@@ -1,0 +1,64 @@
+"""Layout of ranks: which pipeline stage, data-parallel and tensor-parallel position each rank has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes along each axis. Rank = (pipeline * data ranks + data) * tensor ranks + tensor.
+
+    The native trainer, Megatron-LM and DeepSpeed's pipeline number their ranks so.
+    """
+
+    tensor: int
+    pipeline: int
+    data: int
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.tensor * self.pipeline * self.data
+
+    def rank(self, pipeline: int, data: int, tensor: int) -> int:
+        """Return the rank at a position."""
+        return (pipeline * self.data + data) * self.tensor + tensor
+
+    def __str__(self) -> str:
+        return f"data {self.data} x pipeline {self.pipeline} x tensor {self.tensor}"
+
+
+def of_native(config: Mapping[str, Any]) -> Layout | None:
+    """Return the layout in a native run's config.yaml, or None if it has none."""
+    parallel = config.get("parallel")
+    if not isinstance(parallel, Mapping):
+        return None
+    return Layout(*(_size([parallel.get(name)]) for name in ("tensor", "pipeline", "data")))
+
+
+def of_program(arguments: Mapping[str, str], sizes: Mapping[str, int], ranks: int) -> Layout | None:
+    """Return the layout that a program printed, or None if it printed none, or has other axes than these three."""
+    tensor = _size(
+        [
+            *(sizes.get(name) for name in ("tensor-model-parallel", "model-parallel")),
+            *(arguments.get(name) for name in ("tensor_model_parallel_size", "model_parallel_size")),
+        ]
+    )
+    pipeline = _size(
+        [
+            sizes.get("pipeline-model-parallel"),
+            *(arguments.get(name) for name in ("pipeline_model_parallel_size", "pipe_parallel_size")),
+        ]
+    )
+    if not sizes and not {"tensor_model_parallel_size", "model_parallel_size"} & arguments.keys():
+        return None
+    data = _size([sizes.get("data-parallel"), ranks // (tensor * pipeline)])
+    return Layout(tensor, pipeline, data) if tensor * pipeline * data == ranks else None
+
+
+def _size(stated: Iterable[Any]) -> int:
+    """Return the first number that is stated, 1 if there is none; GPT-NeoX's 0 pipeline stages are one."""
+    return next((max(int(one), 1) for one in stated if one is not None and str(one).isdecimal()), 1)
