@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt.emulation import finding, page
+from ascend_adapt.emulation.full_size import summary
 from ascend_adapt.errors import EmulationError, one_line
 
 _MOST_CALLED = 5
@@ -61,7 +62,9 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
     if any(name.isdigit() for name in processes):
         lines += _shared_devices(ranks)[:2]
     applied = sorted({name for status in statuses.values() for name in _applied(status)})
-    lines += [*_operators(ranks), _waits(ranks), _memory(ranks), _patches(applied)]
+    at_full_size = summary.lines(ranks)
+    lines += [*at_full_size, *_operators(ranks), _waits(ranks)]
+    lines += [*(() if at_full_size else (_memory(ranks),)), _patches(applied)]
     lines += _proof(findings, code, bool(ended), bool(applied))
     (run_dir / "rehearsal.html").write_text(page.page(lines, findings))
     return [*lines, *map(finding.github_annotation, findings)] if annotate == "github" else lines

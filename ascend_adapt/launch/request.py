@@ -93,6 +93,7 @@ class Request:
     log_dir: str | None = None
     progress: bool = True
     annotate: str = ""
+    full_size: bool = False
     dry_run: bool = False
     json: bool = False
     debug: bool = False
@@ -109,6 +110,8 @@ def parse(argv: Sequence[str]) -> Request:
     known = parser.parse_args(options)
     if known.line is not None and known.container is None:
         parser.error("--cmd: needs a container — add --container IMAGE")
+    if known.full_size and not known.device.startswith("npu-emulated"):
+        parser.error(f"--full-size: --device is {known.device}, expected npu-emulated — add --device npu-emulated")
     if known.line is not None and not command:
         command = ["bash"]
     if known.record is None and (given := [name for name in _OF_RECORD if getattr(known, name) is not None]):
@@ -178,6 +181,7 @@ def parse(argv: Sequence[str]) -> Request:
         log_dir=known.log_dir,
         progress=not known.no_progress,
         annotate=known.annotate,
+        full_size=known.full_size,
         dry_run=known.dry_run,
         json=known.json,
         debug=known.debug,
@@ -300,6 +304,7 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         help="with --device npu-emulated: print findings as GitHub annotations",
     )
+    add("--full-size", action="store_true", help=_FULL_SIZE)
     add("--dry-run", action="store_true", help="check everything and print the plan, but start nothing")
     add("--json", action="store_true", help="with --dry-run: print the plan as JSON, also on a terminal")
     add("--debug", action="store_true", help="show tracebacks of errors in ascend_adapt")
@@ -307,6 +312,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_FULL_SIZE = (
+    "with --device npu-emulated: reserve device memory and compute nothing, for a job that does not fit this host; "
+    "reports memory, collectives and floating-point operations"
+)
 _DESCRIPTION = (
     "Start a training job with the patches for Ascend NPUs applied. The first word that is not an option ends \
 the options; everything after it is passed on unchanged."

@@ -1,0 +1,17 @@
+"""A rehearsal at full size: device memory is reserved and never touched, and kernels only determine shapes.
+
+Small tensors hold values (token ids, masks, shapes that ranks send each other, losses), so programs make the decisions
+that they make on a device. Everything else has a shape, a dtype, strides, and an address from torch_npu's allocator.
+"""
+
+from __future__ import annotations
+
+import os
+
+VARIABLE = "ASCEND_ADAPT_EMULATED_FULL_SIZE"
+_is_on = VARIABLE in os.environ
+
+
+def is_on() -> bool:
+    """Return whether this process is part of a rehearsal at full size."""
+    return _is_on
