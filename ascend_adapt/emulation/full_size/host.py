@@ -46,11 +46,12 @@ def _bounded(operator: Any) -> Callable[..., Any]:
     original = torch.library.get_kernel(operator, "CPU")
     name = operator.name()
     places = [place for place, one in enumerate(operator._schema.arguments) if _is_written(one) and not one.kwarg_only]
+    takes_tensor = [str(one.type) == "Tensor" for one in operator._schema.arguments]
     outs = [one.name for one in operator._schema.arguments if _is_written(one) and one.kwarg_only]
 
     def run(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if not (_has_large(args) or _has_large(kwargs.values())):
-            return original.call_boxed(keyset, *args, **kwargs)
+            return original.call_boxed(keyset, *_with_tensors(args, takes_tensor), **kwargs)
         written = [args[place] for place in places] + [kwargs[out] for out in outs]
         if not written:
             result = operator(*map(_as_meta, args), **{key: _as_meta(value) for key, value in kwargs.items()})
@@ -68,6 +69,23 @@ def _bounded(operator: Any) -> Callable[..., Any]:
         return None
 
     return run
+
+
+def _with_tensors(args: Any, takes_tensor: list[bool]) -> list[Any]:
+    """Return arguments with each number in place of a tensor as a tensor again, so that dtypes are promoted as before."""
+    return [
+        _tensor_of(value, args[0]) if takes and isinstance(value, (bool, int, float, complex)) else value
+        for value, takes in zip(args, takes_tensor, strict=False)
+    ]
+
+
+def _tensor_of(number: Any, other: Any) -> torch.Tensor:
+    if not isinstance(other, torch.Tensor):
+        return torch.scalar_tensor(number)
+    dtype = torch.result_type(other, number)
+    if other.dim() and other.is_floating_point() and dtype.is_floating_point:
+        dtype = torch.float64
+    return torch.scalar_tensor(number, dtype=dtype)
 
 
 def _is_large(tensor: torch.Tensor) -> bool:
