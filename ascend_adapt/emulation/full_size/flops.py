@@ -60,8 +60,9 @@ def of_attention(batch: int, heads: int, rows: int, columns: int, width: int, va
 def of_fusion_attention(call: Any, backward: bool) -> int:
     """Return those of one call of npu_fusion_attention or of its gradient."""
     given, total = call.arguments, 0
-    width, value_width = (call.layout.sizes(one, heads)[2] for one, heads in
-                          ((given.query, call.heads), (given.value, call.kv_heads)))
+    width, value_width = (
+        call.layout.sizes(one, heads)[2] for one, heads in ((given.query, call.heads), (given.value, call.kv_heads))
+    )
     for rows, columns in call.places:
         sizes = (call.length(rows, 0), call.length(columns, 1))
         total += of_attention(1, call.heads, *sizes, width, value_width, backward)

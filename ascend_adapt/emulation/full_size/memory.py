@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_buffer_registration_hook, register_module_parameter_registration_hook
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -16,11 +19,10 @@ from torch.optim.optimizer import (
 )
 
 from ascend_adapt.emulation import library, location, report
-from ascend_adapt.emulation.registration import override
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer states"
 ACTIVATIONS, BACKWARD, OTHER = "activations", "backward buffers", "other buffers"
-COMMUNICATION = "communication buffers"
+WORKSPACE, COMMUNICATION = "optimizer workspace", "communication buffers"
 
 DEVICE_SIZES = (32 << 30, 64 << 30)
 """Memory of an Ascend 910A and of a 910B2 or B3, in bytes."""
@@ -152,12 +154,11 @@ def _refuse(error: BaseException) -> None:
 def _purpose_now() -> str:
     """Return what a new tensor is for, as far as the phase of the step says it."""
     if _state["in_optimizer"]:
-        return OPTIMIZER
-    in_backward = torch._C._current_graph_task_id() != -1
+        return WORKSPACE
+    if not report.tally.flops:
+        return OTHER  # no forward pass has begun
     # Recomputed layers run inside the backward pass, with gradients enabled.
-    if torch.is_grad_enabled():
-        return ACTIVATIONS if in_backward or report.tally.flops else OTHER  # a forward pass has begun
-    return BACKWARD if in_backward else OTHER
+    return BACKWARD if torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled() else ACTIVATIONS
 
 
 def _look(device: int, found: Usage, allocated: int) -> None:
@@ -176,7 +177,7 @@ def _look(device: int, found: Usage, allocated: int) -> None:
             purpose, line = _purpose.get(address, (OTHER, location.UNKNOWN))
             purpose = known.get(address, purpose)
             by_purpose[purpose] += size
-            if purpose in (ACTIVATIONS, BACKWARD, OTHER) and line.file:
+            if purpose not in (WEIGHTS, GRADIENTS, OPTIMIZER) and line.file:
                 by_line[f"{line} ({purpose})"] += size
     found.peak = allocated
     found.by_purpose = dict(by_purpose)

@@ -93,9 +93,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
 
 
 def _has_tensor(args: Any) -> bool:
-    return any(
-        isinstance(one, torch.Tensor) or (isinstance(one, (list, tuple)) and _has_tensor(one)) for one in args
-    )
+    return any(isinstance(one, torch.Tensor) or (isinstance(one, (list, tuple)) and _has_tensor(one)) for one in args)
 
 
 def _on_meta(args: Any) -> list[Any]:

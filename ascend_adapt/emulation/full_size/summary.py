@@ -66,7 +66,9 @@ def _verdict(used: int, reserved: int) -> str:
 
 
 def _first_beyond(facts: Mapping[int, Any]) -> Iterable[str]:
-    for limit in sorted({limit for one in facts.values() for d in one["memory"].values() for limit in d["first_beyond"]}):
+    for limit in sorted(
+        {limit for one in facts.values() for d in one["memory"].values() for limit in d["first_beyond"]}
+    ):
         crossed = {
             rank: device["first_beyond"][limit]
             for rank, one in facts.items()

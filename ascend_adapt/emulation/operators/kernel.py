@@ -6,8 +6,8 @@ torch_npu's own autograd nodes remain: only the device kernel that they call is 
 from __future__ import annotations
 
 import inspect
-from contextlib import nullcontext
 from collections.abc import Callable, Collection, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +101,9 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
         def to_npu(index: int, result: Any) -> Any:
             if not isinstance(result, torch.Tensor) or index in entry.host_results:
                 return result
-            return originals[id(result)] if id(result) in originals else as_npu(result.detach(), device, acl_format, name)
+            return (
+                originals[id(result)] if id(result) in originals else as_npu(result.detach(), device, acl_format, name)
+            )
 
         arguments = {key: _mapped(to_cpu, value) for key, value in given.items()}
         try:

@@ -71,9 +71,7 @@ class PositionBias:
             limits.COMPRESSED_PSE.require(fits and rows == columns and given.sparse_mode in (0, 2, 3), found)
             seen = columns - COMPRESSED_ROWS
             known = values.of(pse)
-            by_distance = known is None or torch.equal(
-                known[:, :, 1:, 1:].tril(seen), known[:, :, :-1, :-1].tril(seen)
-            )
+            by_distance = known is None or torch.equal(known[:, :, 1:, 1:].tril(seen), known[:, :, :-1, :-1].tril(seen))
             limits.COMPRESSED_PSE.require(by_distance, f"{found}, a diagonal of it has different values")
         else:
             shapes = ([batch, heads, rows, columns], [batch, heads, 1, columns], [1, heads, rows, columns])
