@@ -55,7 +55,7 @@ def empty_on_cpu(dtype: torch.dtype) -> torch.Tensor:
 
 
 def as_shape(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a meta tensor of this shape, dtype and strides; it remembers its values if tensors of its size hold any."""
+    """Return a meta tensor of this shape, dtype and strides; a small one remembers its values."""
     return values.as_meta(tensor, as_cpu(tensor) if values.hold(tensor) else None)
 
 

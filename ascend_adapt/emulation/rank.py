@@ -39,12 +39,12 @@ def _install(torch_npu: ModuleType) -> None:
     aten.refuse(set(operators.register()))
     library.locate_calls_by(location.of_caller)
     watching.watch()
+    run_dir = os.environ.get("ASCEND_ADAPT_RUN_DIR")
     if full_size.is_on():
         from ascend_adapt.emulation.full_size import host, memory
 
-        memory.watch()
+        memory.watch(lambda: _write(Path(run_dir), os.getpid()) if run_dir else None)
         host.install()
-    run_dir = os.environ.get("ASCEND_ADAPT_RUN_DIR")
     if run_dir:
         _write_at_exit(Path(run_dir))
         os.register_at_fork(after_in_child=lambda: _begin_as_child(Path(run_dir)))

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from ascend_adapt.alignment.selection import Selection
 from ascend_adapt.emulation import SOCS
+from ascend_adapt.emulation.full_size import STEPS
 from ascend_adapt.errors import SettingsError
 from ascend_adapt.launch.cores import ALWAYS_ALLOWED, RANKS_A_CORE
 
@@ -93,7 +94,7 @@ class Request:
     log_dir: str | None = None
     progress: bool = True
     annotate: str = ""
-    full_size: bool = False
+    full_size_steps: int | None = None
     dry_run: bool = False
     json: bool = False
     debug: bool = False
@@ -181,7 +182,7 @@ def parse(argv: Sequence[str]) -> Request:
         log_dir=known.log_dir,
         progress=not known.no_progress,
         annotate=known.annotate,
-        full_size=known.full_size,
+        full_size_steps=known.full_size_steps if known.full_size else None,
         dry_run=known.dry_run,
         json=known.json,
         debug=known.debug,
@@ -305,6 +306,7 @@ def _parser() -> argparse.ArgumentParser:
         help="with --device npu-emulated: print findings as GitHub annotations",
     )
     add("--full-size", action="store_true", help=_FULL_SIZE)
+    add("--full-size-steps", type=_at_least_one, default=STEPS, metavar="N", help=_STEPS)
     add("--dry-run", action="store_true", help="check everything and print the plan, but start nothing")
     add("--json", action="store_true", help="with --dry-run: print the plan as JSON, also on a terminal")
     add("--debug", action="store_true", help="show tracebacks of errors in ascend_adapt")
@@ -312,6 +314,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_STEPS = f"with --full-size: end after this many optimizer steps (default: {STEPS}, then memory repeats itself)"
 _FULL_SIZE = (
     "with --device npu-emulated: reserve device memory and compute nothing, for a job that does not fit this host; "
     "reports memory, collectives and floating-point operations"

@@ -9,9 +9,17 @@ from __future__ import annotations
 import os
 
 VARIABLE = "ASCEND_ADAPT_EMULATED_FULL_SIZE"
-_is_on = VARIABLE in os.environ
+"""Its value is the number of optimizer steps after which the job ends."""
+STEPS = 2
+"""From the second step on, memory repeats itself: the first creates the optimizer's states."""
+_value = os.environ.get(VARIABLE)
 
 
 def is_on() -> bool:
     """Return whether this process is part of a rehearsal at full size."""
-    return _is_on
+    return _value is not None
+
+
+def steps() -> int:
+    """Return the number of optimizer steps after which this process ends."""
+    return int(_value or STEPS)

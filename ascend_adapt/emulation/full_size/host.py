@@ -72,7 +72,7 @@ def _bounded(operator: Any) -> Callable[..., Any]:
 
 
 def _with_tensors(args: Any, takes_tensor: list[bool]) -> list[Any]:
-    """Return arguments with each number in place of a tensor as a tensor again, so that dtypes are promoted as before."""
+    """Return arguments with each number in place of a tensor as a tensor again; dtypes are promoted as before."""
     return [
         _tensor_of(value, args[0]) if takes and isinstance(value, (bool, int, float, complex)) else value
         for value, takes in zip(args, takes_tensor, strict=False)

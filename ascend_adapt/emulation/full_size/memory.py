@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import wrapt
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
     register_module_parameter_registration_hook,
@@ -19,6 +21,7 @@ from torch.optim.optimizer import (
 )
 
 from ascend_adapt.emulation import library, location, report
+from ascend_adapt.emulation.full_size import ending, steps
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer states"
 ACTIVATIONS, BACKWARD, OTHER = "activations", "backward buffers", "other buffers"
@@ -35,7 +38,7 @@ _MOST_STEPS = 1000
 _ALLOCATING = ("empty.memory_format", "empty_strided", "empty_like", "new_empty_strided")
 
 _parameters: dict[int, weakref.ref[torch.Tensor]] = {}
-_optimizers: list[weakref.ref[Optimizer]] = []
+_optimizers: list[weakref.ref[Any]] = []
 _purpose: dict[int, tuple[str, location.Line]] = {}
 _library: list[Any] = []
 _state: dict[str, Any] = {"in_optimizer": False, "looks": False}
@@ -63,8 +66,9 @@ class Usage:
 usage: dict[int, Usage] = {}
 
 
-def watch() -> None:
-    """Look at every allocation of this process from now on."""
+def watch(write: Callable[[], None]) -> None:
+    """Look at every allocation from now on; ``write`` writes the report of a process that ends after its steps."""
+    _state["write"] = write
     _library.append(torch.library.Library("aten", "IMPL"))
     for name in _ALLOCATING:
         original = torch.library.get_kernel(f"aten::{name}", "PrivateUse1")
@@ -75,6 +79,7 @@ def watch() -> None:
     register_module_buffer_registration_hook(_see_tensor)
     register_optimizer_step_pre_hook(_begin_step)
     register_optimizer_step_post_hook(_end_step)
+    wrapt.register_post_import_hook(_watch_native, "ascend_adapt.native.step.optimizer")
 
 
 def communication_bytes(device: int) -> int:
@@ -199,14 +204,32 @@ def _purpose_of_tensors() -> dict[int, str]:
             put(parameter.grad, GRADIENTS)
             put(getattr(parameter, "main_grad", None), GRADIENTS)
     for optimizer in filter(None, (reference() for reference in _optimizers)):
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                put(parameter, OPTIMIZER)  # master weights, unless it is a parameter of a module
-                put(parameter.grad, GRADIENTS)
-        for state in optimizer.state.values():
+        parameters, states = _of_optimizer(optimizer)
+        for parameter in parameters:
+            put(parameter, OPTIMIZER)  # master weights, unless it is a parameter of a module
+            put(parameter.grad, GRADIENTS)
+        for state in states:
             for value in state.values() if isinstance(state, dict) else ():
                 put(value, OPTIMIZER)
     return purposes
+
+
+def _of_optimizer(optimizer: Any) -> tuple[list[torch.Tensor], list[Any]]:
+    """Return the tensors that an optimizer updates, and its states."""
+    if isinstance(optimizer, Optimizer):
+        return [one for group in optimizer.param_groups for one in group["params"]], list(optimizer.state.values())
+    return [one.local for one in optimizer.parameters], optimizer.states  # the native trainer's
+
+
+def _watch_native(module: Any) -> None:
+    def step(call: Any, optimizer: Any, args: Any, named: Any) -> Any:
+        _begin_step(optimizer)
+        result = call(*args, **named)
+        report.step()
+        _end_step(optimizer)
+        return result
+
+    wrapt.wrap_function_wrapper(module, "Optimizer.step", step)
 
 
 def _see_tensor(module: torch.nn.Module, name: str, tensor: Any) -> None:
@@ -214,13 +237,13 @@ def _see_tensor(module: torch.nn.Module, name: str, tensor: Any) -> None:
         _parameters[id(tensor)] = weakref.ref(tensor)
 
 
-def _begin_step(optimizer: Optimizer, *call: Any) -> None:
+def _begin_step(optimizer: Any, *call: Any) -> None:
     _state["in_optimizer"] = True
     if all(reference() is not optimizer for reference in _optimizers):
         _optimizers.append(weakref.ref(optimizer))
 
 
-def _end_step(optimizer: Optimizer, *call: Any) -> None:
+def _end_step(optimizer: Any, *call: Any) -> None:
     _state["in_optimizer"] = False
     for device in range(torch.npu.device_count()):
         if device in usage and len(usage[device].steps) < _MOST_STEPS:
@@ -231,3 +254,7 @@ def _end_step(optimizer: Optimizer, *call: Any) -> None:
                     "peak": torch.npu.max_memory_allocated(device),
                 }
             )
+    if optimizer is _optimizers[0]():
+        _state["steps"] = _state.get("steps", 0) + 1
+        if _state["steps"] == steps():
+            ending.end(steps(), _state["write"])

@@ -37,7 +37,7 @@ def all_hold(values: Iterable[Any]) -> bool:
 
 
 def as_meta(tensor: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-    """Return a meta tensor of this shape, dtype and strides, which remembers its values, a CPU tensor, if it has any."""
+    """Return a meta tensor of this shape, dtype and strides, which remembers its values, a CPU tensor, if any."""
     strides = torch.Tensor.stride(tensor)
     meta = _empty_strided(tensor.size(), strides, dtype=tensor.dtype, device=_META)
     if values is not None:
