@@ -64,7 +64,7 @@ class Traffic(ctypes.Structure):
 
 def traffic() -> list[dict[str, Any]]:
     """Return the collectives so far: name, dtype, the ranks of the group, calls, bytes of this rank's own tensor."""
-    found = []
+    found: list[dict[str, Any]] = []
     entry = Traffic()
     while load().ascend_adapt_emulated_traffic(len(found), ctypes.byref(entry)):
         texts = {name: getattr(entry, name).decode() for name in ("name", "type", "ranks")}

@@ -12,7 +12,7 @@ _PRODUCT = 2
 
 
 def _product(result: torch.Tensor, first: torch.Tensor, *rest: Any) -> int:
-    return _PRODUCT * result.numel() * first.shape[-1]
+    return int(_PRODUCT * result.numel() * first.shape[-1])
 
 
 def _added_product(result: torch.Tensor, bias: Any, first: torch.Tensor, *rest: Any) -> int:
@@ -21,11 +21,11 @@ def _added_product(result: torch.Tensor, bias: Any, first: torch.Tensor, *rest: 
 
 def _product_backward(result: Any, grad: torch.Tensor, first: torch.Tensor, second: torch.Tensor, mask: Any) -> int:
     """Return those of both gradients: each is a product with as many operations as the forward one."""
-    return sum(bool(one) for one in mask) * _PRODUCT * grad.numel() * first.shape[-1]
+    return int(sum(bool(one) for one in mask) * _PRODUCT * grad.numel() * first.shape[-1])
 
 
-def _linear_backward(result: Any, grad: torch.Tensor, first: torch.Tensor, second: torch.Tensor, *rest: Any) -> int:
-    return 2 * _PRODUCT * grad.numel() * first.shape[-1]
+def _linear_backward(result: Any, grad: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> int:
+    return int(2 * _PRODUCT * grad.numel() * first.shape[-1])
 
 
 FORMULAS: dict[str, Callable[..., int]] = {
@@ -33,7 +33,7 @@ FORMULAS: dict[str, Callable[..., int]] = {
     **{f"aten::{name}": _added_product for name in ("addmm", "baddbmm", "addmm.dtype", "baddbmm.dtype", "addbmm")},
     "aten::matmul_backward": _product_backward,
     "npu::npu_linear": _product,
-    "npu::npu_linear_backward": lambda result, grad, first, second: 2 * _PRODUCT * grad.numel() * first.shape[-1],
+    "npu::npu_linear_backward": _linear_backward,
     "npu::npu_bmmV2": _product,
     "npu::npu_bmm_v2_mat1_backward": lambda result, grad, *rest: _PRODUCT * result.numel() * grad.shape[-1],
     "npu::npu_bmm_v2_mat2_backward": lambda result, grad, *rest: _PRODUCT * result.numel() * grad.shape[-2],

@@ -89,7 +89,7 @@ def _tensor_of(number: Any, other: Any) -> torch.Tensor:
 
 
 def _is_large(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.numel() * tensor.element_size() > HELD_BYTES
+    return bool(tensor.is_floating_point() and tensor.numel() * tensor.element_size() > HELD_BYTES)
 
 
 def _has_large(given: Any) -> bool:

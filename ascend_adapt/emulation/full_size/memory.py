@@ -84,7 +84,7 @@ def watch(write: Callable[[], None]) -> None:
 
 def communication_bytes(device: int) -> int:
     """Return the bytes that HCCL's communicators have allocated on a device, outside torch_npu's allocator."""
-    return int(library.statistics().device_bytes[device]) - torch.npu.memory_reserved(device)
+    return int(library.statistics().device_bytes[device] - torch.npu.memory_reserved(device))
 
 
 def to_json(device: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ _TRUE = ("all", "isfinite", "equal")
 def hold(tensor: torch.Tensor) -> bool:
     """Return whether tensors of this size and dtype hold values."""
     size = tensor.numel() * tensor.element_size()
-    return size <= (_FLOAT_BYTES if tensor.is_floating_point() or tensor.is_complex() else _OTHER_BYTES)
+    return bool(size <= (_FLOAT_BYTES if tensor.is_floating_point() or tensor.is_complex() else _OTHER_BYTES))
 
 
 def all_hold(values: Iterable[Any]) -> bool:
@@ -41,7 +41,7 @@ def as_meta(tensor: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
     strides = torch.Tensor.stride(tensor)
     meta = _empty_strided(tensor.size(), strides, dtype=tensor.dtype, device=_META)
     if values is not None:
-        meta.values_at_full_size = values  # type: ignore[attr-defined]
+        meta.values_at_full_size = values
     return meta
 
 
@@ -52,7 +52,7 @@ def of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def only_shapes() -> bool:
     """Return whether a kernel is called to determine shapes: tensors that it creates are meta tensors."""
-    return torch.get_default_device().type == "meta"
+    return bool(torch.get_default_device().type == "meta")
 
 
 def stand_in(operator: str, dtype: torch.dtype) -> float | bool:
