@@ -110,13 +110,12 @@ def _facts() -> dict[str, Any]:
     facts = report.tally.to_json()
     facts["synchronisations"].update({name: count for name, count in waits.items() if count})
     if full_size.is_on():
-        from ascend_adapt.emulation.full_size import host
+        from ascend_adapt.emulation.full_size import host, work
         from ascend_adapt.emulation.full_size import memory as device_memory
 
         facts["full_size"] = {
             "memory": {str(index): device_memory.to_json(index) for index in memory},
-            "flops": report.tally.flops,
-            "collectives": library.traffic(),
+            **work.to_json(),
             "host_skipped": dict(host.skipped),
         }
     return {

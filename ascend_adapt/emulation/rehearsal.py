@@ -34,7 +34,7 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
         EmulationError: a file of a rank cannot be read.
     """
     processes = _read(run_dir, "rehearsal")
-    if not any(facts["operators"] or facts["findings"] for facts in processes.values()):
+    if not any(facts["operators"] or facts["findings"] or summary.has_memory(facts) for facts in processes.values()):
         return [_nothing_ran(processes, code), *known_problems]
     ranks = _with_their_children(processes)
     statuses = {int(rank): status for rank, status in _read(run_dir, "adapt-status").items() if rank.isdigit()}

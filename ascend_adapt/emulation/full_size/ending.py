@@ -12,9 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
+
+from ascend_adapt.emulation import library
 
 _POLL_S = 0.2
 _PREFIX = "ascend_adapt_full_size"
@@ -35,9 +38,14 @@ def end(steps: int, write: Callable[[], None]) -> None:
         while not store.check(keys):
             time.sleep(_POLL_S)
 
+    def wait() -> None:
+        with suppress(RuntimeError):  # the rank that has the store may end first
+            together("written")
+
     def leave() -> None:
         together("done")
-        _leave(steps, write, lambda: together("written"))
+        library.ignore_lost_ranks()
+        _leave(steps, write, wait)
 
     threading.Thread(target=leave, daemon=True).start()
 

@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
 )
 
 from ascend_adapt.emulation import library, location, report
-from ascend_adapt.emulation.full_size import ending, steps
+from ascend_adapt.emulation.full_size import ending, steps, work
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer states"
 ACTIVATIONS, BACKWARD, OTHER = "activations", "backward buffers", "other buffers"
@@ -255,6 +255,6 @@ def _end_step(optimizer: Any, *call: Any) -> None:
                 }
             )
     if optimizer is _optimizers[0]():
-        _state["steps"] = _state.get("steps", 0) + 1
-        if _state["steps"] == steps():
+        work.end_step()
+        if len(work.steps) == steps():
             ending.end(steps(), _state["write"])

@@ -32,12 +32,17 @@ def lines(ranks: Mapping[int, Any]) -> list[str]:
     found += _largest_lines(facts)
     found += _large_tensors(facts)
     found.append(_collectives(facts))
-    found.append(_operations(ranks, facts))
+    found.append(_operations(facts))
     skipped = sum((Counter(one["host_skipped"]) for one in facts.values()), Counter())
     if skipped:
         sizes = ", ".join(f"{name.removeprefix('aten::')} {_size(size)}" for name, size in skipped.most_common(4))
         found.append(f"left out on the host, all ranks together: {sizes}")
     return found
+
+
+def has_memory(facts: Mapping[str, Any]) -> bool:
+    """Return whether a process at full size has allocated memory."""
+    return bool(facts.get("full_size") and facts["full_size"]["memory"])
 
 
 def _memory(device: Mapping[str, Any]) -> str:
@@ -111,19 +116,18 @@ def _collectives(facts: Mapping[int, Any]) -> str:
         for one in listed[:_MOST_COLLECTIVES]
     )
     more = f", and {len(listed) - _MOST_COLLECTIVES} more kinds" if len(listed) > _MOST_COLLECTIVES else ""
-    return f"collectives of rank {rank}: {shown or 'none'}{more}"
+    each = " in one optimizer step" if facts[rank]["of_one_step"] else ""
+    return f"collectives of rank {rank}{each}: {shown or 'none'}{more}"
 
 
-def _operations(ranks: Mapping[int, Any], facts: Mapping[int, Any]) -> str:
+def _operations(facts: Mapping[int, Any]) -> str:
     """Return the floating-point operations of a step, from which a measured step time gives the MFU."""
-    steps = max((ranks[rank]["steps"] for rank in facts), default=0)
-    total = sum(one["flops"] for one in facts.values())
-    if not steps:
-        return f"floating-point operations: {total / 1e12:.1f} TFLOP of all ranks, without an optimizer step"
-    a_step = total / steps
+    total = sum(one["flops"] for one in facts.values()) / 1e12
+    if not all(one["of_one_step"] for one in facts.values()):
+        return f"floating-point operations of all ranks: {total:.2f} TFLOP, without an optimizer step"
     return (
-        f"floating-point operations: {a_step / 1e12:.1f} TFLOP per optimizer step of all ranks (matrix products and "
-        f"attention, recomputation included); MFU = this / (seconds per step x {len(facts)} x peak FLOP/s of a device)"
+        f"floating-point operations of all ranks: {total:.2f} TFLOP per optimizer step (matrix products and attention, "
+        f"recomputation included); utilization = this / (seconds per step x {len(facts)} x peak FLOP/s of a device)"
     )
 
 
