@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ascend_adapt.emulation import device_only, full_size, random, report, saturation
-from ascend_adapt.emulation.full_size import flops, shapes, values
+from ascend_adapt.emulation.full_size import flops, remembered, shapes, values
 from ascend_adapt.emulation.host_memory import as_cpu, as_npu, as_shape, empty_on_cpu, fill_stand_in
 from ascend_adapt.emulation.operators import products
 from ascend_adapt.emulation.registration import override
@@ -148,6 +148,17 @@ def kernel(
             report.synchronisation(name)
         only_shapes = full_size.is_on() and not shapes.is_computed(operator, run_on_host, args, kwargs)
         call = _Call(name, mixes, only_shapes)
+        # A remembered result has the shapes of the first one, so none whose shape depends on values is remembered.
+        key = None
+        if only_shapes and not outs and not waits and not _has_mask(args):
+            everything = [*args, *kwargs.values()]
+            key = remembered.key_of(name, [*everything, *kwargs])
+            for tensor in remembered.tensors_in(everything):
+                call.see(tensor)
+            device = call.device()
+            seen, result = remembered.result_of(key, everything, lambda meta: as_npu(meta, device, operator=name))
+            if seen:
+                return result
         given = {one: kwargs.pop(one) for one in outs if isinstance(kwargs.get(one), torch.Tensor)}
         host_args = [call.to_host(value) for value in args]
         host_kwargs = {key: call.to_host(value) for key, value in kwargs.items()}
@@ -166,7 +177,10 @@ def kernel(
             else:
                 result = run_on_host(*host_args, **host_kwargs, **host_outs)
         if full_size.is_on():
-            report.tally.flops += flops.of(name, args, result)
+            operations = flops.of(name, args, result)
+            report.tally.flops += operations
+            if key is not None:
+                remembered.remember(key, [*args, *kwargs.values()], result, operations, call.original_of)
         if computes and not only_shapes:
             results = (result, [host_args[place] for place in places if place < len(host_args)])
             _check_dtypes(name, results)
@@ -214,6 +228,11 @@ class _Call:
     def is_alias_of(self, alias: torch.Tensor, tensor: torch.Tensor) -> None:
         """Return ``tensor`` for a result that is ``alias``."""
         self._tensors[id(alias)] = alias, tensor
+
+    def original_of(self, alias: torch.Tensor) -> torch.Tensor | None:
+        """Return the tensor of the call behind an alias, or None."""
+        known = self._tensors.get(id(alias))
+        return None if known is None else known[1]
 
     def to_host(self, value: Any) -> Any:
         """Return an argument with npu tensors replaced by aliases, and npu devices by the CPU."""

@@ -42,7 +42,7 @@ def fusion_attention_v2(**given: Any) -> tuple[Any, ...]:
 def fusion_attention_v3(**given: Any) -> tuple[Any, ...]:
     """Return what v1 returns up to seed and offset, which are tensors here."""
     *tensors, seed, offset, _ = _forward(FusionAttentionCall(Arguments.of(given)), given)
-    return (*tensors, torch.tensor([seed]), torch.tensor([offset]))
+    return (*tensors, torch.tensor([seed], device="cpu"), torch.tensor([offset], device="cpu"))
 
 
 @kernel("npu_fusion_attention_grad", takes=TAKEN, needs_a2=True)
