@@ -263,5 +263,6 @@ def _end_step(optimizer: Any, *call: Any) -> None:
             )
     if optimizer is _optimizers[0]():
         work.end_step()
-        if len(work.steps) == steps():
+        if len(work.steps) == steps() and not _state.get("is_ending"):
+            _state["is_ending"] = True
             ending.end(steps(), _state["write"])

@@ -11,7 +11,9 @@ steps: list[tuple[int, list[dict[str, Any]]]] = []
 
 
 def end_step() -> None:
-    """Record what there is so far."""
+    """Record what there is so far; DeepSpeed's ZeRO calls its optimizer once for each group, which is one step."""
+    if steps and steps[-1][0] == report.tally.flops:
+        steps.pop()
     steps.append((report.tally.flops, library.traffic()))
 
 
