@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from ascend_adapt.emulation import device_only, random, report, saturation
-from ascend_adapt.emulation.host_memory import as_cpu, as_npu, empty_on_cpu
+from ascend_adapt.emulation import device_only, full_size, random, report, saturation
+from ascend_adapt.emulation.full_size import flops, remembered, shapes, values
+from ascend_adapt.emulation.host_memory import as_cpu, as_npu, as_shape, empty_on_cpu, fill_stand_in
 from ascend_adapt.emulation.operators import products
 from ascend_adapt.emulation.registration import override
 from ascend_adapt.errors import OperatorMissing
@@ -65,7 +66,7 @@ _ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size"
 _WAITS_FOR_THE_DEVICE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 # Their shape depends on values with a mask only, not with integers.
 _BY_INDEX = frozenset(("aten::index.Tensor", "aten::_unsafe_index.Tensor"))
-_CPU = torch.device("cpu")
+_CPU, _META = torch.device("cpu"), torch.device("meta")
 
 _libraries: list[Any] = []
 
@@ -139,29 +140,54 @@ def kernel(
     places = [place for place, one in enumerate(operator._schema.arguments) if not one.kwarg_only and _is_written(one)]
     computes = saturation.computes(_base_name(operator))
 
+    run_on_host = on_cpu or operator
+
     def run(*args: Any, **kwargs: Any) -> Any:
         count(name)
         if waits and not (name in _BY_INDEX and not _has_mask(args)):
             report.synchronisation(name)
-        call = _Call(name, mixes)
+        only_shapes = full_size.is_on() and not shapes.is_computed(operator, run_on_host, args, kwargs)
+        call = _Call(name, mixes, only_shapes)
+        # A remembered result has the shapes of the first one, so none whose shape depends on values is remembered.
+        key = None
+        if only_shapes and not outs and not waits and not _has_mask(args):
+            everything = [*args, *kwargs.values()]
+            key = remembered.key_of(name, [*everything, *kwargs])
+            for tensor in remembered.tensors_in(everything):
+                call.see(tensor)
+            device = call.device()
+            seen, result = remembered.result_of(key, everything, lambda meta: as_npu(meta, device, operator=name))
+            if seen:
+                return result
         given = {one: kwargs.pop(one) for one in outs if isinstance(kwargs.get(one), torch.Tensor)}
         host_args = [call.to_host(value) for value in args]
         host_kwargs = {key: call.to_host(value) for key, value in kwargs.items()}
         # The CPU kernel resizes its output, which only torch_npu may do, so it gets an empty one.
         host_outs = {one: empty_on_cpu(value.dtype) for one, value in given.items()}
+        if only_shapes:
+            host_outs = {one: value.to("meta") for one, value in host_outs.items()}
         for value in given.values():
             call.see(value)
         device = call.device()
         _check_dtypes(name, host_args)
         with random.drawn_from(host_kwargs.pop("generator", None), device) if draws else nullcontext():
-            result = (on_cpu or operator)(*host_args, **host_kwargs, **host_outs)
-        if computes:
+            if only_shapes:
+                written = [host_args[place] for place in places if place < len(host_args)]
+                result = shapes.of(operator, run_on_host, host_args, {**host_kwargs, **host_outs}, written)
+            else:
+                result = run_on_host(*host_args, **host_kwargs, **host_outs)
+        if full_size.is_on():
+            operations = flops.of(name, args, result)
+            report.tally.flops += operations
+            if key is not None:
+                remembered.remember(key, [*args, *kwargs.values()], result, operations, call.original_of)
+        if computes and not only_shapes:
             results = (result, [host_args[place] for place in places if place < len(host_args)])
             _check_dtypes(name, results)
             if saturation.is_on():
                 saturation.saturate(results)
         for one, value in given.items():
-            _write(value, host_outs[one])
+            _write(value, host_outs[one], name)
             call.is_alias_of(host_outs[one], value)
         return call.to_device(result, device)
 
@@ -183,8 +209,8 @@ def _check_dtypes(operator: str, tensors: Any) -> None:
 class _Call:
     """One call of a kernel, with the npu tensor behind each host alias."""
 
-    def __init__(self, name: str, mixes: bool) -> None:
-        self._name, self._mixes = name, mixes
+    def __init__(self, name: str, mixes: bool, only_shapes: bool) -> None:
+        self._name, self._mixes, self._only_shapes = name, mixes, only_shapes
         self._tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._device: torch.device | None = None
         self._stranger: torch.device | None = None
@@ -203,20 +229,25 @@ class _Call:
         """Return ``tensor`` for a result that is ``alias``."""
         self._tensors[id(alias)] = alias, tensor
 
+    def original_of(self, alias: torch.Tensor) -> torch.Tensor | None:
+        """Return the tensor of the call behind an alias, or None."""
+        known = self._tensors.get(id(alias))
+        return None if known is None else known[1]
+
     def to_host(self, value: Any) -> Any:
         """Return an argument with npu tensors replaced by aliases, and npu devices by the CPU."""
         if isinstance(value, torch.Tensor):
             self.see(value)
-            if value.device.type != "npu":
+            if value.device.type != "npu" and not (self._only_shapes and value.dim() > 0):
                 return value
-            alias = as_cpu(value)
+            alias = as_shape(value) if self._only_shapes else as_cpu(value)
             self.is_alias_of(alias, value)
             return alias
         if isinstance(value, (list, tuple)):
             return [self.to_host(one) for one in value]
         if isinstance(value, torch.device) and value.type == "npu":
             self._device = self._device or _with_index(value)
-            return _CPU
+            return _META if self._only_shapes else _CPU
         return value
 
     def device(self) -> torch.device:
@@ -243,7 +274,7 @@ class _Call:
                     f"{self._name}: its result is {kind}, expected a dense tensor, which is all that the emulated NPU "
                     "holds — use a variant of the model without it for the rehearsal"
                 )
-            return known[1] if known is not None else as_npu(value, device)
+            return known[1] if known is not None else as_npu(value, device, operator=self._name)
         if isinstance(value, (list, tuple)):
             return type(value)(self.to_device(one, device) for one in value)
         return value
@@ -271,6 +302,9 @@ def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
         report.synchronisation("copy to the host", self.numel() * self.element_size())
     if self.dtype != source.dtype and source.device.type == "npu":
         _check_dtypes("aten::copy_", (self, source))
+    if full_size.is_on() and not values.all_hold((self, source)):
+        shapes.check_copy(self, source)
+        return self
     as_cpu(self).copy_(as_cpu(source))
     return self
 
@@ -282,7 +316,8 @@ def _copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor
 
 def _clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     report.operator("aten::clone")
-    return as_npu(as_cpu(self).clone(memory_format=memory_format or torch.preserve_format), self.device)
+    alias = as_shape(self) if full_size.is_on() and not values.hold(self) else as_cpu(self)
+    return as_npu(alias.clone(memory_format=memory_format or torch.preserve_format), self.device)
 
 
 def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
@@ -291,11 +326,14 @@ def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torc
     return torch.clone(self, memory_format=memory_format)
 
 
-def _write(tensor: torch.Tensor, result: torch.Tensor) -> None:
-    """Write a result into an npu tensor, which takes its shape."""
+def _write(tensor: torch.Tensor, result: torch.Tensor, operator: str) -> None:
+    """Write a result of an operator into an npu tensor, which takes its shape."""
     if tensor.shape != result.shape:
         tensor.resize_(result.shape)
-    as_cpu(tensor).copy_(result)
+    if result.is_meta:
+        fill_stand_in(tensor, operator)
+    else:
+        as_cpu(tensor).copy_(result)
 
 
 def _with_index(device: torch.device) -> torch.device:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ascend_adapt import probe
-from ascend_adapt.emulation import MAX_DEVICES, SOCS, build, wheel
+from ascend_adapt.emulation import MAX_DEVICES, SOCS, build, full_size, wheel
 from ascend_adapt.errors import EmulationError
 
 _MACHINES = ("x86_64", "aarch64")
@@ -25,11 +25,14 @@ class Emulation:
     devices: int
     torch_npu: wheel.Wheel
     cann_home: Path
+    full_size_steps: int | None = None
+    """At full size: the number of optimizer steps after which the job ends."""
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that are set for every process of the job, except PYTHONPATH."""
         users = [entry for entry in environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
         return {
+            **({full_size.VARIABLE: str(self.full_size_steps)} if self.full_size_steps else {}),
             "ASCEND_ADAPT_EMULATED": "1",
             "ASCEND_ADAPT_EMULATED_DEVICES": str(self.devices),
             "ASCEND_ADAPT_EMULATED_SOC": SOCS[self.soc],
@@ -47,7 +50,11 @@ class Emulation:
 
 
 def prepare(
-    soc: str, devices: int, environ: Mapping[str, str], say: Callable[[str], None] = lambda text: None
+    soc: str,
+    devices: int,
+    environ: Mapping[str, str],
+    say: Callable[[str], None] = lambda text: None,
+    full_size_steps: int | None = None,
 ) -> Emulation:
     """Return an emulated machine; on first use its parts are downloaded and built, which is logged.
 
@@ -58,7 +65,7 @@ def prepare(
     _check_request(devices, environ)
     build.find_compiler(environ)
     torch_npu = wheel.for_installed_torch(environ, say)
-    return Emulation(soc, devices, torch_npu, build.cann_home(torch_npu, environ))
+    return Emulation(soc, devices, torch_npu, build.cann_home(torch_npu, environ), full_size_steps)
 
 
 def count_devices(nproc: int | None, environ: Mapping[str, str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation import library
+from ascend_adapt.emulation.full_size import values
 
 _pending = library.pending()
 _CPU = torch.device("cpu")
@@ -53,8 +54,17 @@ def empty_on_cpu(dtype: torch.dtype) -> torch.Tensor:
     return _empty(0, dtype=dtype, device=_CPU)
 
 
-def as_npu(result: torch.Tensor, device: torch.device, acl_format: int | None = None) -> torch.Tensor:
+def as_shape(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a meta tensor of this shape, dtype and strides; a small one remembers its values."""
+    return values.as_meta(tensor, as_cpu(tensor) if values.hold(tensor) else None)
+
+
+def as_npu(
+    result: torch.Tensor, device: torch.device, acl_format: int | None = None, operator: str = ""
+) -> torch.Tensor:
     """Return an npu tensor with the values, shape and strides of a CPU tensor, in memory of torch_npu's allocator.
+
+    A meta tensor, the result of an operator at full size, has no values: a small one is filled with a stand-in.
 
     With an ACL format the tensor is marked with it, and its storage has the size of that format; elements stay in
     torch's order.
@@ -68,5 +78,14 @@ def as_npu(result: torch.Tensor, device: torch.device, acl_format: int | None = 
     else:
         empty = torch.ops.npu.empty_with_format
         moved = empty(result.size(), dtype=result.dtype, device=device, acl_format=acl_format)
-    as_cpu(moved).copy_(result)
+    if result.is_meta:
+        fill_stand_in(moved, operator)
+    else:
+        as_cpu(moved).copy_(result)
     return moved
+
+
+def fill_stand_in(tensor: torch.Tensor, operator: str) -> None:
+    """Fill a result of an operator over tensors without values, if tensors of its size hold values."""
+    if values.hold(tensor):
+        as_cpu(tensor).fill_(values.stand_in(operator, tensor.dtype))

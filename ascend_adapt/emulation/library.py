@@ -50,6 +50,40 @@ def statistics() -> Statistics:
     return counts
 
 
+class Traffic(ctypes.Structure):
+    """What this rank launched of one collective, dtype and group; as in hccl.c."""
+
+    _fields_ = [
+        ("name", ctypes.c_char * 24),
+        ("type", ctypes.c_char * 16),
+        ("ranks", ctypes.c_char * 256),
+        ("calls", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+    ]
+
+
+def traffic() -> list[dict[str, Any]]:
+    """Return the collectives so far: name, dtype, the ranks of the group, calls, bytes of this rank's own tensor."""
+    found: list[dict[str, Any]] = []
+    entry = Traffic()
+    while load().ascend_adapt_emulated_traffic(len(found), ctypes.byref(entry)):
+        texts = {name: getattr(entry, name).decode() for name in ("name", "type", "ranks")}
+        found.append({**texts, "calls": int(entry.calls), "bytes": int(entry.bytes)})
+    return found
+
+
+def ignore_lost_ranks() -> None:
+    """Let collectives that fail from now on, because another rank has ended, never end instead."""
+    ctypes.c_int.in_dll(load(), "ascend_adapt_emulated_is_ending").value = 1
+
+
+def value_bytes() -> tuple[int, int]:
+    """Return the most bytes of a floating tensor, and of another one, that holds values at full size."""
+    names = ("ascend_adapt_emulated_float_bytes", "ascend_adapt_emulated_other_bytes")
+    floats, others = (ctypes.c_int.in_dll(load(), name).value for name in names)
+    return floats, others
+
+
 def pending() -> ctypes.c_int:
     """Return a live view of the number of pending tasks of all streams."""
     return ctypes.c_int.in_dll(load(), "ascend_adapt_emulated_pending")

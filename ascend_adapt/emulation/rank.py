@@ -29,7 +29,7 @@ def report_path(run_dir: Path, process: str) -> Path:
 
 
 def _install(torch_npu: ModuleType) -> None:
-    from ascend_adapt.emulation import library
+    from ascend_adapt.emulation import full_size, library
 
     if not library.is_emulated():
         return
@@ -40,6 +40,11 @@ def _install(torch_npu: ModuleType) -> None:
     library.locate_calls_by(location.of_caller)
     watching.watch()
     run_dir = os.environ.get("ASCEND_ADAPT_RUN_DIR")
+    if full_size.is_on():
+        from ascend_adapt.emulation.full_size import host, memory
+
+        memory.watch(lambda: _write(Path(run_dir), os.getpid()) if run_dir else None)
+        host.install()
     if run_dir:
         _write_at_exit(Path(run_dir))
         os.register_at_fork(after_in_child=lambda: _begin_as_child(Path(run_dir)))
@@ -92,7 +97,7 @@ def _facts() -> dict[str, Any]:
     import torch
     import torch_npu
 
-    from ascend_adapt.emulation import library, report
+    from ascend_adapt.emulation import full_size, library, report
 
     counts = library.statistics()
     devices = range(torch.npu.device_count())
@@ -104,6 +109,15 @@ def _facts() -> dict[str, Any]:
     }
     facts = report.tally.to_json()
     facts["synchronisations"].update({name: count for name, count in waits.items() if count})
+    if full_size.is_on():
+        from ascend_adapt.emulation.full_size import host, work
+        from ascend_adapt.emulation.full_size import memory as device_memory
+
+        facts["full_size"] = {
+            "memory": {str(index): device_memory.to_json(index) for index in memory},
+            **work.to_json(),
+            "host_skipped": dict(host.skipped),
+        }
     return {
         **facts,
         "peak_bytes": {str(index): peak for index, peak in memory.items()},

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt.emulation import finding, page
+from ascend_adapt.emulation.full_size import summary
 from ascend_adapt.errors import EmulationError, one_line
 
 _MOST_CALLED = 5
@@ -33,7 +34,7 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
         EmulationError: a file of a rank cannot be read.
     """
     processes = _read(run_dir, "rehearsal")
-    if not any(facts["operators"] or facts["findings"] for facts in processes.values()):
+    if not any(facts["operators"] or facts["findings"] or summary.has_memory(facts) for facts in processes.values()):
         return [_nothing_ran(processes, code), *known_problems]
     ranks = _with_their_children(processes)
     statuses = {int(rank): status for rank, status in _read(run_dir, "adapt-status").items() if rank.isdigit()}
@@ -61,7 +62,9 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
     if any(name.isdigit() for name in processes):
         lines += _shared_devices(ranks)[:2]
     applied = sorted({name for status in statuses.values() for name in _applied(status)})
-    lines += [*_operators(ranks), _waits(ranks), _memory(ranks), _patches(applied)]
+    at_full_size = summary.lines(ranks)
+    lines += [*at_full_size, *_operators(ranks), _waits(ranks)]
+    lines += [*(() if at_full_size else (_memory(ranks),)), _patches(applied)]
     lines += _proof(findings, code, bool(ended), bool(applied))
     (run_dir / "rehearsal.html").write_text(page.page(lines, findings))
     return [*lines, *map(finding.github_annotation, findings)] if annotate == "github" else lines

@@ -26,6 +26,8 @@ class Tally:
     """(operator, limit) -> number of violations, and the details of the first."""
     steps: int = 0
     """Optimizer steps."""
+    flops: int = 0
+    """Floating-point operations of matrix products and attention; counted at full size only."""
     findings: dict[tuple[str, str, location.Line], list[Any]] = field(default_factory=dict)
     """(kind, what, line of the script) -> count, bytes, and the details of the first."""
 

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from ascend_adapt.alignment.selection import Selection
 from ascend_adapt.emulation import SOCS
+from ascend_adapt.emulation.full_size import STEPS
 from ascend_adapt.errors import SettingsError
 from ascend_adapt.launch import help_text
 from ascend_adapt.launch.cores import ALWAYS_ALLOWED, RANKS_A_CORE
@@ -96,6 +97,7 @@ class Request:
     log_dir: str | None = None
     progress: bool = True
     annotate: str = ""
+    full_size_steps: int | None = None
     dry_run: bool = False
     json: bool = False
     debug: bool = False
@@ -112,6 +114,8 @@ def parse(argv: Sequence[str]) -> Request:
     known = parser.parse_args(options)
     if known.line is not None and known.container is None:
         parser.error("--cmd: needs a container — add --container IMAGE")
+    if known.full_size and not known.device.startswith("npu-emulated"):
+        parser.error(f"--full-size: --device is {known.device}, expected npu-emulated — add --device npu-emulated")
     if known.line is not None and not command:
         command = ["bash"]
     if known.record is None and (given := [name for name in _OF_RECORD if getattr(known, name) is not None]):
@@ -183,6 +187,7 @@ def parse(argv: Sequence[str]) -> Request:
         log_dir=known.log_dir,
         progress=not known.no_progress,
         annotate=known.annotate,
+        full_size_steps=known.full_size_steps if known.full_size else None,
         dry_run=known.dry_run,
         json=known.json,
         debug=known.debug,
@@ -317,6 +322,8 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         help="with --device npu-emulated: print findings as GitHub annotations",
     )
+    add("--full-size", action="store_true", help=_FULL_SIZE)
+    add("--full-size-steps", type=_at_least_one, default=STEPS, metavar="N", help=_STEPS)
     add("--dry-run", action="store_true", help="check everything and print the plan, but start nothing")
     add("--json", action="store_true", help="with --dry-run: print the plan as JSON, also on a terminal")
     add("--debug", action="store_true", help="show tracebacks of errors in ascend_adapt")
@@ -325,6 +332,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_STEPS = f"with --full-size: end after this many optimizer steps (default: {STEPS}, then memory repeats itself)"
+_FULL_SIZE = (
+    "with --device npu-emulated: reserve device memory and compute nothing, for a job that does not fit this host; "
+    "reports memory, collectives and floating-point operations"
+)
 _DESCRIPTION = (
     "Start a training job with the patches for Ascend NPUs applied. The first word that is not an option ends \
 the options; everything after it is passed on unchanged."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ascend_adapt import Symptom, wrap
@@ -177,25 +177,42 @@ class TorchFusedAdam:
         """
         import torch
 
-        grads, params, firsts, seconds = (list(tensors) for tensors in tensor_lists)
         with torch.no_grad():
-            grads32, params32, firsts32, seconds32 = (
-                [tensor.float() for tensor in tensors] for tensors in (grads, params, firsts, seconds)
-            )
-            if weight_decay and adam_w_mode:
-                torch._foreach_mul_(params32, 1 - lr * weight_decay)
-            elif weight_decay:
-                grads32 = torch._foreach_add(grads32, params32, alpha=weight_decay)
-            torch._foreach_lerp_(firsts32, grads32, 1 - beta1)
-            torch._foreach_mul_(seconds32, beta2)
-            torch._foreach_addcmul_(seconds32, grads32, grads32, 1 - beta2)
-            correction1 = 1 - beta1**step if bias_correction else 1.0
-            correction2 = 1 - beta2**step if bias_correction else 1.0
-            denominators = torch._foreach_sqrt(seconds32)
-            torch._foreach_div_(denominators, correction2**0.5)
-            torch._foreach_add_(denominators, eps)
-            torch._foreach_addcdiv_(params32, firsts32, denominators, -lr / correction1)
-            for kept, computed in ((params, params32), (firsts, firsts32), (seconds, seconds32)):
-                for tensor, value in zip(kept, computed, strict=True):
-                    if value is not tensor:
-                        tensor.copy_(value)
+            for grads, params, firsts, seconds in _pieces(tensor_lists):
+                grads32, params32, firsts32, seconds32 = (
+                    [tensor.float() for tensor in tensors] for tensors in (grads, params, firsts, seconds)
+                )
+                if weight_decay and adam_w_mode:
+                    torch._foreach_mul_(params32, 1 - lr * weight_decay)
+                elif weight_decay:
+                    grads32 = torch._foreach_add(grads32, params32, alpha=weight_decay)
+                torch._foreach_lerp_(firsts32, grads32, 1 - beta1)
+                torch._foreach_mul_(seconds32, beta2)
+                torch._foreach_addcmul_(seconds32, grads32, grads32, 1 - beta2)
+                correction1 = 1 - beta1**step if bias_correction else 1.0
+                correction2 = 1 - beta2**step if bias_correction else 1.0
+                denominators = torch._foreach_sqrt(seconds32)
+                torch._foreach_div_(denominators, correction2**0.5)
+                torch._foreach_add_(denominators, eps)
+                torch._foreach_addcdiv_(params32, firsts32, denominators, -lr / correction1)
+                for kept, computed in ((params, params32), (firsts, firsts32), (seconds, seconds32)):
+                    for tensor, value in zip(kept, computed, strict=True):
+                        if value is not tensor:
+                            tensor.copy_(value)
+
+
+# Intermediate results take as much as a piece. ZeRO's flat partition of a 20B model is one tensor of 10 GiB.
+_PIECE = 1 << 26
+
+
+def _pieces(tensor_lists: Sequence[Sequence[Any]]) -> Iterator[tuple[list[Any], ...]]:
+    """Yield the lists with the small tensors, then with one piece of a large contiguous one at a time."""
+    large = {index for index, one in enumerate(tensor_lists[1]) if one.numel() > _PIECE}
+    rows = list(zip(*tensor_lists, strict=True))
+    large = {index for index in large if all(one.is_contiguous() for one in rows[index])}
+    small = [row for index, row in enumerate(rows) if index not in large]
+    if small:
+        yield tuple(list(column) for column in zip(*small, strict=True))
+    for index in sorted(large):
+        for pieces in zip(*(one.view(-1).split(_PIECE) for one in rows[index]), strict=True):
+            yield tuple([piece] for piece in pieces)

@@ -15,7 +15,7 @@ import torch
 
 import ascend_adapt
 from ascend_adapt.launch.placement.ports import Ports
-from ascend_adapt_plugins.deepspeed_runtime import checkpoints, communication, pipeline
+from ascend_adapt_plugins.deepspeed_runtime import checkpoints, communication, jit_builds, pipeline
 from ascend_adapt_plugins.deepspeed_runtime.jit_builds import TorchFusedAdam
 
 
@@ -84,6 +84,25 @@ def test_the_arithmetic_is_adams(adam_w_mode, dtype):
     tolerance = {torch.float32: 1e-6, torch.float16: 5e-3, torch.bfloat16: 5e-2}[dtype]
     for mine, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine.float(), their.detach(), rtol=tolerance, atol=tolerance)
+
+
+def test_a_large_tensor_is_updated_in_pieces_without_workspace_of_its_size(monkeypatch):
+    """A flat partition of ZeRO; the pieces give what the whole tensor gives."""
+    sizes = []
+    sqrt = torch._foreach_sqrt
+    monkeypatch.setattr(torch, "_foreach_sqrt", lambda tensors: sizes.extend(map(len, tensors)) or sqrt(tensors))
+
+    def updated():
+        generator = torch.Generator().manual_seed(0)
+        lists = [[torch.rand(10, generator=generator), torch.rand(3, generator=generator)] for _ in range(4)]
+        TorchFusedAdam.multi_tensor_adam(1, None, lists, 0.1, 0.9, 0.999, 1e-8, 1, 1, 1, 0.1)
+        return lists[1:]
+
+    whole = updated()
+    monkeypatch.setattr(jit_builds, "_PIECE", 4)
+    sizes.clear()
+    torch.testing.assert_close(updated(), whole, rtol=0, atol=0)
+    assert sizes == [3, 4, 4, 2]
 
 
 def test_without_bias_correction():

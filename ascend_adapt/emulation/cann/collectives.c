@@ -38,7 +38,8 @@ static int reduce_pieces(Mesh *mesh, const Task *task, const Piece *out, char *r
     int size = mesh->size, rank = mesh->rank;
     size_t bytes = count * element_bytes(task->call.type);
     int receives = root < 0 || root == rank;
-    char *came = receives ? malloc(bytes * (size_t)size + 1) : NULL;
+    int has_values = mesh_sent(bytes, task->call.type) == bytes;
+    char *came = receives ? malloc((has_values ? bytes * (size_t)size : 0) + 1) : NULL;
     Parcel *parcels = calloc((size_t)size, sizeof *parcels);
     int good = parcels != NULL && (!receives || came != NULL);
     if (!good)
@@ -46,10 +47,10 @@ static int reduce_pieces(Mesh *mesh, const Task *task, const Piece *out, char *r
     for (int peer = 0; good && peer < size; peer++) {
         int sends = root < 0 || root == peer;
         parcels[peer] = (Parcel){sends ? out[peer].at : NULL, sends ? out[peer].bytes : 0,
-                                 receives ? came + bytes * (size_t)peer : NULL, receives ? bytes : 0, sends, receives};
+                                 receives ? came + (has_values ? bytes * (size_t)peer : 0) : NULL, receives ? bytes : 0, sends, receives};
     }
     good = good && exchange(mesh, parcels, task);
-    if (good && receives) {
+    if (good && receives && has_values) {
         memcpy(result, came, bytes);
         for (int peer = 1; peer < size; peer++)
             reduce(result, came + bytes * (size_t)peer, count, task->call.type, task->call.operation);

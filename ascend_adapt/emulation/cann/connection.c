@@ -3,6 +3,7 @@
 #include "connection.h"
 
 #include "emulated.h"
+#include "reduction.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -206,8 +207,13 @@ typedef struct Progress {
     size_t in;
 } Progress;
 
-static size_t out_total(const Parcel *parcel) { return parcel->has_out ? sizeof(Header) + parcel->out_bytes : 0; }
-static size_t in_total(const Parcel *parcel) { return parcel->has_in ? sizeof(Header) + parcel->in_bytes : 0; }
+static size_t out_total(const Parcel *parcel) { return parcel->has_out ? sizeof(Header) + parcel->out_sent : 0; }
+static size_t in_total(const Parcel *parcel) { return parcel->has_in ? sizeof(Header) + parcel->in_sent : 0; }
+
+size_t mesh_sent(size_t bytes, int type)
+{
+    return !emulated_is_full_size() || bytes <= (is_float(type) ? FLOAT_BYTES : OTHER_BYTES) ? bytes : 0;
+}
 
 static int push(Mesh *mesh, int peer, const Parcel *parcel, Progress *at)
 {
@@ -269,9 +275,6 @@ static int64_t execution_timeout_ns(void)
 
 int mesh_exchange(Mesh *mesh, Parcel *parcels, const Call *call, int one_sided)
 {
-    const Parcel *own = &parcels[mesh->rank];
-    if (own->has_out && own->has_in && own->in != own->out)
-        memmove(own->in, own->out, own->in_bytes < own->out_bytes ? own->in_bytes : own->out_bytes);
     Progress *progress = calloc((size_t)mesh->size, sizeof *progress);
     struct pollfd *ready = calloc((size_t)mesh->size, sizeof *ready);
     int allocated = progress != NULL && ready != NULL, good = allocated, has_waited = 0;
@@ -280,9 +283,15 @@ int mesh_exchange(Mesh *mesh, Parcel *parcels, const Call *call, int one_sided)
             parcels[peer].out_bytes = parcels[peer].has_out ? parcels[peer].out_bytes : 0;
             parcels[peer].in_bytes = parcels[peer].has_in ? parcels[peer].in_bytes : 0;
             parcels[peer].has_out = parcels[peer].has_in = 1;
+            parcels[peer].out_type = parcels[peer].in_type = call->type;
         }
+        parcels[peer].out_sent = mesh_sent(parcels[peer].out_bytes, parcels[peer].out_type);
+        parcels[peer].in_sent = mesh_sent(parcels[peer].in_bytes, parcels[peer].in_type);
         progress[peer].out_header = (Header){*call, parcels[peer].out_bytes, parcels[peer].out_type};
     }
+    const Parcel *own = &parcels[mesh->rank];
+    if (good && own->has_out && own->has_in && own->in != own->out)
+        memmove(own->in, own->out, own->in_sent < own->out_sent ? own->in_sent : own->out_sent);
     int64_t deadline_ns = emulated_now_ns() + execution_timeout_ns();
     while (good) {
         nfds_t waiting = 0;

@@ -24,6 +24,8 @@ typedef struct Parcel {
     int has_in;
     int out_type; /* of an item of a batch of sends and receives */
     int in_type;
+    size_t out_sent; /* bytes that pass: all, or none of data without values at full size */
+    size_t in_sent;
 } Parcel;
 
 /* A call of a collective, which must be the same on all ranks, except for its text. */
@@ -35,6 +37,9 @@ typedef struct Call {
     uint64_t count; /* elements, where all ranks give the same number */
     char text[232]; /* for a person: the collective, its tensor, the line of the script, the rank in the job */
 } Call;
+
+/* The bytes of a piece of ``bytes`` elements of a type that pass between ranks: none if it holds no values. */
+size_t mesh_sent(size_t bytes, int type);
 
 /* Connect each pair of ranks; all ranks call it with the same secret. Returns whether it succeeded, else see failure. */
 int mesh_connect(Mesh *mesh, const unsigned char secret[SECRET_BYTES], int timeout_s);

@@ -56,6 +56,18 @@ int emulated_device_count(void)
     return count;
 }
 
+int emulated_is_full_size(void)
+{
+    static int is_on = -1;
+    if (is_on < 0)
+        is_on = getenv("ASCEND_ADAPT_EMULATED_FULL_SIZE") != NULL;
+    return is_on;
+}
+
+/* The limits of tensors that hold values at full size, for the kernels in Python. */
+API const int ascend_adapt_emulated_float_bytes = FLOAT_BYTES;
+API const int ascend_adapt_emulated_other_bytes = OTHER_BYTES;
+
 int emulated_current_device(void) { return current_device < 0 ? 0 : current_device; }
 
 API int aclInit(const char *path) { return OK; }

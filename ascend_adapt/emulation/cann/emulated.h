@@ -50,6 +50,11 @@ extern Statistics emulated_statistics;
 extern int ascend_adapt_emulated_saturates;
 extern int ascend_adapt_emulated_overflow;
 
+/* At full size (ASCEND_ADAPT_EMULATED_FULL_SIZE) device memory is reserved, and only small tensors hold values: those of
+ * at most FLOAT_BYTES of floating numbers, or OTHER_BYTES of others, such as token ids and masks. */
+enum { FLOAT_BYTES = 64 << 10, OTHER_BYTES = 4 << 20 };
+int emulated_is_full_size(void);
+
 /* Store a message for aclGetRecentErrMsg of this thread; returns code. */
 int emulated_failure(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int64_t emulated_now_ns(void);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 /* HcclResult */
 enum { E_PARAMETER = 1, E_MEMORY = 3, E_INTERNAL = 4, E_UNSUPPORTED = 5, E_SYSCALL = 8, E_REMOTE = 21 };
@@ -25,6 +26,7 @@ typedef struct Communicator {
     Task *first, *last;
     int is_closing;
     int has_failed;
+    char ranks[256]; /* the ranks of the job in it, as "0,2,4" */
 } Communicator;
 
 static int64_t buffer_bytes(void)
@@ -34,12 +36,93 @@ static int64_t buffer_bytes(void)
     return 2 * (megabytes != NULL && atoll(megabytes) > 0 ? atoll(megabytes) : 200) << 20;
 }
 
+/* ---- traffic: what this rank launched, by collective, dtype, reduction and group ---- */
+
+typedef struct Traffic {
+    char name[24];
+    char type[16];
+    char ranks[256];
+    uint64_t calls;
+    uint64_t bytes; /* of this rank's own tensor: what it reduces, sends or contributes */
+} Traffic;
+
+enum { MOST_TRAFFIC = 1024 };
+static Traffic traffic[MOST_TRAFFIC];
+static int traffics;
+static pthread_mutex_t traffic_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void count_traffic(const char *name, int type, size_t bytes, const Communicator *comm)
+{
+    pthread_mutex_lock(&traffic_lock);
+    Traffic *found = traffic;
+    while (found < traffic + traffics && (strcmp(found->name, name) != 0 || strcmp(found->type, type_name(type)) != 0 ||
+                                          strcmp(found->ranks, comm->ranks) != 0))
+        found++;
+    if (found == traffic + traffics && traffics < MOST_TRAFFIC) {
+        traffics++;
+        snprintf(found->name, sizeof found->name, "%s", name);
+        snprintf(found->type, sizeof found->type, "%s", type_name(type));
+        snprintf(found->ranks, sizeof found->ranks, "%s", comm->ranks);
+    }
+    if (found < traffic + traffics) {
+        found->calls++;
+        found->bytes += bytes;
+    }
+    pthread_mutex_unlock(&traffic_lock);
+}
+
+static void count(const Communicator *comm, const Task *task)
+{
+    if (task->call.what == SEND_RECV) {
+        for (size_t i = 0; i < task->pieces; i++)
+            count_traffic(task->out[i].is_recv ? "recv" : "send", task->out[i].type, task->out[i].bytes, comm);
+        return;
+    }
+    size_t bytes = task->count * element_bytes(task->call.type);
+    for (int peer = 0; task->out != NULL && peer < comm->mesh.size; peer++)
+        bytes = (peer == 0 ? 0 : bytes) + task->out[peer].bytes;
+    count_traffic(collective_name(task->call.what), task->call.type, bytes, comm);
+}
+
+/* Copy the entry ``index`` to ``out``; returns whether there is one. */
+API int ascend_adapt_emulated_traffic(int index, Traffic *out)
+{
+    pthread_mutex_lock(&traffic_lock);
+    int exists = index < traffics;
+    if (exists)
+        *out = traffic[index];
+    pthread_mutex_unlock(&traffic_lock);
+    return exists;
+}
+
+/* Find out which ranks of the job a communicator has; a process without RANK counts by its place in it. */
+static int name_ranks(Communicator *comm)
+{
+    const char *own = getenv("RANK");
+    int32_t rank = own != NULL ? atoi(own) : comm->mesh.rank;
+    Parcel *parcels = calloc((size_t)comm->mesh.size, sizeof *parcels);
+    int32_t *ranks = calloc((size_t)comm->mesh.size, sizeof *ranks);
+    int good = parcels != NULL && ranks != NULL;
+    for (int peer = 0; good && peer < comm->mesh.size; peer++)
+        parcels[peer] = (Parcel){&rank, sizeof rank, &ranks[peer], sizeof rank, 1, 1};
+    good = good && mesh_exchange(&comm->mesh, parcels, &(Call){.text = "creating a communicator"}, 0);
+    size_t at = 0;
+    for (int peer = 0; good && peer < comm->mesh.size && at < sizeof comm->ranks; peer++)
+        at += (size_t)snprintf(comm->ranks + at, sizeof comm->ranks - at, "%s%d", peer == 0 ? "" : ",", ranks[peer]);
+    free(parcels);
+    free(ranks);
+    return good;
+}
+
 static void free_task(Task *task)
 {
     free(task->out);
     free(task->in);
     free(task);
 }
+
+/* Set when the job ends after its steps: a collective that fails because another rank has ended never ends. */
+API int ascend_adapt_emulated_is_ending;
 
 static void *work(void *argument)
 {
@@ -57,6 +140,8 @@ static void *work(void *argument)
         emulated_task_await_turn(task->stream, task->number);
         /* After a failure the connections are out of step and cannot be used any more. */
         int good = !comm->has_failed && collective_run(&comm->mesh, task);
+        while (!good && ascend_adapt_emulated_is_ending)
+            pause();
         comm->has_failed = !good;
         emulated_task_done(task->stream, task->number, good ? NULL : comm->mesh.failure);
         free_task(task);
@@ -87,7 +172,7 @@ API int HcclCommInitRootInfo(uint32_t size, const unsigned char *root_info, uint
     pthread_cond_init(&comm->changed, NULL);
     const char *timeout = getenv("HCCL_CONNECT_TIMEOUT");
     if (!mesh_connect(&comm->mesh, root_info, timeout != NULL && atoi(timeout) > 0 ? atoi(timeout) : 120) ||
-        pthread_create(&comm->worker, NULL, work, comm) != 0) {
+        !name_ranks(comm) || pthread_create(&comm->worker, NULL, work, comm) != 0) {
         emulated_failure(E_INTERNAL, "HCCL: %s", comm->mesh.failure);
         mesh_close(&comm->mesh);
         emulated_charge(comm->device, -buffer_bytes());
@@ -189,6 +274,7 @@ static int launch(Communicator *comm, Task description, Stream *stream)
     if (what == ALL_REDUCE || what == REDUCE || what == BROADCAST || what == SCATTER)
         task->call.count = task->count;
     describe(&task->call, comm, task);
+    count(comm, task);
     task->stream = stream;
     task->comm = comm;
     task->next = NULL;

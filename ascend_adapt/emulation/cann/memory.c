@@ -2,6 +2,7 @@
 #include "emulated.h"
 
 #include <pthread.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -74,14 +75,33 @@ static Block forget(void *address)
     return found;
 }
 
+/* Addresses without memory: a page exists once it is written to. Huge pages would make 2 MiB of one written byte. */
+static void *reserve(size_t size)
+{
+    void *range = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED)
+        return NULL;
+    madvise(range, size, MADV_NOHUGEPAGE);
+    return range;
+}
+
+static void *allocate(size_t size)
+{
+    void *address = NULL;
+    if (emulated_is_full_size())
+        return reserve(size);
+    return posix_memalign(&address, 512, size) == 0 ? address : NULL;
+}
+
 API int aclrtMalloc(void **address, size_t size, int policy)
 {
     int device = emulated_current_device();
-    size_t whole = (size + 511) / 512 * 512;
+    size_t whole = size != 0 ? (size + 511) / 512 * 512 : 512;
     int code = emulated_charge(device, (int64_t)whole);
     if (code != OK)
         return code;
-    if (posix_memalign(address, 512, whole != 0 ? whole : 512) != 0 || remember(*address, whole, device) != OK) {
+    *address = allocate(whole);
+    if (*address == NULL || remember(*address, whole, device) != OK) {
         emulated_charge(device, -(int64_t)whole);
         return emulated_failure(OUT_OF_MEMORY, "the host does not have %zu bytes for device %d", size, device);
     }
@@ -96,6 +116,8 @@ API int aclrtFree(void *address)
     if (block.device < 0)
         return emulated_failure(INVALID_PARAMETER, "%p: is not memory of a device", address);
     emulated_charge(block.device, -(int64_t)block.size);
+    if (emulated_is_full_size())
+        return munmap(address, block.size) == 0 ? OK : INVALID_PARAMETER;
     free(address);
     return OK;
 }
@@ -123,7 +145,8 @@ static int copy(void *to, size_t room, const void *from, size_t size)
 {
     if (size > room)
         return emulated_failure(INVALID_PARAMETER, "a copy of %zu bytes into %zu", size, room);
-    memmove(to, from, size);
+    if (!emulated_is_full_size() || size <= OTHER_BYTES)
+        memmove(to, from, size);
     return OK;
 }
 
@@ -138,7 +161,8 @@ API int aclrtMemset(void *to, size_t room, int32_t value, size_t size)
 {
     if (size > room)
         return emulated_failure(INVALID_PARAMETER, "a fill of %zu bytes in %zu", size, room);
-    memset(to, value, size);
+    if (!emulated_is_full_size() || size <= OTHER_BYTES)
+        memset(to, value, size);
     return OK;
 }
 
@@ -151,8 +175,8 @@ API int aclrtMemsetAsync(void *to, size_t room, int32_t value, size_t size, Stre
 /* Expandable segments: a range of addresses is reserved, and physical memory is mapped into it piece by piece. */
 API int aclrtReserveMemAddress(void **address, size_t size, size_t alignment, void *wish, uint64_t flags)
 {
-    void *range = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (range == MAP_FAILED)
+    void *range = reserve(size);
+    if (range == NULL)
         return emulated_failure(OUT_OF_MEMORY, "the host does not have a range of %zu addresses", size);
     *address = range;
     return remember(range, size, emulated_current_device());

@@ -24,6 +24,7 @@ static const struct {
 
 size_t element_bytes(int type) { return type >= 0 && type < TYPES ? types[type].bytes : 0; }
 const char *type_name(int type) { return element_bytes(type) != 0 ? types[type].name : "an unknown type"; }
+int is_float(int type) { return type == FLOAT16 || type == FLOAT32 || type == FLOAT64 || type == BFLOAT16; }
 int can_reduce(int type) { return element_bytes(type) != 0 && types[type].reducible; }
 
 static float bits_to_float(uint32_t bits)

@@ -8,6 +8,8 @@
 size_t element_bytes(int type);
 const char *type_name(int type);
 
+int is_float(int type);
+
 /* Whether HCCL reduces elements of this type: int8, int16, int32, int64, float16, float32, bfloat16. */
 int can_reduce(int type);
 

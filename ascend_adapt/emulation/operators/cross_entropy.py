@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from ascend_adapt.emulation.full_size import values
 from ascend_adapt.emulation.operators.kernel import kernel
 from ascend_adapt.emulation.operators.precision import wide
 from ascend_adapt.emulation.operators.tensors import FLOATS, dtype, shape
@@ -102,5 +103,8 @@ def _require(
     limits.REDUCTION.require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}")
     limits.SMOOTHING.require(0 <= label_smoothing < 1, f"label_smoothing is {label_smoothing}")
     limits.IGNORE_INDEX.require(ignore_index < x.shape[1], f"ignore_index is {ignore_index}, C is {x.shape[1]}")
-    low, high = int(target.min()), int(target.max())
+    known = values.of(target)
+    if known is None or not known.numel():
+        return
+    low, high = int(known.min()), int(known.max())
     limits.TARGET_RANGE.require(low >= 0 and high < x.shape[1], f"targets are in [{low}, {high}], C is {x.shape[1]}")

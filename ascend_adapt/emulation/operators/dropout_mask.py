@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation import random
+from ascend_adapt.emulation.full_size import values
 
 
 def draw() -> tuple[int, int]:
@@ -18,7 +19,9 @@ def draw() -> tuple[int, int]:
 
 def keep_mask(count: int, keep_prob: float, seed: int, offset: int) -> torch.Tensor:
     """Return ``count`` bools, True with probability ``keep_prob``."""
-    generator = torch.Generator().manual_seed(random.host_seed(seed, offset))
+    if values.only_shapes():
+        return torch.empty(count, dtype=torch.bool)
+    generator = torch.Generator("cpu").manual_seed(random.host_seed(seed, offset))
     # float32 on both sides, so that keep_prob and 1 - (1 - keep_prob) give the same mask.
     return torch.rand(count, generator=generator) < torch.tensor(keep_prob, dtype=torch.float32)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,8 +75,9 @@ def kernels_of(module: object) -> Iterable[OperatorKernel]:
 def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
     """Return the function for torch.library: it counts, binds arguments by the installed schema, converts tensors."""
     # These need the emulated device; the declarations in this module do not.
-    from ascend_adapt.emulation import saturation
-    from ascend_adapt.emulation.host_memory import as_cpu, as_npu
+    from ascend_adapt.emulation import full_size, saturation
+    from ascend_adapt.emulation.full_size import flops, remembered, values
+    from ascend_adapt.emulation.host_memory import as_cpu, as_npu, as_shape
 
     parameters = set(entry.takes or inspect.signature(entry.function).parameters)
     name = f"npu::{entry.operator}"
@@ -83,13 +85,20 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         report.operator(name)
-        values = _bound(name, schema, parameters, args, kwargs)
-        device = _device(name, entry, values)
-        acl_format = values["acl_format"] if entry.has_format else None
+        given = _bound(name, schema, parameters, args, kwargs)
+        device = _device(name, entry, given)
+        acl_format = given["acl_format"] if entry.has_format else None
+        only_shapes = full_size.is_on() and not values.all_hold(given.values())
+        key = None
+        if only_shapes:
+            key = remembered.key_of(name, [*given.values(), *given])
+            seen, again = remembered.result_of(key, given.values(), lambda meta: as_npu(meta, device, acl_format, name))
+            if seen:
+                return again
         originals: dict[int, torch.Tensor] = {}
 
         def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
-            alias = as_cpu(tensor)
+            alias = as_shape(tensor) if only_shapes and tensor.device.type == "npu" else as_cpu(tensor)
             if tensor.requires_grad and alias is not tensor:
                 alias.requires_grad_()
             originals[id(alias)] = tensor
@@ -98,19 +107,28 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
         def to_npu(index: int, result: Any) -> Any:
             if not isinstance(result, torch.Tensor) or index in entry.host_results:
                 return result
-            return originals[id(result)] if id(result) in originals else as_npu(result.detach(), device, acl_format)
+            return (
+                originals[id(result)] if id(result) in originals else as_npu(result.detach(), device, acl_format, name)
+            )
 
-        values = {key: _mapped(to_cpu, value) for key, value in values.items()}
+        arguments = {key: _mapped(to_cpu, value) for key, value in given.items()}
+        flops_before = report.tally.flops
         try:
             products.require(entry.needs_a2, originals.values())
             # As in torch_npu's own kernels, random numbers come from the generator of this device.
-            with torch.no_grad(), torch.npu.device(device):
-                results = entry.function(**values)
+            with torch.no_grad(), torch.npu.device(device), torch.device("meta") if only_shapes else nullcontext():
+                results = entry.function(**arguments)
             products.require(False, saturation.floats(results))
         except LimitNotKept as broken:
             raise report.violation(name, broken.limit.text, broken.observed) from None
-        if saturation.is_on():
-            saturation.saturate((results, list(values.values()) if writes else ()))
+        if full_size.is_on():
+            report.tally.flops += flops.of(name, args, results)
+            if key is not None:
+                kept = results if not isinstance(results, tuple) else results[: len(schema.returns)]
+                operations = report.tally.flops - flops_before
+                remembered.remember(key, given.values(), kept, operations, lambda one: originals.get(id(one)))
+        if saturation.is_on() and not only_shapes:
+            saturation.saturate((results, list(arguments.values()) if writes else ()))
         if not isinstance(results, tuple):
             return to_npu(0, results)
         return tuple(to_npu(index, result) for index, result in enumerate(results[: len(schema.returns)]))

@@ -48,7 +48,7 @@ class FusionAttentionCall:
     @property
     def score_count(self) -> int:
         """Return the number of scores of all sequences, which is the number of bits of a dropout mask."""
-        return sum(self.heads * self._length(rows, 0) * self._length(columns, 1) for rows, columns in self.places)
+        return sum(self.heads * self.length(rows, 0) * self.length(columns, 1) for rows, columns in self.places)
 
     def problems(self, keep: torch.Tensor | None) -> Iterator[tuple[AxisPlace, AxisPlace, Problem]]:
         """Yield each sequence that is not empty, with its places in query and key.
@@ -57,7 +57,7 @@ class FusionAttentionCall:
         """
         given, sequences, done = self.arguments, len(self.places), 0
         for index, (rows, columns) in enumerate(self.places):
-            sizes = (self.heads, self._length(rows, 0), self._length(columns, 1))
+            sizes = (self.heads, self.length(rows, 0), self.length(columns, 1))
             count = sizes[0] * sizes[1] * sizes[2]
             kept = None if keep is None else keep[done : done + count].reshape(sizes)
             done += count
@@ -108,7 +108,8 @@ class FusionAttentionCall:
         block = tensor.view(-1, LANES)[place.start * self.heads : place.end * self.heads]
         return block.view(self.heads, place.end - place.start, LANES)
 
-    def _length(self, place: AxisPlace, which: int) -> int:
+    def length(self, place: AxisPlace, which: int) -> int:
+        """Return the number of tokens of a sequence: of queries (``which`` 0) or of keys (1)."""
         if self.layout.packed:
             return place.end - place.start
         return self.layout.length((self.arguments.query, self.arguments.key)[which])

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ascend_adapt.emulation import report
+from ascend_adapt.emulation.full_size import flops, values
 from ascend_adapt.emulation.operators.dropout_mask import draw, keep_mask, unpacked
 from ascend_adapt.emulation.operators.fusion_attention.arguments import TAKEN, Arguments
 from ascend_adapt.emulation.operators.fusion_attention.arithmetic import backward, forward
@@ -40,7 +42,7 @@ def fusion_attention_v2(**given: Any) -> tuple[Any, ...]:
 def fusion_attention_v3(**given: Any) -> tuple[Any, ...]:
     """Return what v1 returns up to seed and offset, which are tensors here."""
     *tensors, seed, offset, _ = _forward(FusionAttentionCall(Arguments.of(given)), given)
-    return (*tensors, torch.tensor([seed]), torch.tensor([offset]))
+    return (*tensors, torch.tensor([seed], device="cpu"), torch.tensor([offset], device="cpu"))
 
 
 @kernel("npu_fusion_attention_grad", takes=TAKEN, needs_a2=True)
@@ -78,8 +80,9 @@ def _forward(call: FusionAttentionCall, given: dict[str, Any]) -> tuple[Any, ...
         keep = keep_mask(count, arguments.keep_prob, seed, offset)
         if mask is not None:
             fits = mask.dtype == torch.uint8 and mask.numel() * 8 >= count
-            same = fits and torch.equal(unpacked(mask, count), keep)
+            same = fits and (values.only_shapes() or torch.equal(unpacked(mask, count), keep))
             limits.DROPOUT_MASK.require(same, f"dropout_mask differs from that of seed={seed}, offset={offset}")
+    report.tally.flops += flops.of_fusion_attention(call, backward=False)
     result = call.layout.like(arguments.query.detach(), arguments.value, call.heads, call.kv_heads)
     largest, total = call.empty_statistics(), call.empty_statistics()
     for rows, _, problem in call.problems(keep):
@@ -97,6 +100,7 @@ def _backward(call: FusionAttentionCall, given: dict[str, Any]) -> dict[str, tor
     if arguments.keep_prob < 1:
         seed, offset = (0 if given[name] is None else int(given[name]) for name in ("seed", "offset"))
         keep = keep_mask(call.score_count, arguments.keep_prob, seed, offset)
+    report.tally.flops += flops.of_fusion_attention(call, backward=True)
     sources = {name: getattr(arguments, name) for name in _RESULTS_V2 if getattr(arguments, name) is not None}
     if not call.bias.full:
         sources.pop("pse", None)

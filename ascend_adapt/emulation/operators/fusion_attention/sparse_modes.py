@@ -11,6 +11,7 @@ from functools import cache
 
 import torch
 
+from ascend_adapt.emulation.full_size import values
 from ascend_adapt.emulation.operators.tensors import dtype, shape
 from ascend_adapt.npu_limits import fusion_attention as limits
 
@@ -57,7 +58,9 @@ class SparseMode:
             limit = limits.COMPRESSED_PREFIX_MASK if self.mode == 6 else limits.COMPRESSED_MASK
             given = self.mask.reshape(self.mask.shape[-2:]) if self.mask.numel() == wanted.numel() else self.mask
             limit.require(given.shape == wanted.shape, f"{found}, atten_mask is {shape(self.mask)}")
-            limit.require(torch.equal(given.bool(), wanted), f"{found}, atten_mask has other values")
+            known = values.of(self.mask)
+            same = known is None or torch.equal(known.reshape(wanted.shape).bool(), wanted)
+            limit.require(same, f"{found}, atten_mask has other values")
 
     def masked(self, index: int, sequences: int, heads: int, rows: int, columns: int) -> torch.Tensor | None:
         """Return the mask of sequence ``index``, bool, broadcasts to [N, Sq, Skv], or None if nothing is masked.
@@ -66,6 +69,8 @@ class SparseMode:
             LimitNotKept: a real NPU would return another result for these arguments.
         """
         pre, following = self.pre_tokens, self.next_tokens
+        if values.only_shapes():
+            return None if self.mask is None else self._by_mode(self.mask, index, (sequences, heads, rows, columns))
         top_left = outside_band(rows, columns, pre, following, 0)
         if self.mask is None:
             found = f"pre_tockens is {pre}, next_tockens is {following}, atten_mask is None"
@@ -121,7 +126,7 @@ class SparseMode:
         limits.PREFIX.require(max(0, columns - rows) <= length <= columns, found)
         shift = columns - rows
         masked = outside_band(rows, columns, NO_LIMIT, 0, shift) & (torch.arange(columns) >= length)
-        if self.mode == 5:
+        if self.mode == 5 and not values.only_shapes():
             given = self._full_mask(mask, index, sizes)
             limits.PREFIX_MASK.require(bool((given == masked).all()), f"{found}, atten_mask has other values")
         return masked[None]
@@ -150,8 +155,8 @@ def compressed_mask(mode: int) -> torch.Tensor | None:
     """Return the compressed mask of a mode, the same for all lengths, or None if the mode takes a full mask."""
     if mode not in (*COMPRESSED, 6):
         return None
-    above = torch.ones(limits.MASK_SIDE, limits.MASK_SIDE, dtype=torch.bool).triu(1)
+    above = torch.ones(limits.MASK_SIDE, limits.MASK_SIDE, dtype=torch.bool, device="cpu").triu(1)
     if mode != 6:
         return above
-    right = torch.arange(limits.MASK_SIDE) >= limits.MASK_SIDE // 2
+    right = torch.arange(limits.MASK_SIDE, device="cpu") >= limits.MASK_SIDE // 2
     return torch.cat((above, right.expand(PREFIX_ROWS, -1)))

@@ -1,0 +1,25 @@
+"""A rehearsal at full size: device memory is reserved and never touched, and kernels only determine shapes.
+
+Small tensors hold values (token ids, masks, shapes that ranks send each other, losses), so programs make the decisions
+that they make on a device. Everything else has a shape, a dtype, strides, and an address from torch_npu's allocator.
+"""
+
+from __future__ import annotations
+
+import os
+
+VARIABLE = "ASCEND_ADAPT_EMULATED_FULL_SIZE"
+"""Its value is the number of optimizer steps after which the job ends."""
+STEPS = 2
+"""From the second step on, memory repeats itself: the first creates the optimizer's states."""
+_value = os.environ.get(VARIABLE)
+
+
+def is_on() -> bool:
+    """Return whether this process is part of a rehearsal at full size."""
+    return _value is not None
+
+
+def steps() -> int:
+    """Return the number of optimizer steps after which this process ends."""
+    return int(_value or STEPS)

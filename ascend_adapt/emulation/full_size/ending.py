@@ -1,0 +1,61 @@
+"""Ends a job at full size after some optimizer steps, when memory repeats itself; loaded in ranks only.
+
+A configuration may ask for 150000 steps. All ranks end together, after every one of them has taken its steps, so that
+none waits for one that is gone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from ascend_adapt.emulation import library
+
+_POLL_S = 0.2
+_PREFIX = "ascend_adapt_full_size"
+
+
+def end(steps: int, write: Callable[[], None]) -> None:
+    """Begin to end this process, whose report ``write`` writes; returns, unless it is the only rank."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if not distributed or torch.distributed.get_world_size() == 1:
+        _leave(steps, write, lambda: None)
+    store = torch.distributed.distributed_c10d._get_default_store()
+    ranks = range(torch.distributed.get_world_size())
+    own = torch.distributed.get_rank()
+
+    def together(what: str) -> None:
+        store.set(f"{_PREFIX}/{what}/{own}", "1")
+        keys = [f"{_PREFIX}/{what}/{rank}" for rank in ranks]
+        while not store.check(keys):
+            time.sleep(_POLL_S)
+
+    def wait() -> None:
+        with suppress(RuntimeError):  # the rank that has the store may end first
+            together("written")
+
+    def leave() -> None:
+        together("done")
+        library.ignore_lost_ranks()
+        _leave(steps, write, wait)
+
+    threading.Thread(target=leave, daemon=True).start()
+
+
+def _leave(steps: int, write: Callable[[], Any], wait: Callable[[], None]) -> None:
+    print(f"full size: ended after {steps} optimizer steps (--full-size-steps)", flush=True)
+    write()
+    wait()
+    for child in multiprocessing.active_children():
+        child.kill()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # the exit handlers of others would wait for steps that never end

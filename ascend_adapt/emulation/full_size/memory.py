@@ -1,0 +1,268 @@
+"""What the device memory of a rank is used for, at each new peak of torch_npu's allocator; loaded in ranks only."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch_npu
+import wrapt
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ascend_adapt.emulation import library, location, report
+from ascend_adapt.emulation.full_size import ending, steps, work
+
+WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer states"
+ACTIVATIONS, BACKWARD, OTHER = "activations", "backward buffers", "other buffers"
+WORKSPACE, COMMUNICATION = "optimizer workspace", "communication buffers"
+
+DEVICE_SIZES = (32 << 30, 64 << 30)
+"""Memory of an Ascend 910A and of a 910B2 or B3, in bytes."""
+
+_NOTED = 1 << 20
+"""Smaller allocations are not looked at one by one; torch_npu's own statistics count them."""
+_GROWTH = 1.02
+"""The composition is taken each time the peak has grown by this factor."""
+_MOST_STEPS = 1000
+_ALLOCATING = ("empty.memory_format", "empty_strided", "empty_like", "new_empty_strided")
+
+_parameters: dict[int, weakref.ref[torch.Tensor]] = {}
+_optimizers: list[weakref.ref[Any]] = []
+_purpose: dict[int, tuple[str, location.Line]] = {}
+_library: list[Any] = []
+_state: dict[str, Any] = {"in_optimizer": False, "looks": False}
+
+
+@dataclass
+class Usage:
+    """Memory of one device."""
+
+    peak: int = 0
+    """Bytes allocated when the composition was taken; the statistics have the exact peak."""
+    by_purpose: dict[str, int] = field(default_factory=dict)
+    by_line: dict[str, int] = field(default_factory=dict)
+    """The lines of the user's own code that allocated most of the activations and buffers, with their bytes."""
+    steps: list[dict[str, int]] = field(default_factory=list)
+    """After each optimizer step: bytes allocated, reserved, and the largest number of allocated ones so far."""
+    first_beyond: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Size of a device -> the first allocation with which more would be in use: bytes, line, purpose."""
+    beyond_int32: dict[str, str] = field(default_factory=dict)
+    """Line -> shape of a tensor with 2^31 elements or more."""
+    refused: dict[str, Any] | None = None
+    """The first allocation that torch_npu refused."""
+
+
+usage: dict[int, Usage] = {}
+
+
+def watch(write: Callable[[], None]) -> None:
+    """Look at every allocation from now on; ``write`` writes the report of a process that ends after its steps."""
+    _state["write"] = write
+    _library.append(torch.library.Library("aten", "IMPL"))
+    for name in _ALLOCATING:
+        original = torch.library.get_kernel(f"aten::{name}", "PrivateUse1")
+        torch.library.Library.impl(
+            _library[-1], name, _noting(original), "PrivateUse1", with_keyset=True, allow_override=True
+        )
+    register_module_parameter_registration_hook(_see_tensor)
+    register_module_buffer_registration_hook(_see_tensor)
+    register_optimizer_step_pre_hook(_begin_step)
+    register_optimizer_step_post_hook(_end_step)
+    wrapt.register_post_import_hook(_watch_native, "ascend_adapt.native.step.optimizer")
+
+
+def communication_bytes(device: int) -> int:
+    """Return the bytes that HCCL's communicators have allocated on a device, outside torch_npu's allocator."""
+    return int(library.statistics().device_bytes[device]) - _bytes("reserved_bytes", device)
+
+
+def to_json(device: int) -> dict[str, Any]:
+    """Return what is known about a device as JSON data; sizes in bytes."""
+    found = usage.setdefault(device, Usage())
+    by_purpose = {**found.by_purpose, COMMUNICATION: communication_bytes(device)}
+    return {
+        "allocated_peak": torch.npu.max_memory_allocated(device),
+        "reserved_peak": torch.npu.max_memory_reserved(device),
+        "by_purpose": by_purpose,
+        "by_line": found.by_line,
+        "steps": found.steps,
+        "first_beyond": found.first_beyond,
+        "beyond_int32": found.beyond_int32,
+        "refused": found.refused,
+    }
+
+
+def _noting(original: Any) -> Any:
+    def allocate(keyset: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        try:
+            tensor: torch.Tensor = original.call_boxed(keyset, *args, **kwargs)
+        except torch.OutOfMemoryError as error:
+            _refuse(error)
+            raise
+        if tensor.device.type == "npu":
+            _note(tensor)
+        return tensor
+
+    return allocate
+
+
+def _note(tensor: torch.Tensor) -> None:
+    storage = tensor.untyped_storage()
+    size = storage.nbytes()
+    if size < _NOTED:
+        return
+    purpose, line = _purpose_now(), location.of_caller()
+    _purpose[storage.data_ptr()] = purpose, line
+    if _state["looks"]:
+        return  # a tensor that is created while looking
+    device = tensor.device.index
+    found = usage.setdefault(device, Usage())
+    if tensor.numel() >= 1 << 31:
+        found.beyond_int32[str(line)] = str(list(tensor.shape))
+    allocated = _bytes("allocated_bytes", device)
+    if allocated > found.peak * _GROWTH:
+        _state["looks"] = True
+        try:
+            _look(device, found, allocated)
+        finally:
+            _state["looks"] = False
+    if len(found.first_beyond) < len(DEVICE_SIZES) and allocated > DEVICE_SIZES[0] // 2:
+        used = allocated + communication_bytes(device)
+        for limit in DEVICE_SIZES:
+            if used > limit and str(limit) not in found.first_beyond:
+                found.first_beyond[str(limit)] = {"bytes": size, "line": str(line), "purpose": purpose}
+
+
+def _bytes(statistic: str, device: int) -> int:
+    """Return a statistic of torch_npu's allocator, of now."""
+    # torch.npu.memory_allocated flattens all statistics into one table first, which takes ten times as long.
+    return int(torch_npu._C._npu_memoryStats(device)[statistic]["all"]["current"])
+
+
+def _refuse(error: BaseException) -> None:
+    device = torch.npu.current_device()
+    found = usage.setdefault(device, Usage())
+    if found.refused is None:
+        found.refused = {
+            "line": str(location.of_caller()),
+            "purpose": _purpose_now(),
+            "message": str(error).splitlines()[0],
+            "allocated": torch.npu.memory_allocated(device),
+        }
+
+
+def _purpose_now() -> str:
+    """Return what a new tensor is for, as far as the phase of the step says it."""
+    if _state["in_optimizer"]:
+        return WORKSPACE
+    if not report.tally.flops:
+        return OTHER  # no forward pass has begun
+    # Recomputed layers run inside the backward pass, with gradients enabled.
+    return BACKWARD if torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled() else ACTIVATIONS
+
+
+def _look(device: int, found: Usage, allocated: int) -> None:
+    """Take the composition of the memory in use."""
+    known = {**_purpose_of_tensors()}
+    by_purpose: Counter[str] = Counter()
+    by_line: Counter[str] = Counter()
+    snapshot = torch.npu.memory_snapshot()
+    for segment in snapshot:
+        if segment["device"] != device:
+            continue
+        for block in segment["blocks"]:
+            if block["state"] == "inactive":
+                continue
+            address, size = block["address"], block["size"]
+            purpose, line = _purpose.get(address, (OTHER, location.UNKNOWN))
+            purpose = known.get(address, purpose)
+            by_purpose[purpose] += size
+            if purpose not in (WEIGHTS, GRADIENTS, OPTIMIZER) and line.file:
+                by_line[f"{line} ({purpose})"] += size
+    found.peak = allocated
+    found.by_purpose = dict(by_purpose)
+    found.by_line = dict(by_line.most_common(8))
+
+
+def _purpose_of_tensors() -> dict[int, str]:
+    """Return the address of each storage of weights, gradients and optimizer states, with its purpose."""
+    purposes: dict[int, str] = {}
+
+    def put(tensor: Any, purpose: str) -> None:
+        if isinstance(tensor, torch.Tensor) and tensor.device.type == "npu":
+            purposes.setdefault(tensor.untyped_storage().data_ptr(), purpose)
+
+    for reference in list(_parameters.values()):
+        parameter = reference()
+        if parameter is not None:
+            put(parameter, WEIGHTS)
+            put(parameter.grad, GRADIENTS)
+            put(getattr(parameter, "main_grad", None), GRADIENTS)
+    for optimizer in filter(None, (reference() for reference in _optimizers)):
+        parameters, states = _of_optimizer(optimizer)
+        for parameter in parameters:
+            put(parameter, OPTIMIZER)  # master weights, unless it is a parameter of a module
+            put(parameter.grad, GRADIENTS)
+        for state in states:
+            for value in state.values() if isinstance(state, dict) else ():
+                put(value, OPTIMIZER)
+    return purposes
+
+
+def _of_optimizer(optimizer: Any) -> tuple[list[torch.Tensor], list[Any]]:
+    """Return the tensors that an optimizer updates, and its states."""
+    if isinstance(optimizer, Optimizer):
+        return [one for group in optimizer.param_groups for one in group["params"]], list(optimizer.state.values())
+    return [one.local for one in optimizer.parameters], optimizer.states  # the native trainer's
+
+
+def _watch_native(module: Any) -> None:
+    def step(call: Any, optimizer: Any, args: Any, named: Any) -> Any:
+        _begin_step(optimizer)
+        result = call(*args, **named)
+        report.step()
+        _end_step(optimizer)
+        return result
+
+    wrapt.wrap_function_wrapper(module, "Optimizer.step", step)
+
+
+def _see_tensor(module: torch.nn.Module, name: str, tensor: Any) -> None:
+    if isinstance(tensor, torch.Tensor):
+        _parameters[id(tensor)] = weakref.ref(tensor)
+
+
+def _begin_step(optimizer: Any, *call: Any) -> None:
+    _state["in_optimizer"] = True
+    if all(reference() is not optimizer for reference in _optimizers):
+        _optimizers.append(weakref.ref(optimizer))
+
+
+def _end_step(optimizer: Any, *call: Any) -> None:
+    _state["in_optimizer"] = False
+    for device in range(torch.npu.device_count()):
+        if device in usage and len(usage[device].steps) < _MOST_STEPS:
+            usage[device].steps.append(
+                {
+                    "allocated": torch.npu.memory_allocated(device),
+                    "reserved": torch.npu.memory_reserved(device),
+                    "peak": torch.npu.max_memory_allocated(device),
+                }
+            )
+    if optimizer is _optimizers[0]():
+        work.end_step()
+        if len(work.steps) == steps() and not _state.get("is_ending"):
+            _state["is_ending"] = True
+            ending.end(steps(), _state["write"])

@@ -1,0 +1,63 @@
+"""Which tensors hold values at full size, and the stand-ins for values that no kernel computes; in ranks only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ascend_adapt.emulation import library
+
+_META = torch.device("meta")
+_empty_strided = torch.empty_strided
+_FLOAT_BYTES, _OTHER_BYTES = library.value_bytes()
+
+# What a reduction over tensors without values returns: a training loop must see a finite loss, no overflow, and no
+# count that it divides by. Sums and means are 1, so a mean over them is finite, and so is its logarithm.
+_ZERO = ("max", "min", "amax", "amin", "argmax", "argmin", "isnan", "isinf", "any", "count_nonzero", "log")
+_TRUE = ("all", "isfinite", "equal")
+
+
+def hold(tensor: torch.Tensor) -> bool:
+    """Return whether tensors of this size and dtype hold values."""
+    size = tensor.numel() * tensor.element_size()
+    return bool(size <= (_FLOAT_BYTES if tensor.is_floating_point() or tensor.is_complex() else _OTHER_BYTES))
+
+
+def all_hold(values: Iterable[Any]) -> bool:
+    """Return whether all tensors among the arguments of a call, in lists too, hold values."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if not hold(value):
+                return False
+        elif isinstance(value, (list, tuple)) and not all_hold(value):
+            return False
+    return True
+
+
+def as_meta(tensor: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+    """Return a meta tensor of this shape, dtype and strides, which remembers its values, a CPU tensor, if any."""
+    strides = torch.Tensor.stride(tensor)
+    meta = _empty_strided(tensor.size(), strides, dtype=tensor.dtype, device=_META)
+    if values is not None:
+        meta.values_at_full_size = values
+    return meta
+
+
+def of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the values of an argument of a kernel, a CPU tensor, or None if it has only a shape."""
+    return getattr(tensor, "values_at_full_size", None) if tensor.is_meta else tensor
+
+
+def only_shapes() -> bool:
+    """Return whether a kernel is called to determine shapes: tensors that it creates are meta tensors."""
+    return bool(torch.get_default_device().type == "meta")
+
+
+def stand_in(operator: str, dtype: torch.dtype) -> float | bool:
+    """Return the value with which the small result of an operator over tensors without values is filled."""
+    words = operator.partition("::")[2].partition(".")[0].strip("_").split("_")
+    if any(word in _TRUE for word in words):
+        return True
+    return 1.0 if dtype.is_floating_point and not any(word in _ZERO for word in words) else 0
