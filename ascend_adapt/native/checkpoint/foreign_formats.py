@@ -38,9 +38,9 @@ FORMATS = {
 # What a native run, its launcher and the file system put there besides checkpoints; SAVING: a save that was killed.
 OWN = f"""
     config.yaml .config.yaml.* metrics.jsonl metrics.part evaluations.jsonl evaluations.part tensorboard profile wandb
-    events.out.tfevents.* adapt-status.*.json rehearsal*.json beacons .waits.* failures job.json job.*.json rank-*.log
-    rehearsal.html report.html report-compared.html kernel-choices container {LOCK} .{LATEST}.* {SAVING}*
-    lost+found .nfs*""".split()
+    samples.jsonl events.out.tfevents.* adapt-status.*.json rehearsal*.json beacons .waits.* failures job.json
+    job.*.json rank-*.log rehearsal.html report.html report-compared.html kernel-choices container {LOCK} .{LATEST}.*
+    {SAVING}* lost+found .nfs*""".split()
 
 
 def foreign_format(folder: Path) -> str | None:
