@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ascend_adapt.alignment.digest import WIDTH, digest, is_digestible
+from ascend_adapt.alignment.digest_table import DigestTable
 from ascend_adapt.alignment.module_names import Name
 from ascend_adapt.alignment.recording import Writer
 from ascend_adapt.alignment.shards import Shard
@@ -53,8 +53,7 @@ class RecordedStep:
     backwards: Counter[str] = field(default_factory=Counter)
     hooked: dict[int, Any] = field(default_factory=dict)
     """The hooks on parameters, by the parameter's id."""
-    _digests: dict[int, torch.Tensor] = field(default_factory=dict)
-    _rows: Iterator[int] = field(default_factory=itertools.count)
+    _digests: DigestTable = field(default_factory=DigestTable)
     _known: dict[int, tuple[Any, int, RecordedTensor]] = field(default_factory=dict)
     _awaited: list[tuple[dict[str, Any], RecordedTensor]] = field(default_factory=list)
 
@@ -92,13 +91,7 @@ class RecordedStep:
             here = local() if local is not None else tensor
             if hasattr(here, "wait"):  # an asynchronous collective's result
                 here = here.wait()
-        row = next(self._rows)
-        if is_digestible(here):
-            place = (shard.axis, shard.offset(here.shape)) if shard is not None and shard.axis is not None else (0, 0)
-            self._digests[row] = digest(here, *place)
-        else:
-            self._digests[row] = torch.full((WIDTH,), float("nan"))
-        return row
+        return self._digests.add(here, shard)
 
     def write(self, writer: Writer, is_complete: bool) -> None:
         """End the step and write it.
@@ -112,7 +105,7 @@ class RecordedStep:
         for entry, recorded in self._awaited:
             entry |= recorded.gradient_entry()
         self.add("step", complete=is_complete)
-        writer.write(self.number, self.lines, _gathered(self._digests))
+        writer.write(self.number, self.lines, self._digests.array())
 
 
 def _version(tensor: torch.Tensor) -> int:
@@ -121,14 +114,3 @@ def _version(tensor: torch.Tensor) -> int:
 
 def _as_list(shard: Shard) -> list[int | None]:
     return [shard.axis, shard.rank, shard.size]
-
-
-def _gathered(digests: dict[int, torch.Tensor]) -> Any:
-    """Return all digests as one float32 array [rows, WIDTH], with one transfer for each device."""
-    whole = torch.full((len(digests), WIDTH), float("nan"))
-    by_device: dict[torch.device, list[int]] = {}
-    for row, value in digests.items():
-        by_device.setdefault(value.device, []).append(row)
-    for rows in by_device.values():
-        whole[rows] = torch.stack([digests[row] for row in rows]).cpu()
-    return whole.numpy()
