@@ -61,6 +61,13 @@ def digest_all(tensors: torch.Tensor, axis: int = 0, offset: int = 0) -> torch.T
     return torch.cat([total[:, :1].sqrt(), total[:, 1:]], dim=1)
 
 
+def joined(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return the digest of a tensor from those of its two parts."""
+    squares = torch.cat([one[:1].square(), one[1:]]), torch.cat([other[:1].square(), other[1:]])
+    both = _joined(squares[0][None], squares[1][None])[0]
+    return torch.cat([both[:1].sqrt(), both[1:]])
+
+
 def is_digestible(tensor: Any) -> bool:
     """Return whether a tensor has elements here: not on meta, not fake, dense, outside functorch's transforms."""
     return (

@@ -5,13 +5,14 @@ A digest takes about twenty kernels, however small the tensor is, and most tenso
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from typing import Any
 
 import numpy as np
 import torch
 
-from ascend_adapt.alignment.digest import WIDTH, digest, digest_all, is_digestible
+from ascend_adapt.alignment.digest import WIDTH, digest, digest_all, is_digestible, joined
 from ascend_adapt.alignment.shards import Shard
 
 _SMALL = 1 << 18
@@ -34,11 +35,13 @@ class DigestTable:
         row, self._count = self._count, self._count + 1
         if not is_digestible(tensor):
             return row
-        is_cut = shard is not None and shard.axis is not None
-        place = (shard.axis, shard.offset(tensor.shape)) if shard is not None and is_cut else (0, 0)
-        if tensor.numel() > _SMALL:
-            self._digests.append(([row], digest(tensor, *place)[None]))
+        axis = shard.axis if shard is not None and shard.axis is not None else 0
+        pieces = shard.pieces(tensor) if shard is not None else [(tensor, 0)]
+        if tensor.numel() > _SMALL or len(pieces) > 1:
+            each = [digest(piece, axis, offset) for piece, offset in pieces]
+            self._digests.append(([row], functools.reduce(joined, each)[None]))
             return row
+        place = axis, pieces[0][1]
         group = (tensor.device, _stream(tensor.device), tensor.dtype, tensor.shape, place)
         self._copies[group].append((row, tensor.detach().clone()))
         self._copied += tensor.numel()

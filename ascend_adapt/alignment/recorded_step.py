@@ -25,14 +25,15 @@ class RecordedTensor:
     row: int
     dtype: str
     shape: list[int]
+    shard: Shard | None = None
     gradient: int | None = None
     has_gradient: bool = False
     gradient_shard: Shard | None = None
 
-    def entry(self, shard: Shard | None) -> dict[str, Any]:
+    def entry(self) -> dict[str, Any]:
         """Return the tensor's entry in a line, without its gradient."""
         entry: dict[str, Any] = {"row": self.row, "dtype": self.dtype, "shape": self.shape}
-        return entry | ({"shard": _as_list(shard)} if shard is not None else {})
+        return entry | ({"shard": _as_list(self.shard)} if self.shard is not None else {})
 
     def gradient_entry(self) -> dict[str, Any]:
         """Return what the gradient adds to an entry, once the step is over."""
@@ -61,15 +62,20 @@ class RecordedStep:
         """Add a line."""
         self.lines.append({"kind": kind, "step": self.number, **line})
 
-    def known(self, tensor: torch.Tensor) -> RecordedTensor | None:
-        """Return this version of a tensor, if it was digested in this step."""
+    def known(self, tensor: torch.Tensor, shard: Shard | None) -> RecordedTensor | None:
+        """Return this version of a tensor, if it was digested in this step as this shard.
+
+        Of which shard it is, the module that makes it may not say, and the one that takes it may: None is no other one.
+        """
         seen = self._known.get(id(tensor))
-        return seen[2] if seen is not None and seen[0]() is tensor and seen[1] == _version(tensor) else None
+        if seen is None or seen[0]() is not tensor or seen[1] != _version(tensor):
+            return None
+        return seen[2] if shard is None or seen[2].shard == shard else None
 
     def record(self, tensor: torch.Tensor, shard: Shard | None) -> RecordedTensor:
         """Digest a tensor, and remember this version of it."""
         dtype = str(tensor.dtype).removeprefix("torch.")
-        recorded = RecordedTensor(self.row_of(tensor, shard), dtype, list(tensor.shape))
+        recorded = RecordedTensor(self.row_of(tensor, shard), dtype, list(tensor.shape), shard)
         self._known[id(tensor)] = (weakref.ref(tensor), _version(tensor), recorded)
         return recorded
 
@@ -78,7 +84,7 @@ class RecordedStep:
 
         ``once``: it is digested once a version. Optimizers and DeepSpeed change tensors without a new version.
         """
-        return ((self.known(tensor) if once else None) or self.record(tensor, shard)).entry(shard)
+        return ((self.known(tensor, shard) if once else None) or self.record(tensor, shard)).entry()
 
     def await_gradient(self, entry: dict[str, Any], recorded: RecordedTensor) -> None:
         """Add the tensor's gradient to its entry when the step is over."""
