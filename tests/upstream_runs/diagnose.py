@@ -109,12 +109,16 @@ def main() -> int:
     if not runs:
         print(f"{' '.join(sys.argv[1:])}: no {STARTED}, expected the folder of run.py --keep", file=sys.stderr)
         return 2
-    alarms = notes = 0
+    alarms = notes = failed = 0
     for folder in runs:
+        if code := json.loads((folder / "run" / "job.json").read_text())["exit_code"]:
+            print(f"not diagnosed: {'/'.join(folder.parts[-3:])}: exit code {code}, expected a job that trained")
+            failed += 1
+            continue
         found = diagnose(folder)
         report("/".join(folder.parts[-3:]), found)
         alarms, notes = alarms + len(found.alarms), notes + len(found.notes)
-    print(f"{len(runs)} runs: {alarms} false alarms, {notes} notes")
+    print(f"{len(runs) - failed} runs: {alarms} false alarms, {notes} notes")
     return 1 if alarms else 0
 
 
