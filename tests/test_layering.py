@@ -140,8 +140,8 @@ MAY_IMPORT.update({name: {"ascend_adapt.data", *WITHOUT_TORCH} for name in WITHO
 RECORDING_WITH_TORCH = {
     f"ascend_adapt.alignment.{name}"
     for name in (
-        *("digest", "gradient_hooks", "kept_inputs", "module_calls", "module_names", "optimizer_steps", "random_state"),
-        *("recorded_step", "recorder", "run_facts", "shards", "updates"),
+        *("digest", "digest_table", "gradient_hooks", "kept_inputs", "module_calls", "module_names", "optimizer_steps"),
+        *("random_state", "recorded_step", "recorder", "run_facts", "shards", "updates"),
     )
 }
 # The rooms of a package from the ground up: each may import from those before it, and from itself.

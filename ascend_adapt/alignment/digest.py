@@ -11,6 +11,7 @@ No matrix product is used: its precision depends on settings for TF32 and HF32.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ WIDTH = len(STATISTICS) + BUCKETS * BUCKETS
 
 _LARGE = 1e18
 """From here on squares overflow in fp32. Such values, and the largest of a dtype, are masks' fill: they are counted."""
-_BLOCK = 1 << 24
-"""Elements that are converted to fp32 at a time."""
+_BLOCK, _BLOCK_ON_CPU = 1 << 24, 1 << 18
+"""Elements that are converted to fp32 at a time; those of a CPU stay in its cache."""
 _FLAT, _ROW = 1 << 16, 1024
 _signs: dict[tuple[int, torch.device], torch.Tensor] = {}
 
@@ -35,21 +36,36 @@ def digest(tensor: torch.Tensor, axis: int = 0, offset: int = 0) -> torch.Tensor
         axis: the first or last axis, where ``tensor`` is a shard.
         offset: index of the shard's first element along ``axis`` in the full tensor.
     """
-    values = tensor.detach()  # so that nothing here is part of a graph
+    return digest_all(tensor.unsqueeze(0), axis, offset)[0]
+
+
+def digest_all(tensors: torch.Tensor, axis: int = 0, offset: int = 0) -> torch.Tensor:
+    """Return the digests of tensors that are stacked along a new first axis, float32 [number, WIDTH].
+
+    ``axis`` and ``offset`` are those of each tensor, as in ``digest``.
+    """
+    values = tensors.detach()  # so that nothing here is part of a graph
     if values.is_complex():
         values = torch.view_as_real(values)
+    number, *shape = values.shape
     if values.numel() == 0:
-        return torch.zeros(WIDTH, device=values.device)
-    shape = values.shape
-    is_last = values.dim() > 1 and axis in (-1, values.dim() - 1)
+        return torch.zeros(number, WIDTH, device=values.device)
+    is_last = len(shape) > 1 and axis in (-1, len(shape) - 1)
     columns_from = offset if is_last else 0
-    rows_from = 0 if is_last else offset * (values[0].numel() // shape[-1] if values.dim() > 1 else 1)
+    rows_from = 0 if is_last else offset * math.prod(shape[1:-1])
     total: torch.Tensor | None = None
     for block, first in _blocks(values):
         part = _of_block(block, rows_from + first, columns_from, values.dtype)
         total = part if total is None else _joined(total, part)
     assert total is not None
-    return torch.cat([total[:1].sqrt(), total[1:]])
+    return torch.cat([total[:, :1].sqrt(), total[:, 1:]], dim=1)
+
+
+def joined(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return the digest of a tensor from those of its two parts."""
+    squares = torch.cat([one[:1].square(), one[1:]]), torch.cat([other[:1].square(), other[1:]])
+    both = _joined(squares[0][None], squares[1][None])[0]
+    return torch.cat([both[:1].sqrt(), both[1:]])
 
 
 def is_digestible(tensor: Any) -> bool:
@@ -64,48 +80,56 @@ def is_digestible(tensor: Any) -> bool:
 
 
 def _blocks(values: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
-    """Return matrices of at most about _BLOCK elements, each with the number of its first row."""
-    if values.dim() > 1:
-        matrix = values.reshape(-1, values.shape[-1])
-    elif values.numel() <= _FLAT:
-        return [(values.reshape(-1, 1), 0)]
+    """Return matrices [number, rows, columns] of about _BLOCK elements, each with the number of its first row."""
+    number = len(values)
+    size = values[0].numel()
+    if values.dim() > 2:
+        matrix = values.reshape(number, -1, values.shape[-1])
+    elif size <= _FLAT:
+        return [(values.reshape(number, -1, 1), 0)]
     else:  # such as the flat partition of ZeRO: as rows, so that no sign is needed for each element
-        rows = values.numel() // _ROW
-        rest = values[rows * _ROW :]
-        tail = [(rest.reshape(1, -1), rows)] if rest.numel() else []
-        return [*_blocks(values[: rows * _ROW].view(rows, _ROW)), *tail]
-    step = max(1, _BLOCK // matrix.shape[1])
-    return [(matrix[first : first + step], first) for first in range(0, matrix.shape[0], step)]
+        rows = size // _ROW
+        rest = values[:, rows * _ROW :]
+        tail = [(rest.reshape(number, 1, -1), rows)] if rest.numel() else []
+        return [*_blocks(values[:, : rows * _ROW].reshape(number, rows, _ROW)), *tail]
+    block = _BLOCK_ON_CPU if values.device.type == "cpu" else _BLOCK
+    step = max(1, block // (number * matrix.shape[2]))
+    return [(matrix[:, first : first + step], first) for first in range(0, matrix.shape[1], step)]
 
 
 def _of_block(block: torch.Tensor, row: int, column: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the digest of a float matrix, with the squared norm in place of the norm."""
+    """Return the digests of float matrices [number, rows, columns], with the squared norm in place of the norm."""
     wide = block.float()
-    nans = larges = wide.new_zeros(())
-    norm = torch.linalg.vector_norm(wide)
+    nans = larges = wide.new_zeros(len(wide))
+    norm = _norms(wide)
     limit = min(_LARGE, torch.finfo(dtype).max) if dtype.is_floating_point else _LARGE
     # Reading the norm would synchronise a device; there, the slower way costs little.
-    if wide.device.type != "cpu" or not norm < limit:
-        nans = wide.isnan().sum().float()
+    if wide.device.type != "cpu" or not bool((norm < limit).all()):
+        nans = wide.isnan().sum((1, 2)).float()
         small = wide.abs() < limit
-        larges = wide.numel() - small.sum().float() - nans
+        larges = wide[0].numel() - small.sum((1, 2)).float() - nans
         wide = torch.where(small, wide, 0.0)
-        norm = torch.linalg.vector_norm(wide)
-    low, high = torch.aminmax(wide)
+        norm = _norms(wide)
+    statistics = norm.square(), wide.sum((1, 2)), wide.amin((1, 2)), wide.amax((1, 2)), nans, larges
     rows = _folded(wide, 0, row)
-    sketch = _folded(rows.t().contiguous(), 1, column)
-    return torch.cat([torch.stack([norm.square(), wide.sum(), low, high, nans, larges]), sketch.flatten()])
+    sketch = _folded(rows.transpose(1, 2).contiguous(), 1, column)
+    return torch.cat([torch.stack(statistics, dim=1), sketch.flatten(1)], dim=1)
 
 
-def _folded(matrix: torch.Tensor, axis: int, offset: int) -> torch.Tensor:
-    """Return the signed sums of the rows of a matrix by their number modulo BUCKETS, [BUCKETS, columns]."""
-    count, columns = matrix.shape
-    signed = matrix * _signs_of(axis, offset, count, matrix.device)[:, None]
+def _norms(matrices: torch.Tensor) -> torch.Tensor:
+    """Return the norm of each matrix, from those of its rows: one fp32 sum over millions loses digits."""
+    return torch.linalg.vector_norm(torch.linalg.vector_norm(matrices, dim=2), dim=1)
+
+
+def _folded(matrices: torch.Tensor, axis: int, offset: int) -> torch.Tensor:
+    """Return the signed sums of the rows of matrices by their number modulo BUCKETS, [number, BUCKETS, columns]."""
+    number, count, columns = matrices.shape
+    signed = matrices * _signs_of(axis, offset, count, matrices.device)[:, None]
     even = count - count % BUCKETS
-    folded = signed[:even].view(-1, BUCKETS, columns).sum(0)
+    folded = signed[:, :even].reshape(number, -1, BUCKETS, columns).sum(1)
     if even < count:
-        folded[: count - even] += signed[even:]
-    return folded.roll(offset % BUCKETS, 0) if offset % BUCKETS else folded
+        folded[:, : count - even] += signed[:, even:]
+    return folded.roll(offset % BUCKETS, 1) if offset % BUCKETS else folded
 
 
 def _signs_of(axis: int, first: int, count: int, device: torch.device) -> torch.Tensor:
@@ -124,5 +148,5 @@ def _signs_of(axis: int, first: int, count: int, device: torch.device) -> torch.
 
 def _joined(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     joined = one + other
-    joined[2], joined[3] = torch.minimum(one[2], other[2]), torch.maximum(one[3], other[3])
+    joined[:, 2], joined[:, 3] = torch.minimum(one[:, 2], other[:, 2]), torch.maximum(one[:, 3], other[:, 3])
     return joined

@@ -18,8 +18,8 @@ from ascend_adapt.alignment.shards import Shard
 
 
 def with_gradient(step: RecordedStep, tensor: torch.Tensor, shard: Shard | None) -> RecordedTensor:
-    """Return this version of a tensor, digested at its first appearance in the step; its gradient is awaited."""
-    known = step.known(tensor)
+    """Return this version of a tensor, digested at its first appearance as this shard; its gradient is awaited."""
+    known = step.known(tensor, shard)
     if known is not None:
         return known
     recorded = step.record(tensor, shard)
@@ -41,7 +41,7 @@ def watch_parameters(step: RecordedStep, module: nn.Module, name: Name) -> None:
     """Record what each backward pass adds to the gradients of a module's own parameters."""
     for own, parameter in module._parameters.items():
         if parameter is not None and parameter.requires_grad and id(parameter) not in step.hooked:
-            full, shard = f"{name.path}.{own}".lstrip("."), shards.of_parameter(module, own, parameter)
+            full, shard = f"{name.path}.{own}".lstrip("."), shards.of_parameter_gradient(module, own, parameter)
             step.hooked[id(parameter)] = parameter.register_hook(_on_parameter_gradient(step, name.root, full, shard))
 
 

@@ -147,10 +147,10 @@ def _entries(
         if not isinstance(leaf, torch.Tensor):
             found.append({"path": path, "value": leaf if not isinstance(leaf, float) else repr(leaf)})
             continue
-        recorded = with_gradient(step, leaf, shard if is_first else None)
+        recorded = with_gradient(step, leaf, shard if is_first else shards.of_megatron(leaf))
         if is_first and not is_output:
             recorded.gradient_shard = recorded.gradient_shard or shards.of_input_gradient(call.module)
-        entry = {"path": path, **recorded.entry(shard if is_first else None)}
+        entry = {"path": path, **recorded.entry()}
         if recorded.has_gradient:
             step.await_gradient(entry, recorded)
         if not is_output and type(leaf.grad_fn).__name__ in _COPIES_OF_INPUTS:

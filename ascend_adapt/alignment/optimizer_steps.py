@@ -50,7 +50,7 @@ class OptimizerSteps:
         parameters = self._parameters()
         pending = _Pending(optimizer)
         for update in updates():
-            root, _, shard = parameters.get(update.name, (-1, None, None))
+            root, _, shard = parameters.get(update.name) or (-1, None, shards.of_megatron(update.weight))
             line: dict[str, Any] = {"root": root, "name": update.name, "group": update.group}
             if update.gradient is not None:
                 line["gradient"] = step.entry(update.gradient, shard)

@@ -24,7 +24,7 @@ def digests(device: torch.device) -> dict[str, str]:
 
 
 def _of_tensor(state: torch.Tensor) -> str:
-    return _hash(bytes(state.cpu().untyped_storage()))
+    return _hash(state.cpu().numpy().tobytes())
 
 
 def _hash(data: bytes) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ascend_adapt.alignment.digest import WIDTH, digest, is_digestible
+from ascend_adapt.alignment.digest_table import DigestTable
 from ascend_adapt.alignment.module_names import Name
 from ascend_adapt.alignment.recording import Writer
 from ascend_adapt.alignment.shards import Shard
@@ -25,14 +25,15 @@ class RecordedTensor:
     row: int
     dtype: str
     shape: list[int]
+    shard: Shard | None = None
     gradient: int | None = None
     has_gradient: bool = False
     gradient_shard: Shard | None = None
 
-    def entry(self, shard: Shard | None) -> dict[str, Any]:
+    def entry(self) -> dict[str, Any]:
         """Return the tensor's entry in a line, without its gradient."""
         entry: dict[str, Any] = {"row": self.row, "dtype": self.dtype, "shape": self.shape}
-        return entry | ({"shard": _as_list(shard)} if shard is not None else {})
+        return entry | ({"shard": _as_list(self.shard)} if self.shard is not None else {})
 
     def gradient_entry(self) -> dict[str, Any]:
         """Return what the gradient adds to an entry, once the step is over."""
@@ -53,8 +54,7 @@ class RecordedStep:
     backwards: Counter[str] = field(default_factory=Counter)
     hooked: dict[int, Any] = field(default_factory=dict)
     """The hooks on parameters, by the parameter's id."""
-    _digests: dict[int, torch.Tensor] = field(default_factory=dict)
-    _rows: Iterator[int] = field(default_factory=itertools.count)
+    _digests: DigestTable = field(default_factory=DigestTable)
     _known: dict[int, tuple[Any, int, RecordedTensor]] = field(default_factory=dict)
     _awaited: list[tuple[dict[str, Any], RecordedTensor]] = field(default_factory=list)
 
@@ -62,15 +62,20 @@ class RecordedStep:
         """Add a line."""
         self.lines.append({"kind": kind, "step": self.number, **line})
 
-    def known(self, tensor: torch.Tensor) -> RecordedTensor | None:
-        """Return this version of a tensor, if it was digested in this step."""
+    def known(self, tensor: torch.Tensor, shard: Shard | None) -> RecordedTensor | None:
+        """Return this version of a tensor, if it was digested in this step as this shard.
+
+        Of which shard it is, the module that makes it may not say, and the one that takes it may: None is no other one.
+        """
         seen = self._known.get(id(tensor))
-        return seen[2] if seen is not None and seen[0]() is tensor and seen[1] == _version(tensor) else None
+        if seen is None or seen[0]() is not tensor or seen[1] != _version(tensor):
+            return None
+        return seen[2] if shard is None or seen[2].shard == shard else None
 
     def record(self, tensor: torch.Tensor, shard: Shard | None) -> RecordedTensor:
         """Digest a tensor, and remember this version of it."""
         dtype = str(tensor.dtype).removeprefix("torch.")
-        recorded = RecordedTensor(self.row_of(tensor, shard), dtype, list(tensor.shape))
+        recorded = RecordedTensor(self.row_of(tensor, shard), dtype, list(tensor.shape), shard)
         self._known[id(tensor)] = (weakref.ref(tensor), _version(tensor), recorded)
         return recorded
 
@@ -79,7 +84,7 @@ class RecordedStep:
 
         ``once``: it is digested once a version. Optimizers and DeepSpeed change tensors without a new version.
         """
-        return ((self.known(tensor) if once else None) or self.record(tensor, shard)).entry(shard)
+        return ((self.known(tensor, shard) if once else None) or self.record(tensor, shard)).entry()
 
     def await_gradient(self, entry: dict[str, Any], recorded: RecordedTensor) -> None:
         """Add the tensor's gradient to its entry when the step is over."""
@@ -92,13 +97,7 @@ class RecordedStep:
             here = local() if local is not None else tensor
             if hasattr(here, "wait"):  # an asynchronous collective's result
                 here = here.wait()
-        row = next(self._rows)
-        if is_digestible(here):
-            place = (shard.axis, shard.offset(here.shape)) if shard is not None and shard.axis is not None else (0, 0)
-            self._digests[row] = digest(here, *place)
-        else:
-            self._digests[row] = torch.full((WIDTH,), float("nan"))
-        return row
+        return self._digests.add(here, shard)
 
     def write(self, writer: Writer, is_complete: bool) -> None:
         """End the step and write it.
@@ -112,7 +111,7 @@ class RecordedStep:
         for entry, recorded in self._awaited:
             entry |= recorded.gradient_entry()
         self.add("step", complete=is_complete)
-        writer.write(self.number, self.lines, _gathered(self._digests))
+        writer.write(self.number, self.lines, self._digests.array())
 
 
 def _version(tensor: torch.Tensor) -> int:
@@ -121,14 +120,3 @@ def _version(tensor: torch.Tensor) -> int:
 
 def _as_list(shard: Shard) -> list[int | None]:
     return [shard.axis, shard.rank, shard.size]
-
-
-def _gathered(digests: dict[int, torch.Tensor]) -> Any:
-    """Return all digests as one float32 array [rows, WIDTH], with one transfer for each device."""
-    whole = torch.full((len(digests), WIDTH), float("nan"))
-    by_device: dict[torch.device, list[int]] = {}
-    for row, value in digests.items():
-        by_device.setdefault(value.device, []).append(row)
-    for rows in by_device.values():
-        whole[rows] = torch.stack([digests[row] for row in rows]).cpu()
-    return whole.numpy()

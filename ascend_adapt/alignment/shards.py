@@ -23,15 +23,23 @@ _PARALLEL_STATES = (
 
 @dataclass(frozen=True)
 class Shard:
-    """A rank's shard of a tensor: along ``axis``, or, if that is None, one of the terms that sum up to the tensor."""
+    """A rank's shard of a tensor: along ``axis``, or, if that is None, one of the terms that sum up to the tensor.
+
+    With a stride the tensor is a concatenation of so many tensors (gate and up of a gated layer), of each of which the
+    rank has its shard.
+    """
 
     axis: int | None
     rank: int
     size: int
+    stride: int = 1
 
-    def offset(self, shape: torch.Size) -> int:
-        """Return the index of the first element along the axis in the full tensor."""
-        return 0 if self.axis is None else self.rank * shape[self.axis]
+    def pieces(self, tensor: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
+        """Return the pieces that are contiguous in the full tensor, each with the index of its first element there."""
+        if self.axis is None:
+            return [(tensor, 0)]
+        pieces = tensor.chunk(self.stride, self.axis)
+        return [(one, (index * self.size + self.rank) * one.shape[self.axis]) for index, one in enumerate(pieces)]
 
 
 def tensor_ranks() -> tuple[int, int] | None:
@@ -46,28 +54,52 @@ def tensor_ranks() -> tuple[int, int] | None:
 def of_parameter(module: nn.Module, name: str, parameter: torch.Tensor) -> Shard | None:
     """Return the shard that a parameter is, or None: it is complete, or unknown."""
     tp = _tensor_parallel(module)
-    if tp is None:
-        return None
     layouts: Any = getattr(module, "layouts", {})
-    axis = layouts[name].cut if name in layouts else None
-    if getattr(parameter, "tensor_model_parallel", False) and getattr(parameter, "partition_stride", 1) == 1:
-        axis = getattr(parameter, "partition_dim", None)
-    return None if axis is None or axis < 0 else Shard(axis, *tp)
+    if tp is not None and name in layouts and layouts[name].cut is not None:
+        return Shard(layouts[name].cut, *tp)
+    return of_megatron(parameter, tp)
+
+
+def of_megatron(parameter: torch.Tensor, tp: tuple[int, int] | None = None) -> Shard | None:
+    """Return the shard that Megatron's attributes of a parameter, or of its master weight, declare."""
+    tp = tp or tensor_ranks()
+    axis = getattr(parameter, "partition_dim", -1) if getattr(parameter, "tensor_model_parallel", False) else -1
+    # The distributed optimizer's flat part of a weight has the attributes of the weight.
+    is_cut = tp is not None and tp[1] > 1 and 0 <= axis < parameter.dim()
+    return Shard(axis, *tp, _stride(parameter)) if tp is not None and is_cut else None
+
+
+def of_parameter_gradient(module: nn.Module, name: str, parameter: torch.Tensor) -> Shard | None:
+    """Return the shard that a backward pass computes of a parameter's gradient.
+
+    With sequence parallelism each rank has the term of its positions, which Megatron sums up before the optimizer.
+    """
+    tp = _tensor_parallel(module)
+    if tp is not None and getattr(parameter, "sequence_parallel", False):
+        return Shard(None, *tp)
+    return of_parameter(module, name, parameter)
 
 
 def of_output(module: nn.Module) -> Shard | None:
-    """Return the shard that the output of a module is."""
+    """Return the shard that the first output of a module is."""
     tp = _tensor_parallel(module)
-    if tp is None or not _is_column_parallel(module) or getattr(module, "gather_output", False):
+    if tp is None:
         return None
-    return Shard(-1, *tp)
+    if _is(module, "ColumnParallelLinear"):
+        return None if getattr(module, "gather_output", False) else Shard(-1, *tp, _stride(module))
+    scatters = _is(module, "RowParallelLinear") and getattr(module, "sequence_parallel", False)
+    return Shard(0, *tp) if scatters or getattr(module, "reduce_scatter_embeddings", False) else None
 
 
 def of_input(module: nn.Module) -> Shard | None:
     """Return the shard that the first input of a module is."""
     tp = _tensor_parallel(module)
-    is_row_parallel = type(module).__name__ == "RowParallelLinear" and getattr(module, "input_is_parallel", True)
-    return Shard(-1, *tp) if tp is not None and is_row_parallel else None
+    if tp is None:
+        return None
+    if _is(module, "RowParallelLinear"):
+        return Shard(-1, *tp, _stride(module)) if getattr(module, "input_is_parallel", True) else None
+    gathers = _is(module, "ColumnParallelLinear") and getattr(module, "sequence_parallel", False)
+    return Shard(0, *tp) if gathers else None
 
 
 def of_input_gradient(module: nn.Module) -> Shard | None:
@@ -79,8 +111,15 @@ def of_input_gradient(module: nn.Module) -> Shard | None:
     return of_input(module)
 
 
-def _is_column_parallel(module: nn.Module) -> bool:
-    return type(module).__name__ == "ColumnParallelLinear"
+def _is(module: nn.Module, layer: str) -> bool:
+    """Return whether a module is such a layer, also of Transformer Engine (TELayerNormColumnParallelLinear)."""
+    return type(module).__name__.endswith(layer)
+
+
+def _stride(of: Any) -> int:
+    """Return Megatron's stride of a parameter, or of a layer's weight."""
+    stride: int = getattr(getattr(of, "weight", of), "partition_stride", 1)
+    return stride
 
 
 def _tensor_parallel(module: nn.Module) -> tuple[int, int] | None:

@@ -90,6 +90,8 @@ def _in_log(log: LogText, problem: Problem, facts: Facts) -> Found | None:
     for pattern in problem.symptom:
         for match in literals.matches(pattern, log.text):
             index = log.index(match.start())
+            if log.is_handled(index):
+                continue
             groups = {name: text for name, text in match.groupdict().items() if text}
             if problem.near is not None:
                 near = problem.near.search(log.around(index, _BEFORE, _AFTER))

@@ -21,6 +21,8 @@ _PACKAGES = re.compile(
     r"(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen|/(?:torch|ascend_adapt/\w+|_ray_pkg_\w+)/"
 )
 _INSTALLED = re.compile(r"(?:site|dist)-packages/([\w.-]+?)(?:/|\.py)")
+# The end of our own line about a package that cannot be imported, such as torch_npu without CANN in a job on CPUs.
+_HANDLED = "treated as not installed"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failed|Warning)\b")
 _LONGEST_TRACEBACK = 400
 
@@ -82,6 +84,10 @@ class LogText:
             if _EXCEPTION.match(self.lines[index]) and self.frames(index):
                 return index
         return None
+
+    def is_handled(self, index: int) -> bool:
+        """Return whether a line reports an import that failed without a consequence: no exception is in the log."""
+        return _HANDLED in self.lines[index] and self.last_exception() is None
 
     def frames(self, index: int) -> list[Frame]:
         """Return the frames of the traceback that ends at or shortly before a line, outermost first."""

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from ascend_adapt.alignment import digest as digests
+from ascend_adapt.alignment import digest_table
+from ascend_adapt.alignment.bounds import elementwise
 from ascend_adapt.alignment.digest import digest
+from ascend_adapt.alignment.digest_table import DigestTable
+from ascend_adapt.alignment.shards import Shard
 from ascend_adapt.alignment.values import FIRST_BUCKET, Value, distance, error
 
 NUMBERS = torch.Generator().manual_seed(0)
@@ -58,8 +63,33 @@ def test_digests_of_shards_add_up(axis):
 def test_a_large_tensor_is_digested_in_blocks(monkeypatch):
     x = random(64, 40)
     whole = digest(x)
-    monkeypatch.setattr(digests, "_BLOCK", 24 * 40)
+    monkeypatch.setattr(digests, "_BLOCK_ON_CPU", 24 * 40)
     assert torch.allclose(digest(x), whole, atol=1e-4)
+
+
+def test_the_norm_of_a_large_embedding_is_exact_to_fp32():
+    """One sum over all its elements in fp32 is off by 7e-5, a hundred times what two copies may differ by."""
+    x = 0.02 * random(50304, 64)
+    assert digest(x)[0].item() == pytest.approx(x.double().norm().item(), rel=elementwise({"float32"}))
+
+
+def test_small_tensors_are_digested_as_they_were_when_they_were_added(monkeypatch):
+    """In rows in the order of time, among tensors of other shapes, also when the copies become too many."""
+    shapes = [(4, 8), (3,), (4, 8), (), (64, 40), (2, 4, 8), (0, 3), (4, 8)]
+    tensors = [random(*shape) for shape in shapes]
+    monkeypatch.setattr(digest_table, "_SMALL", 1000)
+    for most in (1 << 24, 50):
+        monkeypatch.setattr(digest_table, "_MOST_COPIED", most)
+        table, shard = DigestTable(), Shard(0, 1, 2)
+        changed = [each.clone() for each in tensors]
+        for row, each in enumerate(changed):
+            assert table.add(each, shard if row == 7 else None) == row
+            each.zero_()
+        assert table.add(torch.empty(2, device="meta"), None) == 8
+        *rows, nothing = table.array()
+        expected = [digest(each, 0, 4 * (row == 7)) for row, each in enumerate(tensors)]
+        assert torch.allclose(torch.tensor(np.stack(rows)), torch.stack(expected), atol=1e-4)
+        assert np.isnan(nothing).all()
 
 
 def test_nan_inf_and_fill_are_counted_and_left_out():

@@ -61,6 +61,8 @@ LOGS = {
     "set PYTHONFAULTHANDLER=1 to see where a Segmentation fault comes from\ndevices: {'npu': 8, 'cpu': 192}\n"
     "UserWarning: torch.cuda.amp only supports CUDA, autocast is off\nHCCL function HcclAllReduce took 15 us\n",
     "an import that was caught": "import error: No module named 'triton'\nstep 1 loss 3.2\n",
+    "torch_npu without CANN in a job on CPUs": "ascend_adapt: torch_npu: is installed but cannot be imported (libhccl.so: "
+    "cannot open shared object file: No such file or directory), treated as not installed\n{'loss': '6.234'}\n",
     "elastic": "W0428 15:09:48.454000 1704539 torch/distributed/run.py:792] Setting OMP_NUM_THREADS environment variable for each "
     "process to be 1 in default\n",
 }

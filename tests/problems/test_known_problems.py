@@ -7,6 +7,7 @@ import re
 import time
 from types import ModuleType
 
+import healthy
 import pytest
 
 from ascend_adapt import hookimpl
@@ -162,3 +163,10 @@ def test_a_problem_is_found_in_its_example_only(name, tmp_path):
     assert not re.search(r"\{\w+\}", found[name].cause + found[name].do)
     if PROBLEM_OF[name].healthy:
         assert name not in found_in(PROBLEM_OF[name].healthy, tmp_path)
+
+
+def test_a_handled_import_is_the_cause_of_a_later_exception():
+    """Alone it is none: tests/problems/healthy.py has the same line in a job that trained."""
+    handled = healthy.LOGS["torch_npu without CANN in a job on CPUs"]
+    failed = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: no NPU\n'
+    assert list(found_in(handled + failed, None)) == ["cann_environment_is_not_set"]

@@ -3,9 +3,11 @@
     python tests/upstream_runs/run.py hugging_face                                    all its jobs, on the CPU
     python tests/upstream_runs/run.py hugging_face:gpt2-zero2 --device cpu --device npu-emulated
     python tests/upstream_runs/run.py hugging_face --device cuda --dtype bfloat16     on real GPUs
+    python tests/upstream_runs/run.py hugging_face --diagnose                         doctor, explain and status on each
 
 Exit code 1 if a job fails, a patch is failed, drifted or lost, or the losses of two devices, or the last ones of a job
-that was interrupted and of the whole one, if both are run, are further apart than the job's bound.
+that was interrupted and of the whole one, if both are run, are further apart than the job's bound; with --diagnose also
+if a problem is named of a job that trained.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import diagnose
 import records
 import upstream_job
 from code_bases import NotHere
@@ -34,6 +37,7 @@ def main() -> int:
     parser.add_argument("--no-adapt", action="store_true", help="run without any patch")
     parser.add_argument("--plain", action="store_true", help="run without this project: python, or torchrun")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep outputs and run directories there")
+    parser.add_argument("--diagnose", action="store_true", help="run doctor, explain and status on each finished job")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append one JSON line for each run to this file")
     known = parser.parse_args()
     try:
@@ -69,6 +73,10 @@ def run_job(name: str, job: UpstreamJob, known: argparse.Namespace) -> int:
         if known.json is not None:
             records.append(known.json, record)
         wrong |= bool(ended.problems)
+        if known.diagnose and not ended.problems:
+            found = diagnose.diagnose(folder)
+            diagnose.report(f"  {name}:{job.name} {device}", found)
+            wrong |= bool(found.alarms)
         bound = job.bound_in(known.dtype)
         if first and (far := upstream_job.apart(first, ended.losses)) > bound:
             print(f"  losses are {far:.1e} apart from the first device's, expected at most {bound:.1e}", flush=True)

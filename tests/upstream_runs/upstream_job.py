@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import code_bases
+import diagnose
 
 from ascend_adapt.testing.releases import Releases, ReleaseUnreachable
 
@@ -214,6 +215,7 @@ def run(
     if job.path is not None:
         variables["PYTHONPATH"] = job.path(place)
     stop = (job.loss, job.enough) if job.enough else None
+    diagnose.remember(place.folder, place.device, words, place.folder / job.inside, of_job)
     code, lines = _lines(command, place.folder / job.inside, variables, job.seconds, stop)
     output = "".join(text for _, text in lines)
     (place.folder / "output.txt").write_text(output)
