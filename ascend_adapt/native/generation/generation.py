@@ -119,7 +119,7 @@ def check_lengths(model: InferenceModel, prompts: Sequence[Sequence[int]]) -> No
     ]
     if problems:
         raise DataError(
-            f"{'; '.join(problems[:5])} — shorten it to leave room for new tokens, or pass a prompt that is not empty"
+            f"{'; '.join(problems[:5])} — pass prompts with at least one token, and room for new ones"
         )
 
 
