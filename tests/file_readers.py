@@ -206,8 +206,8 @@ def read_source(path: Path) -> None:
 
 
 def read_task(path: Path) -> None:
+    from ascend_adapt.data.json_lines import read_rows
     from ascend_adapt.evaluation.copa import KEYS
-    from ascend_adapt.evaluation.task_files import read_rows
 
     read_rows(path, KEYS)
 

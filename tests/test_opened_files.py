@@ -31,10 +31,10 @@ ROWS = {
     "YAML of GPT-NeoX": "recipes/neox_files native/__main__ checkpoint/dialects/glm",
     "DeepSpeed JSON": """recipes/deepspeed_json launch/one_host/run_directory launch/one_host/failures
         launch/in_process/member diagnosis/status_report emulation/rehearsal kernels/run_record diagnosis/evidence
-        data/unfinished native/finetuning/run ../plugins/deepspeed_runtime/configuration""",
+        data/unfinished native/finetuning/run report/run ../plugins/deepspeed_runtime/configuration""",
     "hostfile": "launch/placement/hostfile launch/placement/environment",
     "collected hosts": "diagnosis/host_reports problems/reading",
-    "logs": "problems/log_text diagnosis/collect diagnosis/findings/npu native/metrics/run_log",
+    "logs": "problems/log_text diagnosis/collect diagnosis/findings/npu native/metrics/run_log report/logs",
     "wheels, source archives": "emulation/wheel testing/releases",
     "recordings and msprobe dumps": "alignment/kept_inputs alignment/msprobe alignment/recording",
     "tasks and prompts": "evaluation/text_perplexity",
@@ -47,7 +47,7 @@ ROWS = {
 # What is not from elsewhere.
 OWN = {
     "the system: /proc, devices, locks": """build_locks data/memory diagnosis/findings/machine launch/one_host/coverage
-        launch/one_host/processes""",
+        launch/one_host/processes launch/cores""",
     "shipped with the package, or in a plugin, which is code": "problems/error_codes problems/problem recipes/options",
     "written by another process of the same run": """audit/running evaluation/commands launch/many_hosts/agent
         launch/many_hosts/launcher launch/one_host/recipients launch/transport/tls_callback

@@ -1,8 +1,9 @@
-"""Limit on the number of ranks per CPU core: each rank is a Python process."""
+"""CPU cores of this host: how many ranks may share them, and how many threads each rank gets."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from ascend_adapt.errors import LaunchError
 
@@ -22,3 +23,24 @@ def check(ranks: int, device: str) -> None:
             f"{ranks} ranks on {cores} CPU cores: expected at most {most} ({RANKS_A_CORE} per core, "
             f"{ALWAYS_ALLOWED} on any host) — lower --nproc, or pass --oversubscribe"
         )
+
+
+def threads_per_rank(nproc: int) -> int:
+    """Return how many threads each of ``nproc`` ranks on this host may use: an even share of the physical cores.
+
+    torch's own default, too, is the number of physical cores. A thread of OpenMP spins for a while after its work;
+    on every hardware thread, it takes time from the thread that starts the kernels of a GPU or NPU.
+    """
+    return max(_physical_cores() // nproc, 1)
+
+
+def _physical_cores() -> int:
+    """Return the number of cores in this process's affinity mask; the hardware threads of one core count once."""
+    return len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
+
+
+def _siblings(cpu: int) -> str:
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(cpu)  # a sandbox without the topology

@@ -1,4 +1,4 @@
-"""accelerate's FSDP plugin in a job on CPUs, where accelerate itself then uses DistributedDataParallel.
+"""FSDP asked for in a job on CPUs, where accelerate uses DistributedDataParallel instead.
 
 Source: accelerate 1.11 and 1.15. Sharding there as well is no option: with torch 2.13's FSDP (version 1) on gloo the
 losses are right, and gathering the full state dict ends in a segmentation fault.
@@ -6,7 +6,9 @@ losses are right, and gathering the full state dict ends in a segmentation fault
 
 from __future__ import annotations
 
-from ascend_adapt import rewrite
+from typing import Any
+
+from ascend_adapt import Call, Symptom, rewrite, wrap
 
 states_are_synchronized_on_cpu = rewrite(
     "accelerate.utils.dataclasses:FullyShardedDataParallelPlugin.__post_init__",
@@ -21,3 +23,16 @@ states_are_synchronized_on_cpu = rewrite(
     until="accelerate's FSDP plugin accepts a CPU",
     without="crash",
 )
+
+
+@wrap(
+    "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel.set_state_dict_type",
+    devices="cpu",
+    why="on a CPU accelerate does not shard the model, and the end of FSDP.state_dict_type(model) restores type None",
+    until="torch ends that context without an FSDP module",
+    without="crash",
+    symptom=Symptom(reason="state_dict_type restores what set_state_dict_type returned, which is None here"),
+)
+def nothing_is_restored_without_sharding(call: Call) -> Any:
+    """Return without a change where the type to restore is None: no module is sharded."""
+    return None if call["state_dict_type"] is None else call.proceed()

@@ -221,7 +221,7 @@ def test_the_backends_of_kernels_are_in_force_until_they_are_taken_back(site: Si
 
 
 def test_a_backend_that_no_kernel_has_is_refused_and_nothing_is_in_force(site: Site) -> None:
-    with pytest.raises(SettingsError, match="gelu has no backend 'fast' — choose one of npu, torch, reference"):
+    with pytest.raises(SettingsError, match="gelu has no backend 'fast' — choose one of npu, triton, torch, reference"):
         ascend_adapt.enable(kernels={"gelu": "fast"})
     assert ascend_adapt.enable(kernels={"gelu": "torch"}).outcomes
 

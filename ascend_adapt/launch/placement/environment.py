@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ascend_adapt import probe
 from ascend_adapt.alignment import watch
 from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.cores import threads_per_rank
 from ascend_adapt.launch.placement import network
-from ascend_adapt.launch.placement.plan import threads_per_rank
 from ascend_adapt.launch.request import Request
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.cores import threads_per_rank
 from ascend_adapt.launch.placement.cluster_environment import ClusterNode
 from ascend_adapt.launch.placement.hostfile import Host
 from ascend_adapt.launch.request import Request
@@ -197,12 +197,7 @@ def _narrowed(host: Host, device: str, environ: Mapping[str, str]) -> dict[str, 
 
 
 def _threads(nproc: int, several: bool, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an even share of this host's cores for each rank; other hosts count their own."""
+    """Return the threads of each rank of this host; other hosts count their own."""
     if several or "OMP_NUM_THREADS" in environ:
         return {}
     return {"OMP_NUM_THREADS": str(threads_per_rank(nproc))}
-
-
-def threads_per_rank(nproc: int) -> int:
-    """Return how many threads each of ``nproc`` ranks on this host may use."""
-    return max((os.cpu_count() or 1) // nproc, 1)

@@ -77,7 +77,7 @@ class Attention(nn.Module):
     grouped-query attention this is Megatron's [heads, 3, head_dim], with it Megatron-core's layout.
     """
 
-    def __init__(self, model: Model, tp: TensorParallel, *, recompute: bool, fused: bool) -> None:
+    def __init__(self, model: Model, tp: TensorParallel, *, recompute: bool, fused: bool = False) -> None:
         super().__init__()
         self.model, self.tp, self.recompute, self.fused = model, tp, recompute, fused
         self.groups = model.num_query_groups // tp.size
@@ -153,7 +153,7 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """Feed-forward layer: two linear layers and an activation; gated activations add a third, ``gate``."""
 
-    def __init__(self, model: Model, tp: TensorParallel, *, fused: bool) -> None:
+    def __init__(self, model: Model, tp: TensorParallel, *, fused: bool = False) -> None:
         super().__init__()
         self.activation, self.fused = model.activation, fused and model.mlp_bias
         hidden, inner = model.hidden_size, model.ffn_hidden_size
@@ -189,7 +189,7 @@ class MLP(nn.Module):
 class TransformerBlock(nn.Module):
     """Transformer layer: attention and MLP with residual connections, sequential or parallel."""
 
-    def __init__(self, model: Model, tp: TensorParallel, *, recompute_attention: bool, fused: bool) -> None:
+    def __init__(self, model: Model, tp: TensorParallel, *, recompute_attention: bool, fused: bool = False) -> None:
         super().__init__()
         self.model, self.tp, self.fused = model, tp, fused and not model.rms_eps_on_root
         self.input_norm = Norm(model, tp)

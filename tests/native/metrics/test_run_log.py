@@ -83,7 +83,7 @@ def test_restarting_a_finished_run_keeps_all_rows(tmp_path):
 def test_truncated_row_is_written_again(tmp_path, lost):
     log_run(tmp_path, [step(number) for number in range(1, 5)])
     for path in tmp_path.glob("*.jsonl"):
-        os.truncate(path, path.stat().st_size - lost)
+        os.truncate(path, max(path.stat().st_size - lost, 0))
     log_run(tmp_path, [step(5, 1.0), step(6, 1.0)])
     assert [row["iteration"] for row in rows(tmp_path / "metrics.jsonl")] == ([2, 4, 6] if lost == 1 else [2, 6])
     assert [row["iteration"] for row in rows(tmp_path / "evaluations.jsonl")] == ([4, 6] if lost == 1 else [6])
