@@ -38,7 +38,9 @@ def read_rows(path: Path, checks: Mapping[str, Check], option: str = "--data") -
         DataError: the file cannot be read or has no object, or lines lack keys or have invalid values.
     """
     if not path.is_file():
-        raise DataError(f"{path}: no such file, expected JSON lines with {', '.join(checks)} — correct {option}")
+        # Every rank reads the file, so a pipe cannot serve.
+        found = "not a regular file" if path.exists() else "no such file"
+        raise DataError(f"{path}: {found}, expected JSON lines with {', '.join(checks)} — correct {option}")
     with open_input(Input(str(path))) as (stream, _):
         lines = stream.read().split(b"\n")
     rows: list[dict[str, Any]] = []

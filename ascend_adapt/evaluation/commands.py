@@ -110,6 +110,8 @@ def _generate(known: argparse.Namespace) -> int:
         raise SettingsError(
             "--prompt: not given, expected at least one prompt — add --prompt TEXT or --prompt-file FILE"
         )
+    if "" in known.stop:
+        raise SettingsError("--stop: is empty, expected a string at which a text ends — leave it out")
     return _with_model(known, _generated, _show_generations)
 
 
@@ -156,19 +158,22 @@ def _needs_launcher(known: argparse.Namespace) -> bool:
 
 def _of_ranks(known: argparse.Namespace) -> dict[str, Any]:
     """Run this command on ``known.tp`` ranks, and return rank 0's result."""
+    import shutil
     import subprocess
     import tempfile
 
-    with tempfile.TemporaryDirectory() as scratch:
-        result = Path(scratch) / "result.json"
-        device = ["--device", known.device] if known.device else []
-        launch = [sys.executable, "-m", "ascend_adapt.launch.cli", "--log-dir", f"{scratch}/run", *device]
-        # Rank 0 prints the result too; the last --output counts.
-        command = ["-m", "ascend_adapt.cli", *known.words, "--output", str(result)]
-        code = subprocess.run([*launch, "--nproc", str(known.tp), *command], stdout=subprocess.DEVNULL).returncode
-        if code:
-            raise DataError(f"{known.tp} ranks: ended with exit code {code}, expected 0 — see their error above")
-        found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    scratch = Path(tempfile.mkdtemp(prefix="ascend-adapt-"))
+    result = scratch / "result.json"
+    device = ["--device", known.device] if known.device else []
+    launch = [sys.executable, "-m", "ascend_adapt.launch.cli", "--log-dir", str(scratch / "run"), *device]
+    # Rank 0 prints the result too; the last --output counts.
+    command = ["-m", "ascend_adapt.cli", *known.words, "--output", str(result)]
+    code = subprocess.run([*launch, "--nproc", str(known.tp), *command], stdout=subprocess.DEVNULL).returncode
+    if code:
+        # ascend-run names the rank logs, so the run directory stays.
+        raise DataError(f"{known.tp} ranks: ended with exit code {code}, expected 0 — see their error above")
+    found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    shutil.rmtree(scratch)
     return found
 
 

@@ -33,7 +33,9 @@ def evaluate(
     """
     step = model.max_positions if stride is None else stride
     if not 1 <= step <= model.max_positions:
-        raise SettingsError(f"--stride: {stride}, expected 1 to the model's context of {model.max_positions}")
+        raise SettingsError(
+            f"--stride: {stride}, expected 1 to the model's context of {model.max_positions} — correct it"
+        )
     documents = _documents(data, key)
     tokens = [tokenizer.encode(document) for document in documents]
     pieces = [piece for one in tokens for piece in windows(one, tokenizer.first(), model.max_positions, step)]

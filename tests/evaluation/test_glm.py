@@ -152,6 +152,9 @@ def test_glms_own_layout_needs_its_run(finetuned, tmp_path, capsys):
     (tmp_path / "other.yaml").write_text("model: 3\n")
     assert cli.main([*words, "--config", str(tmp_path / "other.yaml")]) == 1
     assert "other.yaml: cannot be read" in capsys.readouterr().err
+    (tmp_path / "empty.json").touch()
+    assert cli.main([*words, "--config", str(tmp_path / "empty.json")]) == 1
+    assert "empty.json: cannot be read (it has no 'model')" in capsys.readouterr().err
 
 
 def test_an_example_too_long_for_its_pattern_is_named_with_the_next_step(finetuned, tmp_path, capsys):

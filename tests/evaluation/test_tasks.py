@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,11 +167,21 @@ def test_what_is_wrong_with_a_task_file_is_named(folders, lines, capsys, task, r
             "prompt 2: 64 tokens, expected fewer than the model's context of 64",
         ),
         ([*TOKENIZER, "--temperature", "0", "--top-k", "5"], 2, "greedy — leave them out"),
+        ([*TOKENIZER, "--stop", ""], 2, "--stop: is empty"),
+        ([*TOKENIZER, "--prompt-file", "/dev/null"], 1, "/dev/null: not a regular file"),
     ],
 )
 def test_what_cannot_be_generated_is_named(folders, capfd, words, code, expected):
     assert cli.main(["generate", "--model", str(folders["gpt2"]), "--prompt", "x", *words]) == code
     assert re.search(expected, capfd.readouterr().err)
+
+
+def test_the_log_of_a_failed_rank_is_kept(folders, capfd):
+    words = ["generate", "--model", str(folders["gpt2"]), "--prompt", "x", "--tp", "2", *TOKENIZER]
+    assert cli.main([*words, "--device", "cpu", "--prompt", "y" * CONTEXT]) == 1
+    log = Path(re.search(r"its log: (\S+)", capfd.readouterr().err)[1])
+    assert "prompt 2: 64 tokens" in log.read_text()
+    shutil.rmtree(log.parents[1])
 
 
 def test_heads_that_ranks_cannot_share_are_named(folders):

@@ -233,7 +233,9 @@ def _of_run(files: Sequence[Path]) -> tuple[Model, dict[str, Any]]:
         text = file.read_text(encoding="utf-8")
         # YAML 1.1 reads 1e-05, as JSON writes it, as a text.
         content = json.loads(text) if text.startswith("{") else bounded_yaml.load(text)
-        config = content.get("config", content)
+        config = content.get("config", content) if isinstance(content, dict) else None
+        if not isinstance(config, dict) or "model" not in config:
+            raise ValueError("it has no 'model'")
         return model_from_dict(config["model"]), run_arguments(config)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
         shown = " ".join(map(str, files))

@@ -118,9 +118,7 @@ def check_lengths(model: InferenceModel, prompts: Sequence[Sequence[int]]) -> No
         if len(prompt) >= model.max_positions
     ]
     if problems:
-        raise DataError(
-            f"{'; '.join(problems[:5])} — shorten it to leave room for new tokens, or pass a prompt that is not empty"
-        )
+        raise DataError(f"{'; '.join(problems[:5])} — pass prompts with at least one token, and room for new ones")
 
 
 class _Batch:
