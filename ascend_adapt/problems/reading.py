@@ -144,8 +144,8 @@ def _python(file: str, text: str) -> Reading:
         tree = ast.parse(text, file)
     except (SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
-        place = f"{file}:{line}" if line else file
-        raise SettingsError(f"{place}: {error}, expected Python — correct it") from error
+        where = f"{file}:{line}" if line else file
+        raise SettingsError(f"{where}: {error}, expected Python — correct it") from error
     lines = text.splitlines()
     branches = [node for node in ast.walk(tree) if isinstance(node, (ast.If, ast.IfExp)) and not _is_main(node)]
     conditional = {id(inner) for node in branches for inner in ast.walk(node)}
