@@ -59,7 +59,7 @@ _SHAPES: dict[str, Callable[[Any], bool]] = {
     "nodes": _map_of(_is_device_node),
     "tools": _map_of(_is_output),
     "limits": _map_of(_is(int, _NONE)),
-    "shm_bytes": _is(int, _NONE),
+    "shm_bytes": _is(int),
     "time_s": _is(int, float),
     "cann_homes": _list_of(_is(str)),
     "last_errors": _map_of(_list_of(_is(str))),

@@ -83,7 +83,7 @@ def test_other_files_are_refused(tmp_path, capsys, text, message):
         ({"environ": None, "files": ["/etc/x"], "limits": {"n": "many"}}, "invalid environ, files, limits, expected"),
         ({"cann_homes": 7, "last_errors": {"plog": "text"}}, "invalid cann_homes, last_errors, expected"),
         ({"tools": {"npu-smi": [0]}, "nodes": {"/dev/davinci0": {}}}, "invalid nodes, tools, expected"),
-        ({"time_s": True, "host": {}}, "invalid host, time_s, expected"),
+        ({"time_s": True, "host": {}, "shm_bytes": None}, "invalid host, shm_bytes, time_s, expected"),
     ],
 )
 def test_values_of_another_shape_are_refused(host, capsys, changes, message):
