@@ -136,7 +136,11 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--ssh-port", type=int, metavar="PORT", help="port of the ssh servers there")
     explain = commands.add_parser("explain", help="known problems and error codes in the logs of a failed job")
     explain.add_argument(
-        "logs", nargs="+", type=Path, metavar="LOGFILE", help="any log, or a folder of logs such as a run directory"
+        "logs",
+        nargs="+",
+        type=Path,
+        metavar="LOGFILE",
+        help="any log, - for standard input, or a folder of logs such as a run directory",
     )
     stop = commands.add_parser("stop", help="stop one detached job")
     stop.add_argument("run_dir", metavar="RUN_DIR", help="the run directory that ascend-run printed")

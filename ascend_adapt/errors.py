@@ -35,6 +35,11 @@ Messages read *subject: observed, expected — next step*.
 
 import errno
 import resource
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 def one_line(error: BaseException) -> str:
@@ -64,6 +69,23 @@ class AdaptError(Exception):
 
 class SettingsError(AdaptError):
     """Invalid setting."""
+
+
+def of_each(read: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+    """Return ``read`` of each item.
+
+    Raises:
+        SettingsError: some could not be read; all their messages.
+    """
+    results, faults = [], []
+    for item in items:
+        try:
+            results.append(read(item))
+        except SettingsError as error:
+            faults.append(str(error))
+    if faults:
+        raise SettingsError("; ".join(faults))
+    return results
 
 
 class EnableConflict(SettingsError):

@@ -28,6 +28,10 @@ def compare(a: dict[int, Recording], b: dict[int, Recording]) -> Report:
     for group in matched(a, b):
         steps = group.steps()
         report.steps = report.steps or steps
+        every = {number for one in (*group.ours, *group.theirs) for number in one.steps}
+        if missing := sorted(every - set(steps)):
+            shown = ", ".join(map(str, missing[:8])) + ", ..." * (len(missing) > 8)
+            report.note(f"not recorded by every rank of both runs, and not compared: steps {shown}")
         finding = _first_of_ranks(group, steps, report)
         if finding is not None:
             report.findings.append(finding)

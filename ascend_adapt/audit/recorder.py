@@ -94,7 +94,8 @@ class Recorder:
             old, new = before.get(attribute, _ABSENT), now.get(attribute)
             if old is new or attribute in _IGNORED or not (callable(_plain(new)) or callable(_plain(old))):
                 continue
-            writer, place = _origin(new)
+            # None does not say who assigned it.
+            writer, place = ("unknown", "") if attribute in now and new is None else _origin(new)
             if writer and _root(writer) != _root(cls.__module__):
                 self._record(f"{cls.__module__}.{cls.__qualname__}.{attribute}", old, new, writer, place)
 

@@ -21,7 +21,7 @@ from ascend_adapt import probe, terminal
 from ascend_adapt.diagnosis import findings, status_report
 from ascend_adapt.diagnosis.findings import Finding, Machine, Ran, cuda, npu
 from ascend_adapt.diagnosis.predicted import DISTRIBUTIONS, as_findings
-from ascend_adapt.errors import SettingsError
+from ascend_adapt.errors import SettingsError, of_each
 from ascend_adapt.problems import known, reading
 from ascend_adapt.problems.facts import of_names
 from ascend_adapt.problems.reading import Reading
@@ -84,7 +84,7 @@ def examine(
     dev = root / "dev"
     nodes = {kind: tuple(dev / name for name in probe.device_nodes(kind, dev)) for kind in probe.DEVICE_NODES}
     distributions = frozenset(canonicalize_name(name) for name in probe.distributions())
-    predicted, faults = _predicted(environ, device, asked, [reading.read(file) for file in files])
+    predicted, faults = _predicted(environ, device, asked, of_each(reading.read, files))
     machine = Machine(
         device=device,
         versions=known,

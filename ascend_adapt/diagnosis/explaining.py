@@ -17,12 +17,16 @@ from ascend_adapt.problems.log_text import LogText
 
 @dataclass(frozen=True)
 class LogReport:
-    """Report of one log; ``last_exception``: its line and frames, if no known problem matches."""
+    """Report of one log; ``last_exception``: its line and frames, if no known problem matches.
+
+    ``is_empty``: whether the log has nothing but white space.
+    """
 
     file: str
     found: tuple[Found, ...]
     codes: tuple[ErrorCode, ...]
     last_exception: tuple[str, ...] = ()
+    is_empty: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -31,11 +35,14 @@ class LogReport:
             "problems": [one.to_json() for one in self.found],
             "codes": [asdict(one) for one in self.codes],
             "last_exception": list(self.last_exception),
+            "is_empty": self.is_empty,
         }
 
 
 def explain(paths: Sequence[Path], environ: Mapping[str, str]) -> tuple[list[LogReport], list[str]]:
     """Return a report of each log, and plugin errors; of a folder, its rank logs or else its ``*.log`` files are read.
+
+    ``-`` is standard input.
 
     Raises:
         SettingsError: a log cannot be read, or a folder has none.
@@ -46,7 +53,9 @@ def explain(paths: Sequence[Path], environ: Mapping[str, str]) -> tuple[list[Log
         log = log_text.read(file)
         found = explanation.explain(log, problems, facts.of_text(log.text))
         unknown = () if found else _last_exception(log)
-        reports.append(LogReport(str(file), tuple(found), tuple(error_codes.codes_in(log)), unknown))
+        reports.append(
+            LogReport(str(file), tuple(found), tuple(error_codes.codes_in(log)), unknown, not log.text.strip())
+        )
     return reports, faults
 
 
@@ -60,7 +69,7 @@ def _last_exception(log: LogText) -> tuple[str, ...]:
 
 def _logs(path: Path) -> list[Path]:
     if not path.is_dir():
-        return [path]
+        return [Path("/dev/stdin") if str(path) == "-" else path]
     logs = sorted(path.glob("rank-*.log")) or sorted(one for one in path.rglob("*.log") if one.is_file())
     if not logs:
         raise SettingsError(f"{path}: has no *.log, expected the log of a job or a folder of logs — pass a file")
@@ -96,5 +105,7 @@ def show(reports: Sequence[LogReport]) -> None:
     if not by_problem and not codes:
         terminal.line(f"no known problem in {len(reports)} log{'s' if len(reports) > 1 else ''}")
         for report in reports:
+            if report.is_empty:
+                terminal.line(f"  {report.file}: is empty")
             for text, word in zip(report.last_exception, ("last exception", "raised", "called from"), strict=False):
                 terminal.line(f"  {word}: {f'{report.file}:' if word == 'last exception' else ''}{text}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ascend_adapt import probe
 from ascend_adapt.diagnosis import collect, findings
 from ascend_adapt.diagnosis.findings import Finding, Machine, Ran, npu
 from ascend_adapt.diagnosis.predicted import DISTRIBUTIONS, as_findings
-from ascend_adapt.errors import SettingsError
+from ascend_adapt.errors import SettingsError, of_each
 from ascend_adapt.problems import error_codes, explanation, known
 from ascend_adapt.problems.facts import Facts
 from ascend_adapt.problems.log_text import LogText
@@ -27,6 +27,46 @@ _AGREED = re.compile(
     r"(?:HCCL|ASCEND|TORCH|PYTORCH|TASK_QUEUE|INF_NAN|COMBINED|MULTI_STREAM|ACL|ATB|CUDA|NCCL|GLOO)_\w+"
 )
 _OWN = re.compile(r"HCCL_IF_IP|ASCEND_DEVICE_ID|ASCEND_RT_VISIBLE_DEVICES|ASCEND_VISIBLE_DEVICES")
+
+
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _list_of(has_shape: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(has_shape, value))
+
+
+def _map_of(has_shape: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(has_shape, value.values()))
+
+
+def _is_output(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and [type(one) for one in value] == [int, str])
+
+
+def _is_device_node(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("open"), bool) and isinstance(value.get("owner"), str)
+
+
+_NONE = type(None)
+_SHAPES: dict[str, Callable[[Any], bool]] = {
+    "host": _is(str),
+    "python": _is(str),
+    "environ": _map_of(_is(str)),
+    "versions": _map_of(_is(str, _NONE)),
+    "files": _map_of(_is(str, _NONE)),
+    "nodes": _map_of(_is_device_node),
+    "tools": _map_of(_is_output),
+    "limits": _map_of(_is(int, _NONE)),
+    "shm_bytes": _is(int),
+    "time_s": _is(int, float),
+    "cann_homes": _list_of(_is(str)),
+    "last_errors": _map_of(_list_of(_is(str))),
+    "processor": _is(str),
+    "kernel": _is(str),
+}
+_OPTIONAL = ("cann_homes", "last_errors", "processor", "kernel")
 
 
 @dataclass(frozen=True)
@@ -53,7 +93,7 @@ def judge(files: Sequence[Path], asked: str | None = None) -> tuple[list[HostRep
         SettingsError: a file is not one that `doctor --collect` wrote.
     """
     problems, faults = known.problems({})
-    collected = [(file, _read(file)) for file in files]
+    collected = list(zip(files, of_each(_read, files), strict=True))
     reports = [_judge(file, data, problems, asked) for file, data in collected]
     return reports, _differences(reports, [data for _, data in collected]), faults
 
@@ -65,9 +105,11 @@ def _read(file: Path) -> dict[str, Any]:
             raise SettingsError(
                 f"{file}: format {data['format']!r}, expected {collect.FORMAT} — collect again with this version"
             )
-        required = ("host", "python", "environ", "versions", "files", "nodes", "tools", "limits", "shm_bytes", "time_s")
-        if missing := [name for name in required if name not in data]:
-            raise SettingsError(f"{file}: has no {', '.join(missing)}, expected a collected host — collect again")
+        missing = [name for name in _SHAPES if name not in data and name not in _OPTIONAL]
+        wrong = [name for name, has_shape in _SHAPES.items() if name in data and not has_shape(data[name])]
+        faults = [f"has no {', '.join(missing)}"] * bool(missing) + [f"invalid {', '.join(wrong)}"] * bool(wrong)
+        if faults:
+            raise SettingsError(f"{file}: {'; '.join(faults)}, expected a collected host — collect again")
         return data
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else "was not written by `doctor --collect`"
@@ -78,7 +120,7 @@ def _judge(file: Path, data: Mapping[str, Any], problems: Sequence[Problem], ask
     names = {str(canonicalize_name(name)): str(version) for name, version in data["versions"].items()}
     versions = {name: names[canonicalize_name(name)] for name in DISTRIBUTIONS if canonicalize_name(name) in names}
     kinds = {kind: [path for path in data["nodes"] if _is_node(kind, path)] for kind in probe.DEVICE_NODES}
-    device = asked or next((kind for kind, paths in kinds.items() if paths), "npu" if "torch-npu" in names else "cpu")
+    device = asked or next((kind for kind, paths in kinds.items() if paths), "npu")
     with tempfile.TemporaryDirectory(prefix="ascend-adapt-host-") as folder:
         root = Path(folder)
         _lay_out(root, data)
@@ -178,13 +220,18 @@ def show(reports: Sequence[HostReport], differences: Sequence[str]) -> None:
     """Print what must be fixed on each host, and how the hosts differ."""
     for report in reports:
         stack = ", ".join(f"{name} {value}" for name, value in report.stack.items() if value)
-        print(f"{report.host}: {report.device}, {stack}")
+        _print(f"{report.host}: {report.device}, {stack}")
         for one in sorted(report.findings, key=lambda one: not one.must_fix):
             kind = "must be fixed" if one.must_fix else "note"
-            print(f"{report.host}: {kind}: {one.what} — {one.why} — {one.do}")
+            _print(f"{report.host}: {kind}: {one.what} — {one.why} — {one.do}")
         for code in report.codes:
-            print(f"{report.host}: error code in the device log: {code}")
+            _print(f"{report.host}: error code in the device log: {code}")
     for difference in differences:
-        print(f"hosts differ: {difference}")
+        _print(f"hosts differ: {difference}")
     if not differences and not any(one.must_fix for report in reports for one in report.findings):
         print("nothing must be fixed" + (", and the hosts do not differ" if len(reports) > 1 else ""))
+
+
+def _print(text: str) -> None:
+    """Print text of another host without characters that a terminal would execute."""
+    print("".join(one if one.isprintable() else "?" for one in text))

@@ -86,7 +86,7 @@ def predict(problems: Iterable[Problem], facts: Facts) -> list[Found]:
 def _in_log(log: LogText, problem: Problem, facts: Facts) -> Found | None:
     if problem.when is not None and facts.known_false(problem.when):
         return None
-    matches: list[tuple[int, dict[str, str]]] = []
+    matches: list[tuple[int, int, dict[str, str]]] = []
     for pattern in problem.symptom:
         for match in literals.matches(pattern, log.text):
             index = log.index(match.start())
@@ -98,18 +98,18 @@ def _in_log(log: LogText, problem: Problem, facts: Facts) -> Found | None:
                 if near is None:
                     continue
                 groups |= {name: text for name, text in near.groupdict().items() if text}
-            matches.append((index, groups))
+            matches.append((index, match.start(), groups))
     if not matches:
         return None
-    index, groups = min(matches, key=lambda one: one[0])
+    index, offset, groups = min(matches, key=lambda one: one[0])
     frames = log.frames(index)
     groups |= _packages(frames, groups, facts)
-    lines = {place for place, _ in matches}
+    lines = {place for place, _, _ in matches}
     return Found(
         problem,
         _filled(problem.cause, groups),
         _filled(problem.do, groups),
-        (log.lines[index].strip()[:_LONGEST_LINE],),
+        (log.shown(offset, _LONGEST_LINE),),
         log.number(index),
         len(lines),
         last_frames(frames),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +11,10 @@ from pathlib import Path
 from ascend_adapt.errors import SettingsError
 
 LARGEST = 32 << 20
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# Colours, cursor movements, titles (OSC), and other control characters, which a terminal would execute.
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)
 # torchrun, accelerate, DeepSpeed's pdsh, Ray, vLLM's engine processes, ascend-run.
 _PREFIX = re.compile(
     r"^(?:\[(?:rank|default)?\d+\]:? ?|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\) ?|worker-?\d+: ?|rank \d+: ?"
@@ -55,7 +60,7 @@ class LogText:
     """A log without line prefixes; line numbers are unchanged."""
 
     def __init__(self, text: str, first_line: int = 1) -> None:
-        self.text = _PREFIX.sub("", _ANSI.sub("", text))
+        self.text = _PREFIX.sub("", _CONTROL.sub("", text.replace("\r\n", "\n")))
         self.lines = self.text.split("\n")
         self._first_line = first_line
         self._starts = [0]
@@ -73,6 +78,14 @@ class LogText:
     def number(self, index: int) -> int:
         """Return the number of a line in the file."""
         return self._first_line + index
+
+    def shown(self, offset: int, longest: int) -> str:
+        """Return the line at an offset, from the last carriage return (a progress bar) before it, and shortened."""
+        line = self.index(offset)
+        start = max(self._starts[line], self.text.rfind("\r", 0, offset) + 1)
+        text = self.text[offset : self._starts[line + 1] - 1].partition("\r")[0]
+        before = self.text[start:offset] if offset - start < longest // 2 else "... "
+        return (before + text).strip()[:longest]
 
     def around(self, index: int, before: int, after: int) -> str:
         """Return the lines around one."""
@@ -108,19 +121,34 @@ class LogText:
         return frames
 
 
+def _decoded(data: bytes, mark: bytes) -> str:
+    """Return the text of a log; ``mark`` is the start of the file, which may have a byte order mark of UTF-16."""
+    if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return data.decode("utf-16-le" if mark == codecs.BOM_UTF16_LE else "utf-16-be", "replace").lstrip("\ufeff")
+    text = data.decode("utf-8-sig", "replace")
+    wrong = text.count("\ufffd")
+    # A UTF-8 log may have a few cut characters; read as UTF-8, most of a GB 18030 log's characters are wrong.
+    if wrong > len(text) - len(text.encode("ascii", "ignore")) - wrong:
+        with contextlib.suppress(UnicodeDecodeError):
+            return data.decode("gb18030")
+    return text
+
+
 def read(file: Path, largest: int = LARGEST) -> LogText:
-    """Return a log; of a large one only the last ``largest`` bytes, by default 32 MiB.
+    """Return a log in UTF-8, UTF-16 or GB 18030; of a large one only the last ``largest`` bytes, by default 32 MiB.
 
     Raises:
         SettingsError: the log cannot be read.
     """
     try:
         with file.open("rb") as opened:
-            size = file.stat().st_size
-            skipped = max(0, size - largest)
-            first = 1
+            # Even, so that no UTF-16 character is cut.
+            skipped = max(0, file.stat().st_size - largest) & ~1
+            start = opened.read(min(1 << 20, skipped))
+            first = 1 + start.count(b"\n")
             while skipped and opened.tell() < skipped:
                 first += opened.read(min(1 << 20, skipped - opened.tell())).count(b"\n")
-            return LogText(opened.read().decode(errors="replace"), first)
+            data = opened.read()
+            return LogText(_decoded(data, (start or data)[:2]), first)
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror}, expected the log of a job — correct the path") from error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
 import shlex
+import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +116,12 @@ def read(file: Path) -> Reading:
     try:
         if file.stat().st_size > _LARGEST:
             raise SettingsError(f"{file}: is larger than 4 MiB, expected a script or configuration — pass another file")
-        text = file.read_text()
+        data = file.read_bytes()
+        # As Python does: a byte order mark, or a coding line.
+        encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0] if file.suffix == ".py" else "utf-8"
+        text = data.decode(encoding)
+    except SyntaxError as error:
+        raise SettingsError(f"{file}: {error}, expected Python — correct it") from error
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         raise SettingsError(f"{file}: {why}, expected a script or configuration — correct the path") from error
@@ -136,8 +143,9 @@ def _python(file: str, text: str) -> Reading:
     try:
         tree = ast.parse(text, file)
     except (SyntaxError, ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", 0)
-        raise SettingsError(f"{file}:{line}: {error}, expected Python — correct it") from error
+        line = getattr(error, "lineno", None)
+        where = f"{file}:{line}" if line else file
+        raise SettingsError(f"{where}: {error}, expected Python — correct it") from error
     lines = text.splitlines()
     branches = [node for node in ast.walk(tree) if isinstance(node, (ast.If, ast.IfExp)) and not _is_main(node)]
     conditional = {id(inner) for node in branches for inner in ast.walk(node)}

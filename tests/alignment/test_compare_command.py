@@ -53,6 +53,14 @@ def test_what_cannot_be_compared_is_said(clean, tmp_path, capsys):
     assert "no folder rank-N, expected a recording" in capsys.readouterr().err
     assert cli.main(["compare", str(clean())]) == 2
     assert "neither or both given, expected one" in capsys.readouterr().err
+    shorter = tmp_path / "shorter"
+    shutil.copytree(clean(), shorter)
+    lines = (shorter / "rank-0" / "steps.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line).get("step") != 3]
+    assert len(kept) < len(lines)
+    (shorter / "rank-0" / "steps.jsonl").write_text("".join(kept))
+    assert cli.main(["compare", str(clean()), str(shorter)]) == 0
+    assert "and not compared: steps 3" in capsys.readouterr().out
     damaged = tmp_path / "damaged"
     shutil.copytree(clean(), damaged)
     (damaged / "rank-0" / "step-2.npy").write_bytes(b"\x93NUMPY")

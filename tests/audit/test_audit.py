@@ -116,6 +116,13 @@ def test_a_patcher_as_it_runs(folder, capsys):
     ]
 
 
+def test_a_method_set_to_none_at_run_time(folder, capsys):
+    code = "import victim.core; victim.core.Layer.forward = None"
+    assert cli.main(["audit", "--json", "--", sys.executable, "-c", code]) == 0
+    (change,) = json.loads(capsys.readouterr().out)["changes"]
+    assert (change["target"], change["kind"]) == ("victim.core.Layer.forward", "set to None")
+
+
 def test_a_person_reads_groups(folder, capsys):
     assert cli.main(["audit", "--", sys.executable, "-c", "import patcher.patch"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -77,6 +77,28 @@ def test_other_files_are_refused(tmp_path, capsys, text, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"environ": None, "files": ["/etc/x"], "limits": {"n": "many"}}, "invalid environ, files, limits, expected"),
+        ({"cann_homes": 7, "last_errors": {"plog": "text"}}, "invalid cann_homes, last_errors, expected"),
+        ({"tools": {"npu-smi": [0]}, "nodes": {"/dev/davinci0": {}}}, "invalid nodes, tools, expected"),
+        ({"time_s": True, "host": {}, "shm_bytes": None}, "invalid host, shm_bytes, time_s, expected"),
+    ],
+)
+def test_values_of_another_shape_are_refused(host, capsys, changes, message):
+    assert main(["doctor", "--report", str(host(**changes)), str(host("b", versions=[]))]) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "b.json: invalid versions, expected" in errors
+
+
+def test_a_host_without_any_device_is_checked_for_npus(host):
+    found = host_reports.judge([host(nodes={}, versions={"numpy": "1.26.4"})])[0][0]
+    assert found.device == "npu"
+    assert any(one.must_fix for one in found.findings)
+
+
 def test_a_file_that_names_places_outside_is_refused(host, capsys):
     file = host(files={"/../../etc/x": "text"})
     assert main(["doctor", "--report", str(file)]) == 2
