@@ -56,8 +56,9 @@ def main() -> None:
     patches = {name: find(name, plan["plugins"]) for name in plan["patches"]}
     try:
         results = _all(patches, extra, plan["device"])
-    except (AdaptError, AssertionError) as error:  # of enable() itself: users would see it as well
-        results = dict.fromkeys(patches, [FAILED, str(error)])
+    except Exception as error:  # of enable() or disable() itself: users would see it as well
+        text = str(error) if isinstance(error, AdaptError) else _message(error)
+        results = dict.fromkeys(patches, [FAILED, text])
     print()
     print(json.dumps(results), end="", flush=True)
     os._exit(0)  # threads and children left by the target do not matter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +12,6 @@ from ascend_adapt.emulation import library
 
 _META = torch.device("meta")
 _empty_strided = torch.empty_strided
-_FLOAT_BYTES, _OTHER_BYTES = library.value_bytes()
 
 # What a reduction over tensors without values returns: a training loop must see a finite loss, no overflow, and no
 # count that it divides by. Sums and means are 1, so a mean over them is finite, and so is its logarithm.
@@ -19,10 +19,15 @@ _ZERO = ("max", "min", "amax", "amin", "argmax", "argmin", "isnan", "isinf", "an
 _TRUE = ("all", "isfinite", "equal")
 
 
+# Not at import: only ranks on an emulated NPU have the library.
+_value_bytes = functools.cache(library.value_bytes)
+
+
 def hold(tensor: torch.Tensor) -> bool:
     """Return whether tensors of this size and dtype hold values."""
+    floats, others = _value_bytes()
     size = tensor.numel() * tensor.element_size()
-    return bool(size <= (_FLOAT_BYTES if tensor.is_floating_point() or tensor.is_complex() else _OTHER_BYTES))
+    return bool(size <= (floats if tensor.is_floating_point() or tensor.is_complex() else others))
 
 
 def all_hold(values: Iterable[Any]) -> bool:

@@ -32,6 +32,8 @@ class ComputeWeights:
     def __init__(self, model: nn.Module, mesh: Mesh, dtype: torch.dtype, sums: torch.dtype) -> None:
         self._reduces_each = mesh.parallel.zero_stage >= 2
         self._is_last = False
+        self._begun = 0
+        """Backward passes of this step so far."""
         self._reducing: _Bucket | None = None
         # The backward pass produces gradients roughly in reverse order of the modules.
         declared = [one for one in model.modules() if isinstance(one, Declared)]
@@ -52,12 +54,14 @@ class ComputeWeights:
     def begin_backward(self, *, is_last: bool) -> None:
         """Begin a backward pass; ``is_last``: of the step."""
         self._is_last = is_last
+        self._begun += 1
         for bucket in self._buckets:
             bucket.missing = len(bucket.copies)
 
     @torch.no_grad()
     def set_master_gradients(self) -> None:
-        """Set the gradients of the master weights, fp32."""
+        """Set the gradients of the master weights: fp32, or as a step's only backward pass left them."""
+        self._begun = 0
         for bucket in self._buckets:
             bucket.set_master_gradients()
 
@@ -68,7 +72,7 @@ class ComputeWeights:
         if bucket.missing:
             return
         reduces = self._is_last or self._reduces_each
-        bucket.add_gradients(is_last=reduces)
+        bucket.add_gradients(is_last=reduces, is_only=self._is_last and self._begun == 1)
         if reduces:
             if self._reducing is not None:
                 self._reducing.wait()  # else the buffers of all buckets would be allocated at once
@@ -142,12 +146,15 @@ class _Bucket:
 
         return finish
 
-    def add_gradients(self, *, is_last: bool) -> None:
-        """Accumulate the bucket's gradients, which are all there; ``is_last``: they are reduced next."""
+    def add_gradients(self, *, is_last: bool, is_only: bool) -> None:
+        """Accumulate the bucket's gradients, which are all there.
+
+        ``is_last``: they are reduced next; ``is_only``: no other pass of the step adds to them.
+        """
         gradients = [one.grad for one in self.copies if one.grad is not None]
         for one in self.copies:
             one.grad = None
-        if self._keeps and is_last and not self._sums and self._reduced is None and len(gradients) == len(self.masters):
+        if self._keeps and is_only and len(gradients) == len(self.masters):
             self._kept = gradients
         elif self._sums:
             torch._foreach_add_(self._sums, gradients)
