@@ -75,6 +75,8 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
         if (result := _imported(module, of_module.values()))[0] != PASSED:
             results |= dict.fromkeys(of_module, result)
     patches = {name: one for name, one in patches.items() if results[name][0] == PASSED}
+    if not patches:
+        return results  # the process ends: what could not be imported need not be undone
     states = {name: ascend_adapt.status()[name] for name in patches}
     ascend_adapt.disable()
     before = {name: _value(one.patch) for name, one in patches.items()}
