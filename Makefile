@@ -162,7 +162,7 @@ npu-operators: install
 MEGATRON_CORE ?= 0.12.1
 native-matrix: install
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .megatron-core megatron-core==$(MEGATRON_CORE)
-	$(BIN)/python -m pytest --timeout 1200 tests/native/every_mesh.py tests/native/convergence.py \
+	$(BIN)/python -m pytest --timeout 1200 tests/native/every_mesh.py tests/native/convergence.py tests/native/glm_learns_copa.py \
 	    tests/native/equal_to_upstream.py
 
 # The numerical suites under every kind of arithmetic that torch, MKL, oneDNN and OpenBLAS can be restricted to:
