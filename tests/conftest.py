@@ -69,6 +69,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
+@pytest.fixture(autouse=True)
+def nothing_in_the_environment() -> Iterator[None]:
+    """A test that leaves a variable of ours behind changes what later tests of the same process start."""
+
+    def ours() -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name.startswith("ASCEND_ADAPT")}
+
+    before = ours()
+    yield
+    after = ours()
+    for name in before.keys() | after.keys():
+        os.environ.pop(name, None)
+    os.environ.update(before)
+    assert after == before
+
+
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A folder on sys.path; at the end everything is reverted and its modules are forgotten."""

@@ -194,4 +194,8 @@ def remove(job: Plan) -> None:
 def _passed_on(request: Request, environ: Mapping[str, str]) -> list[str]:
     """Return the names of the variables to pass on; those for install paths and devices differ in the container."""
     environment.check_exported(environ, request.export)
-    return [name for name in environ if name.startswith(_PREFIXES) or name in request.export]
+    return [
+        name
+        for name in environ
+        if (name.startswith(_PREFIXES) and name not in environment.OF_ANOTHER_JOB) or name in request.export
+    ]

@@ -29,7 +29,7 @@ from ascend_adapt.launch.one_host.restarts import run_with_restarts
 from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory
 from ascend_adapt.launch.one_host.signals import NOT_WAITED_FOR, Requests, Source
 from ascend_adapt.launch.one_host.termination import GRACE_S, Termination
-from ascend_adapt.launch.placement.environment import BOOTSTRAP
+from ascend_adapt.launch.placement.environment import BOOTSTRAP, OF_ONE_PROCESS
 from ascend_adapt.launch.placement.plan import Plan, RankCommand
 
 if TYPE_CHECKING:
@@ -156,8 +156,7 @@ class Guardian:
 
     def _start(self, command: RankCommand, output: Output, restarts: int, bar: ProgressBar | None) -> int:
         env = {**os.environ, **command.env, "ASCEND_ADAPT_JOB": f"{self._job_name()}.{restarts}"}
-        # Inherited if a rank, or another adapted process, has started this launcher.
-        for name in ("ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_PROGRESS_FD", "ASCEND_ADAPT_CUDA_CODE_PRINTED"):
+        for name in OF_ONE_PROCESS:
             env.pop(name, None)
         stdout = stderr = None
         inherited: tuple[int, ...] = ()

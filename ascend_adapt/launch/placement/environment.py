@@ -27,8 +27,10 @@ STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
 
 _FORWARDED = ("LD_LIBRARY_PATH", "PATH")
 _FORWARDED_PREFIXES = ("ASCEND_", "HCCL_", "NCCL_", "OMP_", "PYTHON")
-# These belong to the process or job around this launcher, not to the job that it starts.
-_OURS = ("ASCEND_ADAPT_JOB", "ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_RUN_DIR")
+OF_ONE_PROCESS = ("ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_PROGRESS_FD", "ASCEND_ADAPT_CUDA_CODE_PRINTED")
+"""Inherited if a rank, or another adapted process, has started this launcher; the job that it starts gets none."""
+OF_ANOTHER_JOB = (*OF_ONE_PROCESS, "ASCEND_ADAPT_JOB", "ASCEND_ADAPT_RUN_DIR")
+"""What belongs to the process or job around this launcher."""
 
 
 def of_patches(request: Request, device: str, targets: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -155,7 +157,7 @@ def forwarded(environ: Mapping[str, str], export: Sequence[str]) -> dict[str, st
     return {
         name: value
         for name, value in environ.items()
-        if (name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES) or name in export) and name not in _OURS
+        if (name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES) or name in export) and name not in OF_ANOTHER_JOB
     }
 
 

@@ -15,6 +15,7 @@ import pytest
 from ascend_adapt import probe
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.jobs import container_job as container
+from ascend_adapt.launch.placement.environment import OF_ANOTHER_JOB
 from ascend_adapt.launch.request import parse
 
 
@@ -118,10 +119,12 @@ def test_a_job_in_one(ascend_run, docker, tmp_path):
     """Its variables arrive, with line breaks, and their values are in no file and on no command line."""
     (tmp_path / "train.py").write_text("import sys, glob\nprint(sys.argv[1:], glob.glob('run/.*'))\nsys.exit(7)\n")
     given = ["--device", "cpu", "--container", "image", "--export", "MY_TOKEN", "--log-dir", "run"]
-    job = ascend_run(*given, "train.py", "a b", **docker)
+    of_a_rank = dict.fromkeys(OF_ANOTHER_JOB, "1")  # as if a rank of another job started this one
+    job = ascend_run(*given, "train.py", "a b", **docker, **of_a_rank)
     assert job.returncode == 7, job.stderr
     reported, arguments = job.stdout.splitlines()
     assert {"HCCL_A": "a\nb", "MY_TOKEN": "secret"}.items() <= json.loads(reported).items()
+    assert not set(OF_ANOTHER_JOB) & set(json.loads(reported))
     assert arguments == "['a b'] []"
     assert "secret" not in (tmp_path / "called").read_text()
     written = [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file() and path.suffix != ".log"]
