@@ -358,7 +358,7 @@ class TrainingRun:
         return sum(losses for losses, _ in sums) / sum(weights for _, weights in sums)
 
     def save(self) -> None:
-        """Begin to save a checkpoint.
+        """Start saving a checkpoint.
 
         Raises:
             TrainingError: weights are NaN or Inf.

@@ -26,7 +26,7 @@ from ascend_adapt.runtime import code_bases
 from ascend_adapt.runtime.plugin_manager import PluginManager
 from ascend_adapt.testing import hardware, real_target, scenarios, stage
 
-# These topics of all patches run in one process, which has torch; of the rest, one process runs so many patches.
+# These topics of all patches run in one process, which has torch; of the rest, one process runs this number of patches.
 _TOGETHER = ("compile",)
 _PATCHES_OF_A_PROCESS = 8
 
