@@ -33,6 +33,7 @@ MAY_IMPORT = {
         "ascend_adapt.bounded_yaml",
         "ascend_adapt.checkpoint",
         "ascend_adapt.data",
+        "ascend_adapt.extensions",
         "ascend_adapt.kernels",
         "ascend_adapt.probe",
     },
@@ -135,7 +136,7 @@ WITHOUT_TORCH = [
         *("samples.preflight", "samples.token_files", "samples.glm_text", "samples.cloze_examples"),
     )
 ]
-MAY_IMPORT.update({name: {"ascend_adapt.data", *WITHOUT_TORCH} for name in WITHOUT_TORCH})
+MAY_IMPORT.update({name: {"ascend_adapt.data", "ascend_adapt.extensions", *WITHOUT_TORCH} for name in WITHOUT_TORCH})
 # What records inside a rank; the rest of alignment, which compares, needs no torch.
 RECORDING_WITH_TORCH = {
     f"ascend_adapt.alignment.{name}"

@@ -23,7 +23,7 @@ def check_name(launcher: str) -> None:
     Raises:
         SettingsError: no transport has this name.
     """
-    known = ("auto", "local", *extensions.names(GROUP))
+    known = ("auto", "local", *extensions.names(GROUP, DEFAULT))
     if launcher not in known:
         raise SettingsError(f"--launcher {launcher}: no transport has this name — choose from {', '.join(known)}")
 
