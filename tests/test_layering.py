@@ -110,8 +110,10 @@ MAY_IMPORT = {
     },
     "ascend_adapt.launch.request": {
         *("ascend_adapt", "ascend_adapt.alignment.selection", "ascend_adapt.emulation", "ascend_adapt.launch.cores"),
+        "ascend_adapt.launch.argument_types",
         "ascend_adapt.launch.help_text",
     },
+    "ascend_adapt.launch.argument_types": {"ascend_adapt.alignment.selection", "ascend_adapt.emulation"},
     # Pure text to data, and DeepSpeed's format.
     "ascend_adapt.launch.placement.hostfile": set(),
     "ascend_adapt_plugins": {
@@ -150,7 +152,16 @@ FLOORS = {
     "ascend_adapt.patches": ("declare", "judge", "apply", "session"),
     # The bootstrap of every process, but for what has to be standard library alone.
     "ascend_adapt.launch": (
-        *("cores", "help_text", "request", "placement", "one_host", "transport", "bootstrap._ascend_adapt_signals"),
+        *(
+            "cores",
+            "argument_types",
+            "help_text",
+            "request",
+            "placement",
+            "one_host",
+            "transport",
+            "bootstrap._ascend_adapt_signals",
+        ),
         *("in_process", "bootstrap", "many_hosts", "jobs", "cli"),
     ),
     "ascend_adapt.native": (
