@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import EntryPoints
 from typing import Any
 
-from ascend_adapt.errors import SettingsError, one_line
+from ascend_adapt.errors import SettingsError, type_and_message
 
 
 def names(group: str, built_in: str) -> list[str]:
@@ -43,8 +43,7 @@ def load(group: str, name: str, built_in: str) -> Any:
     except (Exception, SystemExit) as error:  # a third party's module may raise anything
         owner = f" (of {point.dist.name})" if point.dist is not None else ""
         raise SettingsError(
-            f"{name}{owner}: importing {point.value} raised {type(error).__name__}: {one_line(error)} — correct or "
-            "uninstall it"
+            f"{name}{owner}: importing {point.value} raised {type_and_message(error)} — correct or uninstall it"
         ) from error
 
 

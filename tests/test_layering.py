@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "ascend_adapt.npu_limits": set(),
     "ascend_adapt.kernels": {"ascend_adapt.npu_limits", "ascend_adapt.probe", "ascend_adapt.terminal"},
     "ascend_adapt.data": {"ascend_adapt.probe", "ascend_adapt.terminal"},
-    "ascend_adapt.emulation": {"ascend_adapt.npu_limits"},
+    "ascend_adapt.emulation": {"ascend_adapt.npu_limits", "ascend_adapt.probe"},
     "ascend_adapt.runtime": {"ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe"},
     "ascend_adapt.native": {
         "ascend_adapt.alignment.updates",
@@ -123,6 +123,7 @@ MAY_IMPORT = {
         "ascend_adapt.kernels",
         "ascend_adapt.launch.placement.hostfile",
         "ascend_adapt.patches.declare.spec",
+        "ascend_adapt.patches.declare.terms",
     },
 }
 # The launcher's side of the emulation; the rest is loaded in ranks, after torch_npu.

@@ -34,6 +34,7 @@ from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule
 from ascend_adapt.recipes.glm_ignored import IGNORED, IN_FINETUNING, IN_PRETRAINING
 from ascend_adapt.recipes.glm_shell import started
 from ascend_adapt.recipes.options import UNKNOWN, Options
+from ascend_adapt.recipes.parallel_sizes import check_ranks
 from ascend_adapt.recipes.recipe import Recipe
 from ascend_adapt.recipes.vocabulary import read_vocabulary
 
@@ -176,11 +177,7 @@ def _parallel(options: Options, world_size: int, file: dict[str, Any], stages: s
     if stages is not None and not stages.isdecimal():
         raise ConfigError(f"--pipeline-model-parallel-size: {stages!r}, expected a number — correct it")
     pipeline = max(int(stages or 1), 1)
-    if world_size % (tensor * pipeline):
-        raise ConfigError(
-            f"ranks: {world_size}, expected a multiple of model parallel {tensor} x pipeline {pipeline} = "
-            f"{tensor * pipeline} — change --nproc or one of the sizes"
-        )
+    check_ranks(world_size, {"model parallel": tensor, "pipeline": pipeline}, "--nproc")
     zero, offload = deepspeed_json.zero_stage(file.get("zero_optimization"))
     return Parallel(
         tensor=tensor,

@@ -28,6 +28,7 @@ from ascend_adapt.recipes.neox_files import converted, parsed, read_files
 from ascend_adapt.recipes.neox_ignored import IGNORED
 from ascend_adapt.recipes.neox_model import check_attention, read_model
 from ascend_adapt.recipes.options import UNKNOWN, Options, Version, choose_version
+from ascend_adapt.recipes.parallel_sizes import check_ranks
 from ascend_adapt.recipes.recipe import Recipe
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
@@ -218,11 +219,7 @@ def _check_extra(options: Options) -> None:
 
 def _parallel(options: Options, world_size: int) -> Parallel:
     tensor, pipeline = max(options("model_parallel_size"), 1), max(options("pipe_parallel_size"), 1)
-    if world_size % (tensor * pipeline):
-        raise ConfigError(
-            f"ranks: {world_size}, expected a multiple of pipe-parallel-size {pipeline} x model-parallel-size {tensor} "
-            f"= {tensor * pipeline} — change the ranks or one of the sizes"
-        )
+    check_ranks(world_size, {"pipe-parallel-size": pipeline, "model-parallel-size": tensor}, "the ranks")
     method = options("pipe_partition_method")
     if pipeline > 1 and not method.startswith("type:transformer"):
         raise ConfigError(

@@ -100,9 +100,14 @@ class Registered:
         origin = f" of {self.distribution}" if self.distribution else ""
         return f"patch {self.name!r} (plugin {self.plugin!r}{origin})"
 
+    @property
+    def full_name(self) -> str:
+        """``plugin.patch``."""
+        return f"{self.plugin}.{self.name}"
+
     def is_named(self, names: Iterable[str]) -> bool:
         """Return whether ``names`` contains the patch, its plugin, or ``plugin.patch``."""
-        own = (self.name, self.plugin, f"{self.plugin}.{self.name}")
+        own = (self.name, self.plugin, self.full_name)
         return any(name in own for name in names)
 
     def outcome(self, state: str, reason: str, found: str = "") -> Outcome:
