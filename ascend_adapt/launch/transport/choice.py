@@ -15,6 +15,7 @@ from ascend_adapt.launch.transport.transport import Transport
 
 GROUP = "ascend_adapt.transports"
 DEFAULT = "ssh"
+_WITHOUT_A_NAME = ("auto", "local")
 
 
 def check_name(launcher: str) -> None:
@@ -23,7 +24,9 @@ def check_name(launcher: str) -> None:
     Raises:
         SettingsError: no transport has this name.
     """
-    known = ("auto", "local", *extensions.names(GROUP))
+    if launcher in _WITHOUT_A_NAME:
+        return
+    known = (*_WITHOUT_A_NAME, *extensions.names(GROUP, DEFAULT))
     if launcher not in known:
         raise SettingsError(f"--launcher {launcher}: no transport has this name — choose from {', '.join(known)}")
 
@@ -41,7 +44,7 @@ def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: b
     others = [one for one in addresses if not (network.is_here(one) if look_up else network.is_own_name(one))]
     if others and launcher == "local":
         raise LaunchError(f"--launcher local: {len(others)} hosts of the hostfile are other machines — use ssh or pdsh")
-    name = DEFAULT if launcher in ("auto", "local") else launcher
+    name = DEFAULT if launcher in _WITHOUT_A_NAME else launcher
     transport: type[Transport] = extensions.load(GROUP, name, built_in=DEFAULT)
     if others and (why := transport.why_unusable(others)):
         raise LaunchError(f"--launcher {name}: {why}")
