@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from ascend_adapt.native.model.initialisation import generator, initialise
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import Placed, placed
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
-from ascend_adapt.native.step import gradients, step_graph
+from ascend_adapt.native.step import compile_trial, gradients, step_graph
+from ascend_adapt.native.step.compile_trial import CompileTrial
 from ascend_adapt.native.step.data_parallel import place
 from ascend_adapt.native.step.loss_scale import Scaler
 from ascend_adapt.native.step.optimizer import Optimizer
@@ -64,6 +66,13 @@ class Trainer:
         self.graphs: StepGraphs | None = None
         if not step_graph.why_not(config, mesh):
             self.graphs = StepGraphs(mesh, self.parameters, self._passes_without_scale, self._update)
+        self._trial: CompileTrial | None = None
+        self._messages: list[str] = []
+        if config.compile and (reason := compile_trial.why_not()):
+            self._messages.append(f"compile: on, not compared with a run without it: {reason}")
+        elif config.compile:
+            self._trial = CompileTrial(mesh)
+        self._fuse()
         seed_dropout(config.seed, mesh)
 
     def step(
@@ -86,6 +95,7 @@ class Trainer:
             TrainingError: an overflow at the minimum loss scale, by DeepSpeed's rule.
         """
         self._set_mode(training=True)
+        began = time.perf_counter()
         scale = self.scaler.scale
         params_norm = num_zeros = None
         skipped = False
@@ -107,6 +117,7 @@ class Trainer:
         self.scaler.update(skipped)
         meanwhile()
         norm_sum, loss_sum, votes_sum, _, saves_sum = reduced.tolist()
+        self._try_compiled(time.perf_counter() - began, micro_batches)
         is_bad = not (math.isfinite(norm_sum) and math.isfinite(loss_sum))
         return Step(
             loss_sum,
@@ -184,11 +195,37 @@ class Trainer:
             if decoder.training != training:  # train() takes a millisecond
                 decoder.train(training)
 
+    def messages(self) -> list[str]:
+        """Return what is to be logged, once."""
+        messages, self._messages = self._messages, []
+        return messages + (self.graphs.messages() if self.graphs is not None else [])
+
+    @property
+    def _compiled(self) -> bool:
+        return self.config.compile if self._trial is None else self._trial.compiled
+
+    def _fuse(self) -> None:
+        """Use the fused kernels where the blocks are not compiled: torch.compile fuses plain operators by itself."""
+        for decoder in self.decoders:
+            decoder.fuse(not self._compiled and kernels.fuses(self.mesh.device.type))
+
+    def _try_compiled(self, seconds: float, micro_batches: int) -> None:
+        """Count a step of the trial of ``--compile``, and switch when it says so."""
+        if self._trial is None or self._trial.message:
+            return
+        if self._trial.step(seconds, micro_batches):
+            self._fuse()
+            if self.graphs is not None:
+                self.graphs.forget()
+        if self._trial.message:
+            self._messages.append(self._trial.message)
+
     def _eager_at_first(self, kind: str) -> AbstractContextManager[Any]:
         """Run the first passes of a kind eagerly: kernels choose their backends then, which breaks the graph."""
-        if not self.config.compile or kind in self._has_run:
+        if not self.config.compile or (self._compiled and kind in self._has_run):
             return nullcontext()
-        self._has_run.add(kind)
+        if self._compiled:
+            self._has_run.add(kind)
         stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
         return stance
 
@@ -213,7 +250,6 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
                 last=stage == len(parallel.stages) - 1,
                 recompute=parallel.recompute,
                 recompute_layers=parallel.recompute_layers,
-                fused=not config.compile and kernels.fuses(mesh.device.type),
             )
         if config.compile:
             devices.check_compiler(mesh.device)
