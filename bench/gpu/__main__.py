@@ -38,7 +38,7 @@ def measured(row: Row, card: int | None) -> dict[str, Any]:
             words, capture_output=True, text=True, errors="replace", env={**os.environ, **environ}, timeout=limit
         )
     except subprocess.TimeoutExpired:
-        return {"failed": f"stopped after {limit} s, four times its estimate"}
+        return {"failed": f"stopped after {limit:g} s, its estimate times {SLACK}"}
     lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     if ended.returncode or not lines:
         return {"failed": ended.stderr[-1500:].strip() or f"exit code {ended.returncode}"}

@@ -29,13 +29,13 @@ class CompileTrial:
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
         self.compiled = True
-        self.message = ""
-        """The decision, once it is made."""
+        self._decided = False
+        self._messages: list[str] = []
         self._seconds: dict[bool, list[float]] = {True: [], False: []}
 
     def step(self, seconds: float, micro_batches: int) -> bool:
         """Count a step; return whether the next one runs the other way."""
-        if self.message:
+        if self._decided:
             return False
         before, taken = self.compiled, self._seconds[self.compiled]
         taken.append(seconds / micro_batches)
@@ -44,16 +44,21 @@ class CompileTrial:
         self.compiled = not before and self._pays()
         return self.compiled != before
 
+    def messages(self) -> list[str]:
+        """Return what is to be logged, once."""
+        messages, self._messages = self._messages, []
+        return messages
+
     def _pays(self) -> bool:
         """Decide whether compiled steps are faster by more than the noise of both."""
         (on, on_noise), (off, off_noise) = self._agreed(
             *(_median(self._seconds[way][WARM_UP:]) for way in (True, False))
         )
         noise = max(on_noise, off_noise)
-        pays = on + noise < off
+        pays, self._decided = on + noise < off, True
         ratio = f"{on / off:.2f}x slower" if on >= off else f"{off / on:.2f}x faster"
         doubt = ", less than the noise" if on < off and not pays else ""
-        self.message = (
+        self._messages.append(
             f"compile: {'on' if pays else 'off'}, {ratio} than without at this shape{doubt}: {on * 1e3:.1f} and "
             f"{off * 1e3:.1f} ms a micro batch, medians of {TIMED} steps, noise {noise * 1e3:.1f} ms"
         )

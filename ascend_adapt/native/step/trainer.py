@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +62,7 @@ class Trainer:
         self.passes = passes(config, mesh, self.decoders)
         self.optimizer = Optimizer(self.parameters, config.optimizer)
         self.scaler = Scaler(config.precision)
-        self._has_run: set[str] = set()
+        self._has_run: set[tuple[str, torch.Size]] = set()
         self.graphs: StepGraphs | None = None
         if not step_graph.why_not(config, mesh):
             self.graphs = StepGraphs(mesh, self.parameters, self._passes_without_scale, self._update)
@@ -138,7 +138,7 @@ class Trainer:
         if is_scaled:
             # Clears the overflow flag, which an evaluation may have set.
             devices.take_overflow(self.mesh.device)
-        with self._eager_at_first("train"):
+        with self._eager_at_first("train", batch, micro_batches):
             loss = self.passes.train(batch, micro_batches, scale)
         gradients.complete(self.parameters, self.mesh, tied=self.config.model.tied_embeddings)
         if scale != 1.0:
@@ -185,7 +185,7 @@ class Trainer:
     def losses(self, batch: Batch, micro_batches: int) -> tuple[float, float]:
         """Return the two sums of PipelineSchedule over all data-parallel ranks of one global batch."""
         self._set_mode(training=False)
-        with self._eager_at_first("evaluate"):
+        with self._eager_at_first("evaluate", batch, micro_batches):
             loss = self.passes.evaluate(batch, micro_batches)
         losses, weights = self.mesh.sum_over_all(gradients.counted_once(loss, self.mesh)).tolist()
         return losses, weights
@@ -198,7 +198,9 @@ class Trainer:
     def messages(self) -> list[str]:
         """Return what is to be logged, once."""
         messages, self._messages = self._messages, []
-        return messages + (self.graphs.messages() if self.graphs is not None else [])
+        for part in (self._trial, self.graphs):
+            messages += [] if part is None else part.messages()
+        return messages
 
     @property
     def _compiled(self) -> bool:
@@ -211,21 +213,23 @@ class Trainer:
 
     def _try_compiled(self, seconds: float, micro_batches: int) -> None:
         """Count a step of the trial of ``--compile``, and switch when it says so."""
-        if self._trial is None or self._trial.message:
-            return
-        if self._trial.step(seconds, micro_batches):
+        if self._trial is not None and self._trial.step(seconds, micro_batches):
             self._fuse()
             if self.graphs is not None:
                 self.graphs.forget()
-        if self._trial.message:
-            self._messages.append(self._trial.message)
 
-    def _eager_at_first(self, kind: str) -> AbstractContextManager[Any]:
-        """Run the first passes of a kind eagerly: kernels choose their backends then, which breaks the graph."""
-        if not self.config.compile or (self._compiled and kind in self._has_run):
+    def _eager_at_first(self, kind: str, batch: Batch, micro_batches: int) -> AbstractContextManager[Any]:
+        """Run the first passes of a shape eagerly: kernels choose their backends then, which breaks the graph."""
+        if not self.config.compile:
             return nullcontext()
         if self._compiled:
-            self._has_run.add(kind)
+            parts = (
+                [batch["tokens"][::micro_batches]] if isinstance(batch, Mapping) else [one["tokens"] for one in batch]
+            )
+            shapes = {(kind, part.shape) for part in parts}
+            if shapes <= self._has_run:
+                return nullcontext()
+            self._has_run |= shapes
         stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
         return stance
 
