@@ -1,4 +1,4 @@
-"""``python -m bench.gpu``: a row of the table is a module and arguments that it reads; one that fails has its reason."""
+"""``python -m bench.gpu``: a row is a module and arguments that it reads; one that fails has its reason."""
 
 from __future__ import annotations
 
